@@ -1,0 +1,66 @@
+"""The sections of the chapter: what each script shows, and about how long it takes on two CPU cores."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxperf.errors import JaxperfError
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment: `name` is the script's, `number` the book's ("" for what the book has elsewhere)."""
+
+    name: str
+    number: str
+    title: str
+    question: str
+    takes_s: int
+
+
+SECTIONS = (
+    Section(
+        "hybridize",
+        "8.1",
+        "Imperative and symbolic programming",
+        "What does compiling a network buy, what does it cost, and what does it forbid?",
+        60,
+    ),
+    Section(
+        "multiple_gpus",
+        "8.4",
+        "Many devices by hand",
+        "Does LeNet learn as the book's does, and what do more devices change?",
+        150,
+    ),
+)
+
+
+def folder() -> Path:
+    """Where the scripts lie: in an installed package, or at the top of a checkout.
+
+    Raises:
+      JaxperfError: they are in neither place.
+    """
+    package = Path(__file__).resolve().parent
+    for candidate in (package / "experiments", package.parent / "experiments"):
+        if (candidate / f"{SECTIONS[0].name}.py").exists():
+            return candidate
+    raise JaxperfError(f"no experiments beside {package}; install jaxperf again or run from a checkout")
+
+
+def find(word: str) -> Section:
+    """The section with this name or number ("hybridize", "8.1").
+
+    Raises:
+      JaxperfError: there is none; names the nearest.
+    """
+    wanted = word.strip().lower().removesuffix(".py")
+    for section in SECTIONS:
+        if wanted in (section.name, section.number) and wanted:
+            return section
+    words = [w for s in SECTIONS for w in (s.name, s.number) if w]
+    near = difflib.get_close_matches(wanted, words, n=1, cutoff=0.0)
+    raise JaxperfError(f"no section {word!r}; did you mean {near[0]!r}? `jaxperf list` shows all")

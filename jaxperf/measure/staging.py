@@ -1,0 +1,231 @@
+"""The stages a function passes through, each on its own, and what it became on the way.
+
+    Python -> trace -> jaxpr -> lower -> StableHLO -> compile -> optimised program -> run
+
+Section 8.1 of the book has two of them (define the graph, compile it); JAX lets all be seen and timed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jaxperf.measure.record import Measurement
+from jaxperf.measure.timing import block, measure
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_OPCODE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = .*?[\]})] ([a-z][a-z0-9-]*)\(", re.MULTILINE)
+_TARGET = re.compile(r'custom_call_target="([^"]+)"')
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled program in numbers; FLOPs, bytes and memory are the compiler's own estimates.
+
+    Attributes:
+      jaxpr_equations: equations of the traced program, those of inner programs included.
+      stablehlo_bytes: length of the StableHLO text handed to the compiler.
+      fusions, dots, convolutions: instructions of the optimised program, fused ones included.
+      collectives: instructions that talk to other devices, by name.
+      flops, bytes_accessed: one execution's; 0 where the backend gives no estimate.
+      argument_bytes, output_bytes, temp_bytes: memory of one execution on one device.
+      peak_bytes: arguments, outputs and temporaries, less what outputs share with arguments.
+    """
+
+    jaxpr_equations: int
+    stablehlo_bytes: int
+    fusions: int
+    dots: int
+    convolutions: int
+    collectives: Mapping[str, int]
+    flops: float
+    bytes_accessed: float
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Seconds of each stage, `steady` (seconds a call), and the program.
+
+    `cache_hit`: whether compiling was one; None where no persistent compile cache is in use.
+    `compiled`: calls the program ahead of time.
+    """
+
+    trace_s: float
+    lower_s: float
+    compile_s: float
+    first_run_s: float
+    steady: Measurement
+    program: Program
+    cache_hit: bool | None
+    compiled: Any
+
+
+def stages(
+    fn: Callable[..., Any],
+    *args: Any,
+    name: str | None = None,
+    static_argnames: tuple[str, ...] = (),
+    measure_options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Stages:
+    """Take `fn(*args, **kwargs)` through all stages, from Python to a steady run.
+
+    Args:
+      fn: a function of arrays, or one that is jitted already (its jit options then hold).
+      *args: example arguments, arrays or pytrees of arrays.
+      name: of the measurement; the function's own by default.
+      static_argnames: as in `jax.jit`, for a function that is not jitted yet.
+      measure_options: keyword options of `measure` for the steady run.
+      **kwargs: further arguments, by name.
+
+    Raises:
+      JaxperfError: as `measure`.
+    """
+    label = name or getattr(fn, "__name__", type(fn).__name__)
+    clock = time.perf_counter
+    with fresh_traces(fn, static_argnames) as jitted, _cache_events() as events:
+        began = clock()
+        traced = jitted.trace(*args, **kwargs)
+        traced_at = clock()
+        lowered = traced.lower()
+        lowered_at = clock()
+        compiled = lowered.compile()
+        compiled_at = clock()
+    dynamic = {k: v for k, v in kwargs.items() if k not in static_argnames}
+
+    def run(*a: Any) -> Any:
+        return compiled(*a, **dynamic)
+
+    block(args)
+    before = clock()
+    block(run(*args))
+    first_run_s = clock() - before
+    return Stages(
+        trace_s=traced_at - began,
+        lower_s=lowered_at - traced_at,
+        compile_s=compiled_at - lowered_at,
+        first_run_s=first_run_s,
+        steady=measure(run, *args, name=label, **(measure_options or {})),
+        program=describe(traced, lowered, compiled),
+        cache_hit=_was_hit(events),
+        compiled=compiled,
+    )
+
+
+@contextmanager
+def fresh_traces(fn: Callable[..., Any], static_argnames: tuple[str, ...] = ()) -> Iterator[Any]:
+    """`fn` jitted, with nothing of it traced yet: JAX otherwise hands out a trace it has made before."""
+    if hasattr(fn, "trace"):
+        fn.clear_cache()  # type: ignore[attr-defined]
+        yield fn
+    else:
+        yield jax.jit(lambda *a, **k: fn(*a, **k), static_argnames=static_argnames)
+
+
+def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
+    """The numbers of a program from its `jax.stages` objects (`Traced`, `Lowered`, `Compiled`)."""
+    ops = count_ops(compiled.as_text() or "")
+    cost = compiled.cost_analysis() or {}
+    cost = cost[0] if isinstance(cost, list) else cost
+    memory = compiled.memory_analysis()
+    sizes = {
+        k: int(getattr(memory, f"{k}_size_in_bytes", 0)) for k in ("argument", "output", "temp", "alias")
+    }
+    return Program(
+        jaxpr_equations=count_equations(traced.jaxpr.jaxpr),
+        stablehlo_bytes=len(lowered.as_text()),
+        fusions=ops["fusion"],
+        dots=ops["dot"],
+        convolutions=ops["convolution"],
+        collectives={k: ops[k] for k in COLLECTIVES if ops[k]},
+        flops=max(0.0, float(cost.get("flops", 0.0))),
+        bytes_accessed=max(0.0, float(cost.get("bytes accessed", 0.0))),
+        argument_bytes=sizes["argument"],
+        output_bytes=sizes["output"],
+        temp_bytes=sizes["temp"],
+        peak_bytes=sizes["argument"] + sizes["output"] + sizes["temp"] - sizes["alias"],
+    )
+
+
+def count_ops(hlo: str) -> Counter[str]:
+    """Instructions of an optimised program by opcode, from its text.
+
+    Library calls count as what they do (a cuBLAS product is a "dot", a cuDNN convolution a "convolution"),
+    and the two halves of an asynchronous instruction count as one.
+    """
+    ops: Counter[str] = Counter()
+    for line in hlo.splitlines():
+        found = _OPCODE.match(line)
+        if not found:
+            continue
+        opcode = found.group(1)
+        if opcode.endswith("-done"):
+            continue
+        if opcode == "custom-call" and (target := _TARGET.search(line)):
+            opcode = _library_call(target.group(1))
+        ops[opcode.removesuffix("-start")] += 1
+    return ops
+
+
+def _library_call(target: str) -> str:
+    name = target.lower()
+    if "conv" in name:
+        return "convolution"
+    return "dot" if any(part in name for part in ("gemm", "matmul", "dot")) else "custom-call"
+
+
+def count_equations(jaxpr: Any) -> int:
+    """Equations of a jaxpr, those of the jaxprs inside (loops, branches, inner jits) counted once each."""
+    leaves = jax.tree.leaves([eqn.params for eqn in jaxpr.eqns], is_leaf=lambda x: hasattr(x, "eqns"))
+    inner = (getattr(leaf, "jaxpr", leaf) for leaf in leaves if hasattr(leaf, "eqns"))
+    return len(jaxpr.eqns) + sum(count_equations(sub) for sub in inner)
+
+
+class TraceCounter:
+    """A function that counts how often Python ran it: under `jit`, once a trace and never a call."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.traces = fn, 0
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Count, then call."""
+        self.traces += 1
+        return self.fn(*args, **kwargs)
+
+
+def count_traces(fn: Callable[..., Any]) -> TraceCounter:
+    """Wrap `fn` before jitting it; `.traces` then says how often it was traced."""
+    return TraceCounter(fn)
+
+
+@contextmanager
+def _cache_events() -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def listen(event: str, **kwargs: str | int) -> None:
+        if "/compilation_cache/" in event:
+            seen.append(event.rsplit("/", 1)[1])
+
+    jax.monitoring.register_event_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_listener(listen)
+
+
+def _was_hit(events: list[str]) -> bool | None:
+    if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        return None
+    return "cache_hits" in events

@@ -1,0 +1,1 @@
+"""Renderers: they read results and know nothing of how these were measured."""
