@@ -99,7 +99,7 @@ def _result(body: dict[str, Any]) -> Result:
 
 def _build(cls: type[T], row: Mapping[str, Any]) -> T:
     """A dataclass from JSON: unknown keys are dropped, lists become tuples, plain types are checked."""
-    known = {f.name: f for f in dataclasses.fields(cls)}
+    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in known}
     for name, value in values.items():
         _check_type(f"{cls.__name__}.{name}", known[name].type, value)
@@ -115,7 +115,7 @@ def _check_type(name: str, annotation: Any, value: Any) -> None:
         "bool": (bool,),
     }
     head = str(annotation).split("[")[0]
-    allowed = {**kinds, "tuple": (tuple,), "Mapping": (Mapping,)}.get(head)  # type: ignore[dict-item]
+    allowed = {**kinds, "tuple": (tuple,), "Mapping": (Mapping,)}.get(head)
     if allowed and not isinstance(value, allowed):
         raise TypeError(f"{name} is {type(value).__name__}, not {annotation}")
     if annotation == "tuple[float, ...]" and not all(isinstance(v, int | float) for v in value):
