@@ -146,7 +146,7 @@ class Story:
 
     def say(self, line: str) -> None:
         """Print text as it is."""
-        self._console.print(line, markup=False)
+        self._console.print(line, markup=False, soft_wrap=True)
 
     def note(self, remark: str) -> None:
         """Print a remark and keep it in the result."""
@@ -169,12 +169,12 @@ class Story:
         """Keep a curve for the report; prints nothing."""
         self.series.append(series)
 
-    def fact(self, name: str, value: Any, *, unit: str = "") -> None:
-        """Keep and print a named scalar; `unit` is for the eye, the name carries it."""
+    def fact(self, name: str, value: Any, *, unit: str = "", show: bool = True) -> None:
+        """Keep a named scalar and print it; `unit` is for the eye, the name carries it."""
         plain: Scalar = value.item() if hasattr(value, "item") else value
         self.facts[name] = plain
-        shown = text.quantity(plain, unit) if unit and isinstance(plain, int | float) else plain
-        self.say(f"{name} = {shown}")
+        if show:
+            self.say(f"{name} = {text.scalar(plain, unit)}")
 
     def claim(self, statement: str, *, predicted: str, observed: str, held: bool | None) -> None:
         """Judge a sentence of the chapter, held or not, and print the verdict."""

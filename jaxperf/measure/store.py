@@ -40,8 +40,8 @@ def save_result(result: Result, path: Path) -> None:
     write_whole(path, to_json(result) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that no reader ever sees half of it: a part file beside it, then a rename.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write `content` (text as UTF-8) to `path`; no reader ever sees half of it: a part file, then a rename.
 
     Raises:
       JaxperfError: the path cannot be written.
@@ -50,8 +50,8 @@ def write_whole(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
+        with os.fdopen(handle, "wb") as f:
+            f.write(content.encode() if isinstance(content, str) else content)
         Path(part).chmod(0o644)  # mkstemp keeps other users out
         Path(part).replace(path)
     except OSError as e:

@@ -29,6 +29,13 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{_digits(value / factor)} {prefix}{symbol}"
 
 
+def scalar(value: float | int | str | bool | None, unit: str = "") -> str:
+    """A fact for reading: numbers to three digits with their unit, anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return quantity(value, unit) if math.isfinite(value) else str(value)
+
+
 def _digits(value: float) -> str:
     if value == 0 or (float(value).is_integer() and abs(value) < 1e6):
         return f"{value:.0f}"
@@ -90,12 +97,12 @@ def _spread(m: Measurement) -> Text:
 
 
 def claim_line(claim: Claim) -> Text:
-    """A claim on one line: verdict, the sentence, what was predicted and observed."""
+    """A claim in three lines: verdict and sentence, what was predicted, what was observed."""
     word, style = VERDICTS[claim.held]
     text = Text()
     text.append(f"[{word}] ", style=f"bold {style}")
     text.append(claim.statement)
-    text.append(f"  predicted: {claim.predicted}; observed: {claim.observed}", style="dim")
+    text.append(f"\n    predicted: {claim.predicted}\n    observed:  {claim.observed}", style="dim")
     return text
 
 
@@ -131,7 +138,7 @@ def render_text(result: Result, *, color: bool = False, width: int | None = None
     if result.facts:
         con.print()
         for name, value in result.facts.items():
-            con.print(Text(f"{name} = {_digits(value) if isinstance(value, float) else value}"))
+            con.print(Text(f"{name} = {scalar(value)}"))
     if result.claims:
         con.print()
         for claim in result.claims:

@@ -1,0 +1,455 @@
+"""8.1 Imperative and symbolic programming: what does compiling a network buy, cost and forbid?
+
+Run op by op, Python dispatches every operation of a network at each call. Traced once and compiled, the whole
+network is one call. The book's MLP on one example is so small that dispatch is nearly all there is.
+
+Prediction: the compiled twin (`hybridize`) gives the same output, at least 20 times as fast a call as op by
+op and 10 times as fast as `nnx.jit`; for large batches the gap closes, because arithmetic is all there is.
+
+    python experiments/hybridize.py --json results/hybridize.json
+    python experiments/hybridize.py --batches 1 64 --widths 512 --calls 200
+
+@@OUTCOME@@
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxperf import script
+from jaxperf.errors import JaxperfError
+
+
+@dataclass(frozen=True)
+class Config:
+    """Flags of this section."""
+
+    calls: int = 1000
+    """Calls that one timing is the mean of, as in the book."""
+    widths: tuple[int, ...] = (32, 128, 512, 2048)
+    """Widths of the MLP's input in the sweep; the hidden layers have a half and a quarter."""
+    batches: tuple[int, ...] = (1, 32, 256)
+    """Batch sizes in the sweep."""
+    image_batch: int = 16
+    """Batch size for LeNet and ResNet-18."""
+    seed: int = 0
+    """Seed of parameters and inputs."""
+
+    def __post_init__(self) -> None:
+        numbers = {"calls": self.calls, "image-batch": self.image_batch}
+        lists = {"widths": self.widths, "batches": self.batches}
+        for flag, value in [*numbers.items(), *((k, v) for k, vs in lists.items() for v in vs)]:
+            if value < 1:
+                raise JaxperfError(f"--{flag} is {value}; give at least 1")
+        if min(self.widths, default=4) < 4:
+            raise JaxperfError(f"--widths holds {min(self.widths)}; the smallest MLP is 4 wide")
+
+    @staticmethod
+    def smoke() -> Config:
+        """Every part, in seconds."""
+        return Config(calls=20, widths=(32, 128), batches=(1, 8), image_batch=2)
+
+
+FLAGS = script.parse(Config) if __name__ == "__main__" else None  # flags are read before JAX starts
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxperf.measure import Measurement, Reference, Series, count_ops, count_traces, measure, stages
+from jaxperf.models import MLP, LeNet, hybridize, resnet18
+from jaxperf.models.export import export_net
+
+BOOK = {"system": "MXNet, the book", "source": "section 8.1.2", "unit": "s"}
+
+
+def benchmark(net: nnx.Module, x: jax.Array, *, calls: int) -> list[Measurement]:
+    """Seconds a call of `net(x)` four ways; a value is `calls` calls and one wait, as the book times it."""
+    jitted = nnx.jit(lambda net, x: net(x))
+    compiled = hybridize(net)
+    ahead = hybridize(net).compile(x)
+    options: dict[str, Any] = {"wait": "end", "loops": calls, "min_values": 5, "budget_s": 2.0}
+    return [
+        measure(net, x, name="eager", **options),
+        measure(jitted, net, x, name="nnx.jit", **options),
+        measure(compiled, x, name="hybridize", **options),
+        measure(ahead, x, name="aot", **options),
+    ]
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def fancy_func(a: Any, b: Any, c: Any, d: Any) -> Any:
+    e = add(a, b)
+    f = add(c, d)
+    return add(e, f)
+
+
+PROGRAM = """
+def add(a, b):
+    return a + b
+
+def fancy_func(a, b, c, d):
+    e = add(a, b)
+    f = add(c, d)
+    return add(e, f)
+
+result = fancy_func(1, 2, 3, 4)
+"""
+
+
+def imperative_and_symbolic(story: script.Story) -> None:
+    """The book's opening: three additions, run line by line, as a string, and as JAX's three programs."""
+    story.heading("8.1 Imperative and symbolic programming")
+    story.say(f"line by line: fancy_func(1, 2, 3, 4) = {fancy_func(1, 2, 3, 4)}")
+    scope: dict[str, Any] = {}
+    exec(compile(PROGRAM, "<the program as a string>", "exec"), scope)
+    story.say(f"the program as a string, compiled, then executed: {scope['result']}")
+
+    story.say("\nthe same as JAX sees it, traced with four unknown inputs (jaxpr):")
+    unknown = [jax.ShapeDtypeStruct((), jnp.float32)] * 4
+    traced = jax.jit(fancy_func).trace(*unknown)
+    story.say(str(traced.jaxpr))
+    story.say("lowered for the compiler (StableHLO):")
+    story.say(traced.lower().as_text().strip())
+
+    story.say(
+        "\nwith the four inputs known while tracing, the compiler computes the answer (optimised program):"
+    )
+    constant = jax.jit(lambda: fancy_func(*(jnp.float32(i) for i in (1, 2, 3, 4)))).trace()
+    optimised = constant.lower().compile().as_text()
+    story.say("\n".join(line for line in optimised.splitlines() if line.startswith(("ENTRY", "  ROOT", "}"))))
+    traced_adds = str(constant.jaxpr).count("add ")
+    ops = count_ops(optimised)
+    story.fact("adds_traced", traced_adds)
+    story.fact("adds_in_optimised_program", ops["add"])
+    story.claim(
+        "The compiler can rewrite the program to print(10)",
+        predicted="no addition left, the constant 10",
+        observed=f"{traced_adds} additions traced, {ops['add']} compiled, "
+        + ("the constant 10 returned" if "constant(10)" in optimised else "no constant 10"),
+        held=ops["add"] == 0 and "constant(10)" in optimised,
+    )
+
+
+def mlp_before_and_after(config: Config, story: script.Story) -> None:
+    """Section 8.1.2: the MLP on one example, the same output and 1000 calls before and after."""
+    story.heading("8.1.2 The MLP 512-256-128-2 before and after hybridize")
+    net = MLP((512, 256, 128, 2), rngs=nnx.Rngs(config.seed))
+    x = jax.random.normal(jax.random.key(config.seed), (1, 512))
+    compiled = hybridize(net)
+    before, after = net(x), compiled(x)
+    first = compiled.trace_count
+    compiled(x)
+    story.say(f"before: {before}\nafter:  {after}")
+    difference = float(jnp.abs(before - after).max())
+    story.fact("outputs_max_abs_diff", difference)
+    story.fact("trace_count_first", first)
+    story.fact("trace_count_second", compiled.trace_count - first)
+    story.claim(
+        "After hybridize the output stays the same",
+        predicted="equal up to float32 rounding",
+        observed=f"largest difference {difference:.1e}",
+        held=difference <= 1e-6,
+    )
+
+    references = (
+        Reference("before hybridizing", 0.4943 / 1000, beside="eager", **BOOK),
+        Reference("after hybridizing", 0.2053 / 1000, beside="hybridize", **BOOK),
+    )
+    rows = benchmark(net, x, calls=config.calls)
+    story.measured(*rows, references=references, base="hybridize", title="seconds a call")
+    eager, jitted, ours, _ = (m.median for m in rows)
+    story.fact("eager_over_hybridize", eager / ours)
+    story.fact("nnx_jit_over_hybridize", jitted / ours)
+    story.claim(
+        "Symbolic execution is faster (the book: 2.4 times)",
+        predicted="20 times as fast as eager, 10 times as fast as nnx.jit",
+        observed=f"{eager / ours:.0f} times and {jitted / ours:.0f} times",
+        held=eager / ours >= 20 and jitted / ours >= 10,
+    )
+    cost_of_compiling(story, net, x, gain_s=eager - ours)
+
+
+def cost_of_compiling(story: script.Story, net: nnx.Module, x: jax.Array, *, gain_s: float) -> None:
+    """What the first call pays, stage by stage, and after how many calls it has paid for itself."""
+    twin = hybridize(net)
+    found = stages(twin.function, twin.leaves(), x, name="steady", measure_options={"budget_s": 0.3})
+    for stage in ("trace_s", "lower_s", "compile_s", "first_run_s"):
+        story.fact(stage, getattr(found, stage), unit="s")
+    p = found.program
+    story.say(
+        f"it became {p.jaxpr_equations} jaxpr equations, {p.stablehlo_bytes} bytes of StableHLO, {p.fusions} "
+        f"fusions, {p.dots} dots, {p.convolutions} convolutions; by the compiler's own estimates "
+        f"{p.flops:.0f} FLOPs, {p.bytes_accessed:.0f} bytes moved, {p.peak_bytes} bytes at the peak"
+    )
+    cost_s = found.trace_s + found.lower_s + found.compile_s
+    story.fact("break_even_calls", int(np.ceil(cost_s / gain_s)) if gain_s > 0 else None)
+
+
+def sweep(config: Config, story: script.Story) -> None:
+    """Where dispatch stops mattering: the same net over widths and batch sizes."""
+    story.heading("The same over widths and batch sizes")
+    options: dict[str, Any] = {"wait": "end", "budget_s": 0.2, "warmup_s": 0.02, "min_values": 5}
+    rows = []
+    for batch in config.batches:
+        for width in config.widths:
+            net = MLP((width, width // 2, width // 4, 2), rngs=nnx.Rngs(config.seed))
+            x = jnp.ones((batch, width))
+            label = f"width {width}, batch {batch}"
+            rows.append(measure(net, x, name=f"eager, {label}", **options))
+            rows.append(measure(hybridize(net), x, name=f"hybridize, {label}", **options))
+        for way, offset in (("eager", 0), ("hybridize", 1)):
+            medians = [m.median for m in rows[-2 * len(config.widths) :][offset::2]]
+            name = f"{way}, batch {batch}"
+            story.curve(Series(name, tuple(map(float, config.widths)), tuple(medians), "width", "s"))
+    story.measured(*rows)
+    ratios = [e.median / h.median for e, h in zip(rows[::2], rows[1::2])]
+    story.fact("eager_over_hybridize_smallest_net", ratios[0])
+    story.fact("eager_over_hybridize_largest_net", ratios[-1])
+    story.claim(
+        "Compiling matters where dispatch does: less, the more arithmetic a call holds",
+        predicted="a smaller ratio for the largest net than for the smallest",
+        observed=f"{ratios[0]:.1f} times and {ratios[-1]:.1f} times",
+        held=ratios[-1] < ratios[0],
+    )
+
+
+LOADER = """
+import json, pathlib, sys
+import jax, numpy, safetensors.numpy
+program, arrays, inputs = map(pathlib.Path, sys.argv[1:])
+exported = jax.export.deserialize(bytearray(program.read_bytes()))
+output = exported.call(safetensors.numpy.load_file(arrays), numpy.load(inputs))
+foreign = [name for name in ("flax", "jaxperf") if name in sys.modules]
+print(json.dumps({"output": numpy.asarray(output).tolist(), "model_code": foreign}))
+"""
+
+
+def export_and_reload(config: Config, story: script.Story) -> None:
+    """`net.export("my_mlp")`: program and arrays on disk, loaded by a process that knows no model code."""
+    story.heading("8.1.2 The symbolic program, exported")
+    net = MLP((512, 256, 128, 2), rngs=nnx.Rngs(config.seed))
+    x = jax.random.normal(jax.random.key(config.seed), (1, 512))
+    with tempfile.TemporaryDirectory() as folder:
+        files = export_net(net, Path(folder) / "my_mlp", x)
+        for file in files:
+            story.say(f"{file.name}: {file.stat().st_size} bytes")
+        inputs = Path(folder) / "x.npy"
+        np.save(inputs, np.asarray(x))
+        command = [sys.executable, "-c", "import jax.export" + LOADER, *map(str, files), str(inputs)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+    answer = json.loads(done.stdout)
+    difference = float(np.abs(np.asarray(answer["output"]) - np.asarray(hybridize(net)(x))).max())
+    story.fact("export_max_abs_diff", difference)
+    story.claim(
+        "Program and parameters can be used without the code that made them",
+        predicted="the same output in a fresh process without model code",
+        observed=f"largest difference {difference:.1e}; model code loaded: {answer['model_code'] or 'none'}",
+        held=difference <= 1e-6 and not answer["model_code"],
+    )
+    shape = jax.eval_shape(hybridize(net), jax.ShapeDtypeStruct((1, 512), jnp.float32))
+    story.say(f"net(sym.var('data')) is a call with a shape in place of an array: {shape}")
+
+
+class HybridNet(nnx.Module):
+    """Section 8.1.3's net, which prints what it sees."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.hidden = nnx.Linear(4, 10, rngs=rngs)
+        self.output = nnx.Linear(10, 2, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map (n, 4) to (n, 2), with a remark from Python and one from the program."""
+        print("x:", x)
+        x = nnx.relu(self.hidden(x))
+        print("hidden:", x)
+        jax.debug.print("hidden, at run time: {}", x)
+        return self.output(x)
+
+
+def printed(call: Callable[[], Any]) -> str:
+    """What `call` prints until its result and its effects are there."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        jax.block_until_ready(call())
+        jax.effects_barrier()
+    return out.getvalue().strip()
+
+
+def prints_fall_silent(story: script.Story) -> None:
+    """Section 8.1.3: prints run while tracing and never again; `jax.debug.print` is part of the program."""
+    story.heading("8.1.3 A net with prints in it")
+    net = HybridNet(nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(1), (1, 4))
+    compiled = hybridize(net)
+    calls = {
+        "op by op": printed(lambda: net(x)),
+        "op by op, again": printed(lambda: net(x)),
+        "hybridized, first call": printed(lambda: compiled(x)),
+        "hybridized, second call": printed(lambda: compiled(x)),
+    }
+    for name, text in calls.items():
+        story.say(f"--- {name}\n{text}")
+    second = calls["hybridized, second call"]
+    story.fact("prints_on_second_call", second.count("x:") + second.count("hidden:"))
+    story.claim(
+        "After hybridize the prints of the forward function are silent from the second call on",
+        predicted="print only while tracing, jax.debug.print at every call",
+        observed=f"second call printed: {second!r}; traces: {compiled.trace_count}",
+        held="x:" not in second and "at run time" in second and compiled.trace_count == 1,
+    )
+
+
+def set_first(a: Any) -> Any:
+    a[0] = 1.0
+    return a
+
+
+def set_all(a: Any, b: Any) -> Any:
+    a[:] = a + b
+    return a
+
+
+def add_in_place(a: Any, b: Any) -> Any:
+    a += b
+    return a
+
+
+def clip_if_large(x: Any) -> Any:
+    if x.sum() > 1:
+        return x / x.sum()
+    return x
+
+
+def sum_in_python(x: Any) -> Any:
+    total = 0.0
+    for row in x:
+        total = total + row.sum()
+    return total
+
+
+def through_callback(x: Any) -> Any:
+    return jax.pure_callback(lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def through_cond(x: Any) -> Any:
+    return jax.lax.cond(x.sum() > 1, lambda v: v / v.sum(), lambda v: v, x)
+
+
+def through_scan(x: Any) -> Any:
+    return jax.lax.scan(lambda total, row: (total + row.sum(), None), 0.0, x)[0]
+
+
+A, B = np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
+# what the book or its exercise tries, with its arguments; the JAX way, by name; what both should give
+FORBIDDEN: tuple[tuple[str, Callable[..., Any], tuple[Any, ...], str, Callable[..., Any], Any], ...] = (
+    ("x.asnumpy()", lambda x: np.asarray(x) * 2, (A,), "jax.pure_callback", through_callback, A * 2),
+    ("if on a value", clip_if_large, (A,), "lax.cond", through_cond, A / A.sum()),
+    ("for over rows", sum_in_python, (np.ones((3, 2), np.float32),), "lax.scan", through_scan, 6.0),
+    ("a[:] = a + b", set_all, (A, B), "a.at[:].set(a + b)", lambda a, b: a.at[:].set(a + b), A + B),
+    ("a[0] = 1", set_first, (B,), "a.at[0].set(1)", lambda a: a.at[0].set(1.0), np.array([1.0, 4.0])),
+    ("a += b", add_in_place, (A, B), "a = a + b", lambda a, b: a + b, A + B),
+)
+
+
+def attempt(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, Any]:
+    """The name of the error that the jitted function raises ("" for none), and its value."""
+    try:
+        return "", jax.jit(fn)(*map(jnp.asarray, args))
+    except (jax.errors.JAXTypeError, TypeError) as e:
+        return type(e).__name__, None
+
+
+def what_tracing_forbids(story: script.Story) -> None:
+    """Each run for real: what it raises under `jit`, and the JAX way that then works."""
+    story.heading("8.1.3 What tracing forbids")
+    outcomes = {}
+    for title, fn, args, name, way, expected in FORBIDDEN:
+        error, value = attempt(fn, args)
+        if not error:
+            error = "works" if np.allclose(value, expected) else "a wrong value"
+        _, instead = attempt(way, args)
+        works = instead is not None and np.allclose(instead, expected)
+        outcomes[title] = error
+        story.say(f"{title:14} {error:27} the JAX way: {name:19} {'works' if works else 'FAILS'}")
+        story.fact(f"under_jit/{title}", error, show=False)
+        story.fact(f"jax_way_works/{title}", works, show=False)
+    failing = [t for t, e in outcomes.items() if e.endswith("Error")]
+    story.claim(
+        "asnumpy, if on a value, and in-place assignment fail once hybridized; for works (here a += b too)",
+        predicted="errors for asnumpy, if, a[:] = and a[0] =",
+        observed=f"errors for: {', '.join(failing)}",
+        held=failing == ["x.asnumpy()", "if on a value", "a[:] = a + b", "a[0] = 1"],
+    )
+
+
+def what_traces_again(story: script.Story) -> None:
+    """A new shape, dtype, weak type or static value each cost one more trace; the same ones cost none."""
+    story.heading("What traces again")
+    counted = count_traces(lambda x, scale, flip=False: x * scale * (-1 if flip else 1))
+    jitted = jax.jit(counted, static_argnames=("flip",))
+    x, one = jnp.ones((2, 3)), jnp.float32(1)
+    calls = {
+        "first call": lambda: jitted(x, one),
+        "same again": lambda: jitted(x + 1, one),
+        "new shape": lambda: jitted(x[:1], one),
+        "new dtype": lambda: jitted(x.astype(jnp.bfloat16), one),
+        "weak type (a Python number)": lambda: jitted(x, 1.0),
+        "another Python number": lambda: jitted(x, 2.0),
+        "new static value": lambda: jitted(x, one, flip=True),
+    }
+    for name, call in calls.items():
+        before = counted.traces
+        call()
+        story.fact(f"traces/{name}", counted.traces - before)
+
+
+def exercise(config: Config, story: script.Story) -> None:
+    """The book's third exercise: earlier networks, op by op against compiled."""
+    story.heading("Exercise: LeNet and ResNet-18, op by op and compiled")
+    n = config.image_batch
+    x = jax.random.uniform(jax.random.key(config.seed), (n, 28, 28, 1))
+    options: dict[str, Any] = {"budget_s": 0.5, "min_values": 3, "warmup_calls": 1, "items": n}
+    for name, net in (
+        ("LeNet", LeNet(rngs=nnx.Rngs(config.seed))),
+        ("ResNet-18", resnet18(10, rngs=nnx.Rngs(config.seed))),
+    ):
+        net.eval()
+        compiled = hybridize(net)
+        difference = float(jnp.abs(net(x) - compiled(x)).max())
+        rows = [
+            measure(net, x, name=f"eager, {name}, batch {n}", **options),
+            measure(compiled, x, name=f"hybridize, {name}, batch {n}", **options),
+        ]
+        story.measured(*rows, base=rows[1].name)
+        story.fact(f"outputs_max_abs_diff/{name}", difference)
+        story.fact(f"eager_over_hybridize/{name}", rows[0].median / rows[1].median)
+
+
+def main(config: Config, story: script.Story) -> None:
+    """Section 8.1 in the book's order."""
+    imperative_and_symbolic(story)
+    mlp_before_and_after(config, story)
+    sweep(config, story)
+    export_and_reload(config, story)
+    prints_fall_silent(story)
+    what_tracing_forbids(story)
+    what_traces_again(story)
+    exercise(config, story)
+
+
+if __name__ == "__main__":
+    script.run(main, FLAGS)
