@@ -1,7 +1,7 @@
 """A network on disk without its code: Gluon's `net.export("my_mlp")`, which section 8.1.2 shows, for JAX.
 
 Two files, as there: NAME.jaxexport holds the program (StableHLO, serialised by `jax.export`),
-NAME.safetensors the arrays by name. Reading them takes JAX and safetensors, neither Flax nor the model's code.
+NAME.safetensors the arrays by name. Reading them takes JAX and safetensors, and no code of the model's.
 """
 
 from __future__ import annotations
