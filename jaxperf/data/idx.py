@@ -1,0 +1,220 @@
+"""IDX files, the format of MNIST and Fashion-MNIST, read with a bound on every byte.
+
+A header says what follows (a magic number with type and rank, then one 32-bit size per axis), so a damaged or
+hostile file can be refused before it costs memory: the header comes first and alone, every field must be what
+Fashion-MNIST has, the count is capped, and a gzip stream is asked for exactly the bytes announced, plus one
+that must not be there.
+
+Letters: N examples, 28 x 28 pixels, 1 channel.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from importlib.resources.abc import Traversable
+from typing import IO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxperf.errors import JaxperfError
+
+SIDE = 28
+CLASSES = 10
+MAX_COUNT = 100_000
+_IMAGES_MAGIC = 0x00000803  # two zero bytes, type 8 (unsigned byte), rank 3
+_LABELS_MAGIC = 0x00000801
+_KINDS = {_IMAGES_MAGIC: "images", _LABELS_MAGIC: "labels"}
+_GZIP_MAGIC = b"\x1f\x8b"
+_CHUNK_BYTES = 1 << 16
+
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int32]
+
+
+class Splits(NamedTuple):
+    """The four arrays: images uint8 (N, 28, 28, 1), labels int32 (N,)."""
+
+    train_images: Images
+    train_labels: Labels
+    test_images: Images
+    test_labels: Labels
+
+
+def read_images(path: Traversable, *, max_count: int = MAX_COUNT) -> Images:
+    """Reads an IDX file of 28 x 28 images, raw or gzip (told by its first bytes).
+
+    Args:
+      path: the file; anything with `open`, so a package resource too.
+      max_count: images beyond which the header is not believed.
+
+    Returns:
+      uint8 (N, 28, 28, 1).
+
+    Raises:
+      JaxperfError: the file cannot be read, is not gzip though named so, is damaged, truncated or too long,
+        or its header is not that of at most `max_count` images of 28 x 28.
+    """
+    body = _read_body(path, _IMAGES_MAGIC, max_count)
+    return np.frombuffer(body, np.uint8).reshape(-1, SIDE, SIDE, 1)
+
+
+def read_labels(path: Traversable, *, max_count: int = MAX_COUNT) -> Labels:
+    """Reads an IDX file of labels, raw or gzip.
+
+    Args:
+      path: the file.
+      max_count: labels beyond which the header is not believed.
+
+    Returns:
+      int32 (N,), each in 0..9.
+
+    Raises:
+      JaxperfError: as for `read_images`, or a label is not in 0..9.
+    """
+    labels = np.frombuffer(_read_body(path, _LABELS_MAGIC, max_count), np.uint8).astype(np.int32)
+    check_labels(labels, str(path))
+    return labels
+
+
+def read_pair(
+    images: Traversable, labels: Traversable, *, max_count: int = MAX_COUNT
+) -> tuple[Images, Labels]:
+    """Reads images uint8 (N, 28, 28, 1) and their labels int32 (N,).
+
+    Raises:
+      JaxperfError: as for `read_images` and `read_labels`, or the two counts differ.
+    """
+    y = read_labels(labels, max_count=max_count)
+    x = read_images(images, max_count=max_count)
+    if len(x) != len(y):
+        raise JaxperfError(
+            f"{images} holds {len(x)} images but {labels} holds {len(y)} labels; "
+            "take both files from one source"
+        )
+    return x, y
+
+
+def check_labels(labels: Labels, name: str) -> None:
+    """Raises a JaxperfError naming the first of `labels` (N,) that is not in 0..9."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= CLASSES))
+    if wrong.size:
+        first = int(wrong[0])
+        raise JaxperfError(
+            f"{name}: label {int(labels[first])} at index {first} is not in 0..{CLASSES - 1}; "
+            "this is not Fashion-MNIST or the file is damaged, fetch it again"
+        )
+
+
+def _read_body(path: Traversable, magic: int, max_count: int) -> bytearray:
+    """The bytes after the header, exactly as many as it announces."""
+    try:
+        with path.open("rb") as stream:
+            source = _Source(stream, path)
+            count = _read_header(source, magic, max_count)
+            size = count * (SIDE * SIDE if magic == _IMAGES_MAGIC else 1)
+            body = source.take(size)
+            if len(body) < size:
+                raise _truncated(path, f"{len(body)} of the {size} bytes that its header announces")
+            source.finish(size)
+            return body
+    except OSError as error:
+        reason = error.strerror or error
+        raise JaxperfError(
+            f"{path}: cannot be read ({reason}); check the path and its permissions"
+        ) from error
+    except zlib.error as error:
+        raise JaxperfError(f"{path}: damaged gzip data ({error}); fetch the file again") from error
+
+
+def _read_header(source: _Source, magic: int, max_count: int) -> int:
+    """The number of examples, once every other field is what Fashion-MNIST has."""
+    path, kind = source.path, _KINDS[magic]
+    start = source.take(8)
+    if len(start) < 8:
+        raise _truncated(path, f"{len(start)} bytes, not even a header")
+    found, count = struct.unpack(">II", start)
+    if found != magic:
+        raise _wrong_magic(path, found, magic)
+    if magic == _IMAGES_MAGIC:
+        axes = source.take(8)
+        if len(axes) < 8:
+            raise _truncated(path, f"{8 + len(axes)} of a header's 16 bytes")
+        rows, columns = struct.unpack(">II", axes)
+        if (rows, columns) != (SIDE, SIDE):
+            raise JaxperfError(
+                f"{path}: images of {rows} x {columns}, Fashion-MNIST has {SIDE} x {SIDE}; give its own files"
+            )
+    if not 1 <= count <= max_count:
+        raise JaxperfError(
+            f"{path}: header announces {count} {kind}, accepted are 1 to {max_count}; fetch the file again"
+        )
+    return int(count)
+
+
+def _wrong_magic(path: Traversable, found: int, magic: int) -> JaxperfError:
+    """Says whether the file is no IDX at all, the other kind, or of another type or rank."""
+    wanted = f"{_KINDS[magic]} have 0x{magic:08x}"
+    if found in _KINDS:
+        return JaxperfError(
+            f"{path}: holds {_KINDS[found]} (0x{found:08x}), {wanted}; are two files swapped?"
+        )
+    if found >> 8 == 0x08:
+        return JaxperfError(
+            f"{path}: IDX of rank {found & 0xFF} (0x{found:08x}), {wanted}; give the right file"
+        )
+    return JaxperfError(
+        f"{path}: not such an IDX file, it begins with 0x{found:08x}, {wanted}; fetch it again"
+    )
+
+
+def _truncated(path: Traversable, holds: str) -> JaxperfError:
+    return JaxperfError(f"{path}: truncated, it holds {holds}; fetch the file again")
+
+
+class _Source:
+    """Hands out the bytes of a raw or gzip stream on demand; decompresses no byte that was not asked for.
+
+    `gzip.GzipFile` would decompress ahead, stream after stream, for as long as the file goes on.
+    """
+
+    def __init__(self, stream: IO[bytes], path: Traversable) -> None:
+        self.path = path
+        self._stream = stream
+        self._pending = stream.read(len(_GZIP_MAGIC))
+        self._inflate = zlib.decompressobj(wbits=31) if self._pending == _GZIP_MAGIC else None
+        if len(self._pending) == 2 and self._inflate is None and path.name.endswith(".gz"):
+            raise JaxperfError(
+                f"{path}: not gzip, it begins with 0x{self._pending.hex()} instead of 0x{_GZIP_MAGIC.hex()}; "
+                "fetch it again, or drop .gz from the name if it is unpacked"
+            )
+
+    def take(self, size: int) -> bytearray:
+        """At most `size` bytes; fewer only where the stream ends."""
+        out = bytearray()
+        while len(out) < size and not (self._inflate and self._inflate.eof):
+            wanted = size - len(out)
+            data = self._pending or self._stream.read(_CHUNK_BYTES)
+            if self._inflate is None:
+                piece, self._pending = data[:wanted], data[wanted:]
+            else:
+                # With no input left the inflater may still hold output, so it is asked once more.
+                piece = self._inflate.decompress(data, wanted)
+                self._pending = self._inflate.unconsumed_tail
+            out += piece
+            if not data and not piece:
+                break
+        return out
+
+    def finish(self, size: int) -> None:
+        """Checks that nothing follows, and that a gzip stream is whole (its own checksum included)."""
+        extra = self.take(1)
+        if self._inflate is not None:
+            if not extra and not self._inflate.eof:
+                raise _truncated(self.path, "no gzip trailer")
+            extra += self._inflate.unused_data[:1]
+        if extra or self._pending or self._stream.read(1):
+            raise JaxperfError(
+                f"{self.path}: trailing bytes after the {size} that its header announces; fetch it again"
+            )

@@ -1,0 +1,146 @@
+"""Small Fashion-MNIST look-alikes, a loopback server that counts, and what tests of real parts share."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxperf.data.download import cache_folder
+from jaxperf.data.idx import Splits
+from jaxperf.data.origin import OriginFile
+
+NAMES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+
+
+def require_real(there: bool, what: str) -> None:
+    """Skips where a real part is missing; fails instead where the environment demands it."""
+    if not there and os.environ.get("JAXPERF_REQUIRE_REAL") == "1":
+        pytest.fail(f"{what} is missing and JAXPERF_REQUIRE_REAL=1")
+    if not there:
+        pytest.skip(f"{what} is missing")
+
+
+def images_file(
+    count: int, *, magic: int = 0x0803, rows: int = 28, columns: int = 28, body: bytes = b""
+) -> bytes:
+    return struct.pack(">IIII", magic, count, rows, columns) + body
+
+
+def labels_file(count: int, *, magic: int = 0x0801, body: bytes = b"") -> bytes:
+    return struct.pack(">II", magic, count) + body
+
+
+def generated(train: int = 40, test: int = 20) -> Splits:
+    """Images that are all different, and labels that go round the classes."""
+    rng = np.random.default_rng(7)
+    x, y = (
+        rng.integers(0, 256, (train + test, 28, 28, 1), np.uint8),
+        np.arange(train + test, dtype=np.int32) % 10,
+    )
+    return Splits(x[:train], y[:train], x[train:], y[train:])
+
+
+def packed(splits: Splits) -> dict[str, bytes]:
+    """The four gzip IDX files, by name."""
+    files = {}
+    for part, images, labels in (("train", *splits[:2]), ("t10k", *splits[2:])):
+        raw_images = images_file(len(images), body=images.tobytes())
+        raw_labels = labels_file(len(labels), body=labels.astype(np.uint8).tobytes())
+        files[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(raw_images, mtime=0)
+        files[f"{part}-labels-idx1-ubyte.gz"] = gzip.compress(raw_labels, mtime=0)
+    return files
+
+
+def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        folder.joinpath(name).write_bytes(data)
+    return folder
+
+
+def pins(files: dict[str, bytes]) -> tuple[OriginFile, ...]:
+    """What `origin.ORIGIN_FILES` would be if `files` were the published ones."""
+    return tuple(OriginFile(n, len(files[n]), hashlib.sha256(files[n]).hexdigest(), 0) for n in NAMES)
+
+
+def same(a: Splits, b: Splits) -> bool:
+    return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+class Loopback:
+    """A server on 127.0.0.1: `files` by name, `gets` counted by name."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files, self.gets = files, Counter[str]()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                name = self.path.rpartition("/")[2]
+                outer.gets[name] += 1
+                data = outer.files.get(name)
+                self.send_response(404 if data is None else 200)
+                self.send_header("Content-Length", str(len(data or b"")))
+                self.end_headers()
+                self.wfile.write(data or b"")
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/data"
+
+
+@contextmanager
+def loopback(files: dict[str, bytes]) -> Iterator[Loopback]:
+    """Serves `files` while the block runs."""
+    served = Loopback(files)
+    thread = threading.Thread(target=served.server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield served
+    finally:
+        served.server.shutdown()
+        served.server.server_close()
+        thread.join()
+
+
+def closed_port() -> str:
+    """A URL on this machine that nothing listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}/"
+
+
+def isolate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with no folder, no cache and no prepared data; gives the cache folder to come."""
+    for variable in ("JAXPERF_DATA", "JAXPERF_FASHION_MNIST_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tensorflow_datasets"))
+    monkeypatch.setattr("jaxperf.data.folder.DEBIAN_FOLDER", tmp_path / "no-such-folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cache = cache_folder()
+    assert tmp_path in cache.parents
+    return cache

@@ -1,0 +1,197 @@
+"""The IDX reader: reads what is right, refuses what is not, and spends no memory on what a header claims."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from idx_files import generated, images_file, labels_file, packed
+
+from jaxperf.data import idx
+from jaxperf.data.idx import read_images, read_labels, read_pair
+from jaxperf.errors import JaxperfError
+
+ONE = bytes(range(196)) * 4  # the pixels of one image
+
+
+def write(tmp_path: Path, data: bytes, name: str = "images.gz") -> Path:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+def refusal(call: object, *args: object, **options: object) -> str:
+    with pytest.raises(JaxperfError) as caught:
+        call(*args, **options)
+    text = str(caught.value)
+    assert (
+        "\n" not in text and str(args[0]) in text and ";" in text
+    )  # one line: the file, the fact, the way out
+    return text
+
+
+@pytest.mark.parametrize("name", ["images", "images.gz"])
+def test_images_come_back_as_they_were_written(tmp_path: Path, name: str) -> None:
+    images = generated().train_images
+    path = write(tmp_path, images_file(len(images), body=images.tobytes()), name)
+    got = read_images(path)
+    assert got.dtype == np.uint8 and got.shape == (40, 28, 28, 1)
+    np.testing.assert_array_equal(got, images)
+
+
+@pytest.mark.parametrize("name", ["labels", "labels.gz"])
+def test_labels_come_back_as_int32(tmp_path: Path, name: str) -> None:
+    got = read_labels(write(tmp_path, labels_file(10, body=bytes(range(10))), name))
+    assert got.dtype == np.int32
+    assert got.tolist() == list(range(10))
+
+
+def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "images"
+    path.write_bytes(gzip.compress(images_file(1, body=ONE)))
+    assert read_images(path).tobytes() == ONE
+
+
+@pytest.mark.parametrize("level", [0, 1, 9])
+def test_output_that_the_inflater_still_holds_is_not_lost(tmp_path: Path, level: int) -> None:
+    # Long runs of one byte leave output inside the inflater after the last input byte is taken.
+    body = bytes(784 * 300)
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(images_file(300, body=body), compresslevel=level))
+    assert read_images(path).tobytes() == body
+
+
+@pytest.mark.parametrize("name", ["images", "images.gz"])
+def test_every_truncation_is_refused(tmp_path: Path, name: str) -> None:
+    whole = write(tmp_path, images_file(2, body=ONE + ONE), name).read_bytes()
+    for length in [0, 1, 2, 7, 8, 12, 15, 16, 17, len(whole) // 2, len(whole) - 9, len(whole) - 1]:
+        path = tmp_path / name
+        path.write_bytes(whole[:length])
+        assert "truncated" in refusal(read_images, path)
+
+
+def test_a_body_shorter_than_announced_is_refused_inside_whole_gzip(tmp_path: Path) -> None:
+    text = refusal(read_images, write(tmp_path, images_file(2, body=ONE)))
+    assert "truncated" in text and "784 of the 1568 bytes" in text
+
+
+@pytest.mark.parametrize("name", ["images", "images.gz"])
+def test_trailing_bytes_are_refused(tmp_path: Path, name: str) -> None:
+    assert "trailing" in refusal(read_images, write(tmp_path, images_file(1, body=ONE + b"x"), name))
+
+
+def test_bytes_after_the_gzip_stream_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, images_file(1, body=ONE))
+    whole = path.read_bytes()
+    for extra in (b"x", gzip.compress(b"more"), bytes(1 << 17)):
+        path.write_bytes(whole + extra)
+        assert "trailing" in refusal(read_images, path)
+
+
+@pytest.mark.parametrize("count", [0, 100_001, 0xFFFFFFFF])
+def test_a_count_out_of_bounds_is_refused(tmp_path: Path, count: int) -> None:
+    assert f"announces {count} images" in refusal(read_images, write(tmp_path, images_file(count, body=ONE)))
+    assert f"announces {count} labels" in refusal(read_labels, write(tmp_path, labels_file(count, body=b"1")))
+
+
+def test_the_cap_is_a_choice(tmp_path: Path) -> None:
+    path = write(tmp_path, labels_file(3, body=b"\1\2\3"))
+    assert len(read_labels(path, max_count=3)) == 3
+    assert "announces 3 labels" in refusal(read_labels, path, max_count=2)
+
+
+def test_a_gzip_bomb_is_decompressed_to_the_announced_size_and_one_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produced = 0
+    real = zlib.decompressobj
+
+    class Counting:
+        def __init__(self, **options: int) -> None:
+            self.inner = real(**options)
+
+        def decompress(self, data: bytes, limit: int) -> bytes:
+            nonlocal produced
+            piece = self.inner.decompress(data, limit)
+            produced += len(piece)
+            return piece
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.inner, name)
+
+    path = write(tmp_path, images_file(1, body=bytes(64 << 20)))
+    monkeypatch.setattr(idx.zlib, "decompressobj", Counting)
+    assert "trailing" in refusal(read_images, path)
+    assert produced == 16 + 784 + 1
+
+
+def test_a_hostile_count_costs_no_memory(tmp_path: Path) -> None:
+    path = write(tmp_path, images_file(0xFFFFFFFF, body=ONE), "images")
+    tracemalloc.start()
+    try:
+        refusal(read_images, path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_swapped_files_are_named_as_such(tmp_path: Path) -> None:
+    assert "holds labels" in refusal(read_images, write(tmp_path, labels_file(1, body=b"1")))
+    assert "holds images" in refusal(read_labels, write(tmp_path, images_file(1, body=ONE)))
+
+
+def test_a_wrong_rank_is_refused(tmp_path: Path) -> None:
+    assert "rank 4" in refusal(read_images, write(tmp_path, images_file(1, magic=0x0804, body=ONE)))
+
+
+@pytest.mark.parametrize("magic", [0x0D03, 0x10803, 0x3C68746D])
+def test_a_wrong_magic_is_refused(tmp_path: Path, magic: int) -> None:
+    path = write(tmp_path, images_file(1, magic=magic, body=ONE), "images")
+    assert f"begins with 0x{magic:08x}" in refusal(read_images, path)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(28, 27), (32, 32), (784, 1)])
+def test_a_wrong_shape_is_refused(tmp_path: Path, rows: int, columns: int) -> None:
+    path = write(tmp_path, images_file(1, rows=rows, columns=columns, body=bytes(rows * columns)))
+    assert f"{rows} x {columns}" in refusal(read_images, path)
+
+
+def test_a_file_named_gz_that_is_not_gzip_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "images.gz"
+    path.write_bytes(b"<html>not found</html>")
+    assert "not gzip" in refusal(read_images, path)
+
+
+def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, images_file(1, body=ONE))
+    whole = bytearray(path.read_bytes())
+    whole[-8] ^= 1  # the stream's own checksum
+    path.write_bytes(whole)
+    assert "damaged gzip data" in refusal(read_images, path)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(read_images, tmp_path / "absent.gz")
+    assert "cannot be read" in refusal(read_images, tmp_path)
+    if os.geteuid() != 0:  # root reads everything
+        path = write(tmp_path, images_file(1, body=ONE))
+        path.chmod(0)
+        assert "cannot be read" in refusal(read_images, path)
+
+
+def test_a_label_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
+    text = refusal(read_labels, write(tmp_path, labels_file(3, body=b"\1\12\2")))
+    assert "label 10 at index 1" in text
+
+
+def test_counts_that_differ_are_refused_naming_both_files(tmp_path: Path) -> None:
+    files = packed(generated())
+    images, labels = write(tmp_path, images_file(2, body=ONE + ONE)), tmp_path / "labels.gz"
+    labels.write_bytes(files["train-labels-idx1-ubyte.gz"])
+    text = refusal(read_pair, images, labels)
+    assert "2 images" in text and "40 labels" in text and str(labels) in text
