@@ -1,0 +1,87 @@
+"""Makes the subset of Fashion-MNIST that ships in `jaxperf/data/mini`.
+
+The first 600 training and the first 100 test images of each of the 10 classes, in the origin's order, as four
+gzip-compressed IDX files of the usual names, and their SHA-256. The same input gives the same images always,
+and the same files where zlib is the same.
+
+    python scripts/make_mini_fashion_mnist.py --folder /usr/share/datasets/fashion-mnist
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from jaxperf.data.folder import DEBIAN_FOLDER, read_folder
+from jaxperf.data.idx import CLASSES, Images, Labels
+from jaxperf.errors import JaxperfError
+
+OUT = Path(__file__).parents[1] / "jaxperf" / "data" / "mini"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Make the balanced subset of Fashion-MNIST."""
+
+    folder: Path = DEBIAN_FOLDER
+    """The four full IDX files."""
+    out: Path = OUT
+    """Where the four small ones and SHA256SUMS go."""
+    train_per_class: int = 600
+    """Training images of each class."""
+    test_per_class: int = 100
+    """Test images of each class."""
+
+
+def main(config: Config) -> None:
+    full = read_folder(config.folder)
+    config.out.mkdir(parents=True, exist_ok=True)
+    sums = []
+    for part, images, labels, per_class in (
+        ("train", full.train_images, full.train_labels, config.train_per_class),
+        ("t10k", full.test_images, full.test_labels, config.test_per_class),
+    ):
+        chosen = first_of_each_class(labels, per_class)
+        for name, content in (
+            (f"{part}-images-idx3-ubyte.gz", idx_images(images[chosen])),
+            (f"{part}-labels-idx1-ubyte.gz", idx_labels(labels[chosen])),
+        ):
+            packed = gzip.compress(content, compresslevel=9, mtime=0)
+            config.out.joinpath(name).write_bytes(packed)
+            sums.append(f"{hashlib.sha256(packed).hexdigest()}  {name}\n")
+            print(f"{name}: {len(packed)} bytes")
+    config.out.joinpath("SHA256SUMS").write_text("".join(sums), encoding="ascii")
+
+
+def first_of_each_class(labels: Labels, per_class: int) -> np.ndarray:
+    """Sorted indices of the first `per_class` examples of each class."""
+    counts = np.bincount(labels, minlength=CLASSES)
+    if not 1 <= per_class <= counts.min():
+        raise JaxperfError(
+            f"{per_class} images of each class asked for, there are {counts.min()}; ask for 1 to that"
+        )
+    return np.sort(np.concatenate([np.flatnonzero(labels == c)[:per_class] for c in range(CLASSES)]))
+
+
+def idx_images(images: Images) -> bytes:
+    """Images (N, 28, 28, 1) as an IDX file."""
+    return struct.pack(">IIII", 0x0803, *images.shape[:3]) + images.tobytes()
+
+
+def idx_labels(labels: Labels) -> bytes:
+    """Labels (N,) as an IDX file."""
+    return struct.pack(">II", 0x0801, len(labels)) + labels.astype(np.uint8).tobytes()
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Config))
+    except JaxperfError as error:
+        sys.exit(f"error: {error}")
