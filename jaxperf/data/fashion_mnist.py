@@ -1,0 +1,118 @@
+"""Fashion-MNIST as arrays, from whatever source this machine has (Xiao et al. 2017, arXiv:1708.07747)."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+
+from jaxperf.data.download import DownloadError, base_url, fetch
+from jaxperf.data.folder import folder_to_read, named_folder, read_folder
+from jaxperf.data.idx import Images, Labels, Splits
+from jaxperf.data.mini import read_mini
+from jaxperf.data.tfds import read_tfds
+from jaxperf.errors import JaxperfError
+
+SOURCES = ("auto", "folder", "tfds", "download", "mini")
+FULL_TRAIN = 60_000
+FULL_TEST = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class FashionMNIST:
+    """The data set's arrays, and where they come from.
+
+    Attributes:
+      train_images: uint8 (N, 28, 28, 1), N = 60,000 where `is_full`.
+      train_labels: int32 (N,), 0..9.
+      test_images: uint8 (M, 28, 28, 1), M = 10,000 where `is_full`.
+      test_labels: int32 (M,), 0..9.
+      source: what was read: "folder PATH", "tfds VERSION", "download" or "mini".
+      skipped: under "auto", a line for each source that was tried before and why it was passed over.
+    """
+
+    train_images: Images
+    train_labels: Labels
+    test_images: Images
+    test_labels: Labels
+    source: str
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether these are all 60,000 + 10,000 examples."""
+        return (len(self.train_images), len(self.test_images)) == (FULL_TRAIN, FULL_TEST)
+
+
+def fashion_mnist(
+    *, source: str = "auto", folder: str | os.PathLike[str] | None = None, url: str | None = None
+) -> FashionMNIST:
+    """Loads Fashion-MNIST (section 8.4 trains on it).
+
+    "auto" takes the first source that works of
+      "folder": the four IDX files in `folder`, else in JAXPERF_DATA, else where Debian's package puts them;
+      "tfds": TensorFlow Datasets, prepared or to be prepared, where it is installed;
+      "download": the origin's files, kept in the user's cache folder;
+      "mini": the balanced subset of 6,000 + 1,000 images in this package.
+    A folder that was named, by argument or JAXPERF_DATA, must be right: it is never silently passed over. A
+    network that is not there costs "auto" a few seconds, once.
+
+    Args:
+      source: one of `SOURCES`.
+      folder: a folder of the four IDX files, each NAME or NAME.gz.
+      url: base URL of the four files; default JAXPERF_FASHION_MNIST_URL, else the origin.
+
+    Returns:
+      The arrays with their source.
+
+    Raises:
+      JaxperfError: no such source, or the one that was named does not work.
+    """
+    if source not in SOURCES:
+        nearest = difflib.get_close_matches(source, SOURCES, n=1, cutoff=0.0)[0]
+        raise JaxperfError(
+            f"no data source {source!r}; did you mean {nearest!r}? There are {', '.join(SOURCES)}"
+        )
+    if folder is not None and source in ("download", "mini"):
+        raise JaxperfError(
+            f"source {source!r} does not use the folder {os.fspath(folder)}; leave one of them out"
+        )
+    if source != "auto":
+        return _load(source, folder, url)
+    if named_folder(folder) is not None:
+        return _load("folder", folder, url)
+    return _first_that_works(url)
+
+
+def _first_that_works(url: str | None) -> FashionMNIST:
+    skipped: list[str] = []
+    base_url(url)  # a URL that is none is the user's mistake, not a reason to go on without
+    not_to_be_had: DownloadError | None = None
+    for name in ("folder", "tfds", "download"):
+        if name == "download" and not_to_be_had is not None:
+            skipped.append(f"download: {not_to_be_had}")  # asked a moment ago, for TFDS
+            continue
+        try:
+            return _load(name, None, url, skipped=tuple(skipped))
+        except JaxperfError as error:
+            skipped.append(f"{name}: {error}")
+            not_to_be_had = error if isinstance(error, DownloadError) else None
+    return _load("mini", None, url, skipped=tuple(skipped))
+
+
+def _load(
+    source: str, folder: str | os.PathLike[str] | None, url: str | None, *, skipped: tuple[str, ...] = ()
+) -> FashionMNIST:
+    splits: Splits
+    match source:
+        case "folder":
+            path = folder_to_read(folder)
+            splits, used = read_folder(path), f"folder {path}"
+        case "tfds":
+            splits, version = read_tfds(folder=folder, url=url)
+            used = f"tfds {version}"
+        case "download":
+            splits, used = read_folder(fetch(url=url)), "download"
+        case _:
+            splits, used = read_mini(), "mini"
+    return FashionMNIST(*splits, source=used, skipped=skipped)

@@ -1,0 +1,148 @@
+"""Batches: one shape always, nothing lost where nothing may be, and the same order for the same seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+
+from jaxperf.data import epoch_batches, padded_batches, to_float, updates_per_epoch
+from jaxperf.errors import JaxperfError
+
+N, B = 23, 5
+
+
+def data(n: int = N) -> tuple[np.ndarray, np.ndarray]:
+    """Example i is an image full of i with label i."""
+    labels = np.arange(n, dtype=np.int32)
+    return np.broadcast_to(labels.astype(np.uint8)[:, None, None, None], (n, 2, 2, 1)).copy(), labels
+
+
+def order(**options: int) -> list[int]:
+    return [int(label) for _, y in epoch_batches(*data(), batch_size=B, **options) for label in y]
+
+
+def test_to_float_is_the_books_scale() -> None:
+    every = np.arange(256, dtype=np.uint8)
+    got = to_float(every)
+    assert got.dtype == np.float32
+    assert got[0] == 0 and got[255] == 1
+    np.testing.assert_allclose(got, np.arange(256) / 255, rtol=1e-7)
+
+
+def test_to_float_gives_the_same_on_the_device_as_on_the_host() -> None:
+    every = np.arange(256, dtype=np.uint8)
+    for on_device in (to_float(jax.numpy.asarray(every)), jax.jit(to_float)(every)):
+        assert isinstance(on_device, jax.Array) and on_device.dtype == np.float32
+        np.testing.assert_allclose(on_device, to_float(every), rtol=1.2e-7)
+
+
+def test_training_batches_have_one_shape_and_drop_the_partial_one() -> None:
+    batches = list(epoch_batches(*data(), batch_size=B, seed=0, epoch=0))
+    assert len(batches) == updates_per_epoch(N, B) == 4
+    for x, y in batches:
+        assert x.shape == (B, 2, 2, 1) and x.dtype == np.uint8
+        assert y.shape == (B,) and y.dtype == np.int32
+
+
+def test_images_keep_their_labels() -> None:
+    for x, y in epoch_batches(*data(), batch_size=B, seed=1, epoch=0, updates=9):
+        assert (x == y[:, None, None, None]).all()
+
+
+def test_one_pass_shows_no_example_twice() -> None:
+    seen = order(seed=0, epoch=0)
+    assert len(set(seen)) == len(seen) == 20
+
+
+def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else() -> None:
+    assert order(seed=3, epoch=2) == order(seed=3, epoch=2)
+    orders = {tuple(order(seed=seed, epoch=epoch)) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+    assert tuple(range(20)) not in orders
+
+
+def test_updates_repeat_the_data_in_a_new_order_each_pass() -> None:
+    seen = order(seed=0, epoch=0, updates=10)
+    assert len(seen) == 10 * B
+    first, second = seen[:20], seen[20:40]
+    assert max(Counter(first).values()) == max(Counter(second).values()) == 1
+    assert first != second
+    assert first == order(seed=0, epoch=0)
+
+
+def test_updates_may_stop_before_a_pass_is_over() -> None:
+    assert order(seed=0, epoch=0, updates=2) == order(seed=0, epoch=0)[:10]
+
+
+def test_the_subset_makes_the_books_updates() -> None:
+    assert updates_per_epoch(60_000, 256) == 234
+    labels = np.zeros(6_000, np.int32)
+    images = np.zeros((6_000, 1), np.uint8)
+    batches = epoch_batches(
+        images, labels, batch_size=256, seed=0, epoch=0, updates=updates_per_epoch(60_000, 256)
+    )
+    assert sum(1 for _ in batches) == 234
+
+
+def test_batches_are_copies() -> None:
+    images, labels = data()
+    for x, y in epoch_batches(images, labels, batch_size=B, seed=0, epoch=0):
+        x[:], y[:] = 99, 99
+    assert (images < 99).all() and (labels < 99).all()
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 6, 10, 23])
+def test_evaluation_sees_every_example_once_in_batches_of_one_shape(n: int) -> None:
+    seen: list[int] = []
+    for x, y, real in padded_batches(*data(n), batch_size=B):
+        assert x.shape == (B, 2, 2, 1) and y.shape == real.shape == (B,)
+        assert x.dtype == np.uint8 and y.dtype == np.int32 and real.dtype == np.bool_
+        assert (x[real] == y[real][:, None, None, None]).all()
+        assert not x[~real].any() and not y[~real].any()
+        seen += y[real].tolist()
+    assert seen == list(range(n))
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_a_batch_size_that_is_not_positive_is_refused_at_the_call(batch_size: int) -> None:
+    for call in (
+        lambda: epoch_batches(*data(), batch_size=batch_size, seed=0, epoch=0),
+        lambda: padded_batches(*data(), batch_size=batch_size),
+        lambda: updates_per_epoch(N, batch_size),
+    ):
+        with pytest.raises(JaxperfError, match=f"batch size {batch_size} is not positive; use"):
+            call()
+
+
+def test_a_training_batch_larger_than_the_data_is_refused() -> None:
+    for call in (
+        lambda: epoch_batches(*data(), batch_size=24, seed=0, epoch=0),
+        lambda: updates_per_epoch(N, 24),
+    ):
+        with pytest.raises(JaxperfError, match="batch size 24 is larger than the data, 23 examples; use 23"):
+            call()
+
+
+def test_lengths_that_differ_are_refused() -> None:
+    images, labels = data()
+    for call in (
+        lambda: epoch_batches(images, labels[:-1], batch_size=B, seed=0, epoch=0),
+        lambda: padded_batches(images, labels[:-1], batch_size=B),
+    ):
+        with pytest.raises(JaxperfError, match="23 images but 22 labels; "):
+            call()
+
+
+def test_no_data_is_refused() -> None:
+    with pytest.raises(JaxperfError, match="0 images; "):
+        padded_batches(*data(0), batch_size=B)
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("epoch", -1), ("updates", 0)])
+def test_numbers_out_of_range_are_refused(name: str, value: int) -> None:
+    options = {"seed": 0, "epoch": 0, name: value}
+    with pytest.raises(JaxperfError, match=f"{name} {value} is too small; use"):
+        epoch_batches(*data(), batch_size=B, **options)
