@@ -1,0 +1,25 @@
+"""The chapter's networks in Flax NNX, weights from and to Gluon, and `hybridize`."""
+
+from jaxperf.models.gluon_weights import from_gluon, to_gluon
+from jaxperf.models.hybridize import Hybridized, hybridize
+from jaxperf.models.initializers import BOOK_INIT, HE_INIT
+from jaxperf.models.lenet import LeNet, lenet, lenet_params, sgd
+from jaxperf.models.mlp import MLP
+from jaxperf.models.resnet import Residual, ResNet, resnet18
+
+__all__ = [
+    "BOOK_INIT",
+    "HE_INIT",
+    "MLP",
+    "Hybridized",
+    "LeNet",
+    "ResNet",
+    "Residual",
+    "from_gluon",
+    "hybridize",
+    "lenet",
+    "lenet_params",
+    "resnet18",
+    "sgd",
+    "to_gluon",
+]

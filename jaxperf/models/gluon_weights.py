@@ -1,0 +1,165 @@
+"""Weights to and from MXNet Gluon, so that a trained Gluon model goes on living here, and the way back.
+
+In MXNet's environment save `collect_params()` in its own order, here hand the file over:
+
+    np.savez("w.npz", **{name: p.data().asnumpy() for name, p in mx_net.collect_params().items()})
+
+    net = from_gluon(resnet18(rngs=nnx.Rngs(0)), np.load("w.npz"))
+
+`to_gluon` gives arrays under the names that Gluon's `save_parameters` uses for the book's `Sequential`; in
+MXNet `nd.save(file, {name: nd.array(a) for ...})` writes what `mx_net.load_parameters(file)` reads. Layouts
+change on the way: convolutions OIHW / HWIO, dense (out, in) / (in, out), and the dense layer after LeNet's
+convolutions reads a channel-first image there, a channel-last one here. A Gluon model trained on several
+contexts has running statistics for each of them: take those of one, `p.data(ctx)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models.layout import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
+from jaxperf.models.lenet import FLATTENED, LeNet
+from jaxperf.models.mlp import MLP
+from jaxperf.models.resnet import Residual, ResNet
+
+M = TypeVar("M", bound=nnx.Module)
+_KINDS = ("weight", "bias", "gamma", "beta", "running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """One variable of ours and the array that Gluon keeps for it."""
+
+    name: str
+    variable: nnx.Variable[Any]
+    image: tuple[int, int, int] | None = None  # (h, w, c) of the image that a dense kernel reads flattened
+
+    @property
+    def kind(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    def to_gluon(self) -> np.ndarray:
+        value = np.asarray(self.variable[...])
+        if self.kind != "weight":
+            return value
+        if value.ndim == 4:
+            return hwio_to_oihw(value)
+        return (hwc_to_chw_rows(value, self.image) if self.image else value).T
+
+    def from_gluon(self, array: np.ndarray) -> np.ndarray:
+        if self.kind != "weight":
+            return array
+        if array.ndim == 4:
+            return oihw_to_hwio(array)
+        return chw_to_hwc_rows(array.T, self.image) if self.image else array.T
+
+
+def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
+    """Fill `net` with Gluon's weights and running statistics.
+
+    Args:
+        net: an `MLP`, `LeNet`, `ResNet` or `Residual`, or an `nnx.Sequential` of those or of plain layers.
+        arrays: Gluon's arrays, in MXNet's layout and in the order of `collect_params()`; a mapping whose
+            names are exactly `to_gluon`'s may come in any order. Cast to the variables' dtype.
+
+    Returns:
+        `net` itself, changed in place; it is left as it was where anything is wrong.
+
+    Raises:
+        JaxperfError: an array missing or left over, of another shape, of no floating dtype, or by its name of
+            another kind than the parameter whose turn it is.
+    """
+    slots = list(_slots(net))
+    pairs = _named(arrays, [slot.name for slot in slots])
+    values = [_checked(slot, pair, len(slots), len(pairs)) for slot, pair in zip_longest(slots, pairs)]
+    for slot, value in zip(slots, values):
+        slot.variable[...] = jnp.asarray(slot.from_gluon(value), slot.variable.dtype)
+    return net
+
+
+def to_gluon(net: nnx.Module) -> dict[str, np.ndarray]:
+    """`net`'s weights and running statistics as Gluon keeps them, in the order of `collect_params()`.
+
+    Raises:
+        JaxperfError: `net` holds a layer for which no Gluon order is known.
+    """
+    return {slot.name: slot.to_gluon() for slot in _slots(net)}
+
+
+def _named(arrays: Mapping[str, Any] | Sequence[Any], expected: list[str]) -> list[tuple[str, Any]]:
+    if not isinstance(arrays, Mapping):
+        return [(f"number {i}", array) for i, array in enumerate(arrays)]
+    names = expected if set(arrays) == set(expected) else list(arrays)
+    return [(name, arrays[name]) for name in names]
+
+
+def _checked(slot: _Slot | None, pair: tuple[str, Any] | None, wanted: int, given: int) -> np.ndarray:
+    counts = f"the network has {wanted} arrays, {given} were given"
+    if slot is None and pair is not None:
+        raise JaxperfError(f"array {pair[0]} of shape {np.shape(pair[1])} is left over: {counts}")
+    assert slot is not None
+    shape = slot.to_gluon().shape
+    if pair is None:
+        raise JaxperfError(f"parameter {slot.name} of shape {shape} gets no array: {counts}")
+    name, array = pair[0], np.asarray(pair[1])
+    kind = next((kind for kind in _KINDS if name.endswith(kind)), slot.kind)
+    if kind != slot.kind:
+        raise JaxperfError(f"array {name} comes where {slot.name} is due; keep the order of collect_params()")
+    if array.shape != shape:
+        raise JaxperfError(
+            f"array {name} has shape {array.shape}, parameter {slot.name} needs {shape} as Gluon keeps it"
+        )
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise JaxperfError(f"array {name} is {array.dtype}, parameter {slot.name} needs floats; pass float32")
+    return array
+
+
+def _slots(net: nnx.Module) -> Iterator[_Slot]:
+    for name, layer, image in _layers(net, ""):
+        named: list[tuple[str, nnx.Variable[Any] | None]]
+        if isinstance(layer, nnx.BatchNorm):
+            named = [("gamma", layer.scale), ("beta", layer.bias)]
+            named += [("running_mean", layer.mean), ("running_var", layer.var)]
+        elif isinstance(layer, nnx.Conv | nnx.Linear):
+            named = [("weight", layer.kernel), ("bias", layer.bias)]
+        else:
+            raise JaxperfError(f"no Gluon order is known for a layer of type {type(layer).__name__}")
+        yield from (_Slot(name + kind, variable, image) for kind, variable in named if variable is not None)
+
+
+def _layers(net: Any, prefix: str) -> Iterator[tuple[str, Any, tuple[int, int, int] | None]]:
+    """Each plain layer: its dotted name, itself, and (h, w, c) of the image it reads flattened, if any."""
+    children = _children(net)
+    if not children:
+        yield prefix, net, None
+    for name, child in children:
+        for path, layer, image in _layers(child, f"{prefix}{name}."):
+            yield path, layer, FLATTENED if isinstance(net, LeNet) and child is net.dense1 else image
+
+
+def _children(net: Any) -> list[tuple[str, Any]]:
+    """The parts of a composed network in Gluon's order; nothing for a plain layer.
+
+    The order is spelled out because a module that went through `nnx.split` and `nnx.merge` has its attributes
+    sorted by name. Numbers are places in the book's `Sequential`, which counts pooling and relu too.
+    """
+    match net:
+        case MLP() | nnx.Sequential():
+            return [(str(i), layer) for i, layer in enumerate(net.layers) if isinstance(layer, nnx.Module)]
+        case LeNet():
+            return [("0", net.conv1), ("2", net.conv2), ("4", net.dense1), ("5", net.dense2)]
+        case Residual():
+            conv3 = [] if net.conv3 is None else [("conv3", net.conv3)]
+            return [("conv1", net.conv1), ("conv2", net.conv2), *conv3, ("bn1", net.bn1), ("bn2", net.bn2)]
+        case ResNet():
+            stages = [(str(3 + i), stage) for i, stage in enumerate(net.stages)]
+            return [("0", net.conv), ("1", net.bn), *stages, (str(4 + len(stages)), net.dense)]
+    return []

@@ -1,0 +1,172 @@
+"""LeNet twice, as section 8.4 has it: a function of a list of arrays, and the same network as a Flax module.
+
+Shapes, with n images to a batch:
+    X        (n, 28, 28, 1)   float32, NHWC
+    W1, b1   (20, 1, 3, 3)    convolution, out, in, height, width; 26 x 26 after it, 13 x 13 after pooling
+    W2, b2   (50, 20, 5, 5)   convolution; 9 x 9 after it, 4 x 4 after pooling (last row and column drop out)
+    W3, b3   (800, 128)       dense, in, out; its rows follow the image with channels first: 50 x 4 x 4
+    W4, b4   (128, 10)        dense
+The list keeps the book's layout, so its weights work here as they are; the module keeps Flax's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jax.typing import DTypeLike
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models.checks import check_compute_dtype, check_images
+from jaxperf.models.initializers import HE_INIT
+from jaxperf.models.layout import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
+
+IMAGE = (28, 28)
+FLATTENED = (4, 4, 50)  # what the first dense layer reads: height, width, channels
+PARAM_SHAPES = {
+    "W1": (20, 1, 3, 3),
+    "b1": (20,),
+    "W2": (50, 20, 5, 5),
+    "b2": (50,),
+    "W3": (800, 128),
+    "b3": (128,),
+    "W4": (128, 10),
+    "b4": (10,),
+}
+
+
+def lenet_params(key: jax.Array, *, scale: float = 0.01) -> list[jax.Array]:
+    """Fresh parameters [W1, b1, ..., W4, b4] in the book's shapes: weights normal, biases zero, float32.
+
+    Args:
+        key: a `jax.random.key`.
+        scale: the weights' standard deviation; the book's is 0.01.
+    """
+    keys = iter(jax.random.split(key, len(PARAM_SHAPES)))
+    return [
+        scale * jax.random.normal(next(keys), shape) if name[0] == "W" else jnp.zeros(shape)
+        for name, shape in PARAM_SHAPES.items()
+    ]
+
+
+def lenet(X: jax.Array, params: Sequence[jax.Array]) -> jax.Array:
+    """The network from scratch.
+
+    Args:
+        X: images, (n, 28, 28, 1), float32, NHWC.
+        params: [W1, b1, W2, b2, W3, b3, W4, b4] in the book's shapes.
+
+    Returns:
+        Logits, (n, 10).
+
+    Raises:
+        JaxperfError: images of another shape (NCHW gets the transposition) or of integers; a parameter
+            missing or of another shape.
+    """
+    check_images(X, channels=1, size=IMAGE)
+    _check_params(params)
+    W1, b1, W2, b2, W3, b3, W4, b4 = params
+    h1 = _avg_pool(jax.nn.relu(_conv(X, W1) + b1))
+    h2 = _avg_pool(jax.nn.relu(_conv(h1, W2) + b2))
+    flat = h2.transpose(0, 3, 1, 2).reshape(len(X), -1)  # channels first, the order of W3's rows
+    h3 = jax.nn.relu(flat @ W3 + b3)
+    return h3 @ W4 + b4
+
+
+def _conv(X: jax.Array, W: jax.Array) -> jax.Array:
+    return lax.conv_general_dilated(X, W, (1, 1), "VALID", dimension_numbers=("NHWC", "OIHW", "NHWC"))
+
+
+def _avg_pool(X: jax.Array) -> jax.Array:
+    window = (1, 2, 2, 1)
+    return lax.reduce_window(X, jnp.zeros((), X.dtype), lax.add, window, window, "VALID") / 4
+
+
+def _check_params(params: Sequence[jax.Array]) -> None:
+    if len(params) != len(PARAM_SHAPES):
+        raise JaxperfError(f"{len(params)} parameters, LeNet has 8; give [W1, b1, W2, b2, W3, b3, W4, b4]")
+    for (name, shape), param in zip(PARAM_SHAPES.items(), params):
+        if param.shape != shape:
+            raise JaxperfError(
+                f"{name} has shape {param.shape}, LeNet's is {shape}; lenet_params makes a fitting list"
+            )
+
+
+def sgd(params: list[jax.Array], grads: list[jax.Array], lr: float, batch_size: int) -> list[jax.Array]:
+    """One step of the book's stochastic gradient descent, as new arrays.
+
+    Args:
+        params: any tree of arrays.
+        grads: the same tree; gradients of the loss summed over the batch.
+        lr: learning rate.
+        batch_size: how many examples `grads` sums over, on all devices together.
+
+    Returns:
+        `param - lr * grad / batch_size` for each leaf.
+    """
+    return jax.tree.map(lambda param, grad: param - lr * grad / batch_size, params, grads)
+
+
+class LeNet(nnx.Module):
+    """The same network in Flax's layout: HWIO kernels, dense rows that follow a channel-last image.
+
+    Args:
+        kernel_init: how the weights start (`BOOK_INIT` for the book's); biases start at zero.
+        dtype: what to compute in, e.g. bfloat16; None takes the promoted type of images and weights.
+            Weights and logits stay float32.
+        rngs: where the weights' keys come from.
+
+    Raises:
+        JaxperfError: a `dtype` without gradients.
+    """
+
+    def __init__(
+        self, *, kernel_init: nnx.Initializer = HE_INIT, dtype: DTypeLike | None = None, rngs: nnx.Rngs
+    ) -> None:
+        check_compute_dtype(dtype)
+        self.conv1 = nnx.Conv(1, 20, (3, 3), padding="VALID", kernel_init=kernel_init, dtype=dtype, rngs=rngs)
+        self.conv2 = nnx.Conv(
+            20, 50, (5, 5), padding="VALID", kernel_init=kernel_init, dtype=dtype, rngs=rngs
+        )
+        self.dense1 = nnx.Linear(800, 128, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
+        self.dense2 = nnx.Linear(128, 10, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
+
+    def __call__(self, X: jax.Array) -> jax.Array:
+        """Logits (n, 10), float32, of images (n, 28, 28, 1); raises JaxperfError as `lenet` does."""
+        check_images(X, channels=1, size=IMAGE)
+        return self.classify(self.features(X))
+
+    def features(self, X: jax.Array) -> jax.Array:
+        """The first half: images (n, 28, 28, 1) to (n, 4, 4, 50)."""
+        h1 = nnx.avg_pool(nnx.relu(self.conv1(X)), (2, 2), strides=(2, 2))
+        return nnx.avg_pool(nnx.relu(self.conv2(h1)), (2, 2), strides=(2, 2))
+
+    def classify(self, h2: jax.Array) -> jax.Array:
+        """The second half: (n, 4, 4, 50) to logits (n, 10), float32."""
+        h3 = nnx.relu(self.dense1(h2.reshape(len(h2), -1)))
+        logits = self.dense2(h3)
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    @classmethod
+    def from_params(cls, params: Sequence[jax.Array], *, dtype: DTypeLike | None = None) -> LeNet:
+        """The module that computes what `lenet(X, params)` does; raises JaxperfError for a wrong list."""
+        _check_params(params)
+        W1, b1, W2, b2, W3, b3, W4, b4 = map(jnp.asarray, params)
+        net = cls(dtype=dtype, rngs=nnx.Rngs(0))
+        kernels = [oihw_to_hwio(W1), oihw_to_hwio(W2), chw_to_hwc_rows(W3, FLATTENED), W4]
+        for layer, kernel, bias in zip(net._layers(), kernels, [b1, b2, b3, b4]):
+            layer.kernel[...], layer.bias[...] = kernel, bias
+        return net
+
+    def to_params(self) -> list[jax.Array]:
+        """The book's list [W1, b1, ..., W4, b4] of this module's values."""
+        K1, K2, K3, W4 = [layer.kernel[...] for layer in self._layers()]
+        b1, b2, b3, b4 = [layer.bias[...] for layer in self._layers()]
+        return [hwio_to_oihw(K1), b1, hwio_to_oihw(K2), b2, hwc_to_chw_rows(K3, FLATTENED), b3, W4, b4]
+
+    def _layers(self) -> tuple[Any, ...]:
+        return self.conv1, self.conv2, self.dense1, self.dense2
