@@ -9,7 +9,17 @@ op and 10 times as fast as `nnx.jit`; for large batches the gap closes, because 
     python experiments/hybridize.py --json results/hybridize.json
     python experiments/hybridize.py --batches 1 64 --widths 512 --calls 200
 
-@@OUTCOME@@
+On 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, Flax 0.12.8 it printed, among the rest:
+
+            median    IQR  of hybridize                 published  ours / published
+eager       585 us  2.6 %         32.3x  494 us (MXNet, the book)             1.18x
+nnx.jit     308 us  0.1 %           17x
+hybridize  18.1 us  1.9 %            1x  205 us (MXNet, the book)           0.0884x
+aot        15.8 us  1.1 %        0.869x
+compile_s = 86.3 ms
+break_even_calls = 165
+eager_over_hybridize_smallest_net = 36.0
+eager_over_hybridize_largest_net = 1.08
 """
 
 from __future__ import annotations
