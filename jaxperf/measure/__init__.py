@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxperf.measure.environment import current_environment
+    from jaxperf.measure.guards import RetraceError
     from jaxperf.measure.record import Claim, Environment, Measurement, Reference, Result, Series
     from jaxperf.measure.staging import Program, Stages, TraceCounter, count_ops, count_traces, stages
     from jaxperf.measure.store import load_result, save_result
-    from jaxperf.measure.timing import Benchmark, RetraceError, Timer, block, measure
+    from jaxperf.measure.timing import Benchmark, Timer, block, measure
 
 _HOMES = {
     "environment": ("current_environment",),
+    "guards": ("RetraceError",),
     "record": ("Claim", "Environment", "Measurement", "Reference", "Result", "Series"),
     "staging": ("Program", "Stages", "TraceCounter", "count_ops", "count_traces", "stages"),
     "store": ("load_result", "save_result"),
-    "timing": ("Benchmark", "RetraceError", "Timer", "block", "measure"),
+    "timing": ("Benchmark", "Timer", "block", "measure"),
 }
 
 __all__ = [

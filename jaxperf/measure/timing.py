@@ -8,34 +8,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args
 
 import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.guards import RetraceError, nothing_compiles, refuse_debug_flags, witness
 from jaxperf.measure.record import Measurement
 
 T = TypeVar("T")
 Wait = Literal["each", "end"]
 
+__all__ = ["Benchmark", "RetraceError", "Timer", "Wait", "block", "measure", "nothing_compiles"]
+
 CLOCK_SHARE = 1e-3  # a value is at least 1000 times the cost of reading the clock
-DEBUG_FLAGS = (
-    "jax_disable_jit",
-    "jax_debug_nans",
-    "jax_debug_infs",
-    "jax_check_tracer_leaks",
-    "jax_enable_checks",
-    "jax_log_compiles",
-    "jax_explain_cache_misses",
-)
+WARMUP_CALLS = 100  # enough for any call that takes less than a hundredth of the warm-up time
 _AWAITABLE = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
-
-
-class RetraceError(JaxperfError):
-    """Something was traced or compiled inside a timed part, so the time is not the program's."""
 
 
 def block(tree: T) -> T:
@@ -44,7 +34,8 @@ def block(tree: T) -> T:
     Every leaf is waited for, not only the last: independent results finish in any order (section 8.2.2).
 
     Args:
-      tree: a pytree of `jax.Array`s, NumPy arrays and plain Python values, of any shapes and dtypes.
+      tree: a pytree of `jax.Array`s, NumPy arrays and plain Python values, of any shapes and dtypes. What
+        a function changes in place and does not return is not waited for.
 
     Raises:
       TypeError: a leaf is neither an array nor a plain value, so that nobody can say when it is done.
@@ -132,36 +123,6 @@ class Benchmark:
             self.show(f"{self.label + ' ' if self.label else ''}time: {self.seconds:.4f} sec")
 
 
-@contextmanager
-def nothing_compiles(name: str) -> Iterator[None]:
-    """Raise `RetraceError`, naming the function, when anything is traced or compiled inside."""
-    compiled: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event.endswith("backend_compile_duration"):
-            compiled.append(str(kwargs.get("fun_name", "a program")))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        with jax.no_tracing(True):
-            yield
-    except RuntimeError as e:
-        if "no_tracing" not in str(e):
-            raise
-        raise RetraceError(f"{name}: {e}; call it with the same shapes, dtypes and static values") from e
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    if compiled:
-        raise RetraceError(f"{name}: {compiled[0]} was compiled inside the timed part; warm it up before")
-
-
-def refuse_debug_flags() -> None:
-    """Raise JaxperfError when a JAX setting is on that makes programs slow on purpose."""
-    for flag in DEBUG_FLAGS:
-        if getattr(jax.config, flag, False):
-            raise JaxperfError(f"{flag} is on: times would be of debugging, not of the program; turn it off")
-
-
 def measure(
     fn: Callable[..., Any],
     *args: Any,
@@ -189,10 +150,10 @@ def measure(
       wait: "each" waits after every call (latency); "end" queues the calls of one value and then waits for
         all their outputs, as section 8.1.2's benchmark does (throughput).
       items: work items in one call, e.g. images.
-      warmup_calls: calls before timing, at least; more follow until one compiles nothing.
-      warmup_s: seconds of warm-up, at least.
+      warmup_calls: calls before timing, at least; up to 20 more follow while they still trace or compile.
+      warmup_s: seconds of warm-up, at least, unless 100 calls are over sooner.
       min_values, max_values: how many values to take, whatever the spread.
-      min_value_s: seconds that one value lasts, at least; short calls are repeated for it.
+      min_value_s: seconds that one value is to last, by the quickest warm-up call; short calls are repeated.
       target_rel_iqr: a spread that is good enough, as a fraction of the median.
       budget_s: seconds after which no further value is begun (once there are `min_values`).
       loops: calls per value; chosen if None.
@@ -202,16 +163,21 @@ def measure(
       JaxperfError: a JAX debug flag is on, or an option is out of range.
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
-    if min_values < 1 or max_values < min_values or (loops is not None and loops < 1):
-        raise JaxperfError(f"measure({label}): min_values, max_values and loops are counts of at least 1")
+    if wait not in get_args(Wait):
+        raise JaxperfError(f"measure({label}): wait is {wait!r}; it is one of {', '.join(get_args(Wait))}")
+    if min_values < 1 or max_values < min_values or (loops is not None and loops < 1) or warmup_calls < 1:
+        raise JaxperfError(f"measure({label}): values, loops and warm-up calls are counts of at least 1")
+    if not all(0 <= x < math.inf for x in (items, warmup_s, min_value_s, target_rel_iqr, budget_s)):
+        raise JaxperfError(f"measure({label}): items, seconds and target_rel_iqr are finite and at least 0")
     refuse_debug_flags()
-    warmup = _warm_up(fn, args, calls=max(1, warmup_calls), seconds=warmup_s)
+    warmup = _warm_up(fn, args, calls=warmup_calls, seconds=warmup_s)
     values: list[float] = []
-    with nothing_compiles(label):
+    with nothing_compiles(label) as seen:
         loops = loops or _choose_loops(min(warmup), min_value_s)
         ends = time.perf_counter() + budget_s
         while len(values) < max_values:
             values.append(_one_value(fn, args, loops, wait))
+            seen.refuse(label)  # at once, not after the whole budget
             if len(values) >= min_values:
                 spread = Measurement(label, "s", tuple(values)).rel_iqr
                 if spread <= target_rel_iqr or time.perf_counter() >= ends:
@@ -235,15 +201,23 @@ def _one_value(fn: Callable[..., Any], args: tuple[Any, ...], loops: int, wait: 
 
 
 def _warm_up(fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, seconds: float) -> list[float]:
-    """Times of the first calls, until enough were made and the last one traced nothing."""
+    """Seconds of each of the first calls, until there were enough and the last one traced nothing.
+
+    A step whose output has another type than its input settles only after its second or third trace. One
+    that traces at every call never does; the timed part then says so.
+    """
     times: list[float] = []
     ends = time.perf_counter() + seconds
-    while True:
-        began = time.perf_counter()
-        block(fn(*args))
-        times.append(time.perf_counter() - began)
-        if len(times) >= calls and (time.perf_counter() >= ends or len(times) >= 100):
-            return times
+    with witness() as seen:
+        while True:
+            seen.clear()
+            began = time.perf_counter()
+            block(fn(*args))
+            now = time.perf_counter()
+            times.append(now - began)
+            settled = not seen or len(times) >= calls + 20
+            if settled and len(times) >= calls and (now >= ends or len(times) >= WARMUP_CALLS):
+                return times
 
 
 def _choose_loops(call_s: float, min_value_s: float) -> int:
