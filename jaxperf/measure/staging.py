@@ -7,6 +7,7 @@ Section 8.1 of the book has two of them (define the graph, compile it); JAX lets
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import Any
 
 import jax
 
+from jaxperf.errors import JaxperfError
 from jaxperf.measure.record import Measurement
 from jaxperf.measure.timing import block, measure
 
@@ -82,17 +84,19 @@ def stages(
     """Take `fn(*args, **kwargs)` through all stages, from Python to a steady run.
 
     Args:
-      fn: a function of arrays, or one that is jitted already (its jit options then hold).
-      *args: example arguments, arrays or pytrees of arrays.
+      fn: a function of arrays, or one that is jitted already (its jit options then hold, and what it has
+        compiled so far is forgotten).
+      *args: example arguments, arrays or pytrees of arrays; they are handed over again and again, so none may
+        be donated.
       name: of the measurement; the function's own by default.
       static_argnames: as in `jax.jit`, for a function that is not jitted yet.
       measure_options: keyword options of `measure` for the steady run.
-      **kwargs: further arguments, by name.
+      **kwargs: further arguments, by name; static ones belong here.
 
     Raises:
-      JaxperfError: as `measure`.
+      JaxperfError: as `measure`; a static argument was given by position.
     """
-    label = name or getattr(fn, "__name__", type(fn).__name__)
+    label = name or str(getattr(fn, "__name__", type(fn).__name__))
     clock = time.perf_counter
     with fresh_traces(fn, static_argnames) as jitted, _cache_events() as events:
         began = clock()
@@ -102,7 +106,7 @@ def stages(
         lowered_at = clock()
         compiled = lowered.compile()
         compiled_at = clock()
-    dynamic = {k: v for k, v in kwargs.items() if k not in static_argnames}
+    dynamic = _dynamic(lowered, args, kwargs, label)
 
     def run(*a: Any) -> Any:
         return compiled(*a, **dynamic)
@@ -123,14 +127,26 @@ def stages(
     )
 
 
+def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> dict[str, Any]:
+    """The named arguments that the compiled program still takes: static values are built into it."""
+    positional, named = lowered.args_info
+    if len(positional) != len(args):
+        raise JaxperfError(
+            f"stages({label}): {len(args) - len(positional)} of {len(args)} positional arguments are static; "
+            "hand static arguments over by name"
+        )
+    return {k: v for k, v in kwargs.items() if k in named}
+
+
 @contextmanager
 def fresh_traces(fn: Callable[..., Any], static_argnames: tuple[str, ...] = ()) -> Iterator[Any]:
     """`fn` jitted, with nothing of it traced yet: JAX otherwise hands out a trace it has made before."""
-    if hasattr(fn, "trace"):
-        fn.clear_cache()  # type: ignore[attr-defined]
+    if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
+        fn.clear_cache()
         yield fn
-    else:
-        yield jax.jit(lambda *a, **k: fn(*a, **k), static_argnames=static_argnames)
+    else:  # a new function each time, which jit has never seen; its signature says where static names stand
+        again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
+        yield jax.jit(again, static_argnames=static_argnames)
 
 
 def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
@@ -144,7 +160,7 @@ def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
     }
     return Program(
         jaxpr_equations=count_equations(traced.jaxpr.jaxpr),
-        stablehlo_bytes=len(lowered.as_text()),
+        stablehlo_bytes=len(lowered.as_text().encode()),
         fusions=ops["fusion"],
         dots=ops["dot"],
         convolutions=ops["convolution"],
@@ -226,6 +242,6 @@ def _cache_events() -> Iterator[list[str]]:
 
 
 def _was_hit(events: list[str]) -> bool | None:
-    if not getattr(jax.config, "jax_compilation_cache_dir", None):
-        return None
-    return "cache_hits" in events
+    """JAX says when it would ask the cache, even with no folder to ask in, and when it found something there."""
+    asked = "compile_requests_use_cache" in events and getattr(jax.config, "jax_compilation_cache_dir", None)
+    return "cache_hits" in events if asked else None
