@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import math
 import os
 import tempfile
+import types
+import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.record import (
-    SCHEMA_VERSION,
-    Claim,
-    Environment,
-    Measurement,
-    Reference,
-    Result,
-    Series,
-)
+from jaxperf.measure.record import SCHEMA_VERSION, Result
 
 FORMAT = "jaxperf-result"
-T = TypeVar("T")
 
 
 def to_json(result: Result) -> str:
     """The result as JSON text, keys in the order of the fields; NaN and infinity are refused (ValueError)."""
     body = {"format": FORMAT, **dataclasses.asdict(result)}
-    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
+    shown = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
+    return shown.encode("utf-8", "backslashreplace").decode()  # bytes of argv that are no UTF-8
 
 
 def save_result(result: Result, path: Path) -> None:
@@ -40,86 +36,136 @@ def save_result(result: Result, path: Path) -> None:
     write_whole(path, to_json(result) + "\n")
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write `content` (text as UTF-8) to `path`; no reader ever sees half of it: a part file, then a rename.
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path` so that no reader ever sees half of it: a part file beside it, then a rename.
+
+    A link is followed; what is no regular file (/dev/stdout, a pipe) is written to and not replaced.
 
     Raises:
       JaxperfError: the path cannot be written.
     """
-    part = ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with os.fdopen(handle, "wb") as f:
-            f.write(content.encode() if isinstance(content, str) else content)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace(path.resolve(), text)
+    except OSError as e:
+        raise JaxperfError(f"cannot write {path}: {_reason(e)}; give another path") from None
+
+
+def check_writable(path: Path) -> None:
+    """Find out that `path` cannot be written before the work is done rather than after; makes its folder.
+
+    Raises:
+      JaxperfError: as `write_whole`.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if path.is_file() or not path.exists():
+            folder = path.resolve().parent
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as e:
+        raise JaxperfError(f"cannot write {path}: {_reason(e)}; give another path") from None
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileExistsError):
+        return "a file stands where its folder should be"
+    return error.strerror or str(error)
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            f.write(text)
         Path(part).chmod(0o644)  # mkstemp keeps other users out
         Path(part).replace(path)
-    except OSError as e:
-        if part:
-            Path(part).unlink(missing_ok=True)
-        raise JaxperfError(f"cannot write {path}: {e.strerror}; give another path") from None
+    except BaseException:  # an interrupt must not leave it lying about either
+        Path(part).unlink(missing_ok=True)
+        raise
 
 
 def load_result(path: Path) -> Result:
-    """Read a result written by `Result.save`, of this or an older schema version.
+    """Read a result written by `save_result`, of this or an older schema version.
 
     Raises:
       JaxperfError: no such file, not JSON, another program's JSON, damaged, or of a newer schema.
     """
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except OSError as e:
-        raise JaxperfError(f"cannot read {path}: {e.strerror}") from None
+        raise JaxperfError(f"cannot read {path}: {e.strerror or e}") from None
     except (ValueError, RecursionError):
         raise JaxperfError(f"{path} is not JSON; it is damaged or another program's file") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise JaxperfError(f"{path} is not a jaxperf result (no format {FORMAT!r} in it)")
     version = body.get("schema_version")
-    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+    if not isinstance(version, int) or version < 1:
+        raise JaxperfError(f"{path} is damaged: its schema version is {str(version)[:40]!r}")
+    if version > SCHEMA_VERSION:
         raise JaxperfError(
-            f"{path} has schema version {version!r}, this jaxperf reads 1 to {SCHEMA_VERSION}; upgrade it"
+            f"{path} has schema version {version}, this jaxperf reads up to {SCHEMA_VERSION}; upgrade jaxperf"
         )
     try:
-        return _result(body)
-    except (TypeError, ValueError, KeyError, AttributeError) as e:
+        return _as(Result, body, "result")
+    except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise JaxperfError(f"{path} is damaged: {e}") from None
 
 
-def _result(body: dict[str, Any]) -> Result:
-    nested = {
-        "measurements": Measurement,
-        "series": Series,
-        "claims": Claim,
-        "references": Reference,
-    }
-    parts: dict[str, Any] = {k: tuple(_build(c, row) for row in body.get(k, ())) for k, c in nested.items()}
-    parts["environment"] = _build(Environment, body["environment"])
-    return _build(Result, {**body, **parts})
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
-def _build(cls: type[T], row: Mapping[str, Any]) -> T:
-    """A dataclass from JSON: unknown keys are dropped, lists become tuples, plain types are checked."""
-    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in known}
-    for name, value in values.items():
-        _check_type(f"{cls.__name__}.{name}", known[name].type, value)
-    return cls(**values)
+def _as(hint: Any, value: Any, where: str) -> Any:
+    """A value read from JSON as the type that a dataclass's field is annotated with.
+
+    Objects become the dataclasses they stand for, less the keys these do not know, and lists become tuples.
+    Integers pass for floats, and bools for neither.
+    """
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_as(inner[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is Mapping and isinstance(value, dict):
+        return {k: _as(inner[1], v, f"{where}.{k}") for k, v in value.items()}
+    if hint is Any:
+        return _tuples(value)
+    plain = inner if origin in (types.UnionType, typing.Union) else (hint,)
+    if any(_is(value, kind) for kind in plain):
+        return value
+    raise TypeError(f"{where} is {type(value).__name__}, not {getattr(hint, '__name__', hint)}"[:200])
 
 
-def _check_type(name: str, annotation: Any, value: Any) -> None:
-    """Refuse a value of another kind than the field's annotation (a string) says."""
-    kinds: dict[str, tuple[type, ...]] = {
-        "str": (str,),
-        "int": (int,),
-        "float": (int, float),
-        "bool": (bool,),
-    }
-    head = str(annotation).split("[")[0]
-    allowed = {**kinds, "tuple": (tuple,), "Mapping": (Mapping,)}.get(head)
-    if allowed and not isinstance(value, allowed):
-        raise TypeError(f"{name} is {type(value).__name__}, not {annotation}")
-    if annotation == "tuple[float, ...]" and not all(isinstance(v, int | float) for v in value):
-        raise TypeError(f"{name} holds something that is no number")
+def _build(cls: Any, row: Any, where: str) -> Any:
+    if not isinstance(row, dict):
+        raise TypeError(f"{where} is {type(row).__name__}, not {cls.__name__}")
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if field.name not in row and field.default is field.default_factory is dataclasses.MISSING:
+            raise TypeError(f"{where} has no {field.name}")
+    return cls(
+        **{name: _as(hint, row[name], f"{where}.{name}") for name, hint in hints.items() if name in row}
+    )
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as tuples at every depth, which is what frozen configurations hold."""
+    if isinstance(value, list):
+        return tuple(_tuples(v) for v in value)
+    return {k: _tuples(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if isinstance(value, bool) and kind is not bool:
+        return False
+    if kind is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _plain(value: Any) -> Any:
