@@ -242,6 +242,6 @@ def _cache_events() -> Iterator[list[str]]:
 
 
 def _was_hit(events: list[str]) -> bool | None:
-    """JAX says when it would ask the cache, even with no folder to ask in, and when it found something there."""
+    """JAX says when it would ask the cache, even with no folder to ask in, and when it found something."""
     asked = "compile_requests_use_cache" in events and getattr(jax.config, "jax_compilation_cache_dir", None)
     return "cache_hits" in events if asked else None
