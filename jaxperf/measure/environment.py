@@ -41,7 +41,7 @@ def current_environment(*, data_source: str = "") -> Environment:
         devices=tuple(f"{d.platform}:{d.id} {d.device_kind}" for d in devices),
         devices_are_fake=backend == "cpu" and len(jax.local_devices()) > 1,
         cores=cores(),
-        threads=int(os.environ.get("OMP_NUM_THREADS", "0") or 0),
+        threads=threads(),
         memory_bytes=psutil.virtual_memory().total,
         flags={**_variables(), **_settings(jax.config)},
         data_source=data_source,
@@ -65,6 +65,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads() -> int:
+    """Threads that libraries were told to use by OMP_NUM_THREADS (or its first word); 0 if unset."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
 def cpu_model() -> str:
     """The processor's own name where the system tells it, else the architecture."""
     info = Path("/proc/cpuinfo")
@@ -75,9 +81,13 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def commit() -> str:
-    """Revision of the checkout this package runs from, "+dirty" if changed since; "" for an installed one."""
-    root = Path(__file__).resolve().parents[2]
+def commit(root: Path | None = None) -> str:
+    """Revision of a checkout, "+dirty" if a file it keeps has changed since; "" where there is none.
+
+    Args:
+      root: its top folder; by default the one this package runs from.
+    """
+    root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return ""
     try:
@@ -88,8 +98,15 @@ def commit() -> str:
 
 
 def _git(root: Path, *args: str) -> str:
+    """What git says of `root`, whatever checkout a hook's variables point to, without taking git's locks."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     done = subprocess.run(
-        ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True
+        ["git", "--no-optional-locks", "-C", str(root), *args],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+        env=clean,
     )
     return done.stdout.strip()
 
