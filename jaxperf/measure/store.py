@@ -36,19 +36,20 @@ def save_result(result: Result, path: Path) -> None:
     write_whole(path, to_json(result) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that no reader ever sees half of it: a part file beside it, then a rename.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write `content` (text as UTF-8) to `path`; no reader ever sees half of it: a part file, then a rename.
 
     A link is followed; what is no regular file (/dev/stdout, a pipe) is written to and not replaced.
 
     Raises:
       JaxperfError: the path cannot be written.
     """
+    data = content.encode() if isinstance(content, str) else content
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
         else:
-            _replace(path.resolve(), text)
+            _replace(path.resolve(), data)
     except OSError as e:
         raise JaxperfError(f"cannot write {path}: {_reason(e)}; give another path") from None
 
@@ -76,12 +77,12 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
         Path(part).chmod(0o644)  # mkstemp keeps other users out
         Path(part).replace(path)
     except BaseException:  # an interrupt must not leave it lying about either
