@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -12,8 +13,16 @@ from rich.text import Text
 
 from jaxperf.measure.record import Claim, Measurement, Reference, Result
 
-PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+PREFIXES = tuple(
+    (10.0**e, p) for e, p in zip(range(15, -10, -3), ("P", "T", "G", "M", "k", "", "m", "u", "n"))
+)
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and newline
 VERDICTS = {True: ("held", "green"), False: ("did not hold", "red"), None: ("not measured", "yellow")}
+
+
+def literal(words: str, *, style: str = "") -> Text:
+    """Words that mean nothing to the terminal: no markup, and control characters as "\\x1b"."""
+    return Text(_CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), words), style=style)
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -23,7 +32,7 @@ def quantity(value: float | None, unit: str) -> str:
     if unit not in ("s", "bytes", "FLOP", "FLOP/s", "bytes/s"):
         return f"{_digits(value)} {unit}".strip()
     factor, prefix = next(((f, p) for f, p in PREFIXES if abs(value) >= f), (1.0, ""))
-    if unit == "s" and factor > 1:
+    if (factor > 1) == (unit == "s"):  # neither kiloseconds nor millibytes
         factor, prefix = 1.0, ""
     symbol = unit.replace("bytes", "B") if prefix or unit != "bytes" else unit
     return f"{_digits(value / factor)} {prefix}{symbol}"
@@ -64,29 +73,46 @@ def table(
     base: str | None = None,
     title: str = "",
 ) -> Table:
-    """Measurements as rows: median, inter-quartile range, ratio to the one named `base`, the book's figure.
+    """Measurements as rows: median, inter-quartile range, ratio to the one named `base`, the book's figures.
 
-    A reference stands in the row of the measurement that its `beside` names, with ours as a multiple of it.
+    References stand in the row of the measurement that their `beside` names, with ours as a multiple of each;
+    a ratio of different units is none.
+
+    Raises:
+      ValueError: no measurement is called `base`.
     """
-    beside = {r.beside: r for r in references if r.beside}
-    shown = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    shown.add_column("", no_wrap=True)
-    shown.add_column("median", justify="right", no_wrap=True)
-    shown.add_column("IQR", justify="right", no_wrap=True)
-    if base is not None:
-        shown.add_column(f"of {base}", justify="right", no_wrap=True)
-    if any(m.name in beside for m in measurements):
-        shown.add_column("published", justify="right")
-        shown.add_column("ours / published", justify="right", no_wrap=True)
     named = {m.name: m for m in measurements}
+    if base is not None and base not in named:
+        raise ValueError(f"no measurement {base!r} to compare with; there are {list(named)}")
+    shown = Table(title=literal(title) if title else None, title_justify="left", title_style="bold", box=None)
+    shown.pad_edge = False
+    published = any(r.beside in named for r in references)
+    shown.add_column("", overflow="fold")
+    heads = ["median", "IQR", f"of {base}" if base is not None else ""]
+    for head in [*heads, *(["published", "ours / published"] if published else [])]:
+        if head:
+            shown.add_column(literal(head), justify="right", overflow="fold")  # folds rather than loses
     for m in measurements:
-        row: list[Text | str] = [m.name, quantity(m.median, m.unit), _spread(m)]
+        row = [literal(m.name), Text(quantity(m.median, m.unit)), _spread(m)]
         if base is not None:
-            row.append(ratio(m.median, named[base].median))
-        if (r := beside.get(m.name)) is not None:
-            row += [f"{quantity(r.value, r.unit)} ({r.system})", ratio(m.median, r.value)]
+            row.append(Text(_ratio(m, named[base].median, named[base].unit)))
+        beside = [r for r in references if r.beside == m.name]
+        if published:
+            row.append(literal("\n".join(f"{quantity(r.value, r.unit)} ({r.system})" for r in beside)))
+            row.append(Text("\n".join(_ratio(m, r.value, r.unit) for r in beside)))
         shown.add_row(*row)
     return shown
+
+
+def _ratio(m: Measurement, base: float, unit: str) -> str:
+    return ratio(m.median, base) if m.unit == unit else "-"
+
+
+def reference_line(r: Reference) -> Text:
+    """A published figure on one line, with all that is known of where it comes from."""
+    return literal(
+        f"published: {r.name} {quantity(r.value, r.unit)} ({r.system}; hardware {r.hardware}; {r.source})"
+    )
 
 
 def _spread(m: Measurement) -> Text:
@@ -101,8 +127,8 @@ def claim_line(claim: Claim) -> Text:
     word, style = VERDICTS[claim.held]
     text = Text()
     text.append(f"[{word}] ", style=f"bold {style}")
-    text.append(claim.statement)
-    text.append(f"\n    predicted: {claim.predicted}\n    observed:  {claim.observed}", style="dim")
+    text.append(literal(claim.statement))
+    text.append(literal(f"\n    predicted: {claim.predicted}\n    observed:  {claim.observed}", style="dim"))
     return text
 
 
@@ -128,21 +154,25 @@ def render_text(result: Result, *, color: bool = False, width: int | None = None
     """A whole result as text: environment, table of measurements, facts, claims, references."""
     out = io.StringIO()
     con = Console(file=out, width=width or 100, highlight=False, force_terminal=color, no_color=not color)
-    con.print(Text(f"{result.section} {result.title}".strip(), style="bold"))
-    con.print(Text(result.question))
+    con.print(literal(f"{result.section} {result.title}".strip(), style="bold"))
+    con.print(literal(result.question))
     for line in environment_lines(result):
-        con.print(Text(line, style="dim"))
+        con.print(literal(line, style="dim"))
     if result.measurements:
         con.print()
         con.print(table(result.measurements, references=result.references))
+    if result.references:
+        con.print()
+        for reference in result.references:
+            con.print(reference_line(reference))
     if result.facts:
         con.print()
         for name, value in result.facts.items():
-            con.print(Text(f"{name} = {scalar(value)}"))
+            con.print(literal(f"{name} = {scalar(value)}"))
     if result.claims:
         con.print()
         for claim in result.claims:
             con.print(claim_line(claim))
     for note in result.notes:
-        con.print(Text(f"note: {note}"))
+        con.print(literal(f"note: {note}"))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
