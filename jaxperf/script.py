@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import os
 import shlex
 import sys
@@ -33,7 +34,7 @@ from jaxperf.measure.record import (
     Scalar,
     Series,
 )
-from jaxperf.measure.store import save_result
+from jaxperf.measure.store import check_writable, save_result
 from jaxperf.report import text
 
 C = TypeVar("C")
@@ -76,6 +77,8 @@ def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
             description=(sys.modules["__main__"].__doc__ or "").strip().split("\n\n")[0],
         )
         prepare(devices=found.devices, platform=found.platform)
+        if found.json:
+            check_writable(found.json)  # better now than after an hour
     except JaxperfError as e:
         fail(e)
     return found
@@ -115,14 +118,25 @@ def run(main: Callable[[C, Story], None], found: Flags[C] | None) -> None:
     print(f"result: {found.json}" if found.json else "result: not kept; give --json PATH to keep it")
 
 
+def _environment() -> Environment:
+    """This process's environment; JaxperfError where JAX cannot start on the platform it was told to use."""
+    from jaxperf.measure.environment import current_environment
+
+    try:
+        return current_environment()
+    except (RuntimeError, AssertionError):
+        wanted = os.environ.get("JAX_PLATFORMS") or "any platform"
+        raise JaxperfError(
+            f"JAX finds no device for {wanted}; use --platform cpu, or see `jaxperf doctor`"
+        ) from None
+
+
 class Story:
     """Tells a section in the book's order on standard output and collects what it told into a `Result`."""
 
     def __init__(self, section: catalogue.Section, found: Flags[Any]) -> None:
-        from jaxperf.measure.environment import current_environment
-
         self.section, self.flags = section, found
-        self.environment: Environment = current_environment()
+        self.environment: Environment = _environment()
         self.measurements: list[Measurement] = []
         self.series: list[Series] = []
         self.facts: dict[str, Scalar] = {}
@@ -142,11 +156,11 @@ class Story:
     def heading(self, title: str) -> None:
         """Begin a part, with a line of its own."""
         self._console.print()
-        self._console.rule(f"[bold]{title}", align="left")
+        self._console.rule(text.literal(title, style="bold"), align="left")
 
     def say(self, line: str) -> None:
         """Print text as it is."""
-        self._console.print(line, markup=False, soft_wrap=True)
+        self._console.print(text.literal(line), soft_wrap=True)
 
     def note(self, remark: str) -> None:
         """Print a remark and keep it in the result."""
@@ -160,19 +174,25 @@ class Story:
         base: str | None = None,
         title: str = "",
     ) -> None:
-        """Keep measurements and show them as a table, the book's figures at the side."""
+        """Keep measurements and show them as a table, the book's figures at the side (or below)."""
         self.measurements += measurements
         self.references += references
         self._console.print(text.table(measurements, references=references, base=base, title=title))
+        shown = {m.name for m in measurements}
+        for reference in references:
+            if reference.beside not in shown:
+                self._console.print(text.reference_line(reference), soft_wrap=True)
 
     def curve(self, series: Series) -> None:
-        """Keep a curve for the report; prints nothing."""
-        self.series.append(series)
+        """Keep a curve for the report; prints nothing. NaN is kept as None, since JSON has none."""
+        y = tuple(None if value is None or not math.isfinite(value) else value for value in series.y)
+        self.series.append(dataclasses.replace(series, y=y))
 
     def fact(self, name: str, value: Any, *, unit: str = "", show: bool = True) -> None:
         """Keep a named scalar and print it; `unit` is for the eye, the name carries it."""
         plain: Scalar = value.item() if hasattr(value, "item") else value
-        self.facts[name] = plain
+        finite = not isinstance(plain, float) or math.isfinite(plain)
+        self.facts[name] = plain if finite else None  # JSON has no NaN
         if show:
             self.say(f"{name} = {text.scalar(plain, unit)}")
 
