@@ -33,9 +33,10 @@ from jaxperf.measure.record import (
     Result,
     Scalar,
     Series,
+    Timeline,
 )
 from jaxperf.measure.store import check_writable, save_result
-from jaxperf.report import text
+from jaxperf.report import gantt, text
 
 C = TypeVar("C")
 USER_MISTAKE = 2
@@ -139,6 +140,7 @@ class Story:
         self.environment: Environment = _environment()
         self.measurements: list[Measurement] = []
         self.series: list[Series] = []
+        self.timelines: list[Timeline] = []
         self.facts: dict[str, Scalar] = {}
         self.claims: list[Claim] = []
         self.references: list[Reference] = []
@@ -188,6 +190,18 @@ class Story:
         y = tuple(None if value is None or not math.isfinite(value) else value for value in series.y)
         self.series.append(dataclasses.replace(series, y=y))
 
+    @property
+    def traces(self) -> Path | None:
+        """Folder for raw traces, beside the result; None where the result is not kept."""
+        return self.flags.json and self.flags.json.with_name(f"{self.flags.json.stem}-traces")
+
+    def timeline(self, timeline: Timeline) -> None:
+        """Keep a timeline and show it as a Gantt chart, with the way to open the raw trace if it was kept."""
+        self.timelines.append(timeline)
+        self.say(gantt.text(timeline, width=min(self._console.width, gantt.WIDTH)))
+        if timeline.trace:
+            self.say(f'raw trace: {timeline.trace}; open it at https://ui.perfetto.dev, "Open trace file"')
+
     def fact(self, name: str, value: Any, *, unit: str = "", show: bool = True) -> None:
         """Keep a named scalar and print it; `unit` is for the eye, the name carries it."""
         plain: Scalar = value.item() if hasattr(value, "item") else value
@@ -217,6 +231,7 @@ class Story:
             environment=self.environment,
             measurements=tuple(self.measurements),
             series=tuple(self.series),
+            timelines=tuple(self.timelines),
             facts=dict(self.facts),
             claims=tuple(self.claims),
             references=tuple(self.references),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: timelines
 NOISY_REL_IQR = 0.10  # torch.utils.benchmark warns at the same spread
 
 Scalar = float | int | str | bool | None
@@ -94,6 +94,48 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A stretch of time in which `lane` was busy with `name`, in seconds since the timeline began."""
+
+    lane: str
+    name: str
+    start_s: float
+    end_s: float
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.start_s <= self.end_s < math.inf:
+            raise ValueError(f"span {self.name!r} runs from {self.start_s} to {self.end_s}")
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What every lane did during one run of a program.
+
+    Attributes:
+      name: of the program that ran.
+      spans: of all lanes; spans of one lane may overlap.
+      wall_s: how long the run took by the process's own clock.
+      traced_s: how long the same stretch took by the clock of the spans (0: the profiler saw nothing).
+      trace: file with the raw trace ("" when it was not kept).
+    """
+
+    name: str
+    spans: tuple[Span, ...]
+    wall_s: float
+    traced_s: float = 0.0
+    trace: str = ""
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """Names of the lanes, in the order in which they first appear."""
+        return tuple(dict.fromkeys(span.lane for span in self.spans))
+
+    def intervals(self, lane: str) -> list[tuple[float, float]]:
+        """Start and end, in seconds, of every span of one lane."""
+        return [(span.start_s, span.end_s) for span in self.spans if span.lane == lane]
+
+
+@dataclass(frozen=True)
 class Claim:
     """A sentence of the chapter, what was predicted, what was observed and whether it held here.
 
@@ -164,6 +206,7 @@ class Result:
     environment: Environment
     measurements: tuple[Measurement, ...] = ()
     series: tuple[Series, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
     facts: Mapping[str, Scalar] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     references: tuple[Reference, ...] = ()

@@ -112,7 +112,7 @@ def load_result(path: Path) -> Result:
             f"{path} has schema version {version}, this jaxperf reads up to {SCHEMA_VERSION}; upgrade jaxperf"
         )
     try:
-        return _as(Result, body, "result")
+        return _as(Result, {**body, "schema_version": SCHEMA_VERSION}, "result")  # what is new has a default
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise JaxperfError(f"{path} is damaged: {e}") from None
 

@@ -1,0 +1,68 @@
+"""Arithmetic of stretches of time: union, intersection, how long, how many at once. Standard library only.
+
+An interval is a pair (start, end), start <= end; one of no length counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Interval = tuple[float, float]
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same stretches as disjoint intervals in order; those that touch are joined."""
+    merged: list[Interval] = []
+    for start, end in sorted(i for i in intervals if i[0] < i[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
+    """The stretches that both have, as disjoint intervals in order."""
+    ours, theirs = union(a), union(b)
+    shared: list[Interval] = []
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+        if start < end:
+            shared.append((start, end))
+        if ours[i][1] < theirs[j][1]:
+            i += 1
+        else:
+            j += 1
+    return shared
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """How long they cover, what several cover counted once."""
+    return sum(end - start for start, end in union(intervals))
+
+
+def clip(intervals: Iterable[Interval], start: float, end: float) -> list[Interval]:
+    """What lies between `start` and `end`."""
+    cut = ((max(a, start), min(b, end)) for a, b in intervals)
+    return [(a, b) for a, b in cut if a < b]
+
+
+def most_at_once(intervals: Iterable[Interval]) -> int:
+    """The largest number of intervals that share a moment; one that ends where another starts shares none."""
+    edges = [edge for a, b in intervals if a < b for edge in ((a, 1), (b, -1))]
+    most = now = 0
+    for _, step in sorted(edges):  # at one moment -1 comes before +1
+        now += step
+        most = max(most, now)
+    return most
+
+
+def overlap_fraction(a: Iterable[Interval], b: Iterable[Interval]) -> float:
+    """How much of the shorter of the two lies inside the other: 0 one after the other, 1 all of it.
+
+    0 where one of them is empty.
+    """
+    ours, theirs = union(a), union(b)
+    shorter = min(length(ours), length(theirs))
+    return length(intersection(ours, theirs)) / shorter if shorter else 0.0

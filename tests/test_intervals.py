@@ -1,0 +1,76 @@
+"""Arithmetic of intervals: known cases, and random ones against counting moments one by one."""
+
+import itertools
+import random
+
+import pytest
+
+from jaxperf.measure.intervals import clip, intersection, length, most_at_once, overlap_fraction, union
+
+GRID = 60
+
+
+def moments(intervals):
+    """The unit stretches [i, i + 1) that integer intervals cover: the slow and obvious way."""
+    return {i for a, b in intervals for i in range(a, b)}
+
+
+def random_intervals(rng):
+    starts = [rng.randrange(GRID) for _ in range(rng.randrange(0, 12))]
+    return [(a, min(GRID, a + rng.randrange(0, 15))) for a in starts]
+
+
+@pytest.mark.parametrize(
+    ("given", "merged"),
+    [
+        ([], []),
+        ([(1, 1)], []),
+        ([(0, 2), (1, 3)], [(0, 3)]),
+        ([(0, 1), (1, 2)], [(0, 2)]),
+        ([(3, 4), (0, 1)], [(0, 1), (3, 4)]),
+        ([(0, 9), (2, 3)], [(0, 9)]),
+    ],
+)
+def test_union_joins_what_overlaps_or_touches(given, merged):
+    assert union(given) == merged
+
+
+def test_known_overlap_of_two_devices():
+    first, second = [(0, 4), (6, 10)], [(3, 7)]
+    assert intersection(first, second) == [(3, 4), (6, 7)]
+    assert length(first) == 8
+    assert overlap_fraction(first, second) == 0.5  # 2 of the 4 that the shorter one lasts
+    assert overlap_fraction(first, []) == 0.0
+    assert overlap_fraction([(0, 1)], [(1, 2)]) == 0.0
+    assert overlap_fraction([(0, 1)], [(0, 5)]) == 1.0
+
+
+def test_one_that_ends_where_another_starts_shares_no_moment():
+    assert most_at_once([(0, 1), (1, 2)]) == 1
+    assert most_at_once([(0, 3), (1, 2), (1, 4)]) == 3
+    assert most_at_once([(5, 5)]) == 0
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_intervals_agree_with_counting_moments(seed):
+    rng = random.Random(seed)
+    a, b = random_intervals(rng), random_intervals(rng)
+    low = rng.randrange(GRID)
+    high = rng.randrange(low, GRID + 1)
+    both = moments(a) & moments(b)
+    shorter = min(len(moments(a)), len(moments(b)))
+
+    assert moments(union(a)) == moments(a)
+    assert length(a) == len(moments(a))
+    assert moments(intersection(a, b)) == both
+    assert intersection(a, b) == intersection(b, a) == union(intersection(a, b))
+    assert moments(clip(a, low, high)) == moments(a) & set(range(low, high))
+    assert overlap_fraction(a, b) == pytest.approx(len(both) / shorter if shorter else 0.0)
+    assert most_at_once(a) == max((sum(s <= i < e for s, e in a) for i in range(GRID)), default=0)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_union_is_disjoint_and_in_order(seed):
+    merged = union(random_intervals(random.Random(seed)))
+    assert all(a < b for a, b in merged)
+    assert all(x[1] < y[0] for x, y in itertools.pairwise(merged))
