@@ -1,0 +1,119 @@
+"""When did the front end, each device and the copies work? One run under JAX's profiler, as a `Timeline`.
+
+Recording has a price: an operation on a CPU leaves ten events of about a microsecond each, so that the times
+of tiny operations are the profiler's own. Look at big ones, and use `measure` for how long something takes.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.profiler import ProfileData
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure import trace
+from jaxperf.measure.intervals import Interval, overlap_fraction, union
+from jaxperf.measure.record import Timeline
+from jaxperf.measure.store import write_whole
+from jaxperf.measure.timing import block
+
+
+def record(
+    fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int = 1, folder: Path | None = None
+) -> Timeline:
+    """Run `fn(*args)` under the profiler, wait for all its outputs, and return what every lane did.
+
+    Lanes: "python", the calling thread at work in JAX; "wait", the same, waiting for the outputs; one a
+    device ("cpu 0", "gpu 0"); "copies", between devices and between device and host. `wall_s` is by the
+    process's clock, `traced_s` the same stretch by the profiler's, so that each checks the other.
+
+    Args:
+      fn: what to run; it returns a pytree of arrays.
+      *args: its arguments.
+      name: of the timeline; the function's own by default.
+      warmup_calls: calls before the recorded one, so that nothing is compiled in it.
+      folder: where to keep the raw trace, as NAME.trace.json.gz, which https://ui.perfetto.dev opens.
+
+    Raises:
+      JaxperfError: another profile is being taken, or the folder cannot be written.
+    """
+    label = name or str(getattr(fn, "__name__", type(fn).__name__))
+    for _ in range(warmup_calls):
+        block(fn(*args))
+    with tempfile.TemporaryDirectory(prefix="jaxperf-") as scratch:
+        with _profiler(scratch), jax.profiler.TraceAnnotation(trace.RUN):
+            began = time.perf_counter()
+            outputs = fn(*args)
+            with mark("outputs"):
+                block(outputs)
+            wall_s = time.perf_counter() - began
+        del outputs
+        spans, traced_s = _read(Path(scratch))
+        kept = _keep(Path(scratch), folder, label) if folder else ""
+    return Timeline(label, tuple(spans), wall_s, traced_s=traced_s, trace=kept)
+
+
+def mark(name: str, *, lane: str = trace.WAIT) -> AbstractContextManager[Any]:
+    """Call what this thread does inside a span of `lane`, in a timeline that is being recorded.
+
+    For what the profiler cannot tell by itself: that Python waits here, or that it copies (lane "copies").
+    """
+    return jax.profiler.TraceAnnotation(f"{trace.MARK}{lane}/{name}")
+
+
+def busy(timeline: Timeline, lane: str) -> list[Interval]:
+    """When `lane` was busy, as disjoint intervals in order, in seconds; empty for a lane that never was."""
+    return union(timeline.intervals(lane))
+
+
+def devices(timeline: Timeline) -> tuple[str, ...]:
+    """The lanes that are devices."""
+    others = (trace.PYTHON, trace.WAIT, trace.COPIES)
+    return tuple(lane for lane in timeline.lanes if lane not in others)
+
+
+def overlap(timeline: Timeline, a: str, b: str) -> float:
+    """How much of the less busy of two lanes lies inside the other: 0 one after the other, 1 all of it.
+
+    Two devices that share cores overlap fully and gain nothing: hold the clock against it.
+    """
+    return overlap_fraction(timeline.intervals(a), timeline.intervals(b))
+
+
+@contextmanager
+def _profiler(folder: str) -> Iterator[None]:
+    """Profile what happens inside into `folder`, less Python's own calls, which cost more than they tell."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    try:
+        jax.profiler.start_trace(folder, profiler_options=options)
+    except RuntimeError as e:
+        raise JaxperfError(
+            f"cannot record a timeline: {str(e).splitlines()[0]} Stop the other profile"
+        ) from None
+    try:
+        yield
+    finally:
+        jax.profiler.stop_trace()
+
+
+def _read(scratch: Path) -> tuple[list[Any], float]:
+    found = sorted(scratch.rglob("*.xplane.pb"))
+    return trace.read(ProfileData.from_file(str(found[0]))) if found else ([], 0.0)
+
+
+def _keep(scratch: Path, folder: Path, label: str) -> str:
+    """Put the trace that the profiler wrote for Perfetto into `folder`; "" where it wrote none."""
+    found = sorted(scratch.rglob("*.trace.json.gz"))
+    if not found:
+        return ""
+    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', label).strip('-') or 'timeline'}.trace.json.gz"
+    write_whole(path, found[0].read_bytes())
+    return str(path)

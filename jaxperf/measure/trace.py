@@ -1,0 +1,156 @@
+"""Reads the profiler's trace: which of its events tell what a device, the front end or a copy did.
+
+`jax.profiler.ProfileData` gives planes (host, devices) of lines (threads, streams) of events. Seen in them:
+
+- CPU (JAX 0.10.2 and 0.12): every executed instruction is an event with `hlo_op` and `device_ordinal`, on
+  whatever thread ran it, Python's for a small one. One that hands its work to other threads returns early; an
+  event "end: ..." that carries the same number marks when it was done. A copy between CPU devices is no
+  event at all, only a piece of work of the client's thread pool with no instruction in it.
+- GPU: a plane a device, a line a stream, with kernels, and copies called MemcpyD2H, MemcpyH2D and so on.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jax.profiler import ProfileData
+
+from jaxperf.measure.record import Span
+
+PYTHON, WAIT, COPIES = "python", "wait", "copies"
+RUN = "jaxperf run"  # the annotation around the recorded run
+MARK = "jaxperf mark: "  # an annotation whose name goes on with LANE/NAME
+CPU_POOL = "tf_XLAPjRtCpuClient"  # threads in which copies between CPU devices run
+ASKS_FOR_COPY = "CopyToMemorySpace"
+HOST_COPIES = ("H2D Dispatch", "CommonPjRtClient::LinearizeInto")  # host to a CPU device
+_GPU_COPIES = re.compile(r"Memcpy(H2D|D2H|P2P)")
+_DEVICE_PLANE = re.compile(r"/device:(GPU|TPU):(\d+)")
+_DEVICE_LINES = ("Stream", "XLA Ops")  # of a GPU, of a TPU; other lines repeat these in groups
+
+
+class Event(NamedTuple):
+    """What the profiler noted, in nanoseconds since it started."""
+
+    name: str
+    start: float
+    end: float
+    stats: Mapping[str, Any]
+
+
+class Line(NamedTuple):
+    """A thread or a stream, its events in order."""
+
+    plane: str
+    name: str
+    events: list[Event]
+
+
+def read(data: ProfileData) -> tuple[list[Span], float]:
+    """The spans of the run annotated as `RUN`, and how long it took, in seconds; nothing and 0 without one.
+
+    Spans begin at 0, are cut to the run, and come in order of lane, then time: Python's first, copies last.
+    """
+    lines = list(_lines(data))
+    windows = [(line, event) for line in lines for event in line.events if event.name == RUN]
+    if not windows:
+        return [], 0.0
+    thread, window = windows[0]
+    found = [*_python(thread), *_instructions(lines)]
+    copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in lines for e in line.events)
+    for line in lines:
+        if device := _DEVICE_PLANE.fullmatch(line.plane):
+            found += _on_stream(line, f"{device[1].lower()} {device[2]}")
+            continue
+        found += (_marked(e) for e in line.events if e.name.startswith(MARK))
+        found += ((COPIES, e.name, e.start, e.end) for e in line.events if e.name.startswith(HOST_COPIES))
+        if copies_between_cpus and line.name.startswith(CPU_POOL):
+            found += _pool_copies(line, window.end)
+    return _cut(found, window), (window.end - window.start) / 1e9
+
+
+Found = tuple[str, str, float, float]  # lane, name, start, end
+
+
+def _lines(data: ProfileData) -> Iterator[Line]:
+    with warnings.catch_warnings():
+        # ProfileData's own types lack a __module__, which Python 3.12 mentions when it first meets one
+        warnings.filterwarnings("ignore", message="builtin type .* has no __module__")
+        for plane in data.planes:
+            for line in plane.lines:
+                events = [Event(e.name, e.start_ns, e.end_ns, dict(e.stats)) for e in line.events]
+                yield Line(plane.name, line.name, sorted(events, key=lambda e: (e.start, -e.end)))
+
+
+def _python(thread: Line) -> Iterator[Found]:
+    """Outermost events of the thread that recorded: calls of JAX, less what is marked as something else."""
+    over = 0.0
+    for e in thread.events:
+        if e.name != RUN and e.start >= over and e.end > e.start:
+            over = e.end
+            if not e.name.startswith(MARK):
+                yield PYTHON, e.name, e.start, e.end
+
+
+def _marked(event: Event) -> Found:
+    lane, _, name = event.name.removeprefix(MARK).partition("/")
+    return lane, name, event.start, event.end
+
+
+def _instructions(lines: list[Line]) -> Iterator[Found]:
+    """Instructions on CPU devices, each until it was really done."""
+    done = {
+        e.stats["_c"]: e.start
+        for line in lines
+        for e in line.events
+        if e.name.startswith("end: ") and "_c" in e.stats
+    }
+    for line in lines:
+        for e in line.events:
+            if _is_instruction(e):
+                end = max(e.end, done.get(e.stats.get("_p"), e.end))
+                yield f"cpu {e.stats['device_ordinal']}", e.name, e.start, end
+
+
+def _is_instruction(event: Event) -> bool:
+    return "hlo_op" in event.stats and "device_ordinal" in event.stats
+
+
+def _on_stream(line: Line, device: str) -> Iterator[Found]:
+    if line.name.startswith(_DEVICE_LINES):
+        for e in line.events:
+            yield (COPIES if _GPU_COPIES.match(e.name) else device), e.name, e.start, e.end
+
+
+def _pool_copies(line: Line, end: float) -> Iterator[Found]:
+    """Pieces of work in which nothing was executed; one that the trace breaks off lasts until `end`."""
+    began: float | None = None
+    for e in [*line.events, Event("ThreadpoolListener::StopRegion", end, end, {})]:
+        if e.name.endswith("::StartRegion"):
+            began = e.start
+        elif e.name.endswith("::StopRegion"):
+            if began is not None and e.start > began:
+                yield COPIES, "between devices", began, e.start
+            began = None
+        elif _is_instruction(e) or e.name.startswith(HOST_COPIES):
+            began = None
+
+
+def _cut(found: Iterable[Found], window: Event) -> list[Span]:
+    spans = [
+        Span(
+            lane,
+            name,
+            (max(start, window.start) - window.start) / 1e9,
+            (min(end, window.end) - window.start) / 1e9,
+        )
+        for lane, name, start, end in found
+        if start < window.end and end > window.start
+    ]
+    return sorted(spans, key=lambda s: (_rank(s.lane), s.start_s, s.end_s))
+
+
+def _rank(lane: str) -> tuple[int, str]:
+    return {PYTHON: 0, WAIT: 1, COPIES: 3}.get(lane, 2), lane

@@ -1,0 +1,258 @@
+"""Timelines: the run and nothing else, each lane from the right events, two clocks that agree."""
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.profiler import ProfileData
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure import timeline, trace
+from jaxperf.measure.intervals import most_at_once
+from jaxperf.measure.record import SCHEMA_VERSION, Environment, Result, Span, Timeline
+from jaxperf.measure.store import load_result, save_result
+
+
+def plane(name, **lines):
+    """A plane of a trace as text: each line a list of (event, start in us, length in us, statistics)."""
+    ids = itertools.count(1)
+    parts, names = [], {}
+    for line, events in lines.items():
+        rows = []
+        for event, start, long, stats in events:
+            kept = []
+            for key, value in stats.items():
+                number = names.setdefault(("stat", key), next(ids))
+                kind = f'str_value: "{value}"' if isinstance(value, str) else f"uint64_value: {value}"
+                kept.append(f"stats {{ metadata_id: {number} {kind} }}")
+            number = names.setdefault(("event", event), next(ids))
+            times = f"offset_ps: {start * 10**6} duration_ps: {long * 10**6}"
+            rows.append(f"events {{ metadata_id: {number} {times} {' '.join(kept)} }}")
+        parts.append(f'lines {{ name: "{line}" {" ".join(rows)} }}')
+    for (kind, text), number in names.items():
+        parts.append(f'{kind}_metadata {{ key: {number} value {{ id: {number} name: "{text}" }} }}')
+    return f'planes {{ name: "{name}" {" ".join(parts)} }}'
+
+
+def read(*planes):
+    spans, traced_s = trace.read(ProfileData.from_text_proto("\n".join(planes)))
+    return {(s.lane, s.name): (round(s.start_s * 1e6), round(s.end_s * 1e6)) for s in spans}, traced_s
+
+
+RUN = (trace.RUN, 100, 1000, {})
+
+
+def op(name, start, long, device, **more):
+    return (name, start, long, {"hlo_op": name, "device_ordinal": device, **more})
+
+
+def test_instructions_belong_to_the_device_that_their_event_names():
+    pool = [op("dot.1", 200, 100, 0), op("dot.2", 400, 100, 1)]
+    spans, traced_s = read(plane("/host:CPU", python=[RUN, op("add", 110, 5, 1)], tf_XLAEigen=pool))
+    assert spans[("cpu 0", "dot.1")] == (100, 200)
+    assert spans[("cpu 1", "dot.2")] == (300, 400)
+    assert spans[("cpu 1", "add")] == (10, 15)  # a small one runs in Python's own thread
+    assert traced_s == pytest.approx(1e-3)
+
+
+def test_an_instruction_that_hands_its_work_on_lasts_until_its_end_event():
+    pool = [op("dot", 200, 1, 0, _p=7), op("other", 900, 1, 0, _p=8)]
+    spans, _ = read(plane("/host:CPU", python=[RUN], a=pool, b=[("end: dot", 600, 0, {"_c": 7})]))
+    assert spans[("cpu 0", "dot")] == (100, 500)
+    assert spans[("cpu 0", "other")] == (800, 801)
+
+
+def test_spans_are_cut_to_the_run_and_nothing_outside_remains():
+    pool = [
+        op("before", 10, 20, 0),
+        op("across", 50, 100, 0),
+        op("late", 1050, 500, 0),
+        op("after", 1200, 9, 0),
+    ]
+    spans, _ = read(plane("/host:CPU", python=[RUN], a=pool))
+    assert spans == {("cpu 0", "across"): (0, 50), ("cpu 0", "late"): (950, 1000)}
+
+
+def test_python_shows_outermost_calls_and_marks_go_to_their_lane():
+    events = [
+        RUN,
+        ("PjitFunction(f)", 110, 50, {}),
+        ("ParseArguments", 115, 5, {}),
+        (f"{trace.MARK}wait/outputs", 200, 300, {}),
+        ("Await", 210, 280, {}),
+        (f"{trace.MARK}copies/to host", 600, 50, {}),
+    ]
+    spans, _ = read(plane("/host:CPU", python=events))
+    assert spans == {
+        ("python", "PjitFunction(f)"): (10, 60),
+        ("wait", "outputs"): (100, 400),
+        ("copies", "to host"): (500, 550),
+    }
+
+
+START, STOP = "ThreadpoolListener::StartRegion", "ThreadpoolListener::StopRegion"
+
+
+def pool_thread():
+    return [
+        (START, 200, 0, {}),
+        (STOP, 300, 0, {}),  # nothing executed in between: a copy
+        (START, 400, 0, {}),
+        op("dot", 410, 50, 0),
+        (STOP, 500, 0, {}),  # an execution
+        (START, 900, 0, {}),  # broken off by the end of the trace
+    ]
+
+
+def test_work_of_the_pool_without_an_instruction_is_a_copy_between_devices():
+    asks = ("CopyToMemorySpace_Direct", 110, 1, {})
+    spans, _ = trace.read(
+        ProfileData.from_text_proto(
+            plane("/host:CPU", python=[RUN, asks], **{f"{trace.CPU_POOL}/1": pool_thread()})
+        )
+    )
+    copies = [(round(s.start_s * 1e6), round(s.end_s * 1e6)) for s in spans if s.lane == trace.COPIES]
+    assert copies == [(100, 200), (800, 1000)]
+
+
+def test_without_a_copy_asked_for_there_is_none():
+    spans, _ = read(plane("/host:CPU", python=[RUN], **{f"{trace.CPU_POOL}/1": pool_thread()}))
+    assert {lane for lane, _ in spans} == {"cpu 0"}
+
+
+def test_gpu_streams_are_devices_and_transfers_are_copies():
+    gpu = {
+        "Stream #13(Compute)": [("gemm", 200, 100, {}), ("MemcpyD2D", 310, 10, {})],
+        "Stream #14(MemcpyD2H)": [("MemcpyD2H", 250, 100, {})],
+        "XLA Modules": [("jit_dot", 200, 900, {})],  # the same again, in groups
+    }
+    spans, _ = read(plane("/host:CPU", python=[RUN]), plane("/device:GPU:0", **gpu))
+    assert spans == {
+        ("gpu 0", "gemm"): (100, 200),
+        ("gpu 0", "MemcpyD2D"): (210, 220),
+        ("copies", "MemcpyD2H"): (150, 250),
+    }
+
+
+@pytest.mark.parametrize(
+    "empty", ["", 'planes { name: "/host:CPU" }', plane("/host:CPU", python=[op("a", 1, 1, 0)])]
+)
+def test_a_trace_without_the_run_is_empty(empty):
+    assert trace.read(ProfileData.from_text_proto(empty)) == ([], 0.0)
+
+
+def test_a_recorded_run_shows_python_the_wait_and_both_devices():
+    xs = [jax.device_put(jnp.ones((300, 300)), d) for d in jax.devices()[:2]]
+
+    def products():
+        return [[jnp.dot(x, x) for _ in range(3)] for x in xs]
+
+    found = timeline.record(products, name="two devices")
+    devices = timeline.devices(found)
+    assert len(devices) == 2
+    assert {"python", "wait"} <= set(found.lanes)
+    for lane in devices:
+        assert len(found.intervals(lane)) == 3
+        assert most_at_once(found.intervals(lane)) == 1
+    assert all(0 <= s.start_s <= s.end_s <= found.traced_s for s in found.spans)
+    assert 0.0 <= timeline.overlap(found, *devices) <= 1.0
+
+
+def test_both_clocks_agree_on_how_long_the_run_took():
+    x = jnp.ones((600, 600))
+    found = timeline.record(lambda: [x @ x for _ in range(5)])
+    assert found.traced_s == pytest.approx(found.wall_s, rel=0.2, abs=20e-3)
+    assert (
+        sum(b - a for lane in timeline.devices(found) for a, b in timeline.busy(found, lane))
+        <= found.traced_s
+    )
+
+
+def test_a_copy_between_devices_is_seen():
+    if jax.default_backend() != "cpu":
+        pytest.skip("copies between CPU devices")
+    x = jax.device_put(jnp.ones((1500, 1500)), jax.devices()[0])
+    found = timeline.record(lambda: jax.device_put(x, jax.devices()[1]))
+    assert timeline.busy(found, "copies")
+    assert not timeline.devices(found)
+
+
+def test_a_mark_is_seen_in_its_lane():
+    def waits():
+        y = jnp.ones((400, 400)) @ jnp.ones((400, 400))
+        with timeline.mark("for y"):
+            return y.block_until_ready()
+
+    found = timeline.record(waits)
+    assert [s.name for s in found.spans if s.lane == "wait"] == ["for y", "outputs"]
+
+
+def test_the_raw_trace_is_kept_whole_in_the_format_that_perfetto_reads(tmp_path):
+    found = timeline.record(lambda: jnp.ones(3) + 1, name="a b/c: ü", folder=tmp_path / "new")
+    path = Path(found.trace)
+    assert path.parent == tmp_path / "new" and path.name.endswith(".trace.json.gz")
+    assert [path] == list(path.parent.iterdir())
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    assert any(e.get("name") == trace.RUN for e in events)
+
+
+def test_a_folder_that_cannot_be_is_said_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JaxperfError, match="cannot write") as e:
+        timeline.record(lambda: jnp.ones(3), folder=tmp_path / "file")
+    assert "\n" not in str(e.value)
+
+
+def test_a_second_profile_at_once_is_refused_in_one_line(tmp_path):
+    with jax.profiler.trace(str(tmp_path)), pytest.raises(JaxperfError, match="cannot record") as e:
+        timeline.record(lambda: jnp.ones(3))
+    assert "\n" not in str(e.value)
+
+
+def test_a_failing_function_leaves_no_profile_running():
+    def fails():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        timeline.record(fails, warmup_calls=0)
+    assert timeline.record(lambda: jnp.ones(3) + 1).lanes
+
+
+def test_timelines_survive_the_file(tmp_path):
+    given = Timeline(
+        "run", (Span("cpu 0", "dot", 0.0, 0.25), Span("b", "x", 1, 1)), 0.5, traced_s=0.5, trace="t.gz"
+    )
+    result = Result("e", "8.3", "t", "q", {}, Environment(), timelines=(given,))
+    save_result(result, tmp_path / "r.json")
+    assert load_result(tmp_path / "r.json") == result
+    assert given.lanes == ("cpu 0", "b")
+
+
+@pytest.mark.parametrize("span", [(1.0, 0.5), (0.0, float("inf")), (float("nan"), 1.0)])
+def test_a_span_that_ends_before_it_starts_is_refused(span):
+    with pytest.raises(ValueError, match="span 'dot'"):
+        Span("cpu 0", "dot", *span)
+
+
+SCHEMA_1 = """{"format": "jaxperf-result", "experiment": "hybridize", "section": "8.1", "title": "t",
+ "question": "q", "config": {"calls": 1000, "widths": [32, 128]},
+ "environment": {"python": "3.11.7", "versions": {"jax": "0.10.2"}, "backend": "cpu"},
+ "measurements": [{"name": "eager", "unit": "s", "values": [0.1, 0.2], "warmup": [1.5], "loops": 3,
+                   "items": 0, "note": ""}],
+ "series": [], "facts": {"compile_s": 0.08}, "claims": [], "references": [], "notes": [], "command": "",
+ "smoke": false, "started_at": "", "wall_s": 3.5, "schema_version": 1}"""
+
+
+def test_a_file_of_schema_1_still_loads_and_is_saved_as_the_present_one(tmp_path):
+    (tmp_path / "old.json").write_text(SCHEMA_1)
+    old = load_result(tmp_path / "old.json")
+    assert old.timelines == ()
+    assert old.measurement("eager").values == (0.1, 0.2)
+    assert old.config == {"calls": 1000, "widths": (32, 128)}
+    assert old.schema_version == SCHEMA_VERSION
+    save_result(old, tmp_path / "new.json")
+    assert load_result(tmp_path / "new.json") == old
