@@ -68,10 +68,20 @@ def _columns(count: int | None) -> Iterator[None]:
 
 
 def _first_paragraph(box: str) -> str:
-    """The sentence in tyro's box: what stands between the frame and the first rule, plus its suggestion."""
-    rows = [line.strip().strip("│").strip() for line in box.splitlines() if line.startswith("│")]
-    parts = [p.strip() for p in re.split(r"─{3,}", " ".join(rows))]
-    text = parts[0].rstrip(".")
-    hint = next((p for p in parts[1:] if p.startswith("Perhaps you meant")), "")
+    """The sentence in tyro's box: what stands before the first rule, plus its suggestion.
+
+    The title is in the frame, or, where the terminal has no UTF-8 and so no frame, a part of its own.
+    """
+    framed = "╭" in box
+    parts: list[list[str]] = [[]]
+    for line in box.splitlines():
+        words = line.strip(" │")
+        if re.fullmatch("[─-]{3,}", words):
+            parts.append([])
+        elif words and words[0] not in "╭╰":
+            parts[-1].append(words)
+    said = [" ".join(rows) for rows in parts[0 if framed else 1 :]] or [""]
+    text = said[0].rstrip(".")
+    hint = next((p for p in said[1:] if p.startswith("Perhaps you meant")), "")
     flag = re.search(r"--[\w-]+", hint)
     return f"{text} (did you mean {flag.group()}?)" if flag else text or "these flags are not understood"
