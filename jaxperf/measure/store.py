@@ -133,7 +133,7 @@ def _as(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list):
         return tuple(_as(inner[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is Mapping and isinstance(value, dict):
-        return {k: _as(inner[1], v, f"{where}.{k}") for k, v in value.items()}
+        return {k: _as(inner[1], v, f"{where}[{k!r}]") for k, v in value.items()}
     if hint is Any:
         return _tuples(value)
     plain = inner if origin in (types.UnionType, typing.Union) else (hint,)
