@@ -1,0 +1,213 @@
+"""Sections as processes of their own, since the number of CPU devices is fixed before JAX starts.
+
+A child writes straight to our terminal; we only wait for it, and end it when we are ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from jaxperf import catalogue
+from jaxperf.errors import JaxperfError
+
+# glibc hands large temporaries back to the kernel after every step, and the next step faults them in again.
+# LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s as
+# it is, 112,000 faults and 3,190 images/s (1.8 times) with these three on JAX 0.10; 1.35 times on JAX 0.12.
+# Either threshold alone changes nothing; the pad saves another quarter of the faults. Memory in use grows by
+# about 40 %, which is why results record these variables.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+_END_STEPS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0))  # then SIGKILL
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `jaxperf run` passes on to every script.
+
+    Attributes:
+      out: folder of the results.
+      smoke: toy sizes, seconds.
+      devices: how many devices; 0 leaves it to the script.
+      platform: "auto", "cpu" or "gpu".
+      extra: further words for the script.
+    """
+
+    out: Path
+    smoke: bool = False
+    devices: int = 0
+    platform: str = "auto"
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one section ended: `trouble` is "" where all went well; `status` is the exit status to pass on."""
+
+    section: catalogue.Section
+    path: Path
+    status: int
+    wall_s: float
+    trouble: str = ""
+
+
+def choose(words: Sequence[str]) -> tuple[catalogue.Section, ...]:
+    """The sections that `words` name, each once, in the order named; "all" stands for every one.
+
+    Raises:
+      JaxperfError: no word, or one that names no section.
+    """
+    if not words:
+        raise JaxperfError("no section named; give names or numbers from `jaxperf list`, or `all`")
+    found: dict[str, catalogue.Section] = {}
+    for word in words:
+        sections = catalogue.SECTIONS if word == "all" else (catalogue.find(word),)
+        found |= {section.name: section for section in sections}
+    return tuple(found.values())
+
+
+def check(sections: Sequence[catalogue.Section], options: Options) -> None:
+    """Refuse what cannot work before anything is started; makes the folder of the results.
+
+    Raises:
+      JaxperfError: a missing script, a number of devices below 0, words for more than one script, or a
+        folder that cannot be written.
+    """
+    if options.devices < 0:
+        raise JaxperfError(f"--devices is {options.devices}; give 1 or more, or leave it out")
+    if options.extra and len(sections) != 1:
+        names = ", ".join(s.name for s in sections)
+        raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
+    for section in sections:
+        if not script(section).is_file():
+            raise JaxperfError(
+                f"section {section.name} has no script {script(section)}; install jaxperf again"
+            )
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise JaxperfError(
+            f"cannot make the folder {options.out}: {e.strerror}; give another --out"
+        ) from None
+    if not os.access(options.out, os.W_OK | os.X_OK):
+        raise JaxperfError(f"cannot write to the folder {options.out}; give another --out")
+
+
+def run_section(section: catalogue.Section, options: Options) -> Outcome:
+    """Run one section to its end; its output goes where ours goes.
+
+    An interrupt (Ctrl-C) or SIGTERM ends the child first and is then raised here.
+    """
+    path = options.out / f"{section.name}.json"
+    before, began = _stamp(path), time.perf_counter()
+    sys.stdout.flush()  # what we said comes before what the child says
+    status = _wait(subprocess.Popen(command(section, path, options), env=child_environment()))
+    fresh = _stamp(path) not in (None, before)
+    trouble = _trouble(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
+    if trouble and not fresh and before is not None:
+        trouble += f"; {path} is from an earlier run"
+    return Outcome(section, path, _shell_status(status, trouble), time.perf_counter() - began, trouble)
+
+
+def script(section: catalogue.Section) -> Path:
+    """The section's script."""
+    return catalogue.folder() / f"{section.name}.py"
+
+
+def command(section: catalogue.Section, path: Path, options: Options) -> list[str]:
+    """The words that start the section's script; `path` takes its result."""
+    words = [sys.executable, "-u", str(script(section)), *options.extra, f"--json={path}"]
+    words += ["--smoke"] if options.smoke else []
+    words += [f"--devices={options.devices}"] if options.devices else []
+    return words + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
+
+
+def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our environment (or `inherited`) with good allocator settings and, in a checkout, this very package."""
+    environment = dict(os.environ if inherited is None else inherited)
+    if uses_glibc() and "malloc" not in environment.get("GLIBC_TUNABLES", ""):
+        environment = ALLOCATOR | environment  # what the user set stays
+    root = Path(__file__).resolve().parents[1]
+    if (root / "pyproject.toml").exists():  # a script's import path starts at experiments/, not at the root
+        paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
+
+
+def uses_glibc() -> bool:
+    """Whether this interpreter allocates through glibc, which reads MALLOC_ variables."""
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (AttributeError, ValueError, OSError):  # another C library, or Windows
+        return False
+
+
+def _wait(child: subprocess.Popen[Any]) -> int:
+    """The child's exit status; whatever interrupts the waiting ends the child before it goes on its way."""
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return child.wait()
+    except BaseException:
+        _end(child)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _end(child: subprocess.Popen[Any]) -> None:
+    """End the child: it may have had the terminal's Ctrl-C already, so give it a second to go by itself."""
+    try:
+        if _gone(child, 1.0):
+            return
+        for number, patience_s in _END_STEPS:
+            child.send_signal(number)
+            if _gone(child, patience_s):
+                return
+    finally:  # a second Ctrl-C gets here too
+        child.kill()
+        child.wait()
+
+
+def _gone(child: subprocess.Popen[Any], patience_s: float) -> bool:
+    try:
+        child.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when the file is written anew; None where there is no file."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino
+
+
+def _trouble(status: int, *, fresh: bool) -> str:
+    if status < 0:
+        hint = " (out of memory?)" if -status == signal.SIGKILL else ""
+        return f"ended by signal {-status}, {signal.strsignal(-status)}{hint}"
+    if status:
+        return f"exit status {status}"
+    return "" if fresh else "ended well but wrote no result"
+
+
+def _shell_status(status: int, trouble: str) -> int:
+    return 128 - status if status < 0 else status or int(bool(trouble))

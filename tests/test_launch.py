@@ -1,0 +1,236 @@
+"""Sections as processes: what they are given, how they end, and that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jaxperf import catalogue, launch
+from jaxperf.errors import JaxperfError
+from jaxperf.launch import ALLOCATOR, Options, Outcome
+
+WRITES = """
+import json, os, pathlib, sys
+path = next(a.removeprefix("--json=") for a in sys.argv if a.startswith("--json="))
+pathlib.Path(path).write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}))
+"""
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of scripts in place of the catalogue's: `first` and `second`, which write their words."""
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    sections = tuple(
+        catalogue.Section(name, number, name.title(), f"What does {name} do?", 1)
+        for name, number in (("first", "9.1"), ("second", "9.2"))
+    )
+    monkeypatch.setattr(catalogue, "SECTIONS", sections)
+    monkeypatch.setattr(catalogue, "folder", lambda: folder)
+    for section in sections:
+        (folder / f"{section.name}.py").write_text(WRITES)
+    return folder
+
+
+def run(name: str, out: Path, **options: object) -> Outcome:
+    out.mkdir(exist_ok=True)
+    return launch.run_section(catalogue.find(name), Options(out, **options))  # type: ignore[arg-type]
+
+
+# --- choosing
+
+
+def test_names_and_numbers_choose_the_same_sections_once_in_the_order_named(scripts: Path) -> None:
+    assert [s.name for s in launch.choose(["9.2", "first", "second"])] == ["second", "first"]
+    assert launch.choose(["all"]) == catalogue.SECTIONS == launch.choose(["first", "all"])
+
+
+@pytest.mark.parametrize("words", [[], ["frist"], ["first", "9.7"], [""]])
+def test_a_wrong_name_is_one_line_with_a_way_out(scripts: Path, words: list[str]) -> None:
+    with pytest.raises(JaxperfError, match="jaxperf list") as caught:
+        launch.choose(words)
+    assert "\n" not in str(caught.value)
+    assert words != ["frist"] or "'first'" in str(caught.value)
+
+
+# --- refusing before anything starts
+
+
+def test_what_cannot_work_is_refused_before_anything_starts(scripts: Path, tmp_path: Path) -> None:
+    sections, out = catalogue.SECTIONS, tmp_path / "out"
+    with pytest.raises(JaxperfError, match="--devices is -1"):
+        launch.check(sections, Options(out, devices=-1))
+    with pytest.raises(JaxperfError, match="2 are named: first, second"):
+        launch.check(sections, Options(out, extra=("--size=1",)))
+    (scripts / "second.py").unlink()
+    with pytest.raises(JaxperfError, match="second has no script"):
+        launch.check(sections, Options(out))
+    assert not out.exists()
+
+
+def test_a_results_folder_that_is_a_file_is_refused(scripts: Path, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    with pytest.raises(JaxperfError, match="give another --out"):
+        launch.check(catalogue.SECTIONS, Options(taken))
+
+
+# --- running
+
+
+def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    outcome = run("first", out, smoke=True, devices=4, platform="cpu", extra=("--size", "7"))
+    assert (outcome.trouble, outcome.status, outcome.path) == ("", 0, out / "first.json")
+    given = json.loads(outcome.path.read_text())["argv"]
+    assert given[:2] == ["--size", "7"]
+    assert set(given[2:]) == {f"--json={outcome.path}", "--smoke", "--devices=4", "--platform=cpu"}
+
+
+def test_what_is_left_out_stays_the_scripts_own_choice(scripts: Path, tmp_path: Path) -> None:
+    outcome = run("first", tmp_path / "out")
+    assert json.loads(outcome.path.read_text())["argv"] == [f"--json={outcome.path}"]
+
+
+def test_output_passes_through_live_and_in_order(scripts: Path, tmp_path: Path) -> None:
+    """The child says a word and waits for a file that we make only after having read that word."""
+    go = tmp_path / "go"
+    (scripts / "first.py").write_text(
+        f"import pathlib, time\nprint('ready')\ngo = pathlib.Path({str(go)!r})\n"
+        f"while not go.exists(): time.sleep(0.01)\n{WRITES}"
+    )
+    with parent(scripts, tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "before\n"
+        assert process.stdout.readline() == "ready\n"
+        go.touch()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "trouble"),
+    [
+        ("raise SystemExit(3)", 3, "exit status 3"),
+        ("import os; os.abort()", 134, "ended by signal 6"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "out of memory?"),
+        ("pass", 1, "wrote no result"),
+    ],
+)
+def test_every_bad_end_is_named_and_has_a_status(
+    scripts: Path, tmp_path: Path, source: str, status: int, trouble: str
+) -> None:
+    (scripts / "first.py").write_text(source)
+    outcome = run("first", tmp_path / "out")
+    assert (outcome.status, trouble in outcome.trouble) == (status, True), outcome
+
+
+def test_an_older_result_is_not_taken_for_this_runs(scripts: Path, tmp_path: Path) -> None:
+    assert not run("first", tmp_path / "out").trouble
+    (scripts / "first.py").write_text("pass")
+    assert "from an earlier run" in run("first", tmp_path / "out").trouble
+
+
+def test_asking_a_script_for_its_help_is_no_failure(scripts: Path, tmp_path: Path) -> None:
+    (scripts / "first.py").write_text("print('usage')")
+    assert not run("first", tmp_path / "out", extra=("--help",)).trouble
+
+
+# --- ending
+
+PARENT = """
+import pathlib, sys
+from jaxperf import catalogue, launch
+section = catalogue.Section("first", "9.1", "First", "?", 1)
+catalogue.SECTIONS, catalogue.folder = (section,), lambda: pathlib.Path(sys.argv[1])
+print("before")
+raise SystemExit(launch.run_section(section, launch.Options(pathlib.Path(sys.argv[2]))).status)
+"""
+
+
+def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
+    """A process that runs the section `first`, in a session of its own as under a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(scripts), str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=launch.child_environment(),
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_an_interrupt_ends_the_child_too(
+    scripts: Path, tmp_path: Path, number: signal.Signals, whole_group: bool
+) -> None:
+    """A terminal's Ctrl-C reaches both processes; `kill` reaches only the parent."""
+    (scripts / "first.py").write_text("import os, time\nprint(os.getpid())\ntime.sleep(600)")
+    with parent(scripts, tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "before\n"
+        child = psutil.Process(int(process.stdout.readline()))
+        (os.killpg if whole_group else os.kill)(process.pid, number)
+        assert process.wait(30) != 0
+    assert not child.is_running()
+
+
+def test_a_child_that_ignores_signals_is_killed(
+    scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_END_STEPS", ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.2)))
+    deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\n"
+    child = subprocess.Popen([sys.executable, "-c", deaf + "time.sleep(600)"], stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        launch._end(child)
+        assert child.returncode == -signal.SIGKILL
+
+
+# --- the environment
+
+
+@pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
+def test_children_get_allocator_settings_and_the_users_own_stay() -> None:
+    plain = {"PATH": "/bin"}
+    assert ALLOCATOR.items() <= launch.child_environment(plain).items()
+    assert launch.child_environment(plain | {"MALLOC_TOP_PAD_": "1"})["MALLOC_TOP_PAD_"] == "1"
+    tuned = {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}
+    assert not ALLOCATOR.keys() & launch.child_environment(tuned).keys()
+
+
+def test_other_allocators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "uses_glibc", lambda: False)
+    assert not ALLOCATOR.keys() & launch.child_environment({}).keys()
+
+
+@pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
+def test_the_settings_keep_freed_memory_from_being_faulted_in_again() -> None:
+    """Counts page faults of a process that fills and frees the same 40 MB twenty times."""
+    source = (
+        "import resource\nfor _ in range(20): bytearray(40_000_000)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
+    )
+    faults = {}
+    for name, extra in (("plain", {}), ("tuned", ALLOCATOR)):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | extra
+        done = subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, check=True)
+        faults[name] = int(done.stdout)
+    assert faults["tuned"] < faults["plain"] / 4, faults
+
+
+def test_a_script_of_the_checkout_finds_this_very_package(scripts: Path, tmp_path: Path) -> None:
+    (scripts / "first.py").write_text(
+        f"import jaxperf\n{WRITES.replace('dict(os.environ)', 'jaxperf.__file__')}"
+    )
+    assert (
+        json.loads(run("first", tmp_path / "out").path.read_text())["env"] == sys.modules["jaxperf"].__file__
+    )
