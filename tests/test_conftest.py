@@ -1,0 +1,66 @@
+"""The marker `real`: skipping where the part is missing is fine by hand, a failure where CI demands it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+SAMPLE = """
+import os, pytest
+@pytest.mark.real
+def test_part(): pytest.skip("no such part")
+@pytest.mark.real
+@pytest.mark.skipif(True, reason="no such part")
+def test_mark(): pass
+def test_other(): pytest.skip("not a real part")
+@pytest.mark.real
+def test_there(): assert os.environ["XDG_CACHE_HOME"].endswith("cache")
+"""
+
+
+def run(folder: Path, source: str, *, require: str) -> subprocess.CompletedProcess[str]:
+    shutil.copy(Path(__file__).with_name("conftest.py"), folder)
+    (folder / "test_sample.py").write_text(source)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = real: needs a part\n")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        cwd=folder,
+        env=os.environ | {"JAXPERF_REQUIRE_REAL": require},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("require", "closing", "status"),
+    [("", "1 passed, 3 skipped", 0), ("1", "1 failed, 1 passed, 1 skipped, 1 error", 1)],
+)
+def test_real_tests_that_skip_fail_only_where_they_are_demanded(
+    tmp_path: Path, require: str, closing: str, status: int
+) -> None:
+    done = run(tmp_path, SAMPLE, require=require)
+    assert (done.returncode, closing in done.stdout) == (status, True), done.stdout
+    assert ("no such part" in done.stdout) == (require == "1")
+
+
+@pytest.mark.parametrize(("require", "status"), [("", 5), ("1", 2)])
+def test_a_file_that_skips_itself_whole_is_refused_where_real_parts_are_demanded(
+    tmp_path: Path, require: str, status: int
+) -> None:
+    source = 'import pytest\npytest.importorskip("no_such_module")\ndef test_x(): pass\n'
+    assert run(tmp_path, source, require=require).returncode == status
+
+
+def test_tests_have_eight_devices_or_a_gpu() -> None:
+    assert jax.default_backend() != "cpu" or jax.device_count() == 8
+
+
+def test_caches_of_the_user_are_out_of_reach() -> None:
+    assert Path.home() / ".cache" not in Path(os.environ["XDG_CACHE_HOME"]).parents
