@@ -1,0 +1,305 @@
+"""The doctor: what it finds, what it advises for it, and that a broken part never takes it along."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from jaxperf import cli, doctor
+from jaxperf.doctor import gpu, machine, packages, probe, settings
+from jaxperf.doctor.data import data_findings
+from jaxperf.doctor.finding import Finding, checkout, show
+from jaxperf.doctor.gpu import Driver, Gpu, ask_driver, gpu_findings
+from jaxperf.doctor.probe import Probe, ask_jax
+from jaxperf.launch import ALLOCATOR, uses_glibc
+
+CPU = Probe("cpu", ("cpu:0 cpu",))
+H100 = Driver("570.86", (Gpu("NVIDIA H100", 80 << 30, 1 << 30),))
+
+
+def states(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(f.topic, f.state) for f in findings]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "JAX_COMPILATION_CACHE_DIR", *ALLOCATOR):
+        monkeypatch.delenv(name, raising=False)
+
+
+# --- the whole
+
+
+def test_a_machine_that_runs_this_suite_is_usable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert cli.main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    topics = {
+        line.split()[1] for line in shown.splitlines() if line.split()[:1] in (["ok"], ["note"], ["mend"])
+    }
+    assert {"python", "packages", "driver", "jax", "data", "cache", "allocator", "cores", "memory"} <= topics
+    assert shown.splitlines()[-1].startswith("usable")
+
+
+def test_something_broken_gives_status_1_and_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "ask_jax", lambda: Probe(trouble="JAX does not start: no such library"))
+    assert cli.main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("broken"))
+    assert "no such library" in lines[at] and "pip install" in lines[at + 1]
+    assert lines[-1].startswith("not usable: 1 broken")
+
+
+def test_the_verdict_counts_only_what_matters() -> None:
+    note, mend, broken = (Finding("x", s, "") for s in ("note", "mend", "broken"))  # type: ignore[arg-type]
+    assert doctor.verdict([note]) == ("usable", 0)
+    assert doctor.verdict([note, mend])[1] == 0
+    assert doctor.verdict([mend, broken])[1] == 1
+
+
+def test_a_mending_command_stands_alone_on_its_line() -> None:
+    first, second = show([Finding("jax", "mend", "slow", "pip install x")])
+    assert first.split() == ["mend", "jax", "slow"]
+    assert second.strip() == "-> pip install x"
+
+
+# --- packages
+
+
+def test_packages_that_are_missing_or_out_of_bounds_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [Requirement("jax>=99"), Requirement("no-such-package>=1"), Requirement("numpy")]
+    monkeypatch.setattr(packages, "requirements", lambda: wanted)
+    broken = [f for f in packages.package_findings() if f.state == "broken"]
+    assert ["jax is" in broken[0].text, "no-such-package is not installed" in broken[1].text] == [True, True]
+    assert len(broken) == 2 and all(f.mend.startswith(sys.executable) for f in broken)
+
+
+def test_the_bounds_are_this_packages_own() -> None:
+    assert {"jax", "flax", "tyro"} <= {r.name for r in packages.requirements()}
+    assert not {"pytest", "tensorflow-cpu"} & {r.name for r in packages.requirements()}
+
+
+# --- JAX in its own process
+
+
+def test_jax_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = ask_jax({**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3", "JAX_DEBUG_NANS": "1"})
+    assert (seen.backend, len(seen.devices), seen.debug_flags) == ("cpu", 3, ("jax_debug_nans",))
+    assert not seen.trouble
+
+
+def test_a_platform_that_is_not_there_is_told_with_its_name() -> None:
+    seen = ask_jax({**os.environ, "JAX_PLATFORMS": "nonsense"})
+    assert "JAX_PLATFORMS=nonsense" in seen.trouble and "\n" not in seen.trouble
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import os; os.abort()", "signal 6"),
+        ("raise SystemExit(3)", "it said nothing"),
+        ("print('{}')", "not understood"),
+        ("pass", "not understood"),
+        ("import time; time.sleep(600)", "not ready after"),
+    ],
+)
+def test_a_crash_or_a_hang_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    child = tmp_path / "child.py"
+    child.write_text(source)
+    monkeypatch.setattr(probe, "CHILD", child)
+    monkeypatch.setattr(probe, "LIMIT_S", 1.0 if "sleep" in source else 60.0)
+    assert says in ask_jax(os.environ).trouble
+
+
+# --- GPUs
+
+
+def fake_nvml(**changes: object) -> types.SimpleNamespace:
+    """A stand-in for NVIDIA's library: one GPU of 80 GiB."""
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            super().__init__(f"error {value}")
+            self.value = value
+
+    def fail(value: int) -> object:
+        def call(*_: object) -> None:
+            raise NVMLError(value)
+
+        return call
+
+    parts: dict[str, object] = {
+        "NVMLError": NVMLError,
+        "NVML_ERROR_LIBRARY_NOT_FOUND": 12,
+        "NVML_ERROR_DRIVER_NOT_LOADED": 9,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda i: i,
+        "nvmlDeviceGetName": lambda handle: b"NVIDIA H100",
+        "nvmlDeviceGetMemoryInfo": lambda handle: types.SimpleNamespace(total=80 << 30, used=1 << 30),
+        "nvmlSystemGetDriverVersion": lambda: "570.86",
+    }
+    failing = {name: fail(value) for name, value in changes.items() if isinstance(value, int)}
+    return types.SimpleNamespace(**{**parts, **failing})
+
+
+def test_the_driver_tells_version_names_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    assert ask_driver() == H100
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"nvmlInit": 12}, Driver(missing=True)),
+        ({"nvmlInit": 9}, Driver(missing=True)),
+        ({"nvmlInit": 18}, Driver(trouble="error 18")),
+        ({"nvmlDeviceGetCount": 15}, Driver(trouble="error 15")),
+        ({"nvmlDeviceGetMemoryInfo": 3}, Driver("570.86", (Gpu("NVIDIA H100"),))),
+    ],
+)
+def test_a_driver_that_fails_is_described(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], expected: Driver
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(**changes))
+    assert ask_driver() == expected
+
+
+def advise(monkeypatch: pytest.MonkeyPatch, seen: Probe, driver: Driver, **installed: str) -> list[Finding]:
+    """Findings on this driver and probe, with these packages installed and no other plugin."""
+    monkeypatch.setattr(gpu, "ask_driver", lambda: driver)
+    names = {k.replace("_", "-"): v for k, v in installed.items()}
+    monkeypatch.setattr(gpu, "versions", lambda wanted: {k: v for k, v in names.items() if k in wanted})
+    return gpu_findings(seen)
+
+
+def test_no_driver_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert states(advise(monkeypatch, CPU, Driver(missing=True))) == [("driver", "note"), ("jax", "ok")]
+
+
+def test_a_gpu_that_jax_uses_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Probe("gpu", ("gpu:0 NVIDIA H100",))
+    assert {s for _, s in states(advise(monkeypatch, seen, H100))} == {"ok"}
+
+
+def test_a_gpu_with_a_jax_for_the_cpu_gets_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = advise(monkeypatch, CPU, H100, jaxlib="0.10.2")[-1]
+    root = checkout()
+    assert last.state == "mend" and "CPU only" in last.text
+    assert last.mend == f"{sys.executable} -m pip install -r {root}/requirements.txt"
+    monkeypatch.setattr(gpu, "checkout", lambda: None)
+    assert gpu.mend_cuda().endswith("[cuda12]'") or gpu.mend_cuda().endswith("[cuda12]")
+
+
+def test_a_plugin_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = advise(monkeypatch, CPU, H100, jaxlib="0.10.2", jax_cuda12_plugin="0.9.0")[-1]
+    assert "jax-cuda12-plugin 0.9.0 does not fit jaxlib 0.10.2" in last.text
+    fits = advise(monkeypatch, Probe("cpu", (), (), "", ("boom",)), H100, jaxlib="1", jax_cuda12_plugin="1")
+    assert "took the CPU: boom" in fits[-1].text
+
+
+@pytest.mark.parametrize(("name", "value"), [("JAX_PLATFORMS", "cpu"), ("CUDA_VISIBLE_DEVICES", "")])
+def test_a_variable_that_hides_the_gpu_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    last = advise(monkeypatch, CPU, H100, jaxlib="1", jax_cuda12_plugin="1")[-1]
+    assert f"{name}={value}" in last.text and last.mend == f"unset {name}"
+
+
+@pytest.mark.parametrize(
+    ("driver", "says"),
+    [
+        (Driver("470.10", H100.gpus), "470.10 is too old"),
+        (Driver("570.86", (Gpu("H100", 80 << 30, 60 << 30),)), "another process"),
+        (Driver(trouble="version mismatch"), "version mismatch"),
+    ],
+)
+def test_what_is_wrong_with_the_driver_or_a_gpu_is_told(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, says: str
+) -> None:
+    found = advise(monkeypatch, Probe("gpu", ("gpu:0",)), driver)
+    assert [says in f.text for f in found if f.state == "mend"] == [True]
+
+
+# --- data
+
+
+def test_without_full_data_the_debian_package_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxperf.data.folder.DEBIAN_FOLDER", Path("/nonexistent"))
+    found = data_findings()
+    assert [f.mend for f in found if f.state == "mend"] == ["apt-get install dataset-fashion-mnist"]
+    assert found[-1].state == "ok" and "mini: 6,000 + 1,000" in found[-1].text
+
+
+def test_a_folder_that_was_named_wrongly_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPERF_DATA", str(tmp_path / "nowhere"))
+    first = data_findings()[0]
+    assert first.state == "mend" and "nowhere" in first.text and first.mend == "unset JAXPERF_DATA"
+
+
+# --- settings and machine
+
+
+def test_the_compile_cache_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cache() -> Finding:
+        return settings.settings_findings(CPU)[0]
+
+    assert cache().state == "note"
+    (tmp_path / "entry").write_bytes(b"x" * 1000)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    assert cache().state == "ok" and "1 files, 1 kB" in cache().text
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "a b"))
+    assert (cache().state, cache().mend) == ("mend", f"mkdir -p '{tmp_path / 'a b'}'")
+
+
+@pytest.mark.skipif(not uses_glibc(), reason="another allocator than glibc's")
+def test_the_allocator_command_sets_what_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
+    advised = settings.settings_findings(CPU)[1].mend
+    env = {"PATH": os.environ["PATH"], "MALLOC_TOP_PAD_": "1"}
+    done = subprocess.run(
+        ["sh", "-c", f"{advised}; env"], env=env, capture_output=True, text=True, check=True
+    )
+    expected = {**ALLOCATOR, "MALLOC_TOP_PAD_": "1"}
+    assert {f"{k}={v}" for k, v in expected.items()} <= set(done.stdout.splitlines())
+    for name, value in ALLOCATOR.items():
+        monkeypatch.setenv(name, value)
+    assert settings.settings_findings(CPU)[1].state == "ok"
+
+
+def test_debug_settings_that_are_on_are_named() -> None:
+    found = settings.settings_findings(Probe("cpu", ("cpu:0",), ("jax_debug_nans",)))[-1]
+    assert (found.state, found.mend) == ("mend", "unset JAX_DEBUG_NANS")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("150000 100000\n", 1.5), ("max 100000\n", 0), ("", 0), ("1 0", 0)]
+)
+def test_a_containers_limit_is_read(tmp_path: Path, text: str, expected: float) -> None:
+    path = tmp_path / "cpu.max"
+    path.write_text(text)
+    assert machine.cpu_quota(path) == expected
+    assert machine.cpu_quota(tmp_path / "none") == 0
+
+
+def test_a_limit_or_a_load_that_scatters_times_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(machine, "cpu_quota", lambda: 1.0)
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
+    found = machine.machine_findings()
+    assert states(found) == [("cores", "ok"), ("cores", "mend"), ("load", "mend"), ("memory", "ok")]
+    assert found[1].mend.startswith("taskset -c ")
