@@ -1,0 +1,245 @@
+"""The command line: `jaxperf list`, `run`, `report`, `doctor`.
+
+Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section is a process
+of its own (`launch`), and `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from jaxperf import __version__, catalogue, flags, launch
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.record import Result
+from jaxperf.measure.store import load_result
+from jaxperf.report import text
+
+USER_MISTAKE = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+RESULTS = Path("results")
+
+
+@dataclass(frozen=True)
+class List:
+    """Show the sections: what each asks and how long it takes."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run sections, each as a process of its own. With one section, words after `--` go to its script."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME...")] = ()
+    """Names or numbers from `jaxperf list`, or `all`."""
+    smoke: bool = False
+    """Seconds instead of minutes: every part, at toy sizes; its times mean nothing."""
+    devices: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """How many devices to use; on a CPU, how many to make of it. 0 leaves it to each section."""
+    platform: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to run; auto takes a GPU if JAX finds one."""
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
+    """Folder that takes one JSON file per section."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Print the results that a run left in a folder (or one file of them)."""
+
+    results: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = RESULTS
+    """Where the JSON files lie."""
+    format: Literal["text"] = "text"
+    """How to show them."""
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Say what this machine has, what is missing and the command that mends it."""
+
+
+Command = (
+    Annotated[List, tyro.conf.subcommand("list")]
+    | Annotated[Run, tyro.conf.subcommand("run")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+)
+COMMANDS = ("list", "run", "report", "doctor")
+DESCRIPTION = (
+    'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
+    "Start with `jaxperf list`; `jaxperf --version` tells the version."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` (default: the process's own words) names; returns the exit status.
+
+    0 where all went well, 1 where a section failed or the doctor found something broken, 2 for a mistake in
+    the command line, 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _dispatch(words)
+        except SystemExit as e:  # --help, or SIGTERM while a section ran
+            return e.code if isinstance(e.code, int) else 0
+        finally:
+            sys.stdout.flush()
+    except JaxperfError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return USER_MISTAKE
+    except BrokenPipeError:  # `| head` has seen enough; keep the interpreter from flushing into it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _dispatch(words: list[str]) -> int:
+    if words == ["--version"]:
+        print(f"jaxperf {__version__}")
+        return 0
+    own, extra = _split(words)
+    if extra and own[:1] != ["run"]:
+        raise JaxperfError(f"words after -- go to a section's script, so only `run` takes them: {extra[0]!r}")
+    match _parse(own):
+        case List():
+            return show_list()
+        case Run() as run:
+            return run_all(run, extra)
+        case Report() as report:
+            return show_report(report)
+        case _:
+            from jaxperf import doctor
+
+            return doctor.main()
+
+
+def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """What stands before `--`, and after it."""
+    if "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
+
+
+def _parse(words: list[str]) -> List | Run | Report | Doctor:
+    """The command as its dataclass; errors are one line that names the nearest right word."""
+    if not words:
+        raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
+        raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
+    try:
+        found: List | Run | Report | Doctor = flags.parse(
+            Command, args=words, prog="jaxperf", description=DESCRIPTION
+        )
+    except JaxperfError as e:
+        if words[0] == "run" and "Unrecognized" in str(e):
+            raise JaxperfError(f"{e}; a section's own flags come after `--`") from None
+        raise
+    return found
+
+
+def show_list() -> int:
+    """Print every section: number, name, duration, title and question."""
+    wide = max(len(s.name) for s in catalogue.SECTIONS)
+    for s in catalogue.SECTIONS:
+        print(f"{s.number or '-':<4} {s.name:<{wide}}  {_duration(s.takes_s):<12}  {s.title}")
+        print(f"{'':<4} {'':<{wide}}  {'':<12}  {s.question}")
+    total = _duration(sum(s.takes_s for s in catalogue.SECTIONS))
+    print(f"\non two CPU cores, {total} for all; run them: `{_own_name()} run all`, or one by name or number")
+    return 0
+
+
+def _duration(takes_s: float) -> str:
+    return f"about {takes_s:.0f} s" if takes_s < 90 else f"about {takes_s / 60:.0f} min"
+
+
+def run_all(run: Run, extra: tuple[str, ...]) -> int:
+    """Run the sections named, one after the other; a failing one does not keep the others from running."""
+    sections = launch.choose(run.names)
+    options = launch.Options(run.out, run.smoke, run.devices, run.platform, extra)
+    launch.check(sections, options)
+    outcomes = []
+    for i, section in enumerate(sections, start=1):
+        print(f"[{i}/{len(sections)}] {section.name}, {_duration(section.takes_s)}", flush=True)
+        outcome = launch.run_section(section, options)
+        outcomes.append(outcome)
+        if outcome.trouble:
+            print(f"failed: {section.name}: {outcome.trouble}", file=sys.stderr)
+    _tell_results(outcomes, run.out)
+    statuses = [o.status for o in outcomes if o.trouble]
+    return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
+
+
+def _tell_results(outcomes: Sequence[launch.Outcome], out: Path) -> None:
+    good = [o for o in outcomes if not o.trouble]
+    wall_s = sum(o.wall_s for o in outcomes)
+    print(f"\n{len(good)} of {len(outcomes)} sections ran well, in {wall_s:.0f} s")
+    for outcome in good:
+        print(f"  {outcome.path}")
+    if bad := [o.section.name for o in outcomes if o.trouble]:
+        print(f"failed: {', '.join(bad)}", file=sys.stderr)
+    if good:
+        print(f"read them: `{_own_name()} report {shlex.quote(str(out))}`")
+
+
+def show_report(report: Report) -> int:
+    """Print every readable result; what is damaged or another program's is named and left out.
+
+    Raises:
+      JaxperfError: no such folder, or nothing readable in it.
+    """
+    results, left_out = _load(report.results)
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    if not results:
+        raise JaxperfError(f"no result to show in {report.results}; `{_own_name()} run all` makes some")
+    match report.format:
+        case "text":
+            print(_as_text(list(results.values())))
+    print(f"results: {', '.join(str(path) for path in results)} (JSON, one file a section)")
+    return 0
+
+
+def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
+    """Results by path, in the book's order, and a line for each file that is none."""
+    if not where.exists():
+        raise JaxperfError(f"no folder {where}; `{_own_name()} run all --out {where}` makes it")
+    found, left_out = {}, []
+    for path in sorted(where.glob("*.json")) if where.is_dir() else [where]:
+        try:
+            found[path] = load_result(path)
+        except JaxperfError as e:
+            left_out.append(str(e))
+    order = {s.name: i for i, s in enumerate(catalogue.SECTIONS)}
+    by_section = sorted(found.items(), key=lambda item: order.get(item[1].experiment, len(order)))
+    return dict(by_section), left_out
+
+
+def _as_text(results: Sequence[Result]) -> str:
+    terminal = text.console()
+    color = terminal.is_terminal and not terminal.no_color
+    width = max(terminal.width, 80)
+    return "\n".join(text.render_text(r, color=color, width=width) for r in results)
+
+
+def _own_name() -> str:
+    """What to type to reach this program again: its bare name only where the shell would find it."""
+    program = Path(sys.argv[0])
+    if program.name != "jaxperf":
+        return "python -m jaxperf"
+    on_path = shutil.which("jaxperf")
+    if on_path and Path(on_path).resolve() == program.resolve():
+        return "jaxperf"
+    return shlex.quote(os.path.relpath(program))

@@ -1,0 +1,224 @@
+"""The command line: fast where it only talks, one line for a mistake, a status for every end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jaxperf
+from jaxperf import catalogue, cli
+from jaxperf.launch import child_environment
+from jaxperf.measure.record import Environment, Measurement, Result
+from jaxperf.measure.store import to_json
+
+GOOD = """
+import pathlib, shutil, sys
+path = next(a.removeprefix("--json=") for a in sys.argv if a.startswith("--json="))
+shutil.copy(pathlib.Path(__file__).with_suffix(".sample"), path)
+print("told by", pathlib.Path(__file__).stem, *(a for a in sys.argv[1:] if not a.startswith("--json=")))
+"""
+
+
+def sample(name: str) -> str:
+    measurement = Measurement(f"time of {name}", "s", (1.0, 2.0))
+    return to_json(Result(name, "9.1", name.title(), "What?", {}, Environment(), measurements=(measurement,)))
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two sections, `first` and `second`, whose scripts write a sample result; the folder for results."""
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    rows = (("first", "9.1"), ("second", "9.2"))
+    sections = tuple(catalogue.Section(name, number, name.title(), "What?", 60) for name, number in rows)
+    monkeypatch.setattr(catalogue, "SECTIONS", sections)
+    monkeypatch.setattr(catalogue, "folder", lambda: folder)
+    for name, _ in rows:
+        (folder / f"{name}.py").write_text(GOOD)
+        (folder / f"{name}.sample").write_text(sample(name))
+    return tmp_path / "results"
+
+
+def shell(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    """`jaxperf` as a process; with `code`, Python that runs it and looks at what it left."""
+    start = ["-c", code] if code else ["-m", "jaxperf"]
+    return subprocess.run(
+        [sys.executable, *start, *words], capture_output=True, text=True, env=child_environment(), timeout=60
+    )
+
+
+# --- talking only
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["list"], ["--version"], ["run", "--help"], ["report", "--help"]]
+)
+def test_what_only_talks_imports_neither_jax_nor_numpy(words: list[str]) -> None:
+    code = (
+        "import sys; from jaxperf import cli; status = cli.main(sys.argv[1:])\n"
+        "print(sorted({'jax', 'flax', 'numpy', 'psutil'} & set(sys.modules)), file=sys.stderr)\n"
+        "raise SystemExit(status)"
+    )
+    done = shell(*words, code=code)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert done.stdout
+
+
+def test_help_names_every_command() -> None:
+    shown = shell("--help").stdout
+    assert all(f"• {command}" in shown for command in cli.COMMANDS)
+
+
+def test_the_version_is_the_packages_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxperf {jaxperf.__version__}\n"
+
+
+def test_the_list_tells_number_name_time_and_question_of_each_section(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for section in catalogue.SECTIONS:
+        assert all(part in shown for part in (section.number, section.name, section.title, section.question))
+    assert shown.count("about") == len(catalogue.SECTIONS) + 1  # and all together
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no command given"),
+        (["rnu", "first"], "did you mean 'run'"),
+        (["run"], "no section named"),
+        (["run", "frist"], "did you mean 'first'"),
+        (["run", "first", "9.3"], "no section '9.3'"),
+        (["run", "first", "--smok"], "did you mean --smoke"),
+        (["run", "first", "--size", "3"], "a section's own flags come after `--`"),
+        (["run", "first", "--devices", "two"], "--devices"),
+        (["run", "first", "--devices", "-2"], "--devices is -2"),
+        (["run", "first", "--platform", "tpu"], "'auto', 'cpu', 'gpu'"),
+        (["run", "all", "--", "--size=3"], "first, second"),
+        (["list", "all"], "Unrecognized"),
+        (["list", "--", "--size=3"], "only `run` takes them"),
+        (["report", "nowhere"], "no folder nowhere"),
+        (["report", "--format", "pdf"], "text"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2_before_anything_runs(
+    out: Path, words: list[str], says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words + ([f"--out={out}"] if words[:1] == ["run"] and "--" not in words else [])) == 2
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ") and shown.err.count("\n") == 1 and says in shown.err
+    assert not out.exists()
+
+
+# --- running
+
+
+def test_run_leaves_a_result_for_each_section_and_says_how_to_read_them(
+    out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", "all", "--out", str(out), "--smoke"]) == 0
+    shown = capfd.readouterr().out
+    assert shown.index("told by first --smoke") < shown.index("[2/2] second") < shown.index("told by second")
+    assert all(str(out / f"{name}.json") in shown for name in ("first", "second"))
+    assert f"report {out}`" in shown.splitlines()[-1]
+
+
+def test_words_after_two_dashes_reach_the_one_section(out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "9.2", f"--out={out}", "--", "--size", "3", "--", "x"]) == 0
+    assert "told by second --size 3 -- x" in capfd.readouterr().out
+
+
+def test_a_failing_section_is_named_and_the_others_still_run(
+    out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (catalogue.folder() / "first.py").write_text("raise SystemExit(7)")
+    assert cli.main(["run", "all", "--out", str(out)]) == 1
+    shown = capfd.readouterr()
+    assert "told by second" in shown.out and "1 of 2 sections ran well" in shown.out
+    assert "failed: first: exit status 7" in shown.err
+    assert [p.name for p in out.iterdir()] == ["second.json"]
+
+
+def test_a_single_sections_status_is_handed_on(out: Path) -> None:
+    (catalogue.folder() / "first.py").write_text("raise SystemExit(7)")
+    assert cli.main(["run", "first", "--out", str(out)]) == 7
+
+
+def test_an_interrupted_run_ends_with_130(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.launch, "run_section", interrupted)
+    assert cli.main(["run", "all", "--out", str(out)]) == cli.INTERRUPTED
+
+
+# --- reporting
+
+
+def test_the_report_shows_good_results_and_names_what_it_leaves_out(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.mkdir()
+    for name in ("second", "first"):
+        (out / f"{name}.json").write_text(sample(name))
+    (out / "cut.json").write_text(sample("first")[:200])
+    (out / "foreign.json").write_text(json.dumps({"rows": [1, 2]}))
+    (out / "notes.txt").write_text("not looked at")
+    assert cli.main(["report", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.index("time of first") < shown.out.index("time of second")  # the chapter's order
+    left_out = [line for line in shown.err.splitlines() if line.startswith("left out: ")]
+    assert ["cut.json" in left_out[0], "foreign.json" in left_out[1], len(left_out)] == [True, True, 2]
+    assert "cut.json" not in shown.out and str(out / "first.json") in shown.out
+
+
+def test_the_report_takes_a_single_file(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out.mkdir()
+    (out / "first.json").write_text(sample("first"))
+    assert cli.main(["report", str(out / "first.json")]) == 0
+    assert "time of first" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_readable_result_is_a_mistake(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.mkdir()
+    (out / "first.json").write_text("{")
+    assert cli.main(["report", str(out)]) == 2
+    assert "no result to show" in capsys.readouterr().err
+
+
+# --- pipes
+
+
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["report"]])
+def test_a_pipe_closed_early_leaves_no_traceback(tmp_path: Path, words: list[str]) -> None:
+    """Standard output is a pipe that nobody reads any more, as after `| head -0`."""
+    (tmp_path / "results").mkdir()
+    for i in range(50):
+        (tmp_path / "results" / f"{i}.json").write_text(sample("first"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxperf", *words],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env=child_environment(),
+        timeout=60,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (cli.PIPE_CLOSED, b"")
