@@ -1,0 +1,115 @@
+"""Files that are written whole or not at all, wherever they are asked to go."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.store import check_writable, write_whole
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize("content", ["zwölf\n", b"\x00\xff"])
+def test_text_and_bytes_replace_what_was_there(content: str | bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "out"
+    write_whole(path, "before")
+    write_whole(path, content)
+    assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert names(path.parent) == ["out"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), KeyboardInterrupt(), MemoryError()]
+)
+@pytest.mark.parametrize("step", ["chmod", "replace"])
+def test_a_failing_write_leaves_the_old_file_and_no_part(
+    error: BaseException, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out.json"
+    write_whole(path, "the old")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, step, fail)
+    with pytest.raises(JaxperfError if isinstance(error, OSError) else type(error)):
+        write_whole(path, "the new")
+    assert path.read_text() == "the old"
+    assert names(tmp_path) == ["out.json"]
+
+
+def test_a_reader_never_sees_half(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    texts = {letter * 200_000 for letter in "ab"}
+    write_whole(path, "a" * 200_000)
+    stop, seen = threading.Event(), set()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(path.read_text())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(50):
+        for text in texts:
+            write_whole(path, text)
+    stop.set()
+    reader.join()
+    assert seen <= texts
+
+
+def test_others_may_read_what_was_written(tmp_path: Path) -> None:
+    write_whole(tmp_path / "out", "x")
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("act", [check_writable, lambda path: write_whole(path, "x")])
+def test_a_path_that_cannot_be_written_is_one_line(act: object, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    paths = {
+        tmp_path: "folder|directory",
+        tmp_path / "file" / "out.json": "a file stands where its folder should be",
+        tmp_path / ("x" * 300): "too long",
+        Path("/proc/nowhere/out.json"): "",
+    }
+    for path, reason in paths.items():
+        with pytest.raises(JaxperfError, match=f"(?i)^cannot write [^\n]*{reason}[^\n]*; give another path$"):
+            act(path)  # type: ignore[operator]
+    assert (tmp_path / "file").read_text() == "in the way"
+    assert names(tmp_path) == ["file"]
+
+
+def test_checking_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("kept")
+    check_writable(tmp_path / "old")
+    check_writable(tmp_path / "new")
+    check_writable(Path("/dev/null"))
+    assert (tmp_path / "old").read_text() == "kept"
+    assert names(tmp_path) == ["old"]
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/out")
+    write_whole(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "out").read_text() == "x"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    write_whole(tmp_path / "pipe", "through")
+    reader.join()
+    assert got == ["through"]
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
