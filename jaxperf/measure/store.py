@@ -105,7 +105,7 @@ def load_result(path: Path) -> Result:
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise JaxperfError(f"{path} is not a jaxperf result (no format {FORMAT!r} in it)")
     version = body.get("schema_version")
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:  # true is an int too
         raise JaxperfError(f"{path} is damaged: its schema version is {str(version)[:40]!r}")
     if version > SCHEMA_VERSION:
         raise JaxperfError(
