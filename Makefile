@@ -1,0 +1,65 @@
+# make run    all sections, then the report       (first use: makes .venv and installs, some minutes)
+# make test   the test suite
+# make install lint types clean
+#
+# PYTHON=python3.12 chooses the interpreter that makes the environment, VENV=DIR where it lies;
+# ARGS="hybridize --smoke" replaces what `make run` runs, PYTEST_ARGS are handed to pytest.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?= all
+OUT ?= results
+PYTEST_ARGS ?=
+WORKERS ?= 2
+
+PY := $(VENV)/bin/python
+# A driver that appears later gets its own stamp, so the CUDA packages are then installed too.
+KIND := $(shell test -e /proc/driver/nvidia/version || nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
+STAMP := $(VENV)/.installed-$(KIND)
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help install run test lint types clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+install: $(STAMP)
+
+# The report is printed even where a section failed; status 2 is a mistake in ARGS.
+run: $(STAMP)
+	@status=0; $(PY) -m jaxperf run --out "$(OUT)" $(ARGS) || status=$$?; \
+	[ $$status -ne 2 ] || exit 2; \
+	$(PY) -m jaxperf report "$(OUT)" || { [ $$status -ne 0 ] || status=1; }; \
+	echo "read them again: $(PY) -m jaxperf report $(OUT)"; \
+	exit $$status
+
+test: $(STAMP)
+	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+
+types: $(STAMP)
+	$(PY) -m mypy
+
+clean:
+	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache
+	find jaxperf experiments scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so an interrupted installation is taken up again. An environment whose pip does
+# not answer was interrupted while it was made: it is made anew, but nothing else is ever cleared away.
+$(STAMP): pyproject.toml requirements.txt
+	@rm -f $(VENV)/.installed-*
+	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
+	  command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name another: make PYTHON=python3.12" >&2; exit 2; }; \
+	  if [ -e $(VENV) ] && [ ! -f $(VENV)/pyvenv.cfg ]; then echo "error: $(VENV) is no virtual environment; remove it, or name another: make VENV=DIR" >&2; exit 2; fi; \
+	  $(PYTHON) -m venv --clear $(VENV); \
+	fi
+	@echo "installing jaxperf into $(VENV) ($(KIND)); the first time takes some minutes"
+	@$(PIP) --editable ".[dev]"
+	@if [ $(KIND) = cuda ]; then $(PIP) --requirement requirements.txt; fi
+	@touch $(STAMP)

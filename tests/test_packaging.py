@@ -1,0 +1,191 @@
+"""Packaging: one set of bounds, a wheel that holds all that runs, a Makefile that resumes what was cut."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import jaxperf
+from jaxperf import catalogue
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def bounds(lines: list[str]) -> dict[tuple[str, str], str]:
+    """Bounds by package and marker, extras as part of the name."""
+    found = [Requirement(line) for line in lines]
+    return {
+        (r.name + "".join(f"[{e}]" for e in sorted(r.extras)), str(r.marker or "")): str(r.specifier)
+        for r in found
+    }
+
+
+def test_requirements_and_pyproject_state_the_same_bounds() -> None:
+    text = (ROOT / "requirements.txt").read_text()
+    stated = bounds([line for line in text.splitlines() if line and not line.startswith("#")])
+    extras = PROJECT["optional-dependencies"]
+    expected = bounds(PROJECT["dependencies"])
+    expected["jax", 'sys_platform != "linux"'] = expected.pop(("jax", ""))
+    (cuda,) = bounds(extras["cuda12"]).items()
+    expected["jax[cuda12]", 'sys_platform == "linux"'] = cuda[1]
+    expected |= {k: v for k, v in bounds(extras["tfds"]).items() if k[0] == "tensorflow-datasets"}
+    assert stated == expected
+
+
+def test_every_way_to_install_jax_has_the_same_bounds() -> None:
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for e in PROJECT["optional-dependencies"].values() for line in e),
+    ]
+    assert len({str(r.specifier) for r in map(Requirement, lines) if r.name == "jax"}) == 1
+
+
+def test_the_version_is_stated_once_for_the_package_and_once_for_pip() -> None:
+    assert PROJECT["version"] == jaxperf.__version__
+
+
+def test_every_section_has_a_script_and_every_script_a_section() -> None:
+    scripts = {path.stem for path in (ROOT / "experiments").glob("*.py")}
+    assert scripts == {section.name for section in catalogue.SECTIONS}
+
+
+@pytest.mark.real
+def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    code = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("jaxperf-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    sources = [*(ROOT / "jaxperf").rglob("*"), *(ROOT / "experiments").rglob("*")]
+    expected = {
+        str(path.relative_to(ROOT)).replace("experiments/", "jaxperf/experiments/", 1)
+        for path in sources
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert expected <= held
+    assert not [
+        name for name in held - expected if not name.startswith(f"jaxperf-{PROJECT['version']}.dist-info")
+    ]
+
+
+# --- make
+
+FAKE_PYTHON = """#!/bin/sh
+echo "$*" >> "{log}"
+case "$*" in
+  *"pip install"*) test ! -e "{folder}/no-network" ;;
+  "-m venv"*) echo "venv $*" ;;
+  "-m jaxperf run"*) exit $(cat "{folder}/status" 2>/dev/null || echo 0) ;;
+esac
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout's Makefile with an environment whose Python only writes down what it is asked."""
+    for name in ("Makefile", "pyproject.toml", "requirements.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    (tmp_path / ".venv/pyvenv.cfg").touch()
+    write_script(python, FAKE_PYTHON.format(log=tmp_path / "log", folder=tmp_path))
+    return tmp_path
+
+
+def write_script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def make(tree: Path, *words: str, kind: str = "cpu", path: str = "") -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    env["PATH"] = path + env["PATH"]
+    words = (*words, f"KIND={kind}") if kind else words
+    return subprocess.run(["make", *words], cwd=tree, env=env, capture_output=True, text=True, timeout=60)
+
+
+def asked(tree: Path) -> list[str]:
+    """What the environment's Python was asked since last time."""
+    log = tree / "log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return lines
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+
+
+@needs_make
+def test_make_installs_once_and_again_when_the_bounds_change(tree: Path) -> None:
+    assert make(tree, "-j4", "lint", "types").returncode == 0
+    assert sum("pip install" in line for line in asked(tree)) == 1
+    assert make(tree, "lint").returncode == 0
+    assert not any("pip" in line for line in asked(tree))
+    later = (tree / ".venv/.installed-cpu").stat().st_mtime + 10
+    os.utime(tree / "pyproject.toml", (later, later))
+    assert make(tree, "lint").returncode == 0
+    assert sum("pip install" in line for line in asked(tree)) == 1
+
+
+@needs_make
+def test_an_installation_that_fails_leaves_no_stamp(tree: Path) -> None:
+    (tree / "no-network").touch()
+    assert make(tree, "test").returncode != 0
+    assert not list((tree / ".venv").glob(".installed*"))
+    assert not any("pytest" in line for line in asked(tree))
+    (tree / "no-network").unlink()
+    assert make(tree, "test").returncode == 0
+    assert any("-m pytest -n 2" in line for line in asked(tree))
+
+
+@needs_make
+def test_with_a_driver_the_requirements_are_installed_too(tree: Path) -> None:
+    (tree / "bin").mkdir()
+    write_script(tree / "bin/nvidia-smi", "#!/bin/sh\necho 'GPU 0'\n")
+    assert make(tree, "lint", kind="", path=f"{tree}/bin:").returncode == 0
+    installs = [line for line in asked(tree) if "pip install" in line]
+    assert [".[dev]" in installs[0], "requirements.txt" in installs[1]] == [True, True]
+
+
+@needs_make
+def test_an_old_or_missing_python_is_one_clear_line(tree: Path) -> None:
+    shutil.rmtree(tree / ".venv")
+    write_script(tree / "old", "#!/bin/sh\nexit 1\n")
+    for python, says in (("./old", "older than Python 3.11"), ("./none", "no ./none")):
+        done = make(tree, "test", f"PYTHON={python}")
+        ours = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+        assert done.returncode != 0 and len(ours) == 1 and says in ours[0] and "make PYTHON=" in ours[0]
+    assert not (tree / ".venv").exists()
+
+
+@needs_make
+def test_a_folder_that_is_no_environment_is_never_cleared(tree: Path) -> None:
+    done = make(tree, "test", "VENV=.", f"PYTHON={sys.executable}")
+    assert done.returncode != 0 and "no virtual environment" in done.stderr
+    assert (tree / "Makefile").exists()
+
+
+@needs_make
+@pytest.mark.parametrize(("status", "reports"), [("0", True), ("1", True), ("2", False)])
+def test_make_run_reports_even_what_is_left_of_a_failed_run(tree: Path, status: str, reports: bool) -> None:
+    (tree / "status").write_text(status)
+    done = make(tree, "run", "ARGS=hybridize --smoke")
+    assert (done.returncode == 0) == (status == "0")
+    lines = asked(tree)
+    assert "-m jaxperf run --out results hybridize --smoke" in lines
+    assert ("-m jaxperf report results" in lines) == reports == ("read them again" in done.stdout)
+
+
+def test_the_ci_script_is_sound_bash_and_can_be_run() -> None:
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", str(script)], check=True)
