@@ -1,0 +1,97 @@
+"""Comparisons that noise treats alike: every part is timed once a round, and ratios are taken per round.
+
+A machine that is busy for a second then slows all parts of that round, and the ratio stays what it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.guards import nothing_compiles, refuse_debug_flags
+from jaxperf.measure.record import Measurement
+from jaxperf.measure.timing import block
+
+Part = Callable[..., Any]
+
+
+def interleaved(
+    parts: Mapping[str, Part],
+    *,
+    count: int,
+    before: Mapping[str, Callable[[], Any]] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Measurement]:
+    """Seconds of each part, once a round for `count` rounds, all its outputs waited for.
+
+    A round that is not counted comes first, so that nothing is compiled later. The order turns by one from
+    round to round: no part is always the one that comes after another.
+
+    Args:
+      parts: what to time, by the name of its measurement; each returns a pytree of arrays.
+      count: how many rounds; `values[i]` of every measurement is of round i.
+      before: what to do, outside the clock, before a part; if it returns anything but None the part is called
+        with that (an input that may be used once only).
+      clock: reads seconds.
+
+    Raises:
+      RetraceError: something was traced or compiled while the clock ran.
+      JaxperfError: `count` is not positive, `before` names no part, or a JAX debug flag is on.
+    """
+    prepare = before or {}
+    if count < 1:
+        raise JaxperfError(f"{count} rounds are too few; give at least 1")
+    if unknown := prepare.keys() - parts.keys():
+        raise JaxperfError(f"nothing is called {sorted(unknown)[0]!r} among {list(parts)}")
+    refuse_debug_flags()
+    names, values = list(parts), {name: [0.0] * (count + 1) for name in parts}
+    for i in range(count + 1):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            values[name][i] = _once(name, parts[name], prepare.get(name), clock, warm=i > 0)
+    return {n: Measurement(n, "s", tuple(v[1:]), warmup=(v[0],)) for n, v in values.items()}
+
+
+def _once(
+    name: str, part: Part, prepare: Callable[[], Any] | None, clock: Callable[[], float], *, warm: bool
+) -> float:
+    given = block(prepare()) if prepare else None
+    args = () if given is None else (given,)
+    if not warm:
+        return _timed(part, args, clock)
+    with nothing_compiles(name):
+        return _timed(part, args, clock)
+
+
+def _timed(part: Part, args: tuple[Any, ...], clock: Callable[[], float]) -> float:
+    began = clock()
+    outputs = block(part(*args))
+    took = clock() - began
+    del outputs  # not before the clock was read: giving memory back takes time too
+    return took
+
+
+def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit: str = "s") -> Measurement:
+    """A figure of each round from the figures of that round: a sum, the larger one, a ratio.
+
+    Args:
+      name: of the new measurement.
+      of: from one value of each of `measured` to the new value.
+      *measured: measurements of the same rounds.
+      unit: of the new value.
+    """
+    rounds = zip(*(m.values for m in measured), strict=True)
+    return Measurement(name, unit, tuple(float(of(*values)) for values in rounds))
+
+
+def overlap_by_clock(first: Measurement, second: Measurement, together: Measurement) -> Measurement:
+    """How much of what could be saved was saved, per round: 0 one after the other, 1 the longer one alone.
+
+    Two parts take their sum at worst and the longer of them at best. Noise can carry it below 0 and above 1.
+    """
+
+    def saved(a: float, b: float, both: float) -> float:
+        return (a + b - both) / min(a, b)
+
+    return per_round("overlap by the clock", saved, first, second, together, unit="of the possible")
