@@ -15,9 +15,10 @@ from jaxperf import cli, doctor
 from jaxperf.doctor import gpu, machine, packages, probe, settings
 from jaxperf.doctor.data import data_findings
 from jaxperf.doctor.finding import Finding, checkout, show
-from jaxperf.doctor.gpu import Driver, Gpu, ask_driver, gpu_findings
+from jaxperf.doctor.gpu import gpu_findings
 from jaxperf.doctor.probe import Probe, ask_jax
 from jaxperf.launch import ALLOCATOR, uses_glibc
+from jaxperf.measure.driver import Driver, Gpu, ask_driver
 
 CPU = Probe("cpu", ("cpu:0 cpu",))
 H100 = Driver("570.86", (Gpu("NVIDIA H100", 80 << 30, 1 << 30),))

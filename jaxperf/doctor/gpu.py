@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any
 
 from jaxperf.doctor.finding import Finding, checkout, install_self, pip_install
 from jaxperf.doctor.probe import Probe
+from jaxperf.measure.driver import Driver, ask_driver
 from jaxperf.measure.environment import versions
 from jaxperf.report.text import quantity
 
@@ -17,63 +16,10 @@ OLDEST_DRIVER_CUDA13 = 580
 BUSY = 0.25  # JAX takes 75 % of a GPU's memory when it starts
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as the driver describes it; bytes are 0 where it does not tell."""
-
-    name: str
-    total_bytes: int = 0
-    used_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Driver:
-    """The NVIDIA driver: its version and GPUs, or why there is nothing to ask (`missing`, `trouble`)."""
-
-    version: str = ""
-    gpus: tuple[Gpu, ...] = ()
-    missing: bool = False
-    trouble: str = ""
-
-
 def gpu_findings(probe: Probe) -> list[Finding]:
     """The driver and its GPUs, then what JAX makes of them."""
     driver = ask_driver()
     return [*_driver_findings(driver), *_jax_findings(probe, driver)]
-
-
-def ask_driver() -> Driver:
-    """Versions, names and memory through NVIDIA's management library, without starting CUDA."""
-    try:
-        import pynvml
-    except ImportError:
-        return Driver(trouble="the package nvidia-ml-py is not installed")
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as e:
-        absent = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-        return Driver(missing=True) if e.value in absent else Driver(trouble=str(e))
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        gpus = tuple(_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count))
-        return Driver(_text(pynvml.nvmlSystemGetDriverVersion()), gpus)
-    except pynvml.NVMLError as e:
-        return Driver(trouble=str(e))
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _gpu(pynvml: Any, handle: Any) -> Gpu:
-    name = _text(pynvml.nvmlDeviceGetName(handle))
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    except pynvml.NVMLError:  # GPUs that share the host's memory do not tell
-        return Gpu(name)
-    return Gpu(name, memory.total, memory.used)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _driver_findings(driver: Driver) -> list[Finding]:
