@@ -24,6 +24,7 @@ Wait = Literal["each", "end"]
 __all__ = ["Benchmark", "RetraceError", "Timer", "Wait", "block", "measure", "nothing_compiles"]
 
 CLOCK_SHARE = 1e-3  # a value is at least 1000 times the cost of reading the clock
+QUICKEST_CALL_S = 5e-8  # Python calls nothing in less
 WARMUP_CALLS = 100  # enough for any call that takes less than a hundredth of the warm-up time
 _AWAITABLE = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
 
@@ -221,7 +222,11 @@ def _warm_up(fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, secon
 
 
 def _choose_loops(call_s: float, min_value_s: float) -> int:
-    """Calls per value so that it lasts `min_value_s` and two clock reads are under `CLOCK_SHARE` of it."""
+    """Calls per value so that it lasts `min_value_s` and two clock reads are under `CLOCK_SHARE` of it.
+
+    `call_s` was timed on its own, so one clock read is in it.
+    """
     reads = [time.perf_counter() for _ in range(1001)]
-    clock_s = 2 * (reads[-1] - reads[0]) / 1000
-    return max(1, math.ceil(max(clock_s / CLOCK_SHARE, min_value_s) / max(call_s, 1e-9)))
+    read_s = (reads[-1] - reads[0]) / 1000
+    value_s = max(2 * read_s / CLOCK_SHARE, min_value_s)
+    return max(1, math.ceil(value_s / max(call_s - read_s, QUICKEST_CALL_S)))
