@@ -1,0 +1,256 @@
+"""`measure`: what it counts, what it waits for, when it stops, and what it refuses to time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count, cycle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure import guards, timing
+from jaxperf.measure.guards import DEBUG_FLAGS, RetraceError, nothing_compiles, witness
+from jaxperf.measure.timing import measure
+
+QUICK: dict[str, Any] = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
+
+
+class Clock:
+    """Moves by `tick` at each look and by whatever the tests say; stands for the module `time`."""
+
+    def __init__(self, tick: float = 0.0) -> None:
+        self.now, self.tick = 0.0, tick
+
+    def perf_counter(self) -> float:
+        self.now += self.tick
+        return self.now
+
+    def program(self, costs: Iterable[float]) -> Callable[[], int]:
+        """A function whose calls take these times, one after the other."""
+        rest = iter(costs)
+
+        def program() -> int:
+            self.now += next(rest)
+            return 0
+
+        return program
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("wait", ["each", "end"])
+@pytest.mark.parametrize("loops", [1, 4])
+def test_every_call_is_counted(wait: Any, loops: int) -> None:
+    calls = count()
+    m = measure(lambda: next(calls), loops=loops, wait=wait, **QUICK)
+    assert len(m.warmup) == 3
+    assert len(m.values) == 5
+    assert m.loops == loops
+    assert next(calls) == len(m.warmup) + m.loops * len(m.values)
+
+
+def test_warm_up_is_kept_apart(clock: Clock) -> None:
+    m = measure(clock.program([100.0, 10.0, 1.0, *[2.0] * 50]), loops=2, **QUICK)
+    assert m.warmup == (100.0, 10.0, 1.0)
+    assert m.values == (2.0,) * 5
+
+
+def test_values_are_seconds_a_call(clock: Clock) -> None:
+    m = measure(clock.program([1.0] * 3 + [1.0, 2.0, 3.0] * 5), loops=3, name="p", items=10, **QUICK)
+    assert m.values == (2.0,) * 5
+    assert (m.name, m.unit, m.items_per_s) == ("p", "s", 5.0)
+
+
+def test_warm_up_lasts_as_long_as_asked(clock: Clock) -> None:
+    m = measure(clock.program([1.0] * 100), **{**QUICK, "warmup_s": 7.0})
+    assert len(m.warmup) == 7
+
+
+def test_warm_up_ends_after_a_hundred_quick_calls(clock: Clock) -> None:
+    m = measure(clock.program([1e-6] * 10_000), **{**QUICK, "warmup_s": 7.0, "loops": 1})
+    assert len(m.warmup) == 100
+
+
+@pytest.mark.parametrize(("wait", "blocks"), [("each", 3 + 5 * 4), ("end", 3 + 5)])
+def test_every_output_is_waited_for_while_the_clock_runs(
+    wait: Any, blocks: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queueing costs nothing and waiting costs 1 s an output, so a value is 1 s if all were waited for."""
+    made, awaited = count(), []
+
+    def slow_block(tree: Any) -> Any:
+        leaves = jax.tree.leaves(tree)
+        clock.now += len(leaves)
+        awaited.append(leaves)
+        return tree
+
+    monkeypatch.setattr(timing, "block", slow_block)
+    m = measure(lambda: next(made), wait=wait, loops=4, **QUICK)
+    assert m.values == (1.0,) * 5
+    assert len(awaited) == blocks
+    assert list(chain(*awaited)) == list(range(next(made)))  # each output once, in the order made
+
+
+@pytest.mark.parametrize("tick", [1e-8, 1e-7, 1e-5])
+@pytest.mark.parametrize("cost", [1e-6, 1e-5, 1e-3, 1.0])
+def test_reading_the_clock_is_under_a_thousandth_of_a_value(
+    tick: float, cost: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(tick)
+    monkeypatch.setattr(timing, "time", clock)
+    m = measure(clock.program(cycle([cost])), min_value_s=2e-3, **QUICK)
+    enough = max(2e-3, 1000 * 2 * tick)
+    assert m.loops * cost >= 0.999 * enough
+    assert m.loops == 1 or (m.loops - 1) * cost < 1.001 * enough  # and no more than it takes
+
+
+def test_it_stops_when_the_spread_is_small(clock: Clock) -> None:
+    m = measure(clock.program([1.0] * 90), loops=1, min_values=7, max_values=50, budget_s=1e9)
+    assert len(m.values) == 7
+
+
+def test_it_goes_on_while_the_spread_is_large(clock: Clock) -> None:
+    costs = [1.0] * 2 + [1.0, 3.0] * 6 + [2.0] * 80  # settles only after twelve wild values
+    options: dict[str, Any] = {"warmup_calls": 2, "warmup_s": 0, "min_values": 5, "max_values": 80}
+    m = measure(clock.program(costs), loops=1, target_rel_iqr=0.01, budget_s=1e9, **options)
+    assert 24 <= len(m.values) < 80
+    assert m.rel_iqr <= 0.01
+
+
+def test_it_stops_when_the_budget_is_spent(clock: Clock) -> None:
+    m = measure(clock.program(cycle([1.0, 3.0])), loops=1, min_values=3, max_values=500, budget_s=11.0)
+    assert sum(m.values[:-1]) < 11.0 <= sum(m.values)
+
+
+def test_it_takes_the_least_number_of_values_whatever_the_budget(clock: Clock) -> None:
+    m = measure(clock.program(cycle([1.0, 3.0])), loops=1, min_values=6, budget_s=0)
+    assert len(m.values) == 6
+
+
+def test_it_takes_no_more_values_than_allowed(clock: Clock) -> None:
+    m = measure(clock.program(cycle([1.0, 3.0])), loops=1, min_values=2, max_values=9, budget_s=1e9)
+    assert len(m.values) == 9
+
+
+def fresh_each_time(x: jax.Array) -> jax.Array:
+    return jax.jit(lambda y: y + 1)(x)
+
+
+def changes_shape(shapes: Iterator[int], program: Callable) -> Callable:
+    def changes_shape() -> jax.Array:
+        return program(jnp.zeros(next(shapes)))
+
+    return changes_shape
+
+
+@pytest.mark.parametrize("wait", ["each", "end"])
+def test_a_function_that_retraces_at_every_call_is_refused_by_name(wait: Any) -> None:
+    with pytest.raises(
+        RetraceError, match=r"^fresh_each_time: <lambda> was traced inside the timed part; \S"
+    ):
+        measure(fresh_each_time, jnp.ones(3), wait=wait, **QUICK)
+
+
+def test_a_new_shape_after_the_warm_up_is_refused() -> None:
+    jax.block_until_ready([jnp.zeros(n) for n in (3, 4)])  # so that only the program itself is new
+    shapes = iter([3] * (QUICK["warmup_calls"] + 2) + [4] * 99)
+    with pytest.raises(RetraceError, match=r"^changes_shape: doubled was traced"):
+        measure(changes_shape(shapes, jax.jit(doubled)), loops=1, **QUICK)
+
+
+def doubled(x: jax.Array) -> jax.Array:
+    return x * 2
+
+
+def test_compiling_without_tracing_is_refused() -> None:
+    again, new = (jax.jit(doubled).lower(jnp.ones(size)) for size in (201, 202))
+    programs = chain([again] * 5, [new] * 99)
+    with pytest.raises(RetraceError, match=r"^aot: jit\(doubled\) was compiled inside the timed part"):
+        measure(lambda: next(programs).compile() and 0, name="aot", loops=1, **QUICK)
+
+
+def test_warm_up_goes_on_until_nothing_is_traced() -> None:
+    shapes = iter([101, 102, 103, 104, 105, 106] + [107] * 99)  # no other test has met these
+    m = measure(changes_shape(shapes, jax.jit(doubled)), loops=1, **QUICK)
+    assert len(m.warmup) == 8  # six shapes and twice the last
+    assert len(m.values) == 5
+
+
+def test_eager_transformations_and_callbacks_are_no_retrace() -> None:
+    """They leave JAX's fast path at every call, and yet nothing is traced anew."""
+    heard: list[Any] = []
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.nn.relu(x) ** 2)
+
+    def program(x: jax.Array) -> jax.Array:
+        jax.debug.callback(heard.append, x[0])
+        return x + 1
+
+    measure(jax.grad(loss), jnp.ones(3), **QUICK)
+    m = measure(jax.jit(program), jnp.ones(3), loops=2, **QUICK)
+    jax.effects_barrier()
+    assert len(heard) == len(m.warmup) + 2 * len(m.values)
+
+
+def test_an_error_of_the_function_comes_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        measure(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError), nothing_compiles("x"):
+        fresh_each_time(jnp.ones(2))
+        raise ZeroDivisionError  # and is not hidden by the retrace
+
+
+def test_the_witness_sees_only_what_happens_inside() -> None:
+    with witness() as seen:
+        pass
+    fresh_each_time(jnp.ones(5))
+    assert seen == []
+    with witness() as seen:
+        fresh_each_time(jnp.ones(5))
+    assert seen == ["<lambda> was traced", "jit(<lambda>) was compiled"]
+
+
+@pytest.mark.parametrize("flag", DEBUG_FLAGS)
+def test_debug_settings_are_refused(flag: str) -> None:
+    assert flag in jax.config.values, "JAX knows no such setting"
+    calls = count()
+    jax.config.update(flag, True)
+    try:
+        with pytest.raises(JaxperfError, match=f"^{flag} is on"):
+            measure(lambda: next(calls), **QUICK)
+    finally:
+        jax.config.update(flag, False)
+    assert next(calls) == 0
+    guards.refuse_debug_flags()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_values": 0},
+        {"min_values": 5, "max_values": 4},
+        {"loops": 0},
+        {"loops": -1},
+        {"warmup_calls": 0},
+        {"wait": "last"},
+        {"items": -1},
+        {"warmup_s": -0.1},
+        {"min_value_s": float("inf")},
+        {"target_rel_iqr": -1},
+        {"budget_s": float("nan")},
+    ],
+)
+def test_options_out_of_range_are_one_line(options: dict[str, Any]) -> None:
+    calls = count()
+    with pytest.raises(JaxperfError, match=r"^measure\(f\): [^\n]+$"):
+        measure(lambda: next(calls), name="f", **options)
+    assert next(calls) == 0

@@ -1,0 +1,205 @@
+"""Clocks wait: for every leaf, for errors too, and the book's stopwatches print and add as the book's do."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf.measure import timing
+from jaxperf.measure.timing import Benchmark, Timer, block
+
+FAR = 60.0  # seconds after which something that should have happened never will
+
+
+@dataclass
+class Late:
+    """A program whose result is there only after `gate` opens, or which fails then.
+
+    The callback alone would run at once, in the caller's thread; behind a computation that is not done yet it
+    is queued, as work on a real device is.
+    """
+
+    gate: threading.Event = field(default_factory=threading.Event)
+    fails: bool = False
+
+    def __post_init__(self) -> None:
+        device = jax.devices("cpu")[1]
+        self.x = jax.device_put(jnp.full((400, 400), 1e-3), device)
+        self.slow = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: jnp.tanh(y @ x), x)[0, 0])
+        result = jax.ShapeDtypeStruct((), jnp.float32)
+        self.hold = jax.jit(lambda y: jax.pure_callback(self._wait, result, y))
+        self.gate.set()
+        self.hold(self.slow(self.x)).block_until_ready()  # compiled now
+        self.gate.clear()
+
+    def _wait(self, _: object) -> np.float32:
+        self.gate.wait(FAR)
+        if self.fails:
+            raise ValueError("the late program failed")
+        return np.float32(1)
+
+    def __call__(self) -> Any:
+        return self.hold(self.slow(self.x))
+
+
+@pytest.fixture
+def late() -> Iterator[Late]:
+    program = Late()
+    yield program
+    program.gate.set()
+
+
+@pytest.fixture
+def quick() -> jax.Array:
+    return jax.block_until_ready(jax.device_put(jnp.ones(3), jax.devices("cpu")[0]))
+
+
+TREES: dict[str, Callable[[jax.Array, jax.Array], object]] = {
+    "alone": lambda slow, quick: slow,
+    "first": lambda slow, quick: [slow, quick, quick],
+    "last": lambda slow, quick: [quick, quick, slow],
+    "middle": lambda slow, quick: {"a": quick, "b": {"c": (quick, slow)}, "d": quick},
+    "beside plain values": lambda slow, quick: (1, slow, None, np.ones(3), "word", 2.5),
+}
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+def test_block_waits_for_every_leaf(tree: Callable, late: Late, quick: jax.Array) -> None:
+    slow = late()
+    assert not slow.is_ready()
+    waiting = threading.Thread(target=block, args=(tree(slow, quick),))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive(), "block returned while a leaf was still being computed"
+    late.gate.set()
+    waiting.join(FAR)
+    assert not waiting.is_alive()
+    assert slow.is_ready()
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+def test_block_raises_what_the_program_raised(tree: Callable, late: Late, quick: jax.Array) -> None:
+    late.fails = True
+    pending = tree(late(), quick)
+    late.gate.set()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
+        block(pending)
+
+
+def test_block_returns_its_tree(quick: jax.Array) -> None:
+    tree = {"a": quick, "b": [1, None]}
+    assert block(tree) is tree
+    assert block(quick) is quick
+    assert block(None) is None
+
+
+@pytest.mark.parametrize(
+    ("tree", "where"),
+    [
+        (object(), "the output, a object"),
+        ({"loss": 1.0, "model": object()}, "['model'], a object"),
+        ([1, (2, {3})], "[1][1], a set"),
+        (lambda: None, "the output, a function"),
+    ],
+)
+def test_block_refuses_what_nobody_can_wait_for(tree: object, where: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        block(tree)
+    assert f"cannot wait for {where}" in str(caught.value)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that stands still unless it is moved."""
+    hand = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: hand.now))
+    return hand
+
+
+def test_benchmark_prints_the_books_line(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    with Benchmark("Workloads are queued.") as bench:
+        clock.now += 0.12344
+    with Benchmark():
+        clock.now += 2
+    assert capsys.readouterr().out == "Workloads are queued. time: 0.1234 sec\ntime: 2.0000 sec\n"
+    assert bench.seconds == pytest.approx(0.12344)
+
+
+def test_benchmark_is_silent_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    with Benchmark("x", show=None) as bench:
+        pass
+    assert capsys.readouterr().out == ""
+    assert bench.seconds >= 0
+
+
+def test_benchmark_prints_nothing_and_hides_nothing_on_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Benchmark("x")
+    with pytest.raises(KeyError, match="ours"), bench:
+        bench.wait_for(object())  # could not be waited for, which must not hide the error
+        raise KeyError("ours")
+    assert capsys.readouterr().out == ""
+
+
+def test_benchmark_waits_for_all_that_it_was_handed(late: Late, quick: jax.Array) -> None:
+    lines: list[str] = []
+
+    def run() -> None:
+        with Benchmark("x", show=lines.append) as bench:
+            assert bench.wait_for(slow) is slow
+            bench.wait_for([quick])
+
+    slow = late()
+    timed = threading.Thread(target=run)
+    timed.start()
+    timed.join(0.1)
+    assert not lines, "the clock stopped while work was pending"
+    late.gate.set()
+    timed.join(FAR)
+    assert len(lines) == 1
+
+
+def test_benchmark_does_not_wait_unless_told(late: Late) -> None:
+    with Benchmark("x", show=None):
+        slow = late()
+    assert not slow.is_ready()
+
+
+def test_benchmark_starts_anew_each_time(clock: SimpleNamespace) -> None:
+    bench = Benchmark(show=None)
+    assert math.isnan(bench.seconds)
+    for seconds in (3.0, 1.0):
+        with bench:
+            clock.now += seconds
+        assert bench.seconds == seconds
+
+
+def test_timer_adds_up_as_the_books_does(clock: SimpleNamespace) -> None:
+    timer = Timer()
+    assert (timer.sum(), timer.avg(), timer.cumsum()) == (0, 0, [])
+    for seconds in (1.0, 2.0, 6.0):
+        clock.now += 50  # between stop and start: not counted
+        timer.start()
+        clock.now += seconds
+        assert timer.stop() == seconds
+    assert timer.times == [1.0, 2.0, 6.0]
+    assert (timer.sum(), timer.avg(), timer.cumsum()) == (9.0, 3.0, [1.0, 3.0, 9.0])
+
+
+def test_timer_waits_for_what_it_is_handed(late: Late, quick: jax.Array) -> None:
+    timer, slow = Timer(), late()
+    stopping = threading.Thread(target=timer.stop, args=(slow, quick))
+    stopping.start()
+    stopping.join(0.1)
+    assert not timer.times
+    late.gate.set()
+    stopping.join(FAR)
+    assert len(timer.times) == 1
