@@ -12,7 +12,7 @@ silent copy; a network computes where its parameters are.
 On 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, no GPU, it printed, among the rest:
 
 no NVIDIA driver on this machine: nothing for nvidia-smi to show; JAX computes on the CPU
-try_gpu() = cpu:0, try_gpu(10) = cpu:0, try_all_gpus() = [cpu:0]
+try_gpu() = cpu:0, try_gpu(10) = cpu:0
 X on cpu:0, Y on cpu:1: X + Y raises ValueError
 """
 
@@ -67,6 +67,18 @@ def where(tree: Any) -> list[str]:
     return sorted({show(d) for leaf in jax.tree.leaves(tree) for d in leaf.devices()})
 
 
+def two_devices() -> tuple[jax.Device, jax.Device]:
+    """Two devices that are not the same: of one kind where there are two, else a GPU and the CPU.
+
+    Raises:
+      JaxperfError: there is only one.
+    """
+    devices = list(dict.fromkeys([*jax.devices(), *jax.devices("cpu")]))
+    if len(devices) < 2:
+        raise JaxperfError("1 device here, this section shows two; use --devices 2")
+    return devices[0], devices[1]
+
+
 def state_of_the_gpus(story: script.Story) -> None:
     """What `nvidia-smi` shows, through the same library."""
     story.heading("The state of the GPUs")
@@ -77,8 +89,9 @@ def state_of_the_gpus(story: script.Story) -> None:
         story.say(f"the NVIDIA driver does not answer: {driver.trouble}")
     for i, gpu in enumerate(driver.gpus):
         story.say(
-            f"GPU {i}: {gpu.name}, {quantity(gpu.used_bytes, 'bytes')} of {quantity(gpu.total_bytes, 'bytes')} "
-            f"in use, busy {gpu.busy_percent} %, {gpu.power_w:.0f} W, {gpu.temperature_c} degrees; "
+            f"GPU {i}: {gpu.name}, {quantity(gpu.used_bytes, 'bytes')} "
+            f"of {quantity(gpu.total_bytes, 'bytes')}"
+            f" in use, busy {gpu.busy_percent} %, {gpu.power_w:.0f} W, {gpu.temperature_c} degrees; "
             f"driver {driver.version}"
         )
     story.fact("gpu_count", len(driver.gpus))
@@ -88,9 +101,8 @@ def names_with_a_fall_back(story: script.Story) -> None:
     """`try_gpu` and `try_all_gpus` work on any machine."""
     story.heading("Naming devices")
     all_gpus = ", ".join(map(show, try_all_gpus()))
-    story.say(
-        f"try_gpu() = {show(try_gpu())}, try_gpu(10) = {show(try_gpu(10))}, try_all_gpus() = [{all_gpus}]"
-    )
+    story.say(f"try_gpu() = {show(try_gpu())}, try_gpu(10) = {show(try_gpu(10))}")
+    story.say(f"try_all_gpus() = [{all_gpus}]")
     story.say(f"all devices here: {', '.join(map(show, jax.devices()))}")
     try:
         set_cpu_devices(story.flags.devices + 1)
@@ -104,7 +116,7 @@ def names_with_a_fall_back(story: script.Story) -> None:
 def arrays_and_devices(config: Config, story: script.Story) -> None:
     """An array lies on a device; an operation runs there; two devices in one operation are an error."""
     story.heading("Arrays on devices")
-    first, second = jax.devices()[:2]
+    first, second = two_devices()
     X = jax.device_put(jnp.ones((2, 3)), first)
     Y = jax.device_put(jax.random.uniform(jax.random.key(config.seed), (2, 3)), second)
     story.say(f"X on {where(X)[0]}, Y on {where(Y)[0]}; X + 1 is computed on {where(X + 1)[0]}")
@@ -123,13 +135,15 @@ def arrays_and_devices(config: Config, story: script.Story) -> None:
         observed=f"{error or 'no error'}; then computed on {where(Z + Y)[0]}",
         held=bool(error) and where(Z + Y) == [show(second)],
     )
-    story.say(f"copied to where it lies already, an array is not copied: {jax.device_put(Z, second) is Z}")
+    again = jax.device_put(Z, second)
+    same = again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer()
+    story.say(f"device_put to where Z lies already copies nothing: {same}")
 
 
 def price_of_a_copy(config: Config, story: script.Story) -> None:
     """What moving an array costs, beside reading it where it is."""
     story.heading("What a copy costs")
-    first, second = jax.devices()[:2]
+    first, second = two_devices()
     X = jax.block_until_ready(jax.device_put(jnp.ones((config.megabytes, 250_000)), first))
     total = jax.jit(jnp.sum)
     rows = [
@@ -145,7 +159,7 @@ def price_of_a_copy(config: Config, story: script.Story) -> None:
 def networks_and_devices(config: Config, story: script.Story) -> None:
     """Parameters are put on a device and looked for there; the network computes where they lie."""
     story.heading("A network on a device")
-    device = jax.devices()[-1]
+    _, device = two_devices()
     net = nnx.Linear(3, 1, rngs=nnx.Rngs(config.seed))
     nnx.update(net, jax.device_put(nnx.state(net), device))
     x = jax.device_put(jnp.ones((2, 3)), device)
@@ -160,10 +174,6 @@ def networks_and_devices(config: Config, story: script.Story) -> None:
 
 def main(config: Config, story: script.Story) -> None:
     """Look, name, place, and see what goes wrong."""
-    if len(jax.devices()) < 2:
-        raise JaxperfError(
-            f"{len(jax.devices())} device here, this section shows two; use --platform cpu --devices 2"
-        )
     state_of_the_gpus(story)
     names_with_a_fall_back(story)
     arrays_and_devices(config, story)
