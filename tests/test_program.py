@@ -1,0 +1,180 @@
+"""What a function became: equations, instructions, FLOPs and bytes of programs small enough to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from jaxperf.measure.staging import Program, count_equations, count_ops, describe
+
+
+def program(fn: Callable, *args: object, **options: object) -> Program:
+    traced = jax.jit(fn, **options).trace(*args)  # type: ignore[call-overload]
+    lowered = traced.lower()
+    return describe(traced, lowered, lowered.compile())
+
+
+def test_ten_distinct_products_are_ten_dots() -> None:
+    xs = [jnp.full((20, 20), float(i)) for i in range(10)]
+    assert program(lambda xs: [x @ x for x in xs], xs).dots == 10
+
+
+def test_ten_equal_products_are_merged_into_one() -> None:
+    assert program(lambda x: [x @ x for _ in range(10)], jnp.ones((20, 20))).dots == 1
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_convolutions_are_counted(layers: int) -> None:
+    def net(x: jax.Array, kernels: list[jax.Array]) -> jax.Array:
+        for kernel in kernels:
+            x = jax.lax.conv_general_dilated(
+                x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+        return x
+
+    found = program(net, jnp.ones((2, 8, 8, 4)), [jnp.ones((3, 3, 4, 4))] * layers)
+    assert (found.convolutions, found.dots) == (layers, 0)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(64, 128, 32), (1, 512, 256)])
+def test_a_matrix_product_is_two_flops_an_inner_step(m: int, k: int, n: int) -> None:
+    found = program(lambda a, b: a @ b, jnp.ones((m, k)), jnp.ones((k, n)))
+    assert found.flops == 2 * m * n * k
+    assert found.bytes_accessed >= 4 * (m * k + k * n + m * n)
+
+
+def test_memory_holds_arguments_outputs_and_temporaries() -> None:
+    x = jnp.ones((64, 64))
+    found = program(lambda x: (jnp.tanh(x @ x) @ x)[0], x)
+    assert found.argument_bytes == x.nbytes
+    assert found.output_bytes == 64 * 4
+    assert found.temp_bytes > 0
+    assert found.peak_bytes == found.argument_bytes + found.output_bytes + found.temp_bytes
+
+
+def test_a_donated_argument_is_counted_once() -> None:
+    x = jnp.ones((64, 64))
+    assert program(lambda x: x + 1, x).peak_bytes == 2 * x.nbytes
+    assert program(lambda x: x + 1, x, donate_argnums=0).peak_bytes == x.nbytes
+
+
+def test_the_program_grows_with_the_python_loop() -> None:
+    def unrolled(times: int) -> Program:
+        return program(lambda x: [x := jnp.sin(x) for _ in range(times)][-1], jnp.ones(3))
+
+    small, large = unrolled(2), unrolled(20)
+    assert large.jaxpr_equations - small.jaxpr_equations == 18
+    assert large.stablehlo_bytes > small.stablehlo_bytes
+
+
+def inner_scan(x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda c, y: (c * y + 1, None), np.float32(0), x)[0]  # scan, mul, add
+
+
+def inner_cond(x: jax.Array) -> jax.Array:
+    return jax.lax.cond(True, lambda y: y + 1, lambda y: y * 2 - 1, x)  # cond, add; mul, sub
+
+
+def inner_jit(x: jax.Array) -> jax.Array:
+    return jax.jit(lambda y: y * 2 + 1)(x) + 1  # jit, mul, add; add
+
+
+@pytest.mark.parametrize(("fn", "equations"), [(inner_scan, 3), (inner_cond, 4), (inner_jit, 4)])
+def test_equations_of_inner_programs_are_counted_once_each(fn: Callable, equations: int) -> None:
+    assert count_equations(jax.jit(fn).trace(jnp.ones(3)).jaxpr.jaxpr) == equations
+
+
+def test_equations_are_counted_at_every_depth() -> None:
+    def nested(depth: int) -> Callable:
+        return (
+            jnp.sin
+            if depth == 0
+            else lambda x: jax.lax.scan(lambda c, _: (nested(depth - 1)(c), None), x, length=2)[0]
+        )
+
+    counts = [count_equations(jax.make_jaxpr(nested(depth))(1.0).jaxpr) for depth in range(4)]
+    assert counts == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [
+        (lambda v: jax.lax.psum(v, "d"), "all-reduce"),
+        (lambda v: jax.lax.all_gather(v, "d"), "all-gather"),
+        (lambda v: jax.lax.ppermute(v, "d", [(0, 1), (1, 0)]), "collective-permute"),
+        (lambda v: jax.lax.psum_scatter(v, "d", tiled=True), "reduce-scatter"),
+        (lambda v: jax.lax.all_to_all(v, "d", 0, 0, tiled=True), "all-to-all"),
+    ],
+)
+def test_a_collective_over_two_devices_is_counted_once(collective: Callable, name: str) -> None:
+    devices = np.array(jax.devices("cpu")[:2])
+    mesh = jax.sharding.Mesh(devices, ("d",), axis_types=(AxisType.Auto,))
+    each = PartitionSpec("d")
+    found = program(
+        jax.shard_map(collective, mesh=mesh, in_specs=each, out_specs=each, check_vma=False), jnp.ones(8)
+    )
+    assert found.collectives == {name: 1}
+
+
+def test_a_program_of_one_device_has_no_collectives() -> None:
+    assert program(lambda x: x.sum(), jnp.ones(8)).collectives == {}
+
+
+# Written after what XLA prints for GPUs; operands and shapes are ours.
+GPU = """
+HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[64,64]{1,0})->f32[64,64]{1,0}}
+
+%add.clone (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %add.1 = f32[] add(%x, %y)
+}
+
+%fused_computation (param_0.1: f32[64,64]) -> f32[64,64] {
+  %param_0.1 = f32[64,64]{1,0} parameter(0)
+  ROOT %dot.5 = f32[64,64]{1,0} dot(%param_0.1, %param_0.1)
+}
+
+ENTRY %main.42 (Arg_0.1: f32[64,64]) -> (f32[64,64], f32[64,64]) {
+  %Arg_0.1 = f32[64,64]{1,0} parameter(0), metadata={op_name="dot(x)"}
+  %cublas-gemm.1.0 = (f32[64,64]{1,0}, s8[4194304]{0}) custom-call(%a, %b), custom_call_target="__cublas$gemm"
+  %lt-matmul.2 = (bf16[64,64]{1,0}, s8[9]{0}) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul"
+  %cudnn-conv.1 = (f32[2,8,8]{2,1,0}, u8[0]{0}) custom-call(%a, %b), custom_call_target="__cudnn$convForward"
+  %conv.2 = (f32[64,3]{1,0}, u8[0]{0}) custom-call(%a, %b), custom_call_target="__cudnn$convBackwardFilter"
+  %topk = (f32[4]{0}, s32[4]{0}) custom-call(%a), custom_call_target="__gpu$TopK"
+  %all-reduce-start.1 = f32[64,64]{1,0} all-reduce-start(%Arg_0.1), channel_id=1, to_apply=%add.clone
+  %all-reduce-done.1 = f32[64,64]{1,0} all-reduce-done(%all-reduce-start.1)
+  %all-gather-start = (f32[32,64]{1,0}, f32[64,64]{1,0}) all-gather-start(%Arg_0.1), dimensions={0}
+  %all-gather-done = f32[64,64]{1,0} all-gather-done(%all-gather-start)
+  %scatter-start.1 = ((f32[8]{0}, f32[8]{0}), (f32[4]{0}, f32[4]{0})) reduce-scatter-start(%a, %b)
+  %scatter-done.1 = (f32[4]{0}, f32[4]{0}) reduce-scatter-done(%scatter-start.1)
+  %tiled.3 = bf16[64,64]{1,0:T(8,128)(2,1)S(1)} convolution(%a, %b), dim_labels=bf_io->bf
+  %while.7 = (s32[], f32[64,64]{1,0}, /*index=2*/f32[4]{0}) while(%tuple.1), condition=%c, body=%b
+  %gemm_fusion = f32[64,64]{1,0} fusion(%Arg_0.1), kind=kCustom, calls=%fused_computation
+  ROOT %tuple.9 = (f32[64,64]{1,0}, f32[64,64]{1,0}) tuple(%gemm_fusion, %all-gather-done)
+}
+"""
+
+
+def test_a_gpu_program_counts_library_calls_as_what_they_do() -> None:
+    ops = count_ops(GPU)
+    assert ops["dot"] == 3  # two of cuBLAS, one in a fusion
+    assert ops["convolution"] == 3  # two of cuDNN, one plain
+    assert ops["custom-call"] == 1  # the one that is neither
+
+
+def test_the_two_halves_of_an_asynchronous_collective_count_as_one() -> None:
+    ops = count_ops(GPU)
+    assert (ops["all-reduce"], ops["all-gather"], ops["reduce-scatter"]) == (1, 1, 1)
+    assert not [name for name in ops if name.endswith(("-start", "-done"))]
+
+
+def test_every_instruction_is_counted_and_nothing_else() -> None:
+    ops = count_ops(GPU)
+    assert (ops["while"], ops["fusion"], ops["tuple"], ops["parameter"], ops["add"]) == (1, 1, 1, 4, 1)
+    assert sum(ops.values()) == GPU.count(" = ") - 3  # second halves are no instructions of their own
