@@ -212,6 +212,7 @@ class Story:
 
     def claim(self, statement: str, *, predicted: str, observed: str, held: bool | None) -> None:
         """Judge a sentence of the chapter, held or not, and print the verdict."""
+        held = None if held is None else bool(held)  # NumPy's and JAX's truths are other types
         claim = Claim(statement, predicted, observed, held, source=f"section {self.section.number}".strip())
         self.claims.append(claim)
         self._console.print(text.claim_line(claim))
