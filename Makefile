@@ -6,11 +6,12 @@
 # ARGS="hybridize --smoke" replaces what `make run` runs, PYTEST_ARGS are handed to pytest.
 
 PYTHON ?= python3
-VENV ?= .venv
-ARGS ?= all
-OUT ?= results
-PYTEST_ARGS ?=
-WORKERS ?= 2
+# Not ?=: variables of such common names in the environment were meant for something else.
+VENV := .venv
+ARGS := all
+OUT := results
+PYTEST_ARGS :=
+WORKERS := 2
 
 PY := $(VENV)/bin/python
 # A driver that appears later gets its own stamp, so the CUDA packages are then installed too.
