@@ -81,7 +81,7 @@ def _first_paragraph(box: str) -> str:
         elif words and words[0] not in "╭╰":
             parts[-1].append(words)
     said = [" ".join(rows) for rows in parts[0 if framed else 1 :]] or [""]
-    text = said[0].rstrip(".")
+    text = "".join(c for c in said[0].rstrip(".") if c.isprintable())  # no escape codes from the words given
     hint = next((p for p in said[1:] if p.startswith("Perhaps you meant")), "")
     flag = re.search(r"--[\w-]+", hint)
     return f"{text} (did you mean {flag.group()}?)" if flag else text or "these flags are not understood"
