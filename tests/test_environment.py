@@ -1,0 +1,149 @@
+"""The environment that travels with a result: what is there is told, and asking starts nothing by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import psutil
+import pytest
+
+from jaxperf.measure import environment
+from jaxperf.measure.environment import commit, cores, current_environment, threads, versions
+
+
+def test_every_field_says_something() -> None:
+    found = current_environment(data_source="full, from a folder")
+    assert found.python == ".".join(map(str, sys.version_info[:3]))
+    assert found.platform
+    assert found.cpu
+    assert found.versions["jax"] == jax.__version__
+    assert {"jaxlib", "flax", "optax", "numpy"} <= set(found.versions)
+    assert found.backend == jax.default_backend()
+    assert len(found.devices) == len(jax.devices())
+    assert 1 <= found.cores <= (os.cpu_count() or 1)
+    assert found.memory_bytes == psutil.virtual_memory().total
+    assert found.data_source == "full, from a folder"
+
+
+def test_what_is_not_installed_has_no_version() -> None:
+    assert versions(("jax", "no-such-package-here")) == {"jax": jax.__version__}
+
+
+def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert cores() == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "count"), [("4", 4), ("4,2", 4), (" 3 ", 3), ("", 0), ("many", 0), ("-1", 0), (None, 0)]
+)
+def test_threads_are_what_the_libraries_were_told(
+    value: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert threads() == count
+    assert current_environment().threads == count
+
+
+def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"XLA_FLAGS": "--a=b", "MALLOC_TOP_PAD_": "67108864", "CUDA_VISIBLE_DEVICES": "0", "JAX_X": "1"}
+    for name, value in {**kept, "SECRET_TOKEN": "x", "HOME_XLA_FLAGS": "y"}.items():
+        monkeypatch.setenv(name, value)
+    flags = current_environment().flags
+    assert kept.items() <= flags.items()
+    assert not {"SECRET_TOKEN", "HOME_XLA_FLAGS"} & set(flags)
+
+
+def test_jax_settings_that_change_speed_are_kept() -> None:
+    with jax.default_matmul_precision("highest"):
+        assert current_environment().flags["jax_default_matmul_precision"] == "highest"
+    assert current_environment().flags["jax_enable_x64"] == "False"
+
+
+@pytest.mark.parametrize(("count", "fake"), [(1, False), (2, True)])
+def test_several_cpu_devices_of_one_host_are_fake(
+    count: int, fake: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = jax.devices("cpu")[:count]
+    monkeypatch.setattr(jax, "devices", lambda: some)
+    monkeypatch.setattr(jax, "local_devices", lambda: some)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    found = current_environment()
+    assert found.devices_are_fake is fake
+    assert found.devices == tuple(f"cpu:{i} cpu" for i in range(count))
+
+
+def test_several_real_devices_are_not_fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert current_environment().devices_are_fake is False
+
+
+def test_importing_starts_no_backend_and_not_even_jax() -> None:
+    program = "import sys, jaxperf.measure.environment; print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def git(folder: Path, *args: str) -> None:
+    own = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}  # never the user's own checkout
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *who, *args], check=True, capture_output=True, env=own)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "code.py").write_text("1")
+    git(tmp_path, "add", "code.py")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def test_the_commit_is_marked_when_a_kept_file_changed(checkout: Path) -> None:
+    clean = commit(checkout)
+    assert len(clean) == 12
+    assert int(clean, 16) >= 0
+    (checkout / "results.json").write_text("not a change of the code")
+    assert commit(checkout) == clean
+    (checkout / "code.py").write_text("2")
+    assert commit(checkout) == f"{clean}+dirty"
+    git(checkout, "commit", "-q", "-a", "-m", "second")
+    assert len(commit(checkout)) == 12
+    assert commit(checkout) != clean
+
+
+def test_there_is_no_commit_where_there_is_no_checkout(checkout: Path) -> None:
+    inside = checkout / "site-packages"
+    inside.mkdir()
+    assert commit(inside) == ""  # an installed package inside someone's checkout is not that checkout
+
+
+def test_an_empty_checkout_and_a_missing_git_are_no_error(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    git(fresh, "init", "-q")
+    assert commit(fresh) == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit(checkout) == ""
+
+
+def test_a_hooks_variables_do_not_point_elsewhere(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = commit(checkout)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
+    assert commit(checkout) == expected != ""
+
+
+def test_by_default_it_is_our_own_checkout() -> None:
+    ours = Path(environment.__file__).parents[2]
+    assert commit() == commit(ours)
