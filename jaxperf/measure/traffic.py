@@ -1,0 +1,54 @@
+"""What moves and what stays: bytes a compiled program hands to its collectives, bytes each device holds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import jax
+
+from jaxperf.measure.staging import COLLECTIVES
+
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
+_SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
+_BITS = re.compile(r"\d+")
+
+
+def collective_bytes(hlo: str) -> dict[str, int]:
+    """Bytes of the results of each kind of collective in an optimised program, on one device.
+
+    The text of a program that runs on every device shows one device's shapes; so an all-reduce counts the
+    array that every device has afterwards. What crosses the wires depends on the algorithm: for the usual
+    ring of k devices 2 (k - 1) / k of that. Of an asynchronous pair the finishing half is counted.
+
+    Args:
+      hlo: text of an optimised program, as `compiled.as_text()` gives it.
+    """
+    found: Counter[str] = Counter()
+    for line in hlo.splitlines():
+        match = _INSTRUCTION.match(line)
+        if not match:
+            continue
+        opcode = match.group(2).removesuffix("-done")
+        if opcode in COLLECTIVES:
+            found[opcode] += sum(_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(match.group(1)))
+    return dict(found)
+
+
+def _bytes(dtype: str, dims: str) -> int:
+    """Bytes of an array from its HLO type: the digits of "f32" or "bf16" are its bits; "pred" is a byte."""
+    bits = _BITS.search(dtype)
+    count = 1
+    for dim in filter(None, dims.split(",")):
+        count *= int(dim)
+    return count * (int(bits.group()) if bits else 8) // 8
+
+
+def device_bytes(tree: Any) -> dict[jax.Device, int]:
+    """Bytes of the arrays of `tree` that lie on each device, copies and shards as they are."""
+    held: Counter[jax.Device] = Counter()
+    for leaf in jax.tree.leaves(tree):
+        for shard in leaf.addressable_shards:
+            held[shard.device] += shard.data.nbytes
+    return dict(held)

@@ -1,0 +1,78 @@
+"""Which devices to compute on, and how many a CPU pretends to be.
+
+A CPU is one device unless JAX is told otherwise before its backend starts; then it is several, which share
+the cores: good for equality and for counting messages, never for speed.
+"""
+
+from __future__ import annotations
+
+import jax
+
+from jaxperf.errors import JaxperfError
+
+
+def try_gpu(i: int = 0) -> jax.Device:
+    """GPU number `i` if there is one, else the first CPU device (the book's helper of this name).
+
+    Raises:
+        JaxperfError: `i` is negative.
+    """
+    if i < 0:
+        raise JaxperfError(f"no GPU has number {i}; they count from 0")
+    gpus = _gpus()
+    return gpus[i] if i < len(gpus) else jax.devices("cpu")[0]
+
+
+def try_all_gpus() -> list[jax.Device]:
+    """All GPUs, or the first CPU device alone where there is none (the book's helper of this name)."""
+    return _gpus() or [jax.devices("cpu")[0]]
+
+
+def _gpus() -> list[jax.Device]:
+    try:
+        return jax.devices("gpu")
+    except RuntimeError:  # no such platform, or none that was asked for
+        return []
+
+
+def first_devices(count: int | None = None, *, platform: str | None = None) -> list[jax.Device]:
+    """The first `count` devices of the platform in use; all of them for None.
+
+    Args:
+        count: how many.
+        platform: "cpu" or "gpu"; JAX's default platform for None.
+
+    Raises:
+        JaxperfError: there are fewer, or `count` is not positive.
+    """
+    devices = jax.devices(platform)
+    if count is None:
+        return devices
+    if count < 1:
+        raise JaxperfError(f"{count} devices asked for; a program needs at least 1")
+    if count > len(devices):
+        kind = devices[0].platform
+        more = "; set JAX_NUM_CPU_DEVICES before JAX starts for more" if kind == "cpu" else ""
+        raise JaxperfError(
+            f"{count} devices asked for, {len(devices)} {kind} there; use {len(devices)}{more}"
+        )
+    return devices[:count]
+
+
+def set_cpu_devices(count: int) -> None:
+    """Make `count` devices of the CPU: possible only before anything has started JAX's backend.
+
+    Raises:
+        JaxperfError: `count` is not positive, or the backend runs already with another number.
+    """
+    if count < 1:
+        raise JaxperfError(f"{count} CPU devices asked for; a program needs at least 1")
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        there = len(jax.devices("cpu"))
+        if there != count:
+            raise JaxperfError(
+                f"too late for {count} CPU devices: JAX has started with {there}; call set_cpu_devices first "
+                f"or set JAX_NUM_CPU_DEVICES={count} in the environment"
+            ) from None

@@ -1,0 +1,102 @@
+"""A network as a step needs it: pure functions and trees, whether it began as a module or as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxperf.data import to_float
+from jaxperf.errors import JaxperfError
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network split into what computes, what is trained and what is merely remembered.
+
+    Attributes:
+        apply: `apply(params, stats, X, train=..., axis_name=...)` gives (logits, new stats). With an
+            `axis_name`, BatchNorm averages its training statistics over the devices of that axis.
+        params: the trained arrays, float.
+        stats: BatchNorm's running statistics, an empty tree where there are none.
+    """
+
+    apply: Callable[..., tuple[jax.Array, Tree]]
+    params: Tree
+    stats: Tree
+
+    def with_params(self, params: Tree, stats: Tree) -> Model:
+        """The same network with other values."""
+        return replace(self, params=params, stats=stats)
+
+
+def model_of(net: nnx.Module) -> Model:
+    """A Flax module as a `Model`; the module itself is left alone.
+
+    Raises:
+        JaxperfError: parameters that cannot be trained (integers), or state other than parameters and
+            BatchNorm statistics, such as dropout's keys.
+    """
+    parts: Any = nnx.split(net, nnx.Param, nnx.BatchStat, ...)
+    graphdef, params, stats, rest = parts
+    if jax.tree.leaves(rest):
+        kinds = sorted({type(v).__name__ for _, v in nnx.to_flat_state(rest)})
+        raise JaxperfError(
+            f"state of kind {', '.join(kinds)} is not divided among devices; use a net without it"
+        )
+    check_trainable(params)
+
+    def apply(
+        params: Tree, stats: Tree, X: jax.Array, *, train: bool, axis_name: str | None = None
+    ) -> tuple[jax.Array, Tree]:
+        merged = nnx.merge(graphdef, params, stats, rest)
+        merged.train() if train else merged.eval()
+        for _, module in nnx.iter_modules(merged):
+            if isinstance(module, nnx.BatchNorm):
+                module.axis_name = axis_name
+        logits = merged(scaled(X))
+        return logits, nnx.to_pure_dict(nnx.state(merged, nnx.BatchStat))
+
+    return Model(apply, nnx.to_pure_dict(params), nnx.to_pure_dict(stats))
+
+
+def model_of_function(net: Callable[[jax.Array, Tree], jax.Array], params: Tree) -> Model:
+    """A function of images and parameters, such as `lenet(X, params)`, as a `Model` without statistics.
+
+    Raises:
+        JaxperfError: parameters that cannot be trained (integers).
+    """
+    check_trainable(params)
+
+    def apply(
+        params: Tree, stats: Tree, X: jax.Array, *, train: bool, axis_name: str | None = None
+    ) -> tuple[jax.Array, Tree]:
+        return net(scaled(X), params), stats
+
+    return Model(apply, params, {})
+
+
+def scaled(X: jax.Array) -> jax.Array:
+    """uint8 images as float32 0..1, so that a quarter of the bytes travels to the device; others as they are."""
+    return to_float(X) if X.dtype == jnp.uint8 else X
+
+
+def check_trainable(params: Tree) -> None:
+    """Refuse parameters that have no gradient.
+
+    Raises:
+        JaxperfError: a leaf whose dtype is not a real float.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            name = jax.tree_util.keystr(path)
+            raise JaxperfError(
+                f"parameter {name} is {dtype}, which cannot be trained; pass .astype('float32')"
+            )

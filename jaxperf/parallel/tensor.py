@@ -1,0 +1,117 @@
+"""One layer over several devices: channels and columns split, by the compiler and by hand.
+
+LeNet's layers in pairs, so that each pair costs one sum over devices (Shoeybi et al. 2019):
+
+    convolution 1   its output channels are split: each device computes its own, nothing is sent
+    convolution 2   its input channels are split the same way: partial results, summed over devices
+    dense 1         columns split
+    dense 2         rows split the same way: partial results, summed over devices
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models import LeNet
+from jaxperf.parallel.model import scaled
+
+AXIS = "model"
+Params = dict[str, jax.Array]
+SPLIT = {  # where each of LeNet's arrays is cut; kernels are HWIO, dense weights (in, out)
+    "conv1/kernel": P(None, None, None, AXIS),
+    "conv1/bias": P(AXIS),
+    "conv2/kernel": P(None, None, AXIS, None),
+    "conv2/bias": P(),
+    "dense1/kernel": P(None, AXIS),
+    "dense1/bias": P(AXIS),
+    "dense2/kernel": P(AXIS, None),
+    "dense2/bias": P(),
+}
+WIDTHS = {"convolution 1's channels": 20, "dense 1's columns": 128}
+
+
+def split_lenet(net: LeNet, devices: Sequence[jax.Device]) -> tuple[Params, Mesh]:
+    """`net`'s arrays by name, cut over `devices` as `SPLIT` says, and the mesh they lie on.
+
+    Raises:
+        JaxperfError: a width that does not divide among the devices.
+    """
+    for name, width in WIDTHS.items():
+        if width % len(devices):
+            fits = [k for k in range(1, len(devices)) if not any(w % k for w in WIDTHS.values())]
+            raise JaxperfError(f"{name}, {width}, don't divide among {len(devices)} devices; use {fits[-1]}")
+    mesh = Mesh(np.array(devices), (AXIS,))
+    flat = {"/".join(map(str, path)): v[...] for path, v in nnx.to_flat_state(nnx.state(net, nnx.Param))}
+    return {k: jax.device_put(flat[k], NamedSharding(mesh, spec)) for k, spec in SPLIT.items()}, mesh
+
+
+def lenet_by_sharding(mesh: Mesh) -> Callable[[Params, jax.Array], jax.Array]:
+    """`f(params, X)` written for one device; the compiler divides it as the parameters' shardings say.
+
+    The one hint is where convolution 1's output lies; left alone, the compiler may gather the kernels.
+    """
+
+    def forward(params: Params, X: jax.Array) -> jax.Array:
+        def split_channels(h: jax.Array) -> jax.Array:
+            return lax.with_sharding_constraint(h, NamedSharding(mesh, P(None, None, None, AXIS)))
+
+        return _lenet(params, X, after_conv1=split_channels)
+
+    return forward
+
+
+def lenet_by_hand(mesh: Mesh) -> Callable[[Params, jax.Array], jax.Array]:
+    """The same with `shard_map`: each device runs this on its slices, and we write the two sums."""
+
+    def forward(params: Params, X: jax.Array) -> jax.Array:
+        return _lenet(params, X, total=lambda partial_result: lax.psum(partial_result, AXIS))
+
+    return jax.shard_map(forward, mesh=mesh, in_specs=(SPLIT, P()), out_specs=P())
+
+
+def _lenet(
+    params: Params,
+    X: jax.Array,
+    *,
+    after_conv1: Callable[[jax.Array], jax.Array] = lambda h: h,
+    total: Callable[[jax.Array], jax.Array] = lambda partial_result: partial_result,
+) -> jax.Array:
+    """LeNet on whole arrays or on one device's slices; `total` adds up what the devices have in part."""
+    h = _conv(scaled(X), params["conv1/kernel"]) + params["conv1/bias"]
+    h = nnx.avg_pool(jax.nn.relu(after_conv1(h)), (2, 2), strides=(2, 2))
+    h = total(_conv(h, params["conv2/kernel"])) + params["conv2/bias"]
+    h = nnx.avg_pool(jax.nn.relu(h), (2, 2), strides=(2, 2)).reshape(len(X), -1)
+    h = jax.nn.relu(h @ params["dense1/kernel"] + params["dense1/bias"])
+    return total(h @ params["dense2/kernel"]) + params["dense2/bias"]
+
+
+def _conv(X: jax.Array, kernel: jax.Array) -> jax.Array:
+    return lax.conv_general_dilated(X, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def sgd_step(
+    forward: Callable[[Params, jax.Array], jax.Array],
+    loss: Callable[[jax.Array, jax.Array], jax.Array],
+    lr: float,
+) -> Any:
+    """A jitted `step(params, X, y)` giving new parameters, cut as the old ones, and the mean loss."""
+
+    def step(params: Params, X: jax.Array, y: jax.Array) -> tuple[Params, jax.Array]:
+        value, grads = jax.value_and_grad(lambda p: loss(forward(p, X), y).mean())(params)
+        return jax.tree.map(lambda p, g: p - lr * g, params, grads), value
+
+    return jax.jit(step)
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+    """`tree` whole on every device of `mesh`."""
+    return jax.device_put(tree, NamedSharding(mesh, P()))

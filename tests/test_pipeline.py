@@ -1,0 +1,110 @@
+"""A pipeline computes what one device computes, whatever the parts, the devices and the micro-batches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models import LeNet, ResNet
+from jaxperf.parallel.pipeline import lenet_halves, make_pipeline, resnet_halves
+
+rng = np.random.default_rng(0)
+X = rng.random((8, 28, 28, 1), np.float32)
+Y = rng.integers(0, 10, 8)
+
+
+def small_resnet():
+    return ResNet(10, stages=((8, 1), (16, 1)), rngs=nnx.Rngs(0))
+
+
+def loss_of(net, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(net(x), y).mean()
+
+
+def named(state):
+    return {"/".join(map(str, path)): np.asarray(v[...]) for path, v in nnx.to_flat_state(state)}
+
+
+def trained_alone(net, *, steps, lr, micro_batches):
+    """The module on one device, gradients averaged over micro-batches that BatchNorm sees one by one."""
+    optimizer = nnx.Optimizer(net, optax.sgd(lr), wrt=nnx.Param)
+    gradient = nnx.jit(nnx.grad(loss_of))
+    for _ in range(steps):
+        pieces = zip(np.split(X, micro_batches), np.split(Y, micro_batches))
+        grads = [gradient(net, x, y) for x, y in pieces]
+        optimizer.update(net, jax.tree.map(lambda *g: sum(g) / micro_batches, *grads))
+    return net
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("make", "halves"), [(lambda: LeNet(rngs=nnx.Rngs(0)), lenet_halves), (small_resnet, resnet_halves)]
+)
+def test_training_over_two_devices_equals_one_device(make, halves, micro_batches):
+    step = make_pipeline(halves(make()), optax.sgd(0.1), jax.devices()[:2], micro_batches=micro_batches)
+    states = step.init()
+    for _ in range(3):
+        states, metrics = step(states, X, Y)
+    alone = trained_alone(make(), steps=3, lr=0.1, micro_batches=micro_batches)
+    ours = {k: v for s in states for k, v in {**s.params, **s.stats}.items()}
+    theirs = {**named(nnx.state(alone, nnx.Param)), **named(nnx.state(alone, nnx.BatchStat))}
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+    assert 0 <= float(metrics["accuracy"]) <= 1
+
+
+def test_the_loss_is_the_batchs_mean():
+    net = LeNet(rngs=nnx.Rngs(0))
+    step = make_pipeline(lenet_halves(net), optax.sgd(0.1), jax.devices()[:2], micro_batches=4)
+    _, metrics = step(step.init(), X, Y)
+    np.testing.assert_allclose(metrics["loss"], loss_of(net, X, Y), rtol=1e-6)
+
+
+def test_each_part_lies_on_its_device_and_only_there():
+    devices = jax.devices()[:2]
+    step = make_pipeline(lenet_halves(LeNet(rngs=nnx.Rngs(0))), optax.adam(1e-3), devices)
+    states, _ = step(step.init(), X, Y)
+    for state, device in zip(states, devices):
+        assert {a.devices().pop() for a in jax.tree.leaves(state)} == {device}
+    assert not states[0].params.keys() & states[1].params.keys()
+
+
+def test_bytes_that_cross_are_the_activations_twice():
+    step = make_pipeline(lenet_halves(LeNet(rngs=nnx.Rngs(0))), optax.sgd(0.1), jax.devices()[:2])
+    assert step.crossing_bytes(X) == 2 * 8 * 4 * 4 * 50 * 4
+    assert step.crossing_bytes(X[:4]) == step.crossing_bytes(X) // 2
+
+
+def test_integer_images_are_scaled_like_everywhere():
+    images = (X * 255).astype(np.uint8)
+    step = make_pipeline(lenet_halves(LeNet(rngs=nnx.Rngs(0))), optax.sgd(0.1), jax.devices()[:2])
+    from_bytes, _ = step(step.init(), images, Y)
+    from_floats, _ = step(step.init(), images.astype(np.float32) / 255, Y)
+    for a, b in zip(jax.tree.leaves(from_bytes), jax.tree.leaves(from_floats)):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_wrong_numbers_end_in_one_line():
+    halves, sgd = lenet_halves(LeNet(rngs=nnx.Rngs(0))), optax.sgd(0.1)
+    with pytest.raises(JaxperfError, match="2 parts for 1 devices; a pipeline needs one each"):
+        make_pipeline(halves, sgd, jax.devices()[:1])
+    with pytest.raises(JaxperfError, match="0 micro-batches"):
+        make_pipeline(halves, sgd, jax.devices()[:2], micro_batches=0)
+    step = make_pipeline(halves, sgd, jax.devices()[:2], micro_batches=3)
+    with pytest.raises(JaxperfError, match="batch size 8 is not divisible by 3"):
+        step(step.init(), X, Y)
+    with pytest.raises(JaxperfError, match="one stage has no halves"):
+        resnet_halves(ResNet(10, stages=((8, 1),), rngs=nnx.Rngs(0)))
+
+
+def test_parts_together_give_the_networks_output():
+    net = small_resnet()
+    first, second = resnet_halves(net)
+    h, _ = first.apply(first.params, first.stats, jnp.asarray(X), train=False)
+    logits, _ = second.apply(second.params, second.stats, h, train=False)
+    net.eval()
+    np.testing.assert_allclose(logits, net(X), rtol=1e-5, atol=1e-6)

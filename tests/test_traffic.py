@@ -1,0 +1,48 @@
+"""Bytes of collectives from a program's text, and bytes on each device, against what is known beforehand."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxperf.measure.traffic import collective_bytes, device_bytes
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("int8", 1), ("bool", 1)])
+def test_an_arrays_bytes_are_its_dtypes(dtype, size):
+    names = {"float32": "f32", "bfloat16": "bf16", "int8": "s8", "bool": "pred"}
+    line = f"  %gathered = {names[dtype]}[3,5]{{1,0}} all-gather(%x), dimensions={{0}}\n"
+    assert collective_bytes(line) == {"all-gather": 15 * size}
+
+
+def test_a_sum_over_devices_counts_what_each_has_afterwards():
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+    summed = jax.shard_map(lambda x: jax.lax.psum(x, "d"), mesh=mesh, in_specs=P("d"), out_specs=P())
+    text = jax.jit(summed).lower(jnp.ones((8, 100))).compile().as_text()
+    assert collective_bytes(text) == {"all-reduce": 2 * 100 * 4}
+
+
+def test_tuples_count_all_their_arrays_and_asynchronous_pairs_once():
+    text = (
+        "  %start = ((f32[10]{0}, f32[2]{0}), (f32[10]{0}, f32[2]{0})) all-reduce-start(%a, %b)\n"
+        "  ROOT %done = (f32[10]{0}, f32[2]{0}) all-reduce-done(%start)\n"
+        "  %both = (f32[4]{0}, f32[]) all-reduce(%c, %d), to_apply=%add\n"
+    )
+    assert collective_bytes(text) == {"all-reduce": (10 + 2 + 4 + 1) * 4}
+
+
+def test_a_program_without_collectives_moves_nothing():
+    assert (
+        collective_bytes(jax.jit(jnp.dot).lower(jnp.ones((4, 4)), jnp.ones((4, 4))).compile().as_text()) == {}
+    )
+
+
+def test_device_bytes_count_copies_on_each_and_shards_where_they_lie():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+    put = partial(jax.device_put, jnp.ones((4, 8)))
+    held = device_bytes({"copied": put(NamedSharding(mesh, P())), "cut": put(NamedSharding(mesh, P("d")))})
+    assert held == dict.fromkeys(jax.devices()[:2], 4 * 8 * 4 + 2 * 8 * 4)
