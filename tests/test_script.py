@@ -1,0 +1,228 @@
+"""What all section scripts share, from the first flag to the last line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jaxperf import script
+from jaxperf.errors import JaxperfError
+from jaxperf.measure import environment
+from jaxperf.measure.store import load_result
+
+# A script finds its section by its file's name, so this one poses as section 8.1's.
+SCRIPT = '''"""8.1 A toy: how many devices are there?
+
+More that --help does not show.
+"""
+from dataclasses import dataclass
+from jaxperf import script
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 1000
+    """Rows."""
+    sizes: tuple[int, ...] = (1, 2)
+    """Sizes to try."""
+
+    @staticmethod
+    def smoke() -> "Config":
+        return Config(size=10, sizes=(1,))
+
+FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None
+
+import jax
+
+def main(config, story):
+    story.fact("devices", len(jax.devices("cpu")))
+    story.fact("size", config.size)
+
+if __name__ == "__main__":
+    script.run(main, FLAGS)
+'''
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    (tmp_path / "hybridize.py").write_text(SCRIPT)
+    return tmp_path / "hybridize.py"
+
+
+def python(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "JAX_PLATFORMS": "cpu"}
+    env.pop("JAX_NUM_CPU_DEVICES", None)
+    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, env=env)
+
+
+def test_a_run_makes_its_devices_and_leaves_its_result(toy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "r.json"
+    done = python(toy, "--devices", "3", "--size", "7", "--json", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == f"result: {out}"
+    body = json.loads(out.read_text())
+    assert body["facts"] == {"devices": 3, "size": 7}
+    assert body["config"] == {"size": 7, "sizes": [1, 2], "devices": 3}
+    assert body["environment"]["devices_are_fake"] is True
+    assert "devices are fake: 3 CPU devices" in done.stdout
+    found = load_result(out)
+    assert (found.experiment, found.section, found.smoke) == ("hybridize", "8.1", False)
+    assert found.command == f"python experiments/hybridize.py --devices 3 --size 7 --json {out}"
+
+
+def test_a_smoke_run_with_the_scripts_own_devices_and_a_given_size(toy: Path) -> None:
+    done = python(toy, "--smoke", "--size", "7")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"devices = 2", "size = 7"} <= set(done.stdout.splitlines())
+    assert "toy sizes, the times mean nothing" in done.stdout
+    assert done.stdout.splitlines()[-1] == "result: not kept; give --json PATH to keep it"
+
+
+def test_help_comes_before_jax_is_imported(toy: Path) -> None:
+    program = (
+        "import runpy, sys; sys.argv = [sys.argv[1], '--help']\n"
+        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as e: print('status', e.code, {'jax', 'flax', 'numpy'} & set(sys.modules))"
+    )
+    done = python("-c", program, toy)
+    assert done.stdout.splitlines()[-1] == "status 0 set()"
+    assert "--size INT" in done.stdout
+    assert "--devices INT" in done.stdout
+
+
+@pytest.mark.parametrize("mistake", [["--size", "x"], ["--devices", "0"], ["--json", "/dev/null/r.json"]])
+def test_a_mistake_ends_the_process_with_one_line_and_status_2(toy: Path, mistake: list[str]) -> None:
+    done = python(toy, *mistake)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 1000
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise JaxperfError(f"--size is {self.size}; it is at least 1")
+
+    @staticmethod
+    def smoke() -> Config:
+        return Config(size=10, rate=0.5)
+
+
+Parse = Callable[..., script.Flags[Config]]
+
+
+@pytest.fixture
+def parse(monkeypatch: pytest.MonkeyPatch) -> Parse:
+    """`script.parse` for a command line; what it sets in the environment is put back."""
+    for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+    def parse(*words: str, devices: int = 1) -> script.Flags[Config]:
+        monkeypatch.setattr(sys, "argv", ["hybridize.py", *words])
+        return script.parse(Config, devices=devices)
+
+    return parse
+
+
+def test_flags_win_over_smoke_and_smoke_over_the_defaults(parse: Parse) -> None:
+    assert parse().config == Config(1000, 0.1)
+    assert parse("--smoke").config == Config(10, 0.5)
+    for words in (["--smoke", "--size", "7"], ["--size", "7", "--smoke"]):
+        assert parse(*words).config == Config(7, 0.5)
+
+
+def test_devices_and_platform_are_set_for_jax_to_read(parse: Parse) -> None:
+    assert parse(devices=4).devices == 4
+    assert os.environ["JAX_NUM_CPU_DEVICES"] == "4"
+    parse("--devices", "2", "--platform", "cpu", devices=4)
+    assert os.environ["JAX_NUM_CPU_DEVICES"] == "2"
+    assert os.environ["JAX_PLATFORMS"] == "cpu"
+    parse("--platform", "gpu")
+    assert os.environ["JAX_PLATFORMS"] == "cuda"
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "--nope",
+        "--size x",
+        "--size 0",
+        "--devices 0",
+        "--devices -1",
+        "--devices two",
+        "--platform tpu",
+        "--json",
+    ],
+)
+def test_nothing_is_written_or_set_after_a_mistake(
+    mistake: str, parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = dict(os.environ)
+    with pytest.raises(SystemExit) as caught:
+        parse("--json", str(tmp_path / "new" / "r.json"), *mistake.split())
+    assert caught.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+    assert dict(os.environ) == before
+
+
+def test_a_path_that_cannot_be_written_is_told_before_the_work(
+    parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse("--json", str(tmp_path))
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"error: cannot write {tmp_path}: it is a folder; give another path\n"
+
+
+def test_a_mistake_found_by_the_section_is_one_line_and_writes_nothing(
+    parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(config: Config, story: script.Story) -> None:
+        story.fact("half", 1)
+        raise JaxperfError("batch size 100 is not divisible by 8 devices; use 96 or 104")
+
+    with pytest.raises(SystemExit) as caught:
+        script.run(main, parse("--json", str(tmp_path / "r.json")))
+    assert caught.value.code == 2
+    said = capsys.readouterr()
+    assert said.err == "error: batch size 100 is not divisible by 8 devices; use 96 or 104\n"
+    assert "result:" not in said.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_defect_of_the_section_is_not_dressed_up(parse: Parse) -> None:
+    def main(config: Config, story: script.Story) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        script.run(main, parse())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Unknown backend"), AssertionError()])
+def test_a_platform_that_is_not_there_is_one_line(
+    error: Exception, parse: Parse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_devices(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(environment, "current_environment", no_devices)
+    with pytest.raises(SystemExit) as caught:
+        script.run(lambda config, story: None, parse("--platform", "gpu"))
+    assert caught.value.code == 2
+    line = capsys.readouterr().err
+    assert line == "error: JAX finds no device for cuda; use --platform cpu, or see `jaxperf doctor`\n"
