@@ -1,0 +1,79 @@
+"""The catalogue of sections: every script is in it, and a word finds the right one or the nearest."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from jaxperf import catalogue
+from jaxperf.catalogue import SECTIONS, Section, find, folder
+from jaxperf.errors import JaxperfError
+
+
+def test_every_section_has_its_script_and_every_script_its_section() -> None:
+    scripts = {path.stem for path in folder().glob("*.py") if not path.name.startswith("_")}
+    assert {section.name for section in SECTIONS} == scripts
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda s: s.name)
+def test_a_section_says_what_it_asks_and_how_long_it_takes(section: Section) -> None:
+    assert section.title
+    assert section.question.endswith("?")
+    assert "\n" not in section.title + section.question
+    assert 0 < section.takes_s < 3600
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda s: s.name)
+def test_a_script_opens_with_its_sections_number(section: Section) -> None:
+    docstring = ast.get_docstring(ast.parse((folder() / f"{section.name}.py").read_text()))
+    assert docstring
+    assert docstring.startswith(section.number)
+
+
+def test_names_and_numbers_are_not_taken_twice() -> None:
+    words = [word for s in SECTIONS for word in (s.name, s.number) if word]
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda s: s.name)
+def test_a_section_is_found_by_name_file_or_number(section: Section) -> None:
+    for word in (section.name, f"{section.name}.py", f" {section.name.upper()} ", section.number):
+        if word:
+            assert find(word) is section
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [("hybridise", "hybridize"), ("hybrid", "hybridize"), ("8.11", "8.1"), ("8,1", "8.1")],
+)
+def test_a_wrong_word_gets_the_nearest_right_one(word: str, nearest: str) -> None:
+    with pytest.raises(JaxperfError, match=f"^no section {word!r}; did you mean {nearest!r}"):
+        find(word)
+
+
+@pytest.mark.parametrize(
+    "word", ["", " ", ".py", "x" * 1000, "a\nb", "\x1b[31m", "../../etc/passwd", "[bold]"]
+)
+def test_any_word_gets_one_line(word: str) -> None:
+    with pytest.raises(JaxperfError) as caught:
+        find(word)
+    line = str(caught.value)
+    assert line.isprintable()
+    assert "did you mean" in line
+
+
+def test_scripts_are_found_in_a_checkout_and_in_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (folder() / "hybridize.py").is_file()
+    package = tmp_path / "site-packages" / "jaxperf"
+    installed = package / "experiments"
+    installed.mkdir(parents=True)
+    (installed / f"{SECTIONS[0].name}.py").write_text("")
+    monkeypatch.setattr(catalogue, "__file__", str(package / "catalogue.py"))
+    assert folder() == installed
+    (installed / f"{SECTIONS[0].name}.py").unlink()
+    with pytest.raises(JaxperfError, match=r"^no experiments beside .*; install jaxperf again"):
+        folder()
