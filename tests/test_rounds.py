@@ -7,7 +7,7 @@ import pytest
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import RetraceError
 from jaxperf.measure.record import Measurement
-from jaxperf.measure.rounds import interleaved, overlap_by_clock, per_round
+from jaxperf.measure.rounds import Together, above_one, interleaved, per_round, together
 
 
 class Clock:
@@ -80,10 +80,37 @@ def seconds(name, *values):
     return Measurement(name, "s", values)
 
 
-def test_overlap_is_none_for_the_sum_and_all_for_the_longer():
-    first, second = seconds("a", 3.0, 3.0, 3.0), seconds("b", 2.0, 2.0, 2.0)
-    together = seconds("both", 5.0, 4.0, 3.0)
-    assert overlap_by_clock(first, second, together).values == (0.0, 0.5, 1.0)
+def test_together_is_the_sum_at_worst_and_the_longer_at_best():
+    found = Together(
+        "t", seconds("a", 3.0, 3.0, 3.0), seconds("b", 2.0, 2.0, 2.0), seconds("both", 5.0, 4.0, 3.0)
+    )
+    assert found.total.values == (5.0,) * 3
+    assert found.best.values == (3.0,) * 3
+    assert found.overlap.values == (0.0, 0.5, 1.0)
+    assert found.ratio.values == (1.0, 1.25, 5 / 3)
+    assert set(found.possible.values) == {5 / 3}
+    assert len({m.name for m in found.rows()}) == len(found.rows()) == 7
+
+
+def test_together_times_three_parts_under_names_of_its_own():
+    given = []
+    parts = {"run": lambda: 1, "copy": given.append, "both": lambda: 2}
+    found = together("here", parts, count=2, before={"copy": lambda: "made"})
+    assert (found.first.name, found.second.name, found.both.name) == ("here: run", "here: copy", "here: both")
+    assert given == ["made"] * 3
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ((1.2, 1.3, 1.1, 1.4), True),
+        ((0.9, 0.8, 1.0, 0.7), False),
+        ((0.5, 0.9, 1.1, 1.5), None),
+        ((1.1,), True),
+    ],
+)
+def test_a_ratio_is_above_one_only_where_three_quarters_say_so(values, verdict):
+    assert above_one(Measurement("r", "times", values)) is verdict
 
 
 def test_per_round_combines_the_values_of_one_round_and_refuses_others():

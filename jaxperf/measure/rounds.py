@@ -5,8 +5,10 @@ A machine that is busy for a second then slows all parts of that round, and the 
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jaxperf.errors import JaxperfError
@@ -85,13 +87,82 @@ def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit:
     return Measurement(name, unit, tuple(float(of(*values)) for values in rounds))
 
 
-def overlap_by_clock(first: Measurement, second: Measurement, together: Measurement) -> Measurement:
-    """How much of what could be saved was saved, per round: 0 one after the other, 1 the longer one alone.
+@dataclass(frozen=True)
+class Together:
+    """Two parts, each alone and both together, in seconds of the same rounds."""
 
-    Two parts take their sum at worst and the longer of them at best. Noise can carry it below 0 and above 1.
+    tag: str
+    first: Measurement
+    second: Measurement
+    both: Measurement
+
+    @property
+    def total(self) -> Measurement:
+        """Sum of the two, which both together take at worst."""
+        return per_round(f"{self.tag}: sum", lambda a, b: a + b, self.first, self.second)
+
+    @property
+    def best(self) -> Measurement:
+        """The longer one, which both together take at best."""
+        return per_round(f"{self.tag}: best possible", max, self.first, self.second)
+
+    @property
+    def ratio(self) -> Measurement:
+        """How many times as fast together as one after the other."""
+        return per_round(f"{self.tag}: sum / together", _ratio, self.total, self.both, unit="times")
+
+    @property
+    def possible(self) -> Measurement:
+        """What `ratio` can be at best."""
+        return per_round(f"{self.tag}: sum / best possible", _ratio, self.total, self.best, unit="times")
+
+    @property
+    def overlap(self) -> Measurement:
+        """Share of what could be saved that was: 0 one after the other, 1 as good as the longer one alone.
+
+        Noise can carry it below 0 and above 1, far where one part is short beside the other.
+        """
+        name = f"{self.tag}: overlap by the clock"
+        parts = self.first, self.second, self.both
+        return per_round(name, lambda a, b, both: (a + b - both) / min(a, b), *parts, unit="of the possible")
+
+    def rows(self) -> tuple[Measurement, ...]:
+        """What a table of it shows, overlap apart."""
+        return self.first, self.second, self.total, self.both, self.best, self.ratio, self.possible
+
+
+def together(
+    tag: str, parts: Mapping[str, Part], *, count: int, before: Mapping[str, Callable[[], Any]] | None = None
+) -> Together:
+    """Time three parts in rounds: one, another, and both together (section 8.3).
+
+    Args:
+      tag: of the comparison; begins the name of every measurement.
+      parts: the three, in this order, by name.
+      count, before: as for `interleaved`.
+
+    Raises:
+      JaxperfError: as `interleaved`.
     """
+    named = {f"{tag}: {name}": part for name, part in parts.items()}
+    prepare = {f"{tag}: {name}": make for name, make in (before or {}).items()}
+    first, second, both = interleaved(named, count=count, before=prepare).values()
+    return Together(tag, first, second, both)
 
-    def saved(a: float, b: float, both: float) -> float:
-        return (a + b - both) / min(a, b)
 
-    return per_round("overlap by the clock", saved, first, second, together, unit="of the possible")
+def quartiles(m: Measurement) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile; of one value, that value."""
+    if len(m.values) < 2:
+        return m.median, m.median, m.median
+    low, middle, high = statistics.quantiles(m.values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def above_one(ratio: Measurement) -> bool | None:
+    """Whether a ratio is above 1: yes or no where three quarters of the rounds agree, else None."""
+    low, _, high = quartiles(ratio)
+    return True if low > 1 else False if high <= 1 else None
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b

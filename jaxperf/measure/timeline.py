@@ -79,6 +79,11 @@ def devices(timeline: Timeline) -> tuple[str, ...]:
     return tuple(lane for lane in timeline.lanes if lane not in others)
 
 
+def lane_of(device: jax.Device) -> str:
+    """The lane of a device, as in "cpu 0"."""
+    return f"{device.platform} {device.id}"
+
+
 def overlap(timeline: Timeline, a: str, b: str) -> float:
     """How much of the less busy of two lanes lies inside the other: 0 one after the other, 1 all of it.
 
