@@ -1,0 +1,91 @@
+"""Random graphs of operations over several devices, and the same in NumPy: are involved needs met?
+
+The second exercise of section 8.3. Every operation waits for its inputs alone, wherever they are computed,
+and nobody says in which order the rest may run. Integers wrap around alike everywhere, so that equal means
+in every bit, whatever the order of additions in a product.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxperf.measure.timing import block
+
+LEAVES = 4
+OPS = {"add": 2, "subtract": 2, "maximum": 2, "dot": 2, "transpose": 1, "flip": 1}  # NumPy's and JAX's names
+RECENT = 30  # most inputs are among the latest values, which makes chains long
+ANYWHERE = 0.2  # share of operations whose inputs are any
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation of a graph: `op` of earlier values, by their numbers, on the device of this number."""
+
+    op: str
+    inputs: tuple[int, ...]
+    device: int
+
+
+def random_graph(seed: int, *, nodes: int, devices: int) -> tuple[Node, ...]:
+    """A graph of `nodes` operations, each on one of `devices`, over `LEAVES` inputs.
+
+    Two inputs of an operation are never the same value: x - x would make a graph of zeros, right or wrong.
+    """
+    rng = random.Random(seed)
+    graph = []
+    for known in range(LEAVES, LEAVES + nodes):
+        op = rng.choice(list(OPS))
+        first = 0 if rng.random() < ANYWHERE else max(0, known - RECENT)
+        inputs = tuple(rng.sample(range(first, known), OPS[op]))
+        graph.append(Node(op, inputs, rng.randrange(devices)))
+    return tuple(graph)
+
+
+def run_graph(
+    graph: Sequence[Node], leaves: Sequence[jax.Array], devices: Sequence[jax.Device], *, wait: bool = False
+) -> list[jax.Array]:
+    """Compute every value of a graph, each on its node's device.
+
+    Args:
+      graph: operations, in an order in which inputs come before what needs them.
+      leaves: `LEAVES` arrays, int32 (n, n), on any devices.
+      devices: as many as the graph was made for.
+      wait: let every operation finish before the next is called.
+
+    Returns:
+      One array an operation, int32 (n, n).
+    """
+    values = list(leaves)
+    for node in graph:
+        device = devices[node.device]
+        value = getattr(jnp, node.op)(*(jax.device_put(values[i], device) for i in node.inputs))
+        values.append(block(value) if wait else value)
+    return values[len(leaves) :]
+
+
+def oracle(graph: Sequence[Node], leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What `run_graph` computes, in NumPy."""
+    values = list(leaves)
+    for node in graph:
+        values.append(getattr(np, node.op)(*(values[i] for i in node.inputs)))
+    return values[len(leaves) :]
+
+
+def depth(graph: Sequence[Node]) -> int:
+    """Operations on the longest chain of needs."""
+    found = [0] * LEAVES
+    for node in graph:
+        found.append(1 + max(found[i] for i in node.inputs))
+    return max(found)
+
+
+def graph_leaves(seed: int, n: int) -> list[np.ndarray]:
+    """`LEAVES` inputs, int32 (n, n), of all integers alike."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-(2**31), 2**31, (n, n), dtype=np.int32) for _ in range(LEAVES)]
