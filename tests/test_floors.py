@@ -1,0 +1,222 @@
+"""The house stands: imports go down the floors, in no circle, and importing starts nothing.
+
+The walk over the imports has tests of its own: in a small tree that breaks each rule once it must find that.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# The ground serves where JAX is not: renderers and the runners of other frameworks.
+GROUND = ("jaxperf.errors", *(f"jaxperf.measure.{name}" for name in ("record", "store", "intervals")))
+FLOORS = {
+    "ground": 0,
+    **dict.fromkeys(("jaxperf.measure", "jaxperf.data", "jaxperf.models"), 1),
+    "jaxperf.parallel": 2,
+    **dict.fromkeys(("jaxperf.train", "jaxperf.report", "jaxperf.peers"), 3),
+}
+TOP = 4  # the command line and what scripts share: whatever else lies in jaxperf
+ONLY_GROUND = ("jaxperf.report", "jaxperf.peers")
+
+
+def part_of(module: str) -> str:
+    """What a module belongs to: the ground, or its folder in jaxperf, or what lies on top."""
+    if module in ("jaxperf", *GROUND):
+        return "ground"
+    folder = ".".join(module.split(".")[:2])
+    return folder if folder in FLOORS else module.split(".")[0]
+
+
+def floor_of(module: str) -> int:
+    return FLOORS.get(part_of(module), TOP if module.startswith("jaxperf.") else TOP + 1)
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the tree by its dotted name; packages by the folder's name."""
+    paths = sorted([*(root / "jaxperf").rglob("*.py"), *(root / "experiments").rglob("*.py")])
+    names = (".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for p in paths)
+    return dict(zip(names, paths))
+
+
+def imports(tree: ast.AST, module: str, known: dict[str, Path]) -> Iterator[tuple[str, str]]:
+    """Each import of a module, wherever it stands in the file, as (module, name); name "" for all of it."""
+    package = module if known[module].name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield (inner, "") if inner in known else (source, alias.name)
+
+
+def trouble(root: Path) -> list[str]:
+    """Every broken rule of the tree under `root`, one line each."""
+    known = modules(root)
+    found = [
+        f"{name} is called utils" for name in known if name.split(".")[-1] in ("utils", "util", "helpers")
+    ]
+    edges: dict[str, set[str]] = {}
+    for module, path in known.items():
+        for target, name in imports(ast.parse(path.read_text(encoding="utf-8")), module, known):
+            found += check(module, target, name, known)
+            if target in known and target != module:
+                edges.setdefault(module, set()).add(target)
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as e:
+        found.append(f"circle: {' -> '.join(e.args[1])}")
+    return found
+
+
+def check(module: str, target: str, name: str, known: dict[str, Path]) -> list[str]:
+    """The rules that one import breaks."""
+    top, part, floor = target.split(".")[0], part_of(module), floor_of(module)
+    if top not in ("jaxperf", "experiments"):
+        siblings = {n.split(".")[-1] for n in known if n.startswith("experiments.")}
+        if floor > TOP and top in siblings:
+            return [f"{module} imports another experiment, {target}"]
+        if module in GROUND and top not in sys.stdlib_module_names:
+            return [f"{module} imports {target}, which is not in the standard library"]
+        return []
+    if top == "experiments":
+        return [f"{module} imports an experiment, {target}"]
+    below, same = floor_of(target), part_of(target) == part
+    found = []
+    if below > (0 if part in ONLY_GROUND else floor - 1) and not same:
+        found.append(f"{module} (floor {floor}) imports {target} (floor {below})")
+    private = any(word.startswith("_") and not word.endswith("__") for word in (*target.split("."), name))
+    if floor > TOP and private:
+        found.append(f"{module} imports a private name, {target}.{name}".rstrip("."))
+    return found
+
+
+def test_no_floor_is_broken() -> None:
+    assert trouble(ROOT) == []
+
+
+def test_the_walk_sees_every_module() -> None:
+    known = modules(ROOT)
+    assert {*GROUND, "jaxperf", "jaxperf.measure.timing", "jaxperf.script", "experiments.hybridize"} <= set(
+        known
+    )
+    parts = {part_of(module) for module in known} - {"ground", "jaxperf", "experiments"}
+    folders = {f"jaxperf.{p.parent.name}" for p in (ROOT / "jaxperf").glob("*/*.py")}
+    assert parts == folders & set(FLOORS)
+
+
+GOOD = {
+    "jaxperf/__init__.py": "",
+    "jaxperf/errors.py": "import json",
+    "jaxperf/measure/__init__.py": "",
+    "jaxperf/measure/record.py": "from __future__ import annotations\nimport math, os.path",
+    "jaxperf/measure/timing.py": "import jax\nfrom jaxperf.measure import record\nfrom jaxperf import errors",
+    "jaxperf/models/__init__.py": "from jaxperf.models.mlp import MLP",
+    "jaxperf/models/mlp.py": "from flax import nnx",
+    "jaxperf/parallel/__init__.py": "",
+    "jaxperf/parallel/split.py": "from jaxperf.models import MLP",
+    "jaxperf/report/__init__.py": "",
+    "jaxperf/report/text.py": "import rich\nfrom jaxperf.measure.record import Result",
+    "jaxperf/script.py": "from jaxperf.report import text\nfrom jaxperf import flags, __version__",
+    "jaxperf/flags.py": "import tyro",
+    "experiments/one.py": "from jaxperf import script\nfrom jaxperf.parallel.split import split",
+    "experiments/two.py": "import jax",
+}
+UP, MLP, TWO = "(floor", "jaxperf/models/mlp.py", "experiments/two.py"
+BAD = {
+    "upwards": (MLP, "from jaxperf.parallel.split import split", UP),
+    "upwards inside a function": (MLP, "def f():\n    import jaxperf.script", UP),
+    "upwards while type checking": ("jaxperf/errors.py", "if TYPE_CHECKING:\n    import jaxperf.measure", UP),
+    "upwards by a relative import": (MLP, "from ..parallel import split", UP),
+    "sideways": (MLP, "from jaxperf.measure.timing import measure", UP),
+    "a renderer that measures": ("jaxperf/report/text.py", "from jaxperf.measure import timing", UP),
+    "a renderer that computes": ("jaxperf/report/text.py", "import jaxperf.parallel.split", UP),
+    "a library on the ground": ("jaxperf/measure/record.py", "import numpy as np", "standard library"),
+    "a circle": ("jaxperf/flags.py", "from jaxperf.script import Story", "circle"),
+    "a circle in a package": (MLP, "from . import MLP", "circle"),
+    "another experiment": (TWO, "import one", "another experiment"),
+    "another experiment by name": (TWO, "from experiments.one import main", "an experiment"),
+    "an experiment in the house": ("jaxperf/script.py", "import experiments.one", "an experiment"),
+    "a private name": (TWO, "from jaxperf.script import _fail", "private name"),
+    "a private module": (TWO, "from jaxperf.models._mlp import MLP", "private name"),
+    "utils": ("jaxperf/models/utils.py", "", "utils"),
+}
+
+
+def build(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_a_sound_tree_has_no_trouble(tmp_path: Path) -> None:
+    assert trouble(build(tmp_path, GOOD)) == []
+
+
+@pytest.mark.parametrize(("file", "text", "rule"), BAD.values(), ids=BAD.keys())
+def test_each_broken_rule_is_found_and_named(file: str, text: str, rule: str, tmp_path: Path) -> None:
+    found = trouble(build(tmp_path, {**GOOD, file: f"{GOOD.get(file, '')}\n{text}"}))
+    [line] = [line for line in found if rule in line]
+    assert file.removesuffix(".py").replace("/", ".") in line
+    assert all(other.startswith("circle") for other in found if other != line)  # going up may close one
+
+
+def run(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+STARTS = """
+import importlib, importlib.util, sys
+sys.argv = ["imported", "--not-a-flag"]  # nobody may read flags while being imported
+from jax._src.xla_bridge import backends_are_initialized
+for name in {names}:
+    importlib.import_module(name)
+    assert not backends_are_initialized(), f"importing {{name}} starts a JAX backend"
+"""
+
+
+def test_importing_any_module_starts_no_backend() -> None:
+    names = [name for name in modules(ROOT) if not name.endswith("__main__")]
+    assert run(STARTS.format(names=names)) == ""
+
+
+def test_that_a_started_backend_would_be_seen() -> None:
+    program = STARTS.format(names=["json"]) + "import jax; jax.devices(); print(backends_are_initialized())"
+    assert run(program) == "True"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "jaxperf",
+        "jaxperf.cli",
+        "jaxperf.script",
+        "jaxperf.flags",
+        "jaxperf.catalogue",
+        "jaxperf.measure",
+        *GROUND,
+    ],
+)
+def test_what_must_answer_at_once_imports_no_jax(module: str) -> None:
+    assert run(f"import sys, {module}; print({{'jax', 'flax', 'tensorflow'}} & set(sys.modules))") == "set()"
+
+
+def test_importing_jaxperf_takes_only_the_standard_library() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import jaxperf\n"
+        "print({n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_module_names))"
+    )
+    assert run(program) == "{'jaxperf'}"
