@@ -126,11 +126,12 @@ def test_without_a_copy_asked_for_there_is_none():
 
 def test_gpu_streams_are_devices_and_transfers_are_copies():
     gpu = {
-        "Stream #13(Compute)": [("gemm", 200, 100, {}), ("MemcpyD2D", 310, 10, {})],
+        "Stream #13(Compute)": [op("gemm", 200, 100, 0), ("MemcpyD2D", 310, 10, {})],
         "Stream #14(MemcpyD2H)": [("MemcpyD2H", 250, 100, {})],
         "XLA Modules": [("jit_dot", 200, 900, {})],  # the same again, in groups
     }
-    spans, _ = read(plane("/host:CPU", python=[RUN]), plane("/device:GPU:0", **gpu))
+    launch = op("gemm launch", 150, 5, 0, _src="xla/backends/gpu/runtime/thunk.cc")
+    spans, _ = read(plane("/host:CPU", python=[RUN], pool=[launch]), plane("/device:GPU:0", **gpu))
     assert spans == {
         ("gpu 0", "gemm"): (100, 200),
         ("gpu 0", "MemcpyD2D"): (210, 220),

@@ -6,7 +6,8 @@
   whatever thread ran it, Python's for a small one. One that hands its work to other threads returns early; an
   event "end: ..." that carries the same number marks when it was done. A copy between CPU devices is no
   event at all, only a piece of work of the client's thread pool with no instruction in it.
-- GPU: a plane a device, a line a stream, with kernels, and copies called MemcpyD2H, MemcpyH2D and so on.
+- GPU (by the profiler's source): a plane a device, a line a stream "Stream #14(Compute)", with kernels, and
+  copies called MemcpyD2H, MemcpyH2D and so on.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
     if not windows:
         return [], 0.0
     thread, window = windows[0]
-    found = [*_python(thread), *_instructions(lines)]
+    on_host = [line for line in lines if not _DEVICE_PLANE.fullmatch(line.plane)]
+    found = [*_python(thread), *_instructions(on_host)]
     copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in lines for e in line.events)
     for line in lines:
         if device := _DEVICE_PLANE.fullmatch(line.plane):
@@ -115,7 +117,9 @@ def _instructions(lines: list[Line]) -> Iterator[Found]:
 
 
 def _is_instruction(event: Event) -> bool:
-    return "hlo_op" in event.stats and "device_ordinal" in event.stats
+    """One that a CPU device executes; the host's part of a GPU's comes from another source file."""
+    stats = event.stats
+    return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
 
 
 def _on_stream(line: Line, device: str) -> Iterator[Found]:
