@@ -46,8 +46,14 @@ class _Slot:
     def kind(self) -> str:
         return self.name.rpartition(".")[2]
 
+    @property
+    def gluon_shape(self) -> tuple[int, ...]:
+        return self._to_gluon(np.broadcast_to(np.float32(0), self.variable.shape)).shape
+
     def to_gluon(self) -> np.ndarray:
-        value = np.asarray(self.variable[...])
+        return self._to_gluon(np.asarray(self.variable[...]))
+
+    def _to_gluon(self, value: np.ndarray) -> np.ndarray:
         if self.kind != "weight":
             return value
         if value.ndim == 4:
@@ -66,7 +72,8 @@ def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
     """Fill `net` with Gluon's weights and running statistics.
 
     Args:
-        net: an `MLP`, `LeNet`, `ResNet` or `Residual`, or an `nnx.Sequential` of those or of plain layers.
+        net: an `MLP`, `LeNet`, `ResNet` or `Residual`, or an `nnx.Sequential` of those or of plain layers;
+            an abstract one, `nnx.eval_shape(lambda: resnet18(rngs=nnx.Rngs(0)))`, spares drawing weights.
         arrays: Gluon's arrays, in MXNet's layout and in the order of `collect_params()`; a mapping whose
             names are exactly `to_gluon`'s may come in any order. Cast to the variables' dtype.
 
@@ -81,7 +88,7 @@ def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
     pairs = _named(arrays, [slot.name for slot in slots])
     values = [_checked(slot, pair, len(slots), len(pairs)) for slot, pair in zip_longest(slots, pairs)]
     for slot, value in zip(slots, values):
-        slot.variable[...] = jnp.asarray(slot.from_gluon(value), slot.variable.dtype)
+        slot.variable.set_value(jnp.asarray(slot.from_gluon(value), slot.variable.dtype))
     return net
 
 
@@ -106,7 +113,7 @@ def _checked(slot: _Slot | None, pair: tuple[str, Any] | None, wanted: int, give
     if slot is None and pair is not None:
         raise JaxperfError(f"array {pair[0]} of shape {np.shape(pair[1])} is left over: {counts}")
     assert slot is not None
-    shape = slot.to_gluon().shape
+    shape = slot.gluon_shape
     if pair is None:
         raise JaxperfError(f"parameter {slot.name} of shape {shape} gets no array: {counts}")
     name, array = pair[0], np.asarray(pair[1])

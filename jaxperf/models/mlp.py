@@ -48,7 +48,9 @@ class MLP(nnx.Module):
         )
 
     def __call__(self, X: jax.Array) -> jax.Array:
-        """Map (n, sizes[0]) to (n, sizes[-1])."""
+        """Map (n, sizes[0]) to (n, sizes[-1]); raises JaxperfError for an input of another width."""
+        if X.shape[-1:] != (self.layers[0].in_features,):
+            raise JaxperfError(f"X has shape {X.shape}, the network reads (n, {self.layers[0].in_features})")
         *hidden, last = self.layers
         for layer in hidden:
             X = nnx.relu(layer(X))
