@@ -1,0 +1,141 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from mxnet_fixtures import SMALL_STAGES, batch, load, weights
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models import MLP, LeNet, Residual, ResNet, from_gluon, lenet, to_gluon
+
+NETS = {
+    "mlp": lambda seed: MLP((6, 5, 4), rngs=nnx.Rngs(seed)),
+    "lenet": lambda seed: LeNet(rngs=nnx.Rngs(seed)),
+    "resnet": lambda seed: ResNet(10, stages=((8, 2), (16, 2)), rngs=nnx.Rngs(seed)),
+    "residual": lambda seed: Residual(3, 4, use_1x1conv=True, rngs=nnx.Rngs(seed)),
+    "sequential": lambda seed: nnx.Sequential(
+        nnx.Conv(1, 2, (3, 3), rngs=nnx.Rngs(seed)), nnx.relu, MLP((2, 3), rngs=nnx.Rngs(seed))
+    ),
+}
+
+
+def drawn(net, seed=1):
+    return weights({name: value.shape for name, value in to_gluon(net).items()}, "sound", seed)
+
+
+@pytest.mark.parametrize("make", NETS.values(), ids=NETS)
+def test_round_trip_keeps_every_bit(make):
+    source = make(0)
+    arrays = drawn(source)
+    back = to_gluon(from_gluon(make(1), arrays))
+    assert list(back) == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back[name], array)
+
+
+@pytest.mark.parametrize("make", NETS.values(), ids=NETS)
+def test_order_survives_split_and_merge(make):
+    net = make(0)
+    assert list(to_gluon(nnx.merge(*nnx.split(net)))) == list(to_gluon(net))
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet_small"])
+def test_order_and_shapes_are_those_of_collect_params(name):
+    answers = load(name)
+    net = MLP(rngs=nnx.Rngs(0)) if name == "mlp" else ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(0))
+    ours = to_gluon(net)
+    assert [str(value.shape) for value in ours.values()] == answers["shapes"].tolist()
+    assert all(
+        theirs.endswith(mine.rpartition(".")[2]) for mine, theirs in zip(ours, answers["names"].tolist())
+    )
+
+
+def test_names_are_those_of_save_parameters():
+    assert list(to_gluon(MLP(rngs=nnx.Rngs(0))))[:3] == ["0.weight", "0.bias", "1.weight"]
+    names = list(to_gluon(NETS["resnet"](0)))
+    assert names[:6] == ["0.weight", "0.bias", "1.gamma", "1.beta", "1.running_mean", "1.running_var"]
+    assert "3.0.conv1.weight" in names and "4.0.conv3.bias" in names and names[-1] == "6.bias"
+
+
+def test_lenets_first_dense_layer_reads_gluons_channel_first_image():
+    params = weights({"W1": (20, 1, 3, 3), "b1": (20,), "W2": (50, 20, 5, 5), "b2": (50,)}, "sound", 3)
+    params |= weights({"W3": (800, 128), "b3": (128,), "W4": (128, 10), "b4": (10,)}, "sound", 4)
+    gluon = [value.T if name in ("W3", "W4") else value for name, value in params.items()]
+    net = from_gluon(LeNet(rngs=nnx.Rngs(0)), gluon)
+    X = jnp.asarray(batch(0, 0, 2)[0].transpose(0, 2, 3, 1))
+    ours, by_hand = net(X), lenet(X, [jnp.asarray(value) for value in params.values()])
+    np.testing.assert_allclose(ours, by_hand, rtol=1e-5, atol=1e-5)
+
+
+def test_a_file_of_numpy_works_as_it_is(tmp_path):
+    net = NETS["mlp"](0)
+    arrays = drawn(net)
+    gluon_names = ["dense0_weight", "dense0_bias", "dense1_weight", "dense1_bias"]
+    np.savez(tmp_path / "w.npz", **dict(zip(gluon_names, arrays.values())))
+    with np.load(tmp_path / "w.npz") as file:
+        from_gluon(net, file)
+    np.testing.assert_array_equal(to_gluon(net)["1.weight"], arrays["1.weight"])
+
+
+def test_our_own_names_may_come_in_any_order():
+    net = NETS["resnet"](0)
+    arrays = drawn(net)
+    from_gluon(net, dict(reversed(arrays.items())))
+    assert all((to_gluon(net)[name] == array).all() for name, array in arrays.items())
+
+
+def test_values_are_cast_to_the_variables_dtype():
+    net = NETS["mlp"](0)
+    from_gluon(net, [array.astype(np.float64) for array in drawn(net).values()])
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(nnx.state(net))} == {"float32"}
+
+
+def refused(net, arrays, match):
+    before = to_gluon(net)
+    with pytest.raises(JaxperfError, match=match) as caught:
+        from_gluon(net, arrays)
+    assert "\n" not in str(caught.value)
+    assert all((to_gluon(net)[name] == value).all() for name, value in before.items()), "half-written"
+
+
+def test_wrong_arrays_are_named_and_nothing_is_written():
+    net = NETS["mlp"](0)
+    arrays = drawn(net)
+    values = list(arrays.values())
+    refused(
+        net, values[:3], r"parameter 1.bias of shape \(4,\) gets no array: the network has 4 arrays, 3 were"
+    )
+    refused(net, [*values, np.ones(7)], r"array number 4 of shape \(7,\) is left over")
+    refused(
+        net,
+        [values[0], values[1], values[2].T, values[3]],
+        r"number 2 has shape \(5, 4\), parameter 1.weight needs \(4, 5\)",
+    )
+    refused(net, [values[0], values[1], values[2], values[3].astype(int)], "number 3 is int64")
+
+
+def test_an_abstract_network_is_filled():
+    arrays = drawn(NETS["lenet"](0))
+    net = from_gluon(nnx.eval_shape(lambda: NETS["lenet"](0)), arrays)
+    assert all((to_gluon(net)[name] == array).all() for name, array in arrays.items())
+    assert net(jnp.ones((1, 28, 28, 1))).shape == (1, 10)
+
+
+def test_a_name_of_another_kind_is_refused_even_where_the_shape_fits():
+    net = NETS["residual"](0)
+    arrays = drawn(net)
+    names = list(arrays)
+    swapped = [n.replace("bn1.", "batchnorm0_").replace("bn2.", "batchnorm1_") for n in names]
+    i, j = swapped.index("batchnorm0_gamma"), swapped.index("batchnorm0_beta")
+    swapped[i], swapped[j] = swapped[j], swapped[i]
+    refused(
+        net,
+        dict(zip(swapped, arrays.values())),
+        "batchnorm0_beta comes where bn1.gamma is due; keep the order",
+    )
+
+
+def test_a_layer_that_gluon_does_not_have_here_is_refused():
+    net = nnx.Sequential(nnx.LayerNorm(3, rngs=nnx.Rngs(0)))
+    with pytest.raises(JaxperfError, match="no Gluon order is known for a layer of type LayerNorm"):
+        to_gluon(net)

@@ -1,0 +1,173 @@
+import functools
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from mxnet_fixtures import DTYPES, KINDS, LENET, LENET_SHAPES, batch, digest_error, load, weights
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models import BOOK_INIT, LeNet, lenet, lenet_params, sgd
+
+# In float32 a relu that changes sides moves a gradient by more than rounding does; float64 is the proof.
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+GRADIENTS = {"float32": 1e-2, "float64": 1e-10}
+
+
+def nhwc(X, dtype="float32"):
+    return jnp.asarray(X.transpose(0, 2, 3, 1), dtype)
+
+
+def loss_of(params, X, y):
+    logits = lenet(X, params)
+    values = optax.softmax_cross_entropy_with_integer_labels(logits, y)
+    return values.sum(), (logits, values)
+
+
+@functools.cache
+def trained(kind, dtype):
+    """Eight steps on one device: MXNet's answers, each step's (gradients, logits, losses), the update."""
+    answers = load("lenet")
+    seed = int(answers["seed"])
+    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
+        start = params = [jnp.asarray(w, dtype) for w in weights(LENET_SHAPES, kind, seed).values()]
+        step = jax.jit(jax.grad(loss_of, has_aux=True))
+        history = []
+        for i in range(LENET.steps):
+            X, y = batch(seed, i, LENET.batch)
+            grads, aux = step(params, nhwc(X, dtype), y)
+            history.append((grads, *aux))
+            params = sgd(params, grads, LENET.lr, LENET.batch)
+        return answers, history, [np.asarray(new - old) for new, old in zip(params, start)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_losses_and_gradients_equal_mxnet(kind, dtype):
+    answers, history, _ = trained(kind, dtype)
+    grads, logits, losses = history[0]
+    assert logits.dtype == dtype
+    for ours, theirs in (
+        (logits, answers[f"{kind}/{dtype}/logits"]),
+        (losses, answers[f"{kind}/{dtype}/loss"]),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE[dtype] * np.abs(theirs).max())
+    errors = digest_error(answers, f"{kind}/{dtype}/grad", [np.asarray(g) for g in grads])
+    assert errors.max() < GRADIENTS[dtype]
+
+
+@pytest.mark.parametrize("contexts", LENET.contexts)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_eight_steps_equal_mxnets_over_any_number_of_contexts(kind, dtype, contexts):
+    answers, history, update = trained(kind, dtype)
+    case = f"{kind}/{dtype}/{contexts}ctx"
+    losses = np.stack([losses for _, _, losses in history])
+    np.testing.assert_allclose(losses, answers[f"{case}/loss"], rtol=GRADIENTS[dtype])
+    assert digest_error(answers, f"{case}/update", update).max() < GRADIENTS[dtype]
+
+
+@pytest.fixture
+def book():
+    """A list of parameters of a size that makes logits matter, and a batch."""
+    X, y = batch(7, 0, 8)
+    return [jnp.asarray(w) for w in weights(LENET_SHAPES, "sound", 7).values()], nhwc(X), y
+
+
+def test_module_and_function_give_equal_outputs_and_gradients(book):
+    params, X, y = book
+    net = LeNet.from_params(params)
+    np.testing.assert_allclose(net(X), lenet(X, params), rtol=1e-5, atol=1e-5)
+    graph, state = nnx.split(net)
+
+    def loss(state):
+        logits = nnx.merge(graph, state)(X)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).sum()
+
+    by_module = nnx.merge(graph, jax.grad(loss)(state)).to_params()
+    by_function, _ = jax.grad(loss_of, has_aux=True)(params, X, y)
+    for ours, theirs in zip(by_module, by_function):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+
+
+def test_params_survive_the_module_bit_for_bit(book):
+    params, _, _ = book
+    for before, after in zip(params, LeNet.from_params(params).to_params(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_halves_make_the_whole(book):
+    params, X, _ = book
+    net = LeNet.from_params(params)
+    assert net.features(X).shape == (8, 4, 4, 50)
+    np.testing.assert_array_equal(net.classify(net.features(X)), net(X))
+
+
+def test_fresh_params_are_the_books():
+    params = lenet_params(jax.random.key(0))
+    assert [p.shape for p in params] == list(LENET_SHAPES.values())
+    assert {p.dtype.name for p in params} == {"float32"}
+    assert all(not p.any() for p in params[1::2])
+    assert abs(float(params[4].std()) - 0.01) < 2e-4
+    assert abs(float(lenet_params(jax.random.key(0), scale=0.5)[4].std()) - 0.5) < 1e-2
+    assert not np.array_equal(params[0], lenet_params(jax.random.key(1))[0])
+    assert abs(np.corrcoef(params[0].ravel(), params[2].ravel()[:180])[0, 1]) < 0.5
+
+
+def test_a_module_starts_as_he_or_as_the_book():
+    he, book = LeNet(rngs=nnx.Rngs(0)), LeNet(kernel_init=BOOK_INIT, rngs=nnx.Rngs(0))
+    assert abs(float(he.dense1.kernel[...].std()) / np.sqrt(2 / 800) - 1) < 0.02
+    assert abs(float(book.dense1.kernel[...].std()) / 0.01 - 1) < 0.02
+    assert not any(layer.bias[...].any() for net in (he, book) for layer in (net.conv1, net.dense2))
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_weights_and_logits_float32(book):
+    params, X, _ = book
+    exact, rough = LeNet.from_params(params), LeNet.from_params(params, dtype=jnp.bfloat16)
+    assert rough.features(X).dtype == jnp.bfloat16
+    assert rough(X).dtype == jnp.float32
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(nnx.state(rough))} == {"float32"}
+    difference = float(jnp.abs(rough(X) - exact(X)).max())
+    assert 1e-4 < difference < 0.1 * float(jnp.abs(exact(X)).max())
+
+
+@pytest.mark.parametrize(
+    "call", [lambda X: lenet(X, lenet_params(jax.random.key(0))), LeNet(rngs=nnx.Rngs(0))]
+)
+def test_wrong_images_are_told_in_one_line(call):
+    with pytest.raises(JaxperfError, match=r"\(8, 1, 28, 28\) are NCHW.*\(n, 28, 28, 1\); pass X.transpose"):
+        call(jnp.ones((8, 1, 28, 28)))
+    with pytest.raises(JaxperfError, match=r"\(28, 28\), the network reads NHWC \(n, 28, 28, 1\)"):
+        call(jnp.ones((28, 28)))
+    with pytest.raises(JaxperfError, match=r"\(8, 32, 32, 1\), the network reads"):
+        call(jnp.ones((8, 32, 32, 1)))
+    with pytest.raises(JaxperfError, match="uint8, the network reads floats") as caught:
+        call(np.ones((8, 28, 28, 1), np.uint8))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("call", [lambda p: lenet(jnp.ones((1, 28, 28, 1)), p), LeNet.from_params])
+def test_wrong_params_are_named(call):
+    params = lenet_params(jax.random.key(0))
+    with pytest.raises(JaxperfError, match="7 parameters, LeNet has 8"):
+        call(params[:7])
+    with pytest.raises(JaxperfError, match=r"W3 has shape \(128, 800\), LeNet's is \(800, 128\)"):
+        call([*params[:4], params[4].T, *params[5:]])
+
+
+def test_a_dtype_without_gradients_is_refused():
+    with pytest.raises(JaxperfError, match="dtype uint8 cannot be trained"):
+        LeNet(dtype=jnp.uint8, rngs=nnx.Rngs(0))
+
+
+def test_the_function_is_traced_once_for_one_shape(book):
+    params, X, _ = book
+    counted = mock.Mock(side_effect=lenet)
+    compiled = jax.jit(lambda X, params: counted(X, params))
+    for _ in range(3):
+        compiled(X, params)
+        params = [p + 1 for p in params]
+    assert counted.call_count == 1

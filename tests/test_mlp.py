@@ -1,0 +1,90 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from mxnet_fixtures import DTYPES, KINDS, MLP_SIZES, digest_error, load, mlp_batch, shapes, weights
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models import BOOK_INIT, MLP, from_gluon, to_gluon
+
+LOSSES = {
+    "softmax": lambda logits, target, y: optax.softmax_cross_entropy_with_integer_labels(logits, y),
+    "l2": lambda logits, target, y: optax.l2_loss(logits, target).mean(1),
+}
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+# MXNet's float32 softmax is good to 3e-6; the last bias sums it over labels that nearly cancel.
+GRADIENTS = {"float32": 1e-2, "float64": 1e-10}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_outputs_losses_and_gradients_equal_mxnet(name, kind, dtype):
+    answers, case, tolerance = load("mlp"), f"{kind}/{dtype}", TOLERANCE[dtype]
+    X, target, y = mlp_batch(int(answers["seed"]))
+    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
+        net = nnx.eval_shape(lambda: MLP(MLP_SIZES, rngs=nnx.Rngs(0)))
+        from_gluon(net, weights(shapes(answers), kind, int(answers["seed"])))
+        graph, params = nnx.split(net, nnx.Param)
+        params = jax.tree.map(lambda a: a.astype(dtype), params)
+
+        def loss(params):
+            logits = nnx.merge(graph, params)(X.astype(dtype))
+            values = LOSSES[name](logits, target.astype(dtype), y)
+            return values.sum(), (logits, values)
+
+        grads, (logits, values) = jax.grad(loss, has_aux=True)(params)
+        errors = digest_error(
+            answers, f"{case}/{name}_grad", list(to_gluon(nnx.merge(graph, grads)).values())
+        )
+    assert logits.dtype == dtype
+    for ours, theirs in ((logits, answers[f"{case}/logits"]), (values, answers[f"{case}/{name}"])):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())
+    assert errors.max() < GRADIENTS[dtype]
+    assert np.median(errors) < tolerance
+
+
+def test_sizes_make_the_layers():
+    shapes = {
+        name: value.shape for name, value in to_gluon(MLP((512, 2048, 512, 1), rngs=nnx.Rngs(0))).items()
+    }
+    assert shapes["0.weight"] == (2048, 512)
+    assert shapes["2.weight"] == (1, 512)
+    default = MLP(rngs=nnx.Rngs(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(default, nnx.Param))) == 164_482
+    assert default(jnp.ones((1, 512))).shape == (1, 2)
+
+
+def test_relu_stands_between_layers_and_not_after_the_last():
+    net = MLP((1, 1, 1), rngs=nnx.Rngs(0))
+    from_gluon(net, [np.array([[1.0]]), np.zeros(1), np.array([[-1.0]]), np.zeros(1)])
+    np.testing.assert_array_equal(net(jnp.array([[-2.0], [3.0]])), [[0.0], [-3.0]])
+
+
+def test_the_initialiser_reaches_the_weights():
+    kernel = MLP((512, 256, 2), kernel_init=BOOK_INIT, rngs=nnx.Rngs(0)).layers[0].kernel[...]
+    assert abs(float(kernel.std()) - 0.01) < 2e-4
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights():
+    net = MLP((4, 3, 2), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    assert net(jnp.ones((1, 4))).dtype == jnp.bfloat16
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(nnx.state(net))} == {"float32"}
+
+
+@pytest.mark.parametrize("sizes", [(512,), (), (512, 0, 2), (4, -1)])
+def test_sizes_that_make_no_network_are_refused(sizes):
+    with pytest.raises(JaxperfError, match="make no network"):
+        MLP(sizes, rngs=nnx.Rngs(0))
+
+
+def test_an_input_of_another_width_is_refused():
+    with pytest.raises(JaxperfError, match=r"X has shape \(1, 28\), the network reads \(n, 512\)"):
+        MLP(rngs=nnx.Rngs(0))(jnp.ones((1, 28)))
+
+
+def test_a_dtype_without_gradients_is_refused():
+    with pytest.raises(JaxperfError, match="dtype int32 cannot be trained; use float32"):
+        MLP(dtype=jnp.int32, rngs=nnx.Rngs(0))
