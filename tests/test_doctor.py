@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from jaxperf import cli, doctor
-from jaxperf.doctor import gpu, machine, packages, probe, settings
+from jaxperf.doctor import finding, gpu, machine, packages, probe, settings
 from jaxperf.doctor.data import data_findings
 from jaxperf.doctor.finding import Finding, checkout, show
 from jaxperf.doctor.gpu import gpu_findings
@@ -79,15 +79,25 @@ def test_a_mending_command_stands_alone_on_its_line() -> None:
 
 def test_packages_that_are_missing_or_out_of_bounds_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [Requirement("jax>=99"), Requirement("no-such-package>=1"), Requirement("numpy")]
-    monkeypatch.setattr(packages, "requirements", lambda: wanted)
+    monkeypatch.setattr(packages, "stated_requirements", lambda: wanted)
     broken = [f for f in packages.package_findings() if f.state == "broken"]
     assert ["jax is" in broken[0].text, "no-such-package is not installed" in broken[1].text] == [True, True]
     assert len(broken) == 2 and all(f.mend.startswith(sys.executable) for f in broken)
 
 
 def test_the_bounds_are_this_packages_own() -> None:
-    assert {"jax", "flax", "tyro"} <= {r.name for r in packages.requirements()}
-    assert not {"pytest", "tensorflow-cpu"} & {r.name for r in packages.requirements()}
+    plain, extra = ({r.name for r in finding.stated_requirements(e)} for e in ("", "tfds"))
+    assert {"jax", "flax", "tyro"} <= plain and "tensorflow-cpu" in extra
+    assert not {"pytest", "tensorflow-cpu"} & plain and not {"pytest", "flax"} & extra
+
+
+def test_an_installed_package_names_its_requirements_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not its own name: it may have come from a file, and an index may have another package of that name."""
+    stated = ["jax>=0.10", 'jax[cuda12]>=0.10; extra == "cuda12"', 'pytest>=8; extra == "dev"']
+    monkeypatch.setattr(finding, "checkout", lambda: None)
+    monkeypatch.setattr(finding.importlib.metadata, "requires", lambda name: stated)
+    assert finding.install_self() == f"{sys.executable} -m pip install 'jax>=0.10'"
+    assert finding.install_self("cuda12") == f"{sys.executable} -m pip install 'jax[cuda12]>=0.10'"
 
 
 # --- JAX in its own process
@@ -201,8 +211,6 @@ def test_a_gpu_with_a_jax_for_the_cpu_gets_the_requirements(monkeypatch: pytest.
     root = checkout()
     assert last.state == "mend" and "CPU only" in last.text
     assert last.mend == f"{sys.executable} -m pip install -r {root}/requirements.txt"
-    monkeypatch.setattr(gpu, "checkout", lambda: None)
-    assert gpu.mend_cuda().endswith("[cuda12]'") or gpu.mend_cuda().endswith("[cuda12]")
 
 
 def test_a_plugin_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
-from jaxperf.doctor.finding import Finding, install_self
+from jaxperf.doctor.finding import Finding, checkout, install_self
 from jaxperf.errors import JaxperfError
 
 DEBIAN_PACKAGE = "apt-get install dataset-fashion-mnist"
@@ -25,7 +26,9 @@ def data_findings() -> list[Finding]:
     try:
         mini = data.fashion_mnist(source="mini")
     except JaxperfError as e:
-        return [*full, Finding("data", "broken", str(e), install_self())]
+        root = checkout()
+        again = shlex.join(["git", "-C", str(root), "checkout", "--", "jaxperf/data/mini"]) if root else ""
+        return [*full, Finding("data", "broken", str(e), again)]
     counts = f"{len(mini.train_images):,} + {len(mini.test_images):,} images"
     return [*full, Finding("data", "ok", f"mini: {counts} in the package")]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from packaging.requirements import Requirement
 
 State = Literal["ok", "note", "mend", "broken"]
 
@@ -50,8 +54,25 @@ def pip_install(*words: str) -> str:
     return shlex.join([sys.executable, "-m", "pip", "install", *words])
 
 
-def install_self(extra: str = "") -> str:
-    """The command that installs this package (again), with an extra if one is named."""
+def stated_requirements(extra: str = "") -> list[Requirement]:
+    """What this package needs to run, or what `extra` adds: as the checkout's file or pip's metadata say."""
     root = checkout()
-    bracket = f"[{extra}]" if extra else ""
-    return pip_install("-e", f"{root}{bracket}") if root else pip_install(f"jaxperf{bracket}")
+    if root:
+        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+        lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
+        return [Requirement(line) for line in lines]
+    every = [Requirement(line) for line in importlib.metadata.requires("jaxperf") or []]
+    # An extra's requirements carry a marker that holds under that extra only.
+    plain = [r for r in every if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return [r for r in every if r not in plain and r.marker and r.marker.evaluate({"extra": extra})] or plain
+
+
+def install_self(extra: str = "") -> str:
+    """The command that installs what this package needs (again), or what an extra adds.
+
+    An installed package names its requirements one by one: nobody knows where its own file came from.
+    """
+    root = checkout()
+    if root:
+        return pip_install("-e", f"{root}[{extra}]" if extra else str(root))
+    return pip_install(*(str(r).split(";")[0].strip() for r in stated_requirements(extra)))

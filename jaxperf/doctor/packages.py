@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sys
-import tomllib
 
 from packaging.requirements import Requirement
 
-from jaxperf.doctor.finding import Finding, checkout, install_self
+from jaxperf.doctor.finding import Finding, install_self, stated_requirements
 from jaxperf.measure.environment import versions
 
 SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", "jax-cuda12-plugin", "jax-cuda13-plugin")
@@ -19,22 +18,11 @@ def package_findings() -> list[Finding]:
     """Versions, then one finding for each package that is missing or out of bounds."""
     found = [Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")]
     shown = ", ".join(f"{name} {version}" for name, version in versions(SHOWN).items())
-    problems = [text for r in requirements() if (text := problem(r))]
+    problems = [text for r in stated_requirements() if (text := problem(r))]
     if not problems:
         return [*found, Finding("packages", "ok", shown)]
     found.append(Finding("packages", "note", shown or "none of jax, flax, optax, numpy"))
     return found + [Finding("packages", "broken", text, install_self()) for text in problems]
-
-
-def requirements() -> list[Requirement]:
-    """What this package needs to run, extras left out: by its installed metadata, else by the checkout's."""
-    root = checkout()
-    if root:
-        lines = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
-    else:
-        lines = importlib.metadata.requires("jaxperf") or []
-    every = [Requirement(line) for line in lines]
-    return [r for r in every if r.marker is None or r.marker.evaluate({"extra": ""})]
 
 
 def problem(requirement: Requirement) -> str:
