@@ -35,6 +35,20 @@ SECTIONS = (
         "Does LeNet learn as the book's does, and what do more devices change?",
         150,
     ),
+    Section(
+        "use_gpu",
+        "",
+        "Using a GPU",
+        "Which devices are there, where do arrays and parameters lie, and what happens between devices?",
+        10,
+    ),
+    Section(
+        "model_parallelism",
+        "",
+        "Splitting the model",
+        "What do layers on different devices, and a layer over several, compute, send and hold?",
+        60,
+    ),
 )
 
 

@@ -16,12 +16,13 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NoReturn, TypeVar
 
 import tyro
+from rich.progress import track
 
 from jaxperf import catalogue, flags
 from jaxperf.errors import JaxperfError
@@ -39,6 +40,7 @@ from jaxperf.measure.store import check_writable, save_result
 from jaxperf.report import gantt, text
 
 C = TypeVar("C")
+T = TypeVar("T")
 USER_MISTAKE = 2
 
 
@@ -163,6 +165,12 @@ class Story:
     def say(self, line: str) -> None:
         """Print text as it is."""
         self._console.print(text.literal(line), soft_wrap=True)
+
+    def progress(self, items: Iterable[T], total: int) -> Iterable[T]:
+        """Go through `items`, `total` of them, with a bar that leaves nothing behind (none when piped)."""
+        if not self._console.is_terminal:
+            return items
+        return track(items, total=total, console=self._console, transient=True, description="")
 
     def note(self, remark: str) -> None:
         """Print a remark and keep it in the result."""
