@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxperf.measure.environment import current_environment
     from jaxperf.measure.guards import RetraceError
-    from jaxperf.measure.record import Claim, Environment, Measurement, Reference, Result, Series
+    from jaxperf.measure.record import (
+        Claim,
+        Environment,
+        Measurement,
+        Reference,
+        Result,
+        Series,
+        Span,
+        Timeline,
+    )
+    from jaxperf.measure.rounds import interleaved, per_round, together
     from jaxperf.measure.staging import Program, Stages, TraceCounter, count_ops, count_traces, stages
     from jaxperf.measure.store import load_result, save_result
     from jaxperf.measure.timing import Benchmark, Timer, block, measure
@@ -18,7 +28,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "environment": ("current_environment",),
     "guards": ("RetraceError",),
-    "record": ("Claim", "Environment", "Measurement", "Reference", "Result", "Series"),
+    "record": ("Claim", "Environment", "Measurement", "Reference", "Result", "Series", "Span", "Timeline"),
+    "rounds": ("interleaved", "per_round", "together"),
     "staging": ("Program", "Stages", "TraceCounter", "count_ops", "count_traces", "stages"),
     "store": ("load_result", "save_result"),
     "timing": ("Benchmark", "Timer", "block", "measure"),
@@ -34,17 +45,22 @@ __all__ = [
     "Result",
     "RetraceError",
     "Series",
+    "Span",
     "Stages",
+    "Timeline",
     "Timer",
     "TraceCounter",
     "block",
     "count_ops",
     "count_traces",
     "current_environment",
+    "interleaved",
     "load_result",
     "measure",
+    "per_round",
     "save_result",
     "stages",
+    "together",
 ]
 
 
