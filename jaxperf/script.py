@@ -42,6 +42,8 @@ from jaxperf.report import gantt, text
 C = TypeVar("C")
 T = TypeVar("T")
 USER_MISTAKE = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,23 @@ def run(main: Callable[[C, Story], None], found: Flags[C] | None) -> None:
         result = story.result()
         if found.json:
             save_result(result, found.json)
+        print(f"result: {found.json}" if found.json else "result: not kept; give --json PATH to keep it")
+        sys.stdout.flush()
     except JaxperfError as e:
         fail(e)
-    print(f"result: {found.json}" if found.json else "result: not kept; give --json PATH to keep it")
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:  # the reader has gone, e.g. `| head`; nothing more can be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(PIPE_CLOSED) from None
+
+
+def _with_what_is_there(found: Flags[Any], environment: Environment) -> Flags[Any]:
+    """A script's own number of devices is a wish, and one GPU must do; what `--devices` says is none."""
+    there = len(environment.devices)
+    if any(word.split("=")[0] == "--devices" for word in sys.argv) or found.devices <= there:
+        return found
+    return dataclasses.replace(found, devices=there)
 
 
 def _environment() -> Environment:
@@ -138,8 +154,8 @@ class Story:
     """Tells a section in the book's order on standard output and collects what it told into a `Result`."""
 
     def __init__(self, section: catalogue.Section, found: Flags[Any]) -> None:
-        self.section, self.flags = section, found
         self.environment: Environment = _environment()
+        self.section, self.flags = section, _with_what_is_there(found, self.environment)
         self.measurements: list[Measurement] = []
         self.series: list[Series] = []
         self.timelines: list[Timeline] = []

@@ -15,6 +15,7 @@ import pytest
 from jaxperf import script
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import environment
+from jaxperf.measure.record import Environment
 from jaxperf.measure.store import load_result
 
 # A script finds its section by its file's name, so this one poses as section 8.1's.
@@ -226,3 +227,15 @@ def test_a_platform_that_is_not_there_is_one_line(
     assert caught.value.code == 2
     line = capsys.readouterr().err
     assert line == "error: JAX finds no device for cuda; use --platform cpu, or see `jaxperf doctor`\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "used"),
+    [([], 2, 1), ([], 1, 1), (["--devices", "2"], 2, 2), (["--devices=2"], 2, 2)],
+)
+def test_a_scripts_own_number_of_devices_gives_way_to_what_is_there(monkeypatch, words, asked, used):
+    monkeypatch.setattr(script.sys, "argv", ["multiple_gpus.py", *words])
+    found = script._with_what_is_there(
+        script.Flags(config=None, devices=asked), Environment(devices=("gpu:0 H100",))
+    )
+    assert found.devices == used

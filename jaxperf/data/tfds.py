@@ -29,7 +29,7 @@ TFDS_VARIABLE = "TFDS_DATA_DIR"  # TensorFlow Datasets' own
 WORKER = Path(__file__).with_name("tfds_worker.py")
 READ_LIMIT_S = 300.0  # takes about 10 s, most of it importing TensorFlow
 PREPARE_LIMIT_S = 900.0  # takes about 20 s
-_MEND = "python -m pip install 'jaxperf[tfds]'"
+_MEND = "python -m pip install tensorflow-datasets tensorflow-cpu importlib_resources pillow"
 
 
 def read_tfds(*, folder: str | os.PathLike[str] | None = None, url: str | None = None) -> tuple[Splits, str]:
