@@ -113,6 +113,14 @@ def test_a_mistake_is_one_line_in_every_terminal(encoding: dict[str, str], color
     subprocess.run([sys.executable, "-c", program], env=env, check=True, cwd=root)
 
 
+@pytest.mark.parametrize("columns", ["20", "80"])
+def test_a_long_word_is_not_broken(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    word = "--" + "x" * 150
+    with pytest.raises(JaxperfError, match=word):
+        parse(word)
+
+
 @pytest.mark.parametrize("word", ["a\nb", "\x1b[31mred", "x" * 500, "[bold]", "--s\u202eize"])
 def test_hostile_words_are_one_line_too(word: str) -> None:
     for given in ([word], ["--size", word], [f"--{word}"]):

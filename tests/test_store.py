@@ -127,6 +127,7 @@ DAMAGED = {
     "deeply nested": "[" * 100_000 + "]" * 100_000,
     "a deeply nested config": to_json(FULL).replace('"on"', '"deep": ' + "[" * 900 + "]" * 900 + ', "on"'),
     "NaN": edited("wall_s", value=float("nan")),
+    "NaN in the config": edited("config", "rate", value=float("nan")),
     "Infinity": edited("references", 0, "value", value=float("inf")),
     "a number beyond floats": edited("facts", "x", value=10**400),
     "1e999": to_json(FULL).replace("0.4943", "1e999"),
