@@ -31,6 +31,8 @@ class Measurement:
       loops: calls that each value is the mean of (1: every value is one call).
       items: work items per call (images, operations), for `items_per_s`; 0 where none were named.
       note: one remark that travels with the data, e.g. "devices are fake".
+      group: the part of the story it belongs to; a table shows one group's rows together.
+      base: name of the measurement of the same result that it is shown as a multiple of ("": none).
     """
 
     name: str
@@ -40,6 +42,8 @@ class Measurement:
     loops: int = 1
     items: float = 0
     note: str = ""
+    group: str = ""
+    base: str = ""
 
     def __post_init__(self) -> None:
         if not self.values:
