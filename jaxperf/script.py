@@ -175,6 +175,7 @@ class Story:
 
     def heading(self, title: str) -> None:
         """Begin a part, with a line of its own."""
+        self._part = title
         self._console.print()
         self._console.rule(text.literal(title, style="bold"), align="left")
 
@@ -201,7 +202,8 @@ class Story:
         title: str = "",
     ) -> None:
         """Keep measurements and show them as a table, the book's figures at the side (or below)."""
-        self.measurements += measurements
+        group = ": ".join(filter(None, [self._part, title]))
+        self.measurements += (dataclasses.replace(m, group=group, base=base or "") for m in measurements)
         self.references += references
         self._console.print(text.table(measurements, references=references, base=base, title=title))
         shown = {m.name for m in measurements}

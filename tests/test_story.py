@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def test_everything_told_is_in_the_result_and_survives_the_file(story: Story, tm
     story.heading("8.1.1 First")
     story.note("a remark")
     story.measured(eager, references=[book])
-    story.measured(Measurement("jit", "s", (0.5,)))
+    story.measured(Measurement("jit", "s", (0.5,)), base="jit", title="seconds a call")
     story.curve(Series("loss", (1.0,), (0.5,), "epoch", ""))
     story.timeline(Timeline("step", (span,), 1.0))
     story.fact("n", 3)
@@ -67,7 +68,9 @@ def test_everything_told_is_in_the_result_and_survives_the_file(story: Story, tm
     story.data_source("full")
     save_result(story.result(), tmp_path / "r.json")
     found = load_result(tmp_path / "r.json")
-    assert found.measurement("eager") == eager
+    assert found.measurement("eager") == dataclasses.replace(eager, group="8.1.1 First")
+    jit = found.measurement("jit")
+    assert (jit.group, jit.base) == ("8.1.1 First: seconds a call", "jit")
     assert [m.name for m in found.measurements] == ["eager", "jit"]
     assert found.references == (book,)
     assert found.series[0].y == (0.5,)
