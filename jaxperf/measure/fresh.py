@@ -1,0 +1,73 @@
+"""Call a function in a fresh process: for settings that JAX reads as it starts, and for untouched memory."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+
+_CHILD = """
+import importlib.util, json, sys
+path, stem, name, arguments = sys.argv[1:]
+spec = importlib.util.spec_from_file_location(stem, path)
+module = sys.modules[stem] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+answer = getattr(module, name)(*json.loads(arguments))
+sys.stdout.write("\\n" + json.dumps(answer, allow_nan=False) + "\\n")
+"""
+_TAIL = 4000  # characters of a failed child's last words
+
+
+def in_fresh_process(
+    fn: Callable[..., Any], *args: Any, environment: Mapping[str, str] | None = None, timeout_s: float = 600
+) -> Any:
+    """Return `fn(*args)`, computed in a new process that imports the file `fn` stands in and calls it there.
+
+    The file's guards for `__main__` stay shut in the new process, as in one started by `multiprocessing`'s
+    "spawn"; unlike there, arguments and result travel as JSON (tuples arrive as lists) and the environment
+    can be chosen, so that JAX starts with other settings. What the process prints is not shown. It has one
+    CPU device unless told otherwise, and takes a GPU's memory as it needs it, since we may hold most of it.
+
+    Args:
+      fn: a function at the top level of a Python file.
+      *args: its arguments, of JSON's types.
+      environment: variables to set, over those of this process.
+      timeout_s: seconds after which the process is killed.
+
+    Raises:
+      JaxperfError: `fn` stands in no file, or inside of another function or class.
+      RuntimeError: the call failed (the message ends as its traceback does) or took too long.
+    """
+    path = _file_of(fn)
+    words = [str(path), path.stem, fn.__name__, json.dumps(args)]
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "JAX_NUM_CPU_DEVICES": "1",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        **(environment or {}),
+    }
+    command = [sys.executable, "-c", _CHILD, *words]
+    try:
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{fn.__name__} in a fresh process took more than {timeout_s:g} s") from None
+    if done.returncode:
+        raise RuntimeError(f"{fn.__name__} failed in a fresh process:\n{done.stderr[-_TAIL:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _file_of(fn: Callable[..., Any]) -> Path:
+    """The file at whose top level `fn` stands."""
+    name = fn.__qualname__
+    path = Path(inspect.getsourcefile(fn) or "") if inspect.isfunction(fn) else None
+    if path is None or not path.is_file() or not name.isidentifier():  # "outer.<locals>.inner", "<lambda>"
+        raise JaxperfError(f"{name} can't be called in another process; define it at the top level of a file")
+    return path.resolve()

@@ -1,0 +1,114 @@
+"""What a run holds in memory while it runs: resident memory sampled by a thread, live arrays, device memory.
+
+The difference between two looks, before and after, misses everything that came and went (section 8.2.4's
+`get_mem` does just that).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import psutil
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.record import Series
+
+
+@dataclass
+class MemorySampler:
+    """Context manager that looks at this process's resident memory every `interval_s` until it is left.
+
+    A thread does the looking, so it sees what happens while the program waits for a result::
+
+        with MemorySampler() as memory:
+            train()
+        print(memory.increase_bytes)
+
+    Resident memory is what the process holds, not what its arrays need: the C library keeps freed blocks for
+    itself. Start the process with MALLOC_MMAP_THRESHOLD_=65536 (glibc) and all but small blocks go back.
+
+    Attributes:
+      interval_s: seconds between two looks; what comes and goes within them is missed.
+      seconds: when each look was taken, seconds since the first.
+      resident_bytes: what each look saw; the first is from before the body, the last from after it.
+    """
+
+    interval_s: float = 0.005
+    seconds: list[float] = field(default_factory=list)
+    resident_bytes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.interval_s > 0:
+            raise JaxperfError(f"a sampling interval of {self.interval_s} s is impossible; give 0.005")
+
+    @property
+    def base_bytes(self) -> int:
+        """Resident memory before the body ran."""
+        return self.resident_bytes[0]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that any look saw."""
+        return max(self.resident_bytes)
+
+    @property
+    def increase_bytes(self) -> int:
+        """The peak over what was there before the body ran."""
+        return self.peak_bytes - self.base_bytes
+
+    def series(self, name: str, *, points: int = 400) -> Series:
+        """Resident memory over the time since the start, less what was there before; of each of `points`
+        stretches the look that saw most, so that thinning out hides no peak."""
+        step = max(1, -(-len(self.seconds) // points))
+        looks = list(zip(self.seconds, self.resident_bytes))
+        kept = [max(looks[i : i + step], key=lambda look: look[1]) for i in range(0, len(looks), step)]
+        y = tuple(float(bytes_ - self.base_bytes) for _, bytes_ in kept)
+        return Series(name, tuple(s for s, _ in kept), y, "s", "bytes")
+
+    def __enter__(self) -> MemorySampler:
+        self.seconds.clear()
+        self.resident_bytes.clear()
+        self._process, self._stop, self._began = psutil.Process(), threading.Event(), time.perf_counter()
+        self._look()
+        self._thread = threading.Thread(target=self._watch, name="jaxperf-memory", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self.interval_s):
+            self._look()
+
+    def _look(self) -> None:
+        self.resident_bytes.append(self._process.memory_info().rss)
+        self.seconds.append(time.perf_counter() - self._began)
+
+
+def live_bytes() -> int:
+    """Bytes of all arrays that some Python variable still holds, once each.
+
+    More than is in use where an array is still to be computed (a CPU gives it memory only then), less where a
+    queued program holds an argument that Python has dropped.
+    """
+    return sum(array.nbytes for array in jax.live_arrays())
+
+
+def device_memory(device: Any = None) -> dict[str, int]:
+    """A device's own account of its memory, in bytes and counts: "bytes_in_use", "peak_bytes_in_use", ...
+
+    Args:
+      device: a `jax.Device`; the first one if None.
+
+    Returns:
+      Empty where the backend keeps no account, as on a CPU.
+    """
+    stats = (device or jax.devices()[0]).memory_stats()
+    return {key: int(value) for key, value in (stats or {}).items()}

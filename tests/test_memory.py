@@ -1,0 +1,106 @@
+"""Memory while a program runs: an allocation of known size is seen although it is gone in the end."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.memory import MemorySampler, device_memory, live_bytes
+
+MB = 1_000_000
+KNOWN = 200 * MB  # far over what a test process allocates by itself
+
+
+def look_again(memory: MemorySampler) -> None:
+    """Return once the sampler has looked twice more, so that at least one look began after this call."""
+    looks, far = len(memory.seconds), threading.Event()
+    for _ in range(60_000):
+        if len(memory.seconds) >= looks + 2:
+            return
+        far.wait(0.001)
+    raise AssertionError("the sampler stopped looking")
+
+
+def allocate_and_free(memory: MemorySampler) -> None:
+    block = np.ones(KNOWN, np.uint8)
+    look_again(memory)
+    del block
+    look_again(memory)
+
+
+def test_an_allocation_of_known_size_is_seen_and_its_end_too() -> None:
+    with MemorySampler(interval_s=0.001) as memory:
+        allocate_and_free(memory)
+    assert 0.9 * KNOWN < memory.increase_bytes < 1.25 * KNOWN
+    assert memory.peak_bytes == memory.base_bytes + memory.increase_bytes
+    before_and_after = memory.resident_bytes[-1] - memory.base_bytes
+    assert abs(before_and_after) < 0.25 * KNOWN, "the difference of two looks would have missed it, too"
+
+
+def test_nothing_allocated_is_nothing_seen() -> None:
+    with MemorySampler(interval_s=0.001) as memory:
+        look_again(memory)
+    assert memory.increase_bytes < 0.25 * KNOWN
+
+
+def test_thinning_a_series_out_keeps_its_peak() -> None:
+    with MemorySampler(interval_s=0.001) as memory:
+        look_again(memory)
+        allocate_and_free(memory)
+    series = memory.series("memory/known", points=3)
+    assert len(series.x) <= 3
+    assert max(y or 0 for y in series.y) == memory.increase_bytes
+    assert list(series.x) == sorted(series.x)
+    assert (series.name, series.x_unit, series.y_unit) == ("memory/known", "s", "bytes")
+    whole = memory.series("memory/whole", points=10**6)
+    assert whole.y == tuple(float(b - memory.base_bytes) for b in memory.resident_bytes)
+    assert whole.y[0] == 0
+
+
+def test_a_sampler_may_be_used_again_and_starts_afresh() -> None:
+    memory = MemorySampler(interval_s=0.001)
+    with memory:
+        allocate_and_free(memory)
+    with memory:
+        look_again(memory)
+    assert memory.increase_bytes < 0.25 * KNOWN
+
+
+def test_its_thread_ends_with_the_body_however_that_ends() -> None:
+    with pytest.raises(ValueError, match="from the body"), MemorySampler() as memory:
+        assert any(t.name == "jaxperf-memory" for t in threading.enumerate())
+        raise ValueError("from the body")
+    assert all(t.name != "jaxperf-memory" for t in threading.enumerate())
+    assert len(memory.resident_bytes) >= 2
+
+
+@pytest.mark.parametrize("interval_s", [0, -1.0, float("nan")])
+def test_an_impossible_interval_is_refused(interval_s: float) -> None:
+    with pytest.raises(JaxperfError, match="sampling interval"):
+        MemorySampler(interval_s=interval_s)
+
+
+def test_live_bytes_counts_what_a_variable_holds() -> None:
+    before = live_bytes()
+    x = jnp.ones((250, 1000))
+    y = x
+    assert live_bytes() - before == 1 * MB
+    del x
+    assert live_bytes() - before == 1 * MB
+    del y
+    assert live_bytes() == before
+
+
+def test_a_devices_own_account_is_plain_numbers_or_empty() -> None:
+    found = device_memory()
+    assert device_memory(jax.devices()[0]).keys() == found.keys()
+    assert all(isinstance(value, int) for value in found.values())
+    if jax.default_backend() == "cpu":
+        assert found == {}
+    else:
+        assert found["bytes_in_use"] <= found["peak_bytes_in_use"]
