@@ -26,14 +26,21 @@ SECTIONS = (
         "8.1",
         "Imperative and symbolic programming",
         "What does compiling a network buy, what does it cost, and what does it forbid?",
+        40,
+    ),
+    Section(
+        "async_computation",
+        "8.2",
+        "Asynchronous computation",
+        "When does a call return, when is its value there, and what does not waiting buy and cost?",
         60,
     ),
     Section(
-        "multiple_gpus",
-        "8.4",
-        "Many devices by hand",
-        "Does LeNet learn as the book's does, and what do more devices change?",
-        150,
+        "auto_parallelism",
+        "8.3",
+        "Automatic parallelism",
+        "What runs at the same time without being told to, and what does that gain?",
+        60,
     ),
     Section(
         "use_gpu",
@@ -43,11 +50,18 @@ SECTIONS = (
         10,
     ),
     Section(
+        "multiple_gpus",
+        "8.4",
+        "Many devices by hand",
+        "Does LeNet learn as the book's does, and what do more devices change?",
+        100,
+    ),
+    Section(
         "model_parallelism",
         "",
         "Splitting the model",
         "What do layers on different devices, and a layer over several, compute, send and hold?",
-        60,
+        45,
     ),
 )
 
