@@ -1,0 +1,71 @@
+"""The READMEs: both languages show the same commands, those commands exist, and the example runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxperf import catalogue
+
+ROOT = Path(__file__).parents[1]
+READMES = ("README.md", "README.zh-CN.md")
+
+
+def blocks(name, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
+
+
+def commands(name):
+    lines = [line.split("#")[0].strip() for block in blocks(name, "sh") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def code(name):
+    return [[line.split("#")[0].rstrip() for line in block.splitlines()] for block in blocks(name, "python")]
+
+
+def test_both_languages_show_the_same_commands_and_code():
+    first, second = map(commands, READMES)
+    assert first == second
+    assert code("README.md") == code("README.zh-CN.md") != []
+
+
+def test_every_make_command_is_a_target():
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
+    named = [shlex.split(c)[1] for c in commands("README.md") if c.startswith("make ")]
+    assert {"run", "test"} <= set(named) <= set(targets)
+
+
+def test_every_jaxperf_command_is_understood():
+    for command in commands("README.md"):
+        words = shlex.split(command)
+        if not words[0].endswith("jaxperf"):
+            continue
+        asked = subprocess.run(
+            [sys.executable, "-m", "jaxperf", words[1], "--help"], capture_output=True, text=True, cwd=ROOT
+        )
+        assert asked.returncode == 0, (command, asked.stderr)
+        for flag in (w for w in words[2:] if w.startswith("--")):
+            assert flag in asked.stdout, command
+        if words[1] == "run":
+            for name in (w for w in words[2:] if not w.startswith("-") and w not in ("all", "mxnet,torch")):
+                catalogue.find(name)
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_example_runs_as_it_stands(name):
+    (block,) = blocks(name, "python")
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    seconds, stages = done.stdout.splitlines()
+    assert float(seconds) > 0
+    assert len(stages.split()) == 3
+
+
+def test_folders_in_the_tree_exist():
+    named = re.findall(r"^([a-z/]+/) {2,}", (ROOT / "README.md").read_text(), re.M)
+    assert len(named) > 5
+    assert all((ROOT / folder).is_dir() for folder in named)
