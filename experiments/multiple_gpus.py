@@ -12,7 +12,11 @@ gain little: sums and dispatch cost what half the work saves.
     python experiments/multiple_gpus.py --devices 2 --epochs 10 --seeds 0 1 2
     python experiments/multiple_gpus.py --devices 8 --grid --picture results/grid.svg
 
-@@OUTCOME@@
+On 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, the full data from Debian's package, one device, a busy
+machine (`benchmarks/results/2026-11-21-lenet-one-device.json`), test accuracy after epochs 1, 2, 3, 4 and 10:
+
+seed 0: .10 .67 .74 .78, .81    seed 1: .10 .67 .76 .79, .84    seed 2: .10 .67 .76 .76, .84
+epoch 5, time 10.9 sec, loss 0.5392, train acc 0.79, test acc 0.79, 5517 images/s
 """
 
 from __future__ import annotations
