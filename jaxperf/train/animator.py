@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.store import write_whole
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -104,13 +106,14 @@ class Animator:
             axes.set_ylim(*self.ylim)
         axes.legend()
         axes.grid(alpha=0.3)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path)
-        except (OSError, ValueError) as e:
+        kind, known = path.suffix.removeprefix("."), figure.canvas.get_supported_filetypes()
+        if kind.lower() not in known:
             raise JaxperfError(
-                f"cannot draw {path}: {e}; use a writable .svg or .png".replace("\n", " ")
-            ) from None
+                f"cannot draw {path}: {kind or 'no ending'} is no kind of picture; use .svg or .png"
+            )
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind)
+        write_whole(path, drawn.getvalue())
 
     def _range(self, curve: Sequence[float]) -> tuple[float, float]:
         if self.ylim:
