@@ -1,0 +1,186 @@
+"""The loop on a net small enough to train in NumPy: softmax regression of 2 x 2 pixels, three classes."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxperf.data import FashionMNIST, epoch_batches
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.guards import nothing_compiles
+from jaxperf.parallel import WAYS, first_devices, make_step, model_of_function
+from jaxperf.train import Epoch, Evaluator, train
+
+LR, BATCH, UPDATES = 0.5, 16, 4
+
+
+def regression(X, W):
+    return X.reshape(len(X), -1) @ W
+
+
+def step_of(way="jit", k=2):
+    W = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    return make_step(way, model_of_function(regression, jnp.asarray(W)), optax.sgd(LR), first_devices(k))
+
+
+def pictures(n_train=37, n_test=13):
+    """Bytes as Fashion-MNIST's, each first pixel another, so that images can be told apart."""
+    rng = np.random.default_rng(2)
+    X = rng.integers(0, 256, (n_train + n_test, 2, 2, 1), dtype=np.uint8)
+    X[:, 0, 0, 0] = np.arange(len(X)) % 256
+    y = rng.integers(0, 3, len(X)).astype(np.int32)
+    return FashionMNIST(X[:n_train], y[:n_train], X[n_train:], y[n_train:], "made up")
+
+
+def trained(step=None, data=None, *, epochs=2, **options):
+    """Every epoch, and the parameters after the last."""
+    options = {"batch_size": BATCH, "updates": UPDATES, **options}
+    found, states = zip(*train(step or step_of(), data or pictures(), epochs=epochs, **options))
+    return found, np.asarray(states[-1].params)
+
+
+def probabilities(X, W):
+    logits = regression(X / np.float32(255), W)
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def in_numpy(data, seed, epochs):
+    """(loss, train accuracy, test accuracy) of each epoch, and the parameters after the last."""
+    W, rows = np.asarray(step_of().model.params), []
+    for number in range(1, epochs + 1):
+        losses, hits = [], []
+        for X, y in epoch_batches(
+            data.train_images, data.train_labels, batch_size=BATCH, seed=seed, epoch=number, updates=UPDATES
+        ):
+            p = probabilities(X, W)
+            losses.extend(-np.log(p[np.arange(BATCH), y]))
+            hits.extend(p.argmax(1) == y)
+            W = W - LR / BATCH * (X.reshape(BATCH, -1) / np.float32(255)).T @ (p - np.eye(3)[y])
+        right = probabilities(data.test_images, W).argmax(1) == data.test_labels
+        rows.append((np.mean(losses), np.mean(hits), np.mean(right)))
+    return rows, W
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_figures_and_parameters_are_those_computed_by_hand(way):
+    data = pictures()
+    epochs, W = trained(step_of(way), data, epochs=3, seed=5)
+    rows, expected = in_numpy(data, 5, 3)
+    found = [(e.loss, e.train_accuracy, e.test_accuracy) for e in epochs]
+    np.testing.assert_allclose(found, rows, rtol=1e-5)
+    np.testing.assert_allclose(W, expected, rtol=0, atol=1e-5)
+    assert [e.number for e in epochs] == [1, 2, 3]
+
+
+def test_an_epoch_has_the_full_data_sets_updates_unless_told_otherwise():
+    data = pictures(2000)
+    (epoch,), _ = trained(data=data, epochs=1, batch_size=2000, updates=None)
+    assert epoch.images == 60_000
+    (epoch,), _ = trained(data=data, epochs=1, batch_size=2000, updates=3)
+    assert epoch.images == 6_000
+
+
+def test_progress_gets_every_batch_of_every_epoch_and_the_trailing_part_is_dropped():
+    seen = []
+
+    def progress(batches, updates):
+        seen.append((updates, []))
+        for X, y in batches:
+            seen[-1][1].append(X[:, 0, 0, 0])
+            yield X, y
+
+    trained(updates=2, progress=progress)
+    assert [updates for updates, _ in seen] == [2, 2]
+    for _, batches in seen:  # 37 images are two batches of 16, no image twice
+        assert [len(b) for b in batches] == [BATCH, BATCH]
+        assert len(set(np.concatenate(batches))) == 2 * BATCH
+    assert not np.array_equal(seen[0][1], seen[1][1])  # another order in each epoch
+
+
+def test_one_seed_is_one_result_bit_for_bit_and_another_seed_another():
+    (first, W), (again, W_again), (_, W_other) = (trained(seed=s) for s in (3, 3, 4))
+    assert [(e.loss, e.train_accuracy, e.test_accuracy) for e in first] == [
+        (e.loss, e.train_accuracy, e.test_accuracy) for e in again
+    ]
+    np.testing.assert_array_equal(W, W_again)
+    assert not np.array_equal(W, W_other)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_compiling_is_counted_apart_and_happens_before_the_first_epoch(way):
+    run = train(step_of(way), pictures(), epochs=3, batch_size=BATCH, updates=UPDATES)
+    first, _ = next(run)
+    with nothing_compiles(way):
+        second, third = (epoch for epoch, _ in run)
+    assert first.compile_s > 0
+    assert (second.compile_s, third.compile_s) == (0, 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_step_is_compiled_inside_the_timed_part(way):
+    """Only the small programs around it may be, and only once: `allreduce` by hand."""
+    step, compiled = step_of(way), []
+
+    def listen(event, duration, **about):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(about.get("fun_name", ""))
+
+    def progress(batches, updates):
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        try:
+            yield from batches
+        finally:
+            jax.monitoring.unregister_event_duration_listener(listen)
+
+    trained(step, epochs=1, progress=progress)
+    assert set(compiled) <= {"_add", "jit__add", "jit(_add)"}
+
+
+def test_seconds_waited_for_batches_are_the_seconds_the_batches_took():
+    def slow(batches, updates):
+        for batch in batches:
+            time.sleep(0.02)
+            yield batch
+
+    (epoch,), _ = trained(epochs=1, progress=slow)
+    assert UPDATES * 0.02 <= epoch.data_s <= epoch.train_s
+
+
+def test_training_goes_on_from_a_state_and_with_an_evaluator_given():
+    step, data = step_of(), pictures()
+    start = step.init(step.model.with_params(jnp.ones((4, 3)), {}))
+    always_right = Evaluator(
+        lambda variables, X: jnp.eye(3)[jnp.zeros(len(X), int)], first_devices(1), batch_size=5
+    )
+    zeros = FashionMNIST(data.train_images, data.train_labels, data.test_images, 0 * data.test_labels, "")
+    epochs, W = trained(step, zeros, epochs=1, updates=1, state=start, evaluator=always_right)
+    assert epochs[0].test_accuracy == 1
+    assert epochs[0].loss == pytest.approx(np.log(3), rel=1e-5)  # all ones: every class is as likely
+    assert 0 < np.abs(W - 1).max() < LR
+
+
+def test_an_epoch_says_the_books_line_and_its_speed():
+    epoch = Epoch(3, 0.51234, 0.8, 0.756, train_s=2.0, compile_s=0, data_s=0.1, images=1000)
+    assert epoch.line() == "epoch 3, time 2.0 sec, loss 0.5123, train acc 0.80, test acc 0.76"
+    assert epoch.images_per_s == 500
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "^0 epochs leave nothing to train; give at least 1$"),
+        ({"batch_size": 15}, "^batch size 15 is not divisible by 2 devices; use 14 or 16$"),
+        ({"batch_size": 64}, "batch size 64 is larger than the data, 37 examples"),
+        ({"batch_size": 0}, "batch size 0 is not"),
+        ({"updates": -1}, "updates -1 is too small"),
+        ({"seed": -1}, "seed -1 is too small"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(options, message):
+    with pytest.raises(JaxperfError, match=message) as caught:
+        trained(**options)
+    assert "\n" not in str(caught.value)

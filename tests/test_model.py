@@ -1,0 +1,133 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models import LeNet, ResNet, lenet, lenet_params
+from jaxperf.parallel import first_devices, model_of, model_of_function
+
+
+def small(**options):
+    return ResNet(10, stages=((8, 1),), rngs=nnx.Rngs(0), **options)
+
+
+def as_bytes(n=4, side=8):
+    return np.random.default_rng(0).integers(0, 256, (n, side, side, 1), dtype=np.uint8)
+
+
+def images(**size):
+    return as_bytes(**size) / np.float32(255)
+
+
+def leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def equal(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    return all(np.array_equal(x, y) for x, y in zip(leaves(a), leaves(b)))
+
+
+def test_a_module_computes_and_remembers_what_it_did_as_a_module():
+    net, X = small(), images()
+    model = model_of(net)
+    logits, stats = model.apply(model.params, model.stats, X, train=True)
+    np.testing.assert_array_equal(logits, net(X))
+    assert equal(stats, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)))
+    assert not equal(stats, model.stats)  # the module went on, the model did not
+    net.eval()
+    logits, after = model.apply(model.params, stats, X, train=False)
+    np.testing.assert_array_equal(logits, net(X))
+    assert equal(after, stats)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_modules_own_mode_does_not_matter_and_is_left_alone(mode):
+    net, X = small(), images()
+    getattr(net, mode)()
+    model = model_of(net)
+    model.apply(model.params, model.stats, X, train=True)
+    model.apply(model.params, model.stats, X, train=False)
+    assert net.bn.use_running_average == (mode == "eval")
+    trained, evaluated = (model.apply(model.params, model.stats, X, train=t)[0] for t in (True, False))
+    assert not np.allclose(trained, evaluated, atol=1e-3)
+
+
+def test_batch_norm_sums_over_the_axis_only_when_told_one():
+    model, X = model_of(small(axis_name="elsewhere")), images()
+    alone, _ = model.apply(model.params, model.stats, X, train=True)
+
+    def share(x):
+        return model.apply(model.params, model.stats, x, train=True, axis_name="d")[0]
+
+    shares = jax.pmap(share, axis_name="d", devices=first_devices(2))(X.reshape(2, 2, 8, 8, 1))
+    np.testing.assert_allclose(shares.reshape(4, 10), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_params_are_what_is_trained_and_stats_what_is_remembered():
+    net = small()
+    model = model_of(net)
+    count = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (model.params, model.stats)]
+    kinds = nnx.Param, nnx.BatchStat
+    assert count == [sum(leaf.size for leaf in jax.tree.leaves(nnx.state(net, kind))) for kind in kinds]
+    assert model_of(LeNet(rngs=nnx.Rngs(0))).stats == {}
+
+
+def test_other_values_make_another_model_of_the_same_network():
+    model = model_of(small())
+    params, stats = jax.tree.map(lambda a: a + 1, (model.params, model.stats))
+    other = model.with_params(params, stats)
+    assert other.apply is model.apply
+    assert equal(other.params, params) and equal(other.stats, stats)
+    assert not equal(model.params, params)
+
+
+def test_a_function_of_images_and_params_is_a_model_without_statistics():
+    params, X = lenet_params(jax.random.key(0), scale=0.1), images(side=28)
+    model = model_of_function(lenet, params)
+    for train in (True, False):
+        logits, stats = model.apply(model.params, model.stats, X, train=train)
+        np.testing.assert_array_equal(logits, lenet(X, params))
+        assert jax.tree.leaves(stats) == []
+
+
+@pytest.mark.parametrize(
+    "model", [model_of(LeNet(rngs=nnx.Rngs(0))), model_of_function(lenet, lenet_params(jax.random.key(0)))]
+)
+def test_bytes_are_scaled_on_the_device(model):
+    of_bytes, of_floats = (
+        model.apply(model.params, model.stats, jnp.asarray(X), train=True)[0]
+        for X in (as_bytes(side=28), images(side=28))
+    )
+    np.testing.assert_allclose(of_bytes, of_floats, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64"])
+def test_values_without_a_gradient_are_named(dtype):
+    params = {"layer": [jnp.ones(2), jnp.ones(2, dtype)]}
+    with pytest.raises(JaxperfError) as caught:
+        model_of_function(lambda X, params: X, params)
+    name = "['layer'][1]"
+    assert (
+        str(caught.value) == f"parameter {name} is {dtype}, which cannot be trained; pass .astype('float32')"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_every_real_float_can_be_trained(dtype):
+    assert model_of_function(lambda X, params: X, [jnp.ones(2, dtype)]).params[0].dtype == dtype
+
+
+def test_an_integer_parameter_of_a_module_is_named():
+    net = nnx.Linear(2, 3, param_dtype=jnp.float32, rngs=nnx.Rngs(0))
+    net.bias = nnx.Param(jnp.zeros(3, jnp.int32))
+    with pytest.raises(JaxperfError, match=r"bias.* is int32, which cannot be trained"):
+        model_of(net)
+
+
+def test_state_that_would_differ_between_devices_is_refused_by_name():
+    with pytest.raises(JaxperfError, match=r"state of kind Rng.* is not divided among devices") as caught:
+        model_of(nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0))))
+    assert "\n" not in str(caught.value)
