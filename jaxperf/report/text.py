@@ -16,13 +16,19 @@ from jaxperf.measure.record import Claim, Measurement, Reference, Result
 PREFIXES = tuple(
     (10.0**e, p) for e, p in zip(range(15, -10, -3), ("P", "T", "G", "M", "k", "", "m", "u", "n"))
 )
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and newline
+# All but tab and newline, and what no encoding can hold.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 VERDICTS = {True: ("held", "green"), False: ("did not hold", "red"), None: ("not measured", "yellow")}
 
 
+def plain(words: str) -> str:
+    """Words that can be shown anywhere: what controls a terminal or turns letters around, as "\\x1b"."""
+    return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), words)
+
+
 def literal(words: str, *, style: str = "") -> Text:
-    """Words that mean nothing to the terminal: no markup, and control characters as "\\x1b"."""
-    return Text(_CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), words), style=style)
+    """Words that mean nothing to the terminal: no markup, no control characters."""
+    return Text(plain(words), style=style)
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -39,8 +45,8 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def scalar(value: float | int | str | bool | None, unit: str = "") -> str:
-    """A fact for reading: numbers to three digits with their unit, anything else as it is."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A fact for reading: a count in full, other numbers to three digits with their unit, the rest as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, int) and not unit):
         return str(value)
     return quantity(value, unit) if math.isfinite(value) else str(value)
 
