@@ -1,0 +1,218 @@
+"""Comparing two results: a real change is found, noise is not, and whatever cannot be compared is named."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.record import Environment, Measurement, Result
+from jaxperf.report import ranks
+from jaxperf.report.compare import compare
+from jaxperf.report.compare_text import render_comparison
+
+RESULT = Result("hybridize", "8.1", "Title", "Why?", {"size": 3}, Environment(cpu="one", cores=2))
+
+
+def result(*measurements: Measurement, **changes: object) -> Result:
+    return replace(RESULT, measurements=measurements, **changes)  # type: ignore[arg-type]
+
+
+def noisy(
+    rng: random.Random, n: int, *, median: float = 1e-3, spread: float = 0.03, memory: float = 0.0
+) -> tuple[float, ...]:
+    """Times with a stray slow value now and then; `memory` makes each resemble the one before."""
+    values, state = [], rng.gauss(0, 1)
+    for _ in range(n):
+        state = memory * state + math.sqrt(1 - memory**2) * rng.gauss(0, 1)
+        stray = rng.expovariate(2) if rng.random() < 0.05 else 0.0
+        values.append(median * math.exp(spread * state) * (1 + stray))
+    return tuple(values)
+
+
+def timing(name: str, values: tuple[float, ...], unit: str = "s") -> Measurement:
+    return Measurement(name, unit, values)
+
+
+@pytest.mark.parametrize(
+    ("n", "memory", "least"),
+    [(7, 0.0, 0.0), (12, 0.0, 0.0), (40, 0.0, 0.0), (200, 0.9, 0.02), (40, 0.5, 0.02)],
+)
+def test_without_a_change_a_wrong_verdict_is_as_rare_as_promised(n: int, memory: float, least: float) -> None:
+    """120 comparisons of 8 rows each; at 5 % six of them go wrong, and 13 or more in under 1 %."""
+    rng, wrong = random.Random(n), 0
+    for _ in range(120):
+        a, b = (result(*(timing(f"m{i}", noisy(rng, n, memory=memory)) for i in range(8))) for _ in range(2))
+        found = compare(a, b, least=least)
+        wrong += any(row.verdict in ("faster", "slower") for row in found.rows)
+    assert wrong <= 12
+
+
+def test_uncorrected_the_same_data_would_go_wrong_far_more_often() -> None:
+    """The test above can fail: without Holm's steps about a third of such comparisons hold a wrong verdict."""
+    rng, wrong = random.Random(1), 0
+    for _ in range(60):
+        pairs = [(noisy(rng, 12), noisy(rng, 12)) for _ in range(8)]
+        wrong += any(ranks.p_value(a, b, least=0.0) <= 0.05 for a, b in pairs)
+    assert wrong > 10
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(1.1, "slower"), (1 / 1.1, "faster")])
+@pytest.mark.parametrize("n", [10, 40])
+def test_a_change_of_ten_percent_is_found_among_other_rows(change: float, verdict: str, n: int) -> None:
+    rng, hits = random.Random(3), 0
+    for _ in range(20):
+        same = [timing(f"m{i}", noisy(rng, n, spread=0.015)) for i in range(9)]
+        again = [timing(f"m{i}", noisy(rng, n, spread=0.015)) for i in range(9)]
+        a = result(timing("changed", noisy(rng, n, spread=0.015)), *same)
+        b = result(timing("changed", noisy(rng, n, spread=0.015, median=change * 1e-3)), *again)
+        found = compare(a, b)
+        hits += found.rows[0].verdict == verdict
+        assert found.status == (verdict == "slower" and found.rows[0].verdict == "slower")
+        assert abs(found.rows[0].ratio / change - 1) < 0.05
+    assert hits >= 17
+
+
+def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
+    rng, inside = random.Random(5), 0
+    for _ in range(200):
+        low, high = ranks.interval(noisy(rng, 9), noisy(rng, 9, median=1.3e-3), alpha=0.05)
+        assert low <= high
+        inside += low <= 1.3 <= high
+    assert inside >= 182  # 190 expected; fewer than 182 in under 1 %
+
+
+def test_a_change_below_the_minimum_does_not_count_and_one_above_does() -> None:
+    a = result(timing("x", tuple(1 + i * 1e-6 for i in range(20))))
+    b = result(timing("x", tuple(1.04 + i * 1e-6 for i in range(20))))
+    assert compare(a, b, least=0.05).rows[0].verdict == "same"
+    assert compare(a, b, least=0.05).status == 0
+    assert compare(a, b, least=0.02).rows[0].verdict == "slower"
+    assert compare(a, b, least=0.02).status == 1
+
+
+def test_more_per_second_is_faster_and_other_units_only_change() -> None:
+    few, many = tuple(100.0 + i for i in range(20)), tuple(200.0 + i for i in range(20))
+    for unit, verdict in (("s", "slower"), ("images/s", "faster"), ("bytes", "changed")):
+        found = compare(result(timing("x", few, unit)), result(timing("x", many, unit)))
+        assert (found.rows[0].verdict, found.status) == (verdict, int(verdict == "slower"))
+
+
+def test_too_few_values_are_undecided_and_cost_the_other_rows_nothing() -> None:
+    slow, quick = tuple(2 + i / 1e4 for i in range(7)), tuple(1 + i / 1e4 for i in range(7))
+    lone = [timing(f"single {i}", (1.0,)) for i in range(200)]
+    found = compare(result(timing("x", quick), *lone), result(timing("x", slow), *lone))
+    assert found.rows[0].verdict == "slower"
+    assert {row.verdict for row in found.rows[1:]} == {"undecided"}
+    assert "too few values: 1 and 1" in found.rows[1].remark
+
+
+def test_a_wide_interval_is_undecided_rather_than_the_same() -> None:
+    rng = random.Random(2)
+    a, b = (result(timing("x", noisy(rng, 8, spread=0.4))) for _ in range(2))
+    found = compare(a, b).rows[0]
+    assert found.high / found.low > 1.2
+    assert found.verdict == "undecided"
+
+
+def test_equal_values_are_the_same_whatever_the_minimum() -> None:
+    a = result(timing("x", (1.0,) * 9))
+    for least in (0.0, 0.02):
+        row = compare(a, a, least=least).rows[0]
+        assert (row.ratio, row.low, row.high, row.verdict) == (1.0, 1.0, 1.0, "same")
+
+
+def test_what_has_no_ratio_or_stands_alone_is_named() -> None:
+    a = result(
+        timing("x", (1.0,)), timing("unit", (1.0,), "s"), timing("zero", (0.0, -1.0)), timing("old", (1.0,))
+    )
+    b = result(
+        timing("x", (1.0,)),
+        timing("unit", (1.0,), "bytes"),
+        timing("zero", (0.0, 1.0)),
+        timing("new", (1.0,)),
+    )
+    found = compare(a, b)
+    remarks = {row.name: row.remark for row in found.rows}
+    assert remarks["unit"] == "units differ: s and bytes"
+    assert "no ratio" in remarks["zero"]
+    assert (found.only_a, found.only_b, found.status) == (("old",), ("new",), 0)
+    text = render_comparison(found)
+    assert "only in A: old" in text
+    assert "only in B: new" in text
+    assert "units differ: s and bytes" in text.replace("\n", " ") or "units differ" in text
+
+
+def test_differing_circumstances_are_named_in_the_output() -> None:
+    other = Environment(cpu="two", cores=2, versions={"jax": "0.12"}, flags={"OMP_NUM_THREADS": "1"})
+    a = result(timing("x", (1.0,)))
+    b = result(timing("x", (1.0,)), environment=other, smoke=True, config={"size": 4, "seed": 1})
+    text = render_comparison(compare(a, b))
+    for line in (
+        "only B is a smoke run",
+        "config size: 3 and 4",
+        "config seed: unset and 1",
+        "cpu: one and two",
+        "versions jax: unset and 0.12",
+        "flags OMP_NUM_THREADS: unset and 1",
+    ):
+        assert f"differs: {line}" in text
+    assert "differs" not in render_comparison(compare(a, a))
+
+
+def test_several_results_a_side_are_compared_by_their_medians() -> None:
+    def runs(medians: list[float]) -> list[Result]:
+        return [result(timing("x", tuple(m + i * 1e-6 for i in range(50)))) for m in medians]
+
+    a, b = [1.0, 1.3, 1.1, 1.2, 1.05], [1.25, 1.02, 1.15, 1.28, 1.07]
+    assert compare(runs(a)[0], runs(b)[0]).rows[0].verdict == "slower"  # one process a side differs
+    found = compare(runs(a), runs(b))
+    assert found.rows[0].verdict == "undecided"  # but processes differ as much among themselves
+    assert found.runs == (5, 5)
+    assert "one process" not in render_comparison(found)
+    assert compare(runs(a), runs([2 * m for m in b])).rows[0].verdict == "slower"
+
+
+def test_rows_of_the_same_name_are_compared_in_their_order() -> None:
+    twice = result(timing("x", (1.0,) * 5), timing("x", (2.0,) * 5))
+    assert [(row.name, row.ratio) for row in compare(twice, twice).rows] == [("x", 1.0), ("x (2)", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "words"),
+    [
+        ([RESULT], [RESULT], {}, "no measurement is in both"),
+        ([], [RESULT], {}, "no result to compare"),
+        ([RESULT, replace(RESULT, experiment="other")], [RESULT], {}, "one experiment at a time"),
+        ([RESULT], [RESULT], {"alpha": 0.0}, "--alpha is 0;"),
+        ([RESULT], [RESULT], {"least": -1.0}, "--least is -1;"),
+    ],
+)
+def test_mistakes_are_one_line(
+    a: list[Result], b: list[Result], options: dict[str, float], words: str
+) -> None:
+    with pytest.raises(JaxperfError, match=words) as caught:
+        compare(a, b, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_names_cannot_command_the_terminal() -> None:
+    hostile = result(timing("\x1b[31m[red]", (1.0,) * 6))
+    text = render_comparison(compare(hostile, hostile))
+    assert "\x1b" not in text
+    assert "[red]" in text
+
+
+def test_holm_is_never_below_the_raw_chance_and_keeps_its_order() -> None:
+    raw = {0: 0.01, 1: 0.04, 2: 0.03, 3: 0.5}
+    found = ranks.holm(raw)
+    assert found == pytest.approx({0: 0.04, 2: 0.09, 1: 0.09, 3: 0.5})
+
+
+def test_stretches_of_many_values_are_in_order_and_hold_all_of_them() -> None:
+    assert ranks.blocks([3.0, 1.0, 2.0]) == [3.0, 1.0, 2.0]
+    found = ranks.blocks([float(i) for i in range(240)])
+    assert found == [9.5 + 20 * i for i in range(ranks.BLOCKS)]
