@@ -1,0 +1,446 @@
+"""8.5 Many devices concisely: ResNet-18 trained by one function, whichever way the devices are driven.
+
+The book lets `gluon.Trainer` do what section 8.4 did by hand. Here one `train` takes a step made in one of
+four ways: by hand, `pmap`, `shard_map`, or `jit` over a sharded batch; BatchNorm normalises each device's
+share, as Gluon does, or the whole batch.
+
+Prediction: with BatchNorm over the whole batch the result does not depend on the number of devices; over
+shares it does, and equals one device that normalises each share by itself. ResNet-18 computes so much more
+than it sends that two real devices nearly halve an epoch (the book: 13.0 to 6.7 s).
+
+    python experiments/multiple_gpus_concise.py --json results/multiple_gpus_concise.json
+    python experiments/multiple_gpus_concise.py --batch-size 512 --lr 0.2 --train-images 0 --epochs 4
+    python experiments/multiple_gpus_concise.py --devices 1 --init book --dtype bfloat16 --way jit
+
+@@OUTCOME@@
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jaxperf import script
+from jaxperf.errors import JaxperfError
+
+
+@dataclass(frozen=True)
+class Config:
+    """Flags of this section."""
+
+    epochs: int = 1
+    """Passes over the training images; the book makes 4."""
+    batch_size: int = 32
+    """Images of one update, on all devices together; the book's are 256 on one device and 512 on two."""
+    lr: float = 0.1
+    """Learning rate; the book's are 0.1 on one device and 0.2 on two."""
+    momentum: float = 0.0
+    """Of gradient descent; the book has none."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """How the rate goes over the updates."""
+    init: Literal["he", "book"] = "he"
+    """He's initialisation, which suits relu, or the book's normal 0.01."""
+    way: Literal["manual", "pmap", "shard_map", "jit"] = "pmap"
+    """How the devices are driven."""
+    batch_norm: Literal["share", "whole"] = "share"
+    """Whether BatchNorm sees a device's share, as in the book, or the whole batch."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What to compute in; parameters and statistics stay float32."""
+    train_images: int = 384
+    """How many training images, the same in every epoch; 0 for all."""
+    test_images: int = 256
+    """How many test images; 0 for all."""
+    seed: int = 0
+    """Seed of weights and of the order of images."""
+    data_source: Literal["auto", "folder", "tfds", "download", "mini"] = "auto"
+    """Where Fashion-MNIST comes from; auto takes the first that works."""
+    data_folder: Path | None = None
+    """Folder of the four IDX files."""
+    picture: Path | None = None
+    """Draw the curves into this file (.svg, .png)."""
+    rounds: int = 5
+    """Rounds of each timing."""
+
+    def __post_init__(self) -> None:
+        for flag, value in (
+            ("epochs", self.epochs),
+            ("rounds", self.rounds),
+            ("batch-size", self.batch_size),
+        ):
+            if value < 1:
+                raise JaxperfError(f"--{flag} is {value}; give at least 1")
+        if not self.lr > 0 or not 0 <= self.momentum < 1:
+            raise JaxperfError(
+                f"--lr {self.lr:g} must be positive and --momentum {self.momentum:g} in [0, 1)"
+            )
+        if 0 < self.train_images < self.batch_size or min(self.train_images, self.test_images) < 0:
+            raise JaxperfError(
+                f"--train-images {self.train_images} holds no batch of {self.batch_size}; "
+                "give more, or 0 for all"
+            )
+
+    @staticmethod
+    def smoke() -> Config:
+        """Every part, in seconds."""
+        return Config(batch_size=8, train_images=16, test_images=16, rounds=1, data_source="mini")
+
+
+FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxperf.data import fashion_mnist
+from jaxperf.data.fashion_mnist import FashionMNIST
+from jaxperf.measure import Reference, Series, block, count_ops
+from jaxperf.measure.cores import available, on_cores
+from jaxperf.measure.rounds import interleaved, per_round
+from jaxperf.models import BOOK_INIT, HE_INIT, ResNet, resnet18
+from jaxperf.parallel import (
+    WAYS,
+    Model,
+    Step,
+    first_devices,
+    make_step,
+    model_of,
+    share_sizes,
+    softmax_cross_entropy,
+    split_and_load,
+)
+from jaxperf.train import Animator, train
+
+Batches = list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+BOOK_S = {1: 13.0, 2: 6.7}  # an epoch, MXNet
+
+
+@functools.cache
+def book_net(config: Config) -> ResNet:
+    """ResNet-18 as the flags describe it; made once, since drawing 11 million values takes seconds."""
+    kernel_init = BOOK_INIT if config.init == "book" else HE_INIT
+    dtype = jnp.bfloat16 if config.dtype == "bfloat16" else None
+    return resnet18(10, kernel_init=kernel_init, dtype=dtype, rngs=nnx.Rngs(config.seed))
+
+
+def resnet_step(config: Config, devices: Sequence[jax.Device], *, updates: int) -> Step:
+    """ResNet-18 with the optimiser that the flags describe, on `devices`."""
+    rate = optax.cosine_decay_schedule(config.lr, updates) if config.schedule == "cosine" else config.lr
+    optimizer = optax.sgd(rate, momentum=config.momentum or None)
+    model = model_of(book_net(config))
+    return make_step(config.way, model, optimizer, devices, batch_norm=config.batch_norm)
+
+
+def on_every_device(config: Config, story: script.Story) -> None:
+    """Section 8.5.1: parameters on all devices, each copy read, shares of a batch through the network."""
+    story.heading("8.5.1 Initialising parameters on all devices")
+    devices = first_devices()
+    net = book_net(config)
+    graphdef, state = nnx.split(net)
+    forward = jax.jit(lambda own, x: nnx.merge(graphdef, own)(x))
+    count = sum(a.size for a in jax.tree.leaves(nnx.state(net, nnx.Param)))
+    values = sum(a.size for a in jax.tree.leaves(nnx.state(net, (nnx.Param, nnx.BatchStat))))
+    story.fact("param_count", count)
+    story.fact("value_count", values)
+
+    copies = jax.device_put(state, NamedSharding(Mesh(np.array(devices), ("devices",)), P()))
+    x = jax.random.uniform(jax.random.key(config.seed), (2 * len(devices), 28, 28, 1))
+    kernels = copies_of(copies["conv"]["kernel"][...])
+    outputs = []
+    for share, device in zip(split_and_load(x, devices), devices):
+        own = jax.tree.map(lambda a, d=device: copies_of(a)[d], copies)
+        outputs.append(forward(own, share))
+        story.say(f"{outputs[-1]} on {device}")
+    for device in devices:
+        story.say(f"the first filter on {device}: {np.asarray(kernels[device])[..., 0, 0].ravel()}")
+    story.say(read_from(copies["conv"]["kernel"][...], elsewhere(devices)))
+    first = np.asarray(kernels[devices[0]])
+    story.claim(
+        "The same parameter has the same values on every device",
+        predicted=f"{len(devices)} equal copies; 11,175,818 trained values, 11,183,626 in all",
+        observed=f"{len(kernels)} copies; {count:,} and {values:,}",
+        held=all((np.asarray(k) == first).all() for k in kernels.values())
+        and (count, values) == (11_175_818, 11_183_626),
+    )
+
+
+def copies_of(array: jax.Array) -> dict[jax.Device, jax.Array]:
+    """The copy of `array` on each device that has one."""
+    return {shard.device: shard.data for shard in array.addressable_shards}
+
+
+def elsewhere(devices: Sequence[jax.Device]) -> jax.Device | None:
+    """A device that holds no copy, if this machine has one more."""
+    others = [d for d in [*jax.devices(), *jax.devices("cpu")] if d not in devices]
+    return others[0] if others else None
+
+
+def read_from(array: jax.Array, device: jax.Device | None) -> str:
+    """What the book's try-and-except prints: a copy is read from where one is, and from nowhere else."""
+    if device is None:
+        return "every device of this process holds a copy; with one more, reading there says: not initialized"
+    copy = copies_of(array).get(device)
+    return f"not initialized on {device}" if copy is None else f"{copy.ravel()[:3]} on {device}"
+
+
+def load(config: Config, story: script.Story) -> FashionMNIST:
+    """Fashion-MNIST, cut to the images asked for, with a word on where it came from."""
+    data = fashion_mnist(source=config.data_source, folder=config.data_folder)
+    story.data_source(data.source)
+    for reason in data.skipped if not data.is_full else ():
+        story.say(f"passed over: {reason}")
+    train_images = config.train_images or len(data.train_images)
+    test_images = config.test_images or len(data.test_images)
+    story.say(f"data: {data.source}, {train_images:,} + {test_images:,} images of it")
+    return dataclasses.replace(
+        data,
+        train_images=data.train_images[:train_images], train_labels=data.train_labels[:train_images],
+        test_images=data.test_images[:test_images], test_labels=data.test_labels[:test_images],
+    )  # fmt: skip
+
+
+def training(config: Config, story: script.Story, data: FashionMNIST) -> None:
+    """Section 8.5.2: the same function for every way; the book's line an epoch."""
+    k = story.flags.devices
+    name = f"{k} device{'s' * (k > 1)}"
+    story.heading(f"8.5.2 Training ResNet-18 on {name}")
+    updates = len(data.train_images) // config.batch_size
+    story.say(
+        f"{config.way}, BatchNorm over the {config.batch_norm}, {config.dtype}, init {config.init}, "
+        f"batch {config.batch_size}, rate {config.lr:g}; {updates} updates an epoch"
+    )
+    step = resnet_step(config, first_devices(k), updates=config.epochs * updates)
+    epochs = []
+    with Animator("epoch", ["loss", "train acc", "test acc"]) as animator:
+        for epoch, _ in train(
+            step, data, epochs=config.epochs, batch_size=config.batch_size, seed=config.seed,
+            updates=updates, progress=story.progress,
+        ):  # fmt: skip
+            if epoch.compile_s:
+                story.say(f"compiled in {epoch.compile_s:.1f} s, counted apart")
+            waited = epoch.data_s / epoch.train_s
+            story.say(
+                f"{epoch.line()}, {epoch.images_per_s:.1f} images/s, {waited:.1%} of it waiting for data"
+            )
+            animator.add(epoch.number, (epoch.loss, epoch.train_accuracy, epoch.test_accuracy))
+            epochs.append(epoch)
+    if config.picture:
+        animator.save(config.picture)
+    x = tuple(float(e.number) for e in epochs)
+    story.curve(Series(f"accuracy/{name}", x, tuple(e.test_accuracy for e in epochs), "epoch", "accuracy"))
+    story.curve(Series(f"loss/{name}", x, tuple(e.loss for e in epochs), "epoch", "nats"))
+    story.fact("images_per_s", float(np.median([e.images_per_s for e in epochs])))
+    story.fact("compile_s", epochs[0].compile_s, unit="s")
+    story.fact("test_accuracy", epochs[-1].test_accuracy)
+    story.references += [
+        Reference(f"an epoch on {k} GPU", s, "s", "MXNet, the book", "section 8.5.2")
+        for k, s in BOOK_S.items()
+    ]
+    whole = data.is_full and config.batch_size in (256, 512) and config.epochs >= 4
+    story.claim(
+        "Test accuracy after four epochs (the book: .92 and .93 on one GPU, .90 and .76 on two)",
+        predicted="between .75 and .95 on the full data",
+        observed=f"{epochs[-1].test_accuracy:.2f} after {config.epochs} epoch(s) of "
+        f"{len(data.train_images):,} images",
+        held=0.75 <= epochs[-1].test_accuracy <= 0.95 if whole else None,
+    )
+
+
+def small_resnet(seed: int = 0) -> Model:
+    """Two stages of one block: every kind of layer of ResNet-18, in milliseconds."""
+    return model_of(ResNet(10, stages=((8, 1), (16, 1)), rngs=nnx.Rngs(seed)))
+
+
+def after_updates(step: Step, batches: Batches) -> Any:
+    """Parameters and statistics after one update for each batch."""
+    state = step.init()
+    for X, y in batches:
+        state, _ = step(state, X, y)
+    return block((state.params, state.stats))
+
+
+def distance(ours: Any, theirs: Any) -> float:
+    """Largest absolute difference of two trees."""
+    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+    return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
+
+
+def equal_to_one_device(config: Config, story: script.Story, data: FashionMNIST) -> None:
+    """Each way on 1, 2, 4, ... devices against one, on a small ResNet, for both kinds of BatchNorm."""
+    story.heading("Equal to one device, each way")
+    k = story.flags.devices
+    n = 4 * k
+    X, y = data.train_images[: 2 * n], data.train_labels[: 2 * n]
+    batches = list(zip(np.split(X, 2), np.split(y, 2)))[: 2 if len(X) == 2 * n else 1]
+    model, sgd = small_resnet(config.seed), optax.sgd(0.1)
+    expected = after_updates(make_step("jit", model, sgd, first_devices(1), batch_norm="whole"), batches)
+    shared = after_updates(make_step("manual", model, sgd, first_devices(k), batch_norm="share"), batches)
+    worst = 0.0
+    for way in WAYS:
+        for devices in [c for c in (1, 2, 4, 8) if c <= k and n % c == 0]:
+            step = make_step(way, model, sgd, first_devices(devices), batch_norm="whole")
+            found = distance(after_updates(step, batches), expected)
+            story.fact(f"max_param_diff_vs_one_device/{way}/{devices}", found)
+            worst = max(worst, found)
+        step = make_step(way, model, sgd, first_devices(k), batch_norm="share")
+        found = distance(after_updates(step, batches), shared)
+        story.fact(f"max_param_diff_vs_shares_by_hand/{way}/{k}", found)
+        worst = max(worst, found)
+    story.claim(
+        "Every way computes the same, with BatchNorm over the whole batch the same as one device",
+        predicted=f"parameters and statistics after {len(batches)} updates equal up to rounding, below 1e-5",
+        observed=f"largest difference {worst:.1e}",
+        held=worst <= 1e-5,
+    )
+    step = make_step("pmap", model, sgd, first_devices(k), batch_norm="share")
+    ops = count_ops(step.compile(step.init(), step.load(*batches[0]))[0])
+    story.fact("allreduce_count", ops["all-reduce"])
+    story.fact("allgather_count", ops["all-gather"])
+
+
+def mixed_precision(config: Config, story: script.Story, data: FashionMNIST) -> None:
+    """bfloat16 where it computes, float32 where it remembers."""
+    story.heading("Mixed precision")
+    X, y = data.train_images[:8], data.train_labels[:8]
+    losses, kinds = {}, set()
+    for name, dtype in (("float32", None), ("bfloat16", jnp.bfloat16)):
+        net = ResNet(10, stages=((8, 1), (16, 1)), dtype=dtype, rngs=nnx.Rngs(config.seed))
+        step = make_step("jit", model_of(net), optax.sgd(0.1), first_devices(1))
+        state, metrics = step(step.init(), X, y)
+        losses[name] = float(metrics["loss"])
+        kinds |= {str(a.dtype) for a in jax.tree.leaves((state.params, state.stats))}
+    story.fact("bfloat16_loss_difference", abs(losses["bfloat16"] - losses["float32"]))
+    story.say(
+        f"loss {losses['float32']:.4f} in float32, {losses['bfloat16']:.4f} in bfloat16; kept as {kinds}"
+    )
+
+
+def scaling(config: Config, story: script.Story, data: FashionMNIST) -> None:
+    """Images per second of ResNet-18 on one device and on all; on a CPU with one core for each."""
+    k, fake, cores = story.flags.devices, story.environment.devices_are_fake, available()
+    if k < 2 or (fake and k > len(cores)):
+        story.note(f"scaling not measured: {k} devices, {len(cores)} cores to give them")
+        return
+    story.heading("Scaling")
+    n = 4 * k
+    parts = {str(c): one_step(config, data, c, n, cores[:c] if fake else ()) for c in (1, k)}
+    rows = interleaved(parts, count=config.rounds)
+    gain = per_round("speed-up", lambda one, many: one / many, rows["1"], rows[str(k)], unit="")
+    for c in (1, k):
+        story.fact(f"images_per_s/scaling/{c}", n / rows[str(c)].median)
+    x, y = (1.0, float(k)), tuple(n / rows[str(c)].median for c in (1, k))
+    story.curve(Series("scaling/measured", x, y, "devices", "images/s"))
+    story.fact("scaling_efficiency", gain.median / k)
+    story.say(f"{k} devices do {gain.median:.2f} times the work of one, batch {n} (per round, median)")
+    if fake:
+        story.note("devices are fake: a core each, so this is the method's efficiency on cores, not on GPUs")
+
+
+def one_step(config: Config, data: FashionMNIST, k: int, n: int, cores: Sequence[int]) -> Callable[[], Any]:
+    """A step on `k` devices and, if given, on these cores only."""
+    step = resnet_step(config, first_devices(k), updates=1)
+    state, shares = step.init(), step.load(data.train_images[:n], data.train_labels[:n])
+
+    def run() -> Any:
+        nonlocal state  # the step uses its state up
+        state, metrics = step.run(state, shares)
+        return block((state, metrics))
+
+    def run_on_cores() -> Any:
+        with on_cores(cores):
+            return run()
+
+    return run_on_cores if cores else run
+
+
+def unequal_devices(config: Config, story: script.Story, data: FashionMNIST) -> None:
+    """The book's second exercise: devices of different strength get shares that follow what they can do."""
+    story.heading("Exercise: devices of different strength")
+    if story.flags.devices < 2:
+        story.note("one device: nothing to divide unequally")
+        return
+    devices = first_devices(2)
+    repeats = (1, 3)  # the second device computes everything three times over
+    story.say(
+        "device 1 is made weak: it computes its share three times (no second kind of device is used here)"
+    )
+    forward = [strength_test(config, r) for r in repeats]
+    X, y = data.train_images[:64], data.train_labels[:64]
+    model = small_resnet(config.seed)
+
+    def speed(i: int) -> Callable[[], Any]:
+        params, stats = jax.device_put((model.params, model.stats), devices[i])
+        x = jax.device_put(X, devices[i])
+        return lambda: forward[i](params, stats, x)
+
+    rows = interleaved({str(i): speed(i) for i in (0, 1)}, count=config.rounds)
+    strengths = [len(X) / rows[str(i)].median for i in (0, 1)]
+    sizes = share_sizes(len(X), 2, weights=strengths)
+    story.say(
+        f"measured {strengths[0]:.0f} and {strengths[1]:.0f} images/s: shares of {sizes[0]} and {sizes[1]}"
+    )
+
+    expected = after_updates(make_step("jit", no_norm(config), optax.sgd(0.1), devices[:1]), [(X, y)])
+    step = make_step("manual", no_norm(config), optax.sgd(0.1), devices, weights=strengths)
+    difference = distance(after_updates(step, [(X, y)]), expected)
+    equal_s = max(len(X) / 2 / s for s in strengths)
+    by_strength_s = max(m / s for m, s in zip(sizes, strengths))
+    story.fact("max_param_diff_vs_one_device/uneven_shares", difference)
+    story.fact("uneven_over_equal_step_time", by_strength_s / equal_s)
+    story.claim(
+        "A batch divided by strength takes less time and gives the same update",
+        predicted="less time than equal shares; equal parameters up to rounding",
+        observed=f"{by_strength_s / equal_s:.2f} of the time by measured speeds; difference {difference:.1e}",
+        held=difference <= 1e-6 and by_strength_s < equal_s,
+    )
+
+
+def no_norm(config: Config) -> Model:
+    """LeNet: without BatchNorm an update depends on no division of the batch."""
+    from jaxperf.models import LeNet
+
+    return model_of(LeNet(rngs=nnx.Rngs(config.seed)))
+
+
+def strength_test(config: Config, repeats: int) -> Callable[..., Any]:
+    """Loss and gradient of a share, `repeats` times over, each on slightly different images."""
+    model = small_resnet(config.seed)
+
+    @jax.jit
+    def run(params: Any, stats: Any, X: jax.Array) -> Any:
+        def loss(params: Any, i: int) -> jax.Array:
+            logits, _ = model.apply(params, stats, X.astype(jnp.float32) / 255 + i, train=True)
+            return softmax_cross_entropy(logits, jnp.zeros(len(X), jnp.int32)).sum()
+
+        return [jax.grad(loss)(params, i) for i in range(repeats)]
+
+    return run
+
+
+def main(config: Config, story: script.Story) -> None:
+    """Section 8.5 in the book's order."""
+    k = story.flags.devices
+    if config.batch_size % k:
+        low = config.batch_size // k * k
+        fits = f"{low} or {low + k}" if low else f"{k}"
+        raise JaxperfError(f"--batch-size {config.batch_size} is not divisible by {k} devices; use {fits}")
+    on_every_device(config, story)
+    data = load(config, story)
+    training(config, story, data)
+    equal_to_one_device(config, story, data)
+    mixed_precision(config, story, data)
+    scaling(config, story, data)
+    unequal_devices(config, story, data)
+
+
+if __name__ == "__main__":
+    script.run(main, FLAGS)
