@@ -57,6 +57,13 @@ SECTIONS = (
         100,
     ),
     Section(
+        "multiple_gpus_concise",
+        "8.5",
+        "Many devices concisely",
+        "What does ResNet-18 gain from more devices, and is every way of driving them the same?",
+        60,
+    ),
+    Section(
         "model_parallelism",
         "",
         "Splitting the model",
