@@ -83,7 +83,7 @@ def model_of_function(net: Callable[[jax.Array, Tree], jax.Array], params: Tree)
 
 
 def scaled(X: jax.Array) -> jax.Array:
-    """uint8 images as float32 0..1, so that a quarter of the bytes travels to the device; others as they are."""
+    """uint8 images as float32 0..1, as a quarter of the bytes travels then; others as they are."""
     return to_float(X) if X.dtype == jnp.uint8 else X
 
 

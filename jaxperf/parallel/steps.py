@@ -30,7 +30,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel.cut import CutProgram, cut, run_together
+from jaxperf.parallel.cut import CutProgram, compile_on, cut, run_together
 from jaxperf.parallel.model import Model
 from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
 from jaxperf.parallel.update import (
@@ -60,7 +60,7 @@ class Step:
         init: `init(model)` copies values to all devices and gives a fresh `TrainState`; the model's own if
             none is given.
         load: `load(X, y)` starts copying a batch's shares to the devices.
-        run: `run(state, shares)` on a loaded batch; queued, not waited for. Except by hand it uses up `state`.
+        run: `run(state, shares)` on a loaded batch; queued, not waited for. `state` is used up.
         compile: `compile(state, shares)` compiles without running; gives the text of each program.
     """
 
@@ -132,7 +132,7 @@ def make_step(
 
 
 def _share(model: Model, optimizer: Any, loss: Loss, batch_norm: BatchNorm, devices: int) -> Any:
-    return share_update(model, optimizer, loss=loss, batch_norm=batch_norm)
+    return share_update(model, optimizer, loss=loss, batch_norm=batch_norm, devices=devices)
 
 
 def _whole(model: Model, optimizer: Any, loss: Loss, batch_norm: BatchNorm, devices: int) -> Any:
@@ -217,10 +217,11 @@ def _manual(update: Any, mesh: Mesh, weights: Sequence[float] | None) -> tuple[A
         shapes = tuple((a.shape, a.dtype) for arrays in shares for a in arrays)
         if shapes not in programs:
             fn = partial(update, n=sum(map(len, shares[1])))
-            programs[shapes] = [
-                cut(fn, state, X, y, device=d, axis_name=AXIS, axis_size=mesh.size)
-                for d, state, X, y in zip(devices, states, *shares)
-            ]
+            traced = {
+                len(y): cut(fn, state, X, y, axis_name=AXIS, axis_size=mesh.size)
+                for state, X, y in zip(states, *shares)
+            }
+            programs[shapes] = compile_on([traced[len(y)] for y in shares[1]], devices)
         return programs[shapes]
 
     def run(state: TrainState, shares: Shares) -> tuple[TrainState, Metrics]:

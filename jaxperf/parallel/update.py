@@ -41,21 +41,22 @@ class TrainState:
 
 
 def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Loss of each example, (n,), float32, of logits (n, classes) and integer labels (n,)."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
+    """Loss of each example, (n,), float32 or wider, of logits (n, classes) and integer labels (n,)."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return optax.softmax_cross_entropy_with_integer_labels(wide, labels)
 
 
 def share_update(
-    model: Model, optimizer: optax.GradientTransformation, *, loss: Loss, batch_norm: BatchNorm
+    model: Model, optimizer: optax.GradientTransformation, *, loss: Loss, batch_norm: BatchNorm, devices: int
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """`update(state, X, y, n=...)` for one device's share, to be run on all devices along the axis `AXIS`.
 
     Gradients, loss and hits are sums over the share divided by `n`, so their sum over devices is the full
     batch's mean however the shares are cut (the book: "the full batch size"). Running statistics of
     BatchNorm over shares are averaged with the shares' sizes as weights; Gluon keeps each device's own, whose
-    average they equal.
+    average they equal. One device alone sums nothing.
     """
-    axis_name = AXIS if batch_norm == "whole" else None
+    axis_name = AXIS if batch_norm == "whole" and devices > 1 else None
 
     def update(state: TrainState, X: jax.Array, y: jax.Array, *, n: int) -> tuple[TrainState, Metrics]:
         def total_loss(params: Tree) -> tuple[jax.Array, tuple[Tree, Metrics]]:
@@ -63,7 +64,9 @@ def share_update(
             return _means(loss, logits, y, stats, n)
 
         grads, (stats, metrics) = jax.grad(total_loss, has_aux=True)(state.params)
-        if batch_norm == "share":
+        if devices == 1:
+            pass
+        elif batch_norm == "share":
             stats = jax.tree.map(lambda s: s * (len(y) / n), stats)
             grads, metrics, stats = lax.psum((grads, metrics, stats), AXIS)
         else:  # the statistics are the whole batch's already
