@@ -79,6 +79,33 @@ def test_at_the_crossover_t2_equals_t1(true: Costs) -> None:
     assert true.t2_s(0.9 * true.crossover) < true.t1_s < true.t2_s(1.1 * true.crossover)
 
 
+def test_t1_measured_alone_decides_where_the_loops_cannot() -> None:
+    even = Costs(5.5 * US, 5 * US, 5.8 * US, 0.01 * NS, 0.09 * NS, knee=2.0**16)
+    alone, anchored = [], []
+    for seed in range(10):
+        noisy = samples(even, noise=0.05, seed=seed)
+        alone.append(abs(fit(noisy).costs.t1_s / even.t1_s - 1))
+        anchored.append(abs(fit(noisy, t1_s=even.t1_s).costs.t1_s / even.t1_s - 1))
+    assert max(anchored) < 0.05
+    assert max(alone) > 2 * max(anchored)
+
+
+def test_t1_measured_alone_does_not_overrule_the_loops() -> None:
+    true = TRUE["idle machine"]
+    assert fit(samples(true), t1_s=1.3 * true.t1_s).costs.t1_s == pytest.approx(true.t1_s, rel=0.05)
+
+
+def test_queueing_takes_time_and_makes_one_call_more_a_round() -> None:
+    seen: list[int] = []
+
+    def fn(x: jax.Array) -> jax.Array:
+        seen.append(x.size)
+        return x
+
+    assert dispatch.queueing_s(fn, jnp.ones(3), calls=4, rounds=2) > 0
+    assert seen == [3] * 10
+
+
 def test_a_crossover_beyond_the_knee_counts_both_slopes() -> None:
     late = Costs(9 * US, 0.0, 0.0, 0.05 * NS, 0.05 * NS, knee=100_000)
     assert late.crossover == pytest.approx(140_000)

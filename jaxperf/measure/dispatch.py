@@ -81,6 +81,26 @@ def asynchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> float:
     return time.perf_counter() - began
 
 
+def queueing_s(fn: Callable[[Any], Any], x: Any, *, calls: int = 16, rounds: int = 51) -> float:
+    """Seconds that the front end alone takes to queue one call of `fn(x)`: t1, without a loop around it.
+
+    Args:
+      fn: jitted; returns arrays of one device.
+      x: its argument, small enough that the back end is no slower than the front end.
+      calls: how many to queue, by far fewer than the client holds the front end back at.
+      rounds: the median of how many.
+    """
+    values = []
+    for _ in range(rounds):
+        outputs = [fn(x)]  # wakes the back end
+        began = time.perf_counter()
+        for _ in range(calls):
+            outputs.append(fn(x))
+        values.append((time.perf_counter() - began) / calls)
+        block(outputs)
+    return statistics.median(values)
+
+
 def sweep(
     fn: Callable[[Any], Any],
     inputs: Sequence[tuple[float, Any]],
@@ -170,7 +190,7 @@ class Fit:
     crossover_error: float
 
 
-def fit(samples: Sequence[Sample]) -> Fit:
+def fit(samples: Sequence[Sample], *, t1_s: float | None = None) -> Fit:
     """Find the costs that explain both loops over all sizes, with their uncertainty.
 
     Least squares on relative errors, so that small sizes count as much as large ones, with a loss that lets
@@ -180,6 +200,8 @@ def fit(samples: Sequence[Sample]) -> Fit:
 
     Args:
       samples: of at least six sizes, some where the front end is the bottleneck and some where it is not.
+      t1_s: seconds a call by `queueing_s`, one observation more. It decides where the loops can't: if t1 is
+        about t2's fixed part, both explain why small operations all cost the same.
 
     Raises:
       JaxperfError: there are fewer than six sizes.
@@ -187,8 +209,9 @@ def fit(samples: Sequence[Sample]) -> Fit:
     sizes = sorted({s.size for s in samples})
     if len(sizes) < 6:
         raise JaxperfError(f"a fit of t1, t2 and t3 needs at least 6 sizes, not {len(sizes)}")
-    _, whole = min((_least_squares(samples, knee) for knee in sizes[1:-1]), key=lambda found: found[0])
-    others = [_least_squares([*samples[:i], *samples[i + 1 :]], whole.knee)[1] for i in range(len(samples))]
+    _, whole = min((_least_squares(samples, knee, t1_s) for knee in sizes[1:-1]), key=lambda found: found[0])
+    rest = ([*samples[:i], *samples[i + 1 :]] for i in range(len(samples)))
+    others = [_least_squares(some, whole.knee, t1_s)[1] for some in rest]
     errors = [_jackknife(values) for values in list(zip(*map(astuple, others)))[:5]]
     return Fit(whole, Costs(*errors), _jackknife([o.crossover for o in others]))
 
@@ -200,7 +223,7 @@ def _jackknife(values: Sequence[float]) -> float:
     return math.sqrt((len(values) - 1) * statistics.pvariance(values))
 
 
-def _least_squares(samples: Sequence[Sample], knee: float) -> tuple[float, Costs]:
+def _least_squares(samples: Sequence[Sample], knee: float, t1_s: float | None) -> tuple[float, Costs]:
     """The cost of the best fit with this knee, and the fit."""
     from scipy.optimize import least_squares
 
@@ -214,7 +237,8 @@ def _least_squares(samples: Sequence[Sample], knee: float) -> tuple[float, Costs
         t2 = fixed + slope * size + beyond * np.maximum(0, size - knee)
         synchronous = calls * (t1 + t2 + t3)
         asynchronous = t1 + t2 + t3 + (calls - 1) * np.maximum(t1, t2)
-        return (np.log([synchronous, asynchronous]) - measured).ravel()
+        errors = (np.log([synchronous, asynchronous]) - measured).ravel()
+        return np.append(errors, np.log(t1 / t1_s)) if t1_s else errors
 
     start, lowest = [1.0, 1.0, 0.1, 0.5, 0.5], [1e-6, 0.0, 0.0, 0.0, 0.0]
     found = least_squares(residuals, start, bounds=(lowest, np.inf), loss="soft_l1", f_scale=0.1)
