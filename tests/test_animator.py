@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from jaxperf.errors import JaxperfError
-from jaxperf.train import Animator
+from jaxperf.train import Animator, check_picture
 
 NAN, INF = float("nan"), float("inf")
 
@@ -111,9 +111,11 @@ def test_what_cannot_be_drawn_is_told_in_one_line_and_leaves_no_file(tmp_path):
         (tmp_path / "curve.docx", "docx is no kind of picture; use .svg or .png$"),
         (tmp_path / "curve", "no ending is no kind of picture"),
     ):
-        with pytest.raises(JaxperfError, match=message) as caught:
-            found.save(path)
-        assert "\n" not in str(caught.value)
+        for call in (check_picture, found.save):
+            with pytest.raises(JaxperfError, match=message) as caught:
+                call(path)
+            assert "\n" not in str(caught.value)
+    check_picture(tmp_path / "curve.PNG")  # leaves nothing behind either
     with pytest.raises(JaxperfError, match="no point was added"):
         animator([]).save(tmp_path / "curve.png")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.store import write_whole
+from jaxperf.measure.store import check_writable, write_whole
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -95,6 +95,7 @@ class Animator:
         """
         if not self.X:
             raise JaxperfError(f"nothing to draw into {path}: no point was added")
+        check_picture(path)
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(5, 3), layout="constrained")
@@ -106,13 +107,8 @@ class Animator:
             axes.set_ylim(*self.ylim)
         axes.legend()
         axes.grid(alpha=0.3)
-        kind, known = path.suffix.removeprefix("."), figure.canvas.get_supported_filetypes()
-        if kind.lower() not in known:
-            raise JaxperfError(
-                f"cannot draw {path}: {kind or 'no ending'} is no kind of picture; use .svg or .png"
-            )
         drawn = io.BytesIO()
-        figure.savefig(drawn, format=kind)
+        figure.savefig(drawn, format=path.suffix.removeprefix("."))
         write_whole(path, drawn.getvalue())
 
     def _range(self, curve: Sequence[float]) -> tuple[float, float]:
@@ -120,6 +116,22 @@ class Animator:
             return self.ylim
         finite = [v for v in curve if math.isfinite(v)]
         return (min(finite), max(finite)) if finite else (0.0, 1.0)
+
+
+def check_picture(path: Path) -> None:
+    """Find out that no picture can be drawn at `path` before the work is done rather than after.
+
+    Raises:
+        JaxperfError: an ending that is no kind of picture, or a path that cannot be written.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kind = path.suffix.removeprefix(".")
+    if kind.lower() not in FigureCanvasBase.filetypes:
+        raise JaxperfError(
+            f"cannot draw {path}: {kind or 'no ending'} is no kind of picture; use .svg or .png"
+        )
+    check_writable(path)
 
 
 def _bars(values: Sequence[float], low: float, high: float) -> str:
