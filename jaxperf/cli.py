@@ -22,7 +22,7 @@ from jaxperf import __version__, catalogue, flags, launch
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.record import Result
 from jaxperf.measure.store import load_result
-from jaxperf.report import text
+from jaxperf.report import output, text
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
@@ -53,12 +53,26 @@ class Run:
 
 @dataclass(frozen=True)
 class Report:
-    """Print the results that a run left in a folder (or one file of them)."""
+    """Write DIR/report.html, one page of all that a run left in DIR; or print it as Markdown or text."""
 
     results: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = RESULTS
-    """Where the JSON files lie."""
-    format: Literal["text"] = "text"
-    """How to show them."""
+    """Where the JSON files lie, or one of them."""
+    format: Literal["html", "md", "text"] = "html"
+    """A page in a file, or Markdown or text on standard output."""
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare two results of ours, measurement by measurement; exit status 1 where B is slower than A."""
+
+    a: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="A.json")]
+    """The result to compare with."""
+    b: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="B.json")]
+    """The result to judge."""
+    alpha: float = 0.05
+    """Chance of one or more wrong verdicts among all rows."""
+    least: float = 0.02
+    """The smallest difference that counts, as a fraction; 0.02 is 2 %."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +84,10 @@ Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
-COMMANDS = ("list", "run", "report", "doctor")
+COMMANDS = ("list", "run", "report", "compare", "doctor")
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
     "Start with `jaxperf list`; `jaxperf --version` tells the version."
@@ -118,6 +133,8 @@ def _dispatch(words: list[str]) -> int:
             return run_all(run, extra)
         case Report() as report:
             return show_report(report)
+        case Compare() as compare:
+            return show_comparison(compare)
         case _:
             from jaxperf import doctor
 
@@ -132,7 +149,7 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _parse(words: list[str]) -> List | Run | Report | Doctor:
+def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor:
     """The command as its dataclass; errors are one line that names the nearest right word."""
     if not words:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
@@ -140,7 +157,7 @@ def _parse(words: list[str]) -> List | Run | Report | Doctor:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
         raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
     try:
-        found: List | Run | Report | Doctor = flags.parse(
+        found: List | Run | Report | Compare | Doctor = flags.parse(
             Command, args=words, prog="jaxperf", description=DESCRIPTION
         )
     except JaxperfError as e:
@@ -195,7 +212,7 @@ def _tell_results(outcomes: Sequence[launch.Outcome], out: Path) -> None:
 
 
 def show_report(report: Report) -> int:
-    """Print every readable result; what is damaged or another program's is named and left out.
+    """Show every readable result; what is damaged or another program's is named and left out.
 
     Raises:
       JaxperfError: no such folder, or nothing readable in it.
@@ -205,11 +222,30 @@ def show_report(report: Report) -> int:
         print(f"left out: {line}", file=sys.stderr)
     if not results:
         raise JaxperfError(f"no result to show in {report.results}; `{_own_name()} run all` makes some")
-    match report.format:
-        case "text":
-            print(_as_text(list(results.values())))
-    print(f"results: {', '.join(str(path) for path in results)} (JSON, one file a section)")
+    if report.format == "html":
+        folder = report.results if report.results.is_dir() else report.results.parent
+        page = output.write_report(list(results.values()), folder, left_out=left_out)
+        print(f"report: {page} (one file, open it in a browser: {page.resolve().as_uri()})")
+    elif report.format == "md":
+        print(output.render(list(results.values()), "md", left_out=left_out))
+    else:
+        print(_as_text(list(results.values())))
+        print(f"results: {', '.join(str(path) for path in results)} (JSON, one file a section)")
     return 0
+
+
+def show_comparison(asked: Compare) -> int:
+    """Print the comparison of two results; 1 where anything became slower, else 0.
+
+    Raises:
+      JaxperfError: a file is no result of ours, or nothing in them can be compared.
+    """
+    from jaxperf.report.compare import compare  # SciPy, which the other commands need not wait for
+    from jaxperf.report.compare_text import render_comparison
+
+    comparison = compare(load_result(asked.a), load_result(asked.b), alpha=asked.alpha, least=asked.least)
+    print(render_comparison(comparison, color=text.console().is_terminal))
+    return comparison.status
 
 
 def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:

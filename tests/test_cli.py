@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import jaxperf
 from jaxperf import catalogue, cli
 from jaxperf.launch import child_environment
 from jaxperf.measure.record import Environment, Measurement, Result
-from jaxperf.measure.store import to_json
+from jaxperf.measure.store import load_result, save_result, to_json
 
 GOOD = """
 import pathlib, shutil, sys
@@ -177,7 +178,7 @@ def test_the_report_shows_good_results_and_names_what_it_leaves_out(
     (out / "cut.json").write_text(sample("first")[:200])
     (out / "foreign.json").write_text(json.dumps({"rows": [1, 2]}))
     (out / "notes.txt").write_text("not looked at")
-    assert cli.main(["report", str(out)]) == 0
+    assert cli.main(["report", str(out), "--format", "text"]) == 0
     shown = capsys.readouterr()
     assert shown.out.index("time of first") < shown.out.index("time of second")  # the chapter's order
     left_out = [line for line in shown.err.splitlines() if line.startswith("left out: ")]
@@ -188,8 +189,55 @@ def test_the_report_shows_good_results_and_names_what_it_leaves_out(
 def test_the_report_takes_a_single_file(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out.mkdir()
     (out / "first.json").write_text(sample("first"))
-    assert cli.main(["report", str(out / "first.json")]) == 0
+    assert cli.main(["report", str(out / "first.json"), "--format", "text"]) == 0
     assert "time of first" in capsys.readouterr().out
+
+
+def test_the_report_is_a_page_beside_the_results_that_names_what_it_leaves_out(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.mkdir()
+    (out / "first.json").write_text(sample("first"))
+    (out / "cut.json").write_text(sample("first")[:200])
+    assert cli.main(["report", str(out)]) == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "time of first" in page and "cut.json" in page
+    assert str(out / "report.html") in capsys.readouterr().out
+
+
+def test_the_report_goes_to_standard_output_as_markdown(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.mkdir()
+    (out / "first.json").write_text(sample("first"))
+    assert cli.main(["report", str(out), "--format", "md"]) == 0
+    assert "time of first" in capsys.readouterr().out
+    assert not (out / "report.html").exists()
+
+
+# --- comparing
+
+
+def test_a_result_is_no_slower_than_itself_but_than_a_faster_one(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.mkdir()
+    result = load_result_of(sample("first"), out)
+    slow = tuple(0.010 + 0.00001 * i for i in range(20))
+    for name, factor in (("a", 1.0), ("b", 1.5)):
+        m = dataclasses.replace(result.measurements[0], values=tuple(v * factor for v in slow))
+        save_result(dataclasses.replace(result, measurements=(m,)), out / f"{name}.json")
+    a, b = str(out / "a.json"), str(out / "b.json")
+    assert cli.main(["compare", a, a]) == 0
+    assert cli.main(["compare", a, b]) == 1
+    assert "slower" in capsys.readouterr().out
+    assert cli.main(["compare", b, a]) == 0
+    assert cli.main(["compare", a, str(out / "none.json")]) == 2
+
+
+def load_result_of(text: str, folder: Path) -> Result:
+    (folder / "whole.json").write_text(text)
+    return load_result(folder / "whole.json")
 
 
 def test_a_folder_without_a_readable_result_is_a_mistake(

@@ -45,7 +45,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def scalar(value: float | int | str | bool | None, unit: str = "") -> str:
-    """A fact for reading: a count in full, other numbers to three digits with their unit, the rest as it is."""
+    """A fact for reading: counts in full, other numbers to three digits with their unit, the rest as is."""
     if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, int) and not unit):
         return str(value)
     return quantity(value, unit) if math.isfinite(value) else str(value)
