@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from jaxperf.parallel import first_devices
 from jaxperf.train import Evaluator, evaluate_accuracy
 
 COUNTS = (1, 2, 4, 8)
+cpus = functools.partial(first_devices, platform="cpu")  # eight of them, wherever the tests run
 BATCH = 16
 
 
@@ -32,7 +35,7 @@ def questions(n):
 @pytest.mark.parametrize("k", COUNTS)
 def test_every_example_counts_once_on_any_number_of_devices(k, n):
     W, X, y, hits = questions(n)
-    assert evaluate_accuracy(linear, W, X, y, devices=first_devices(k), batch_size=BATCH) == hits / n
+    assert evaluate_accuracy(linear, W, X, y, devices=cpus(k), batch_size=BATCH) == hits / n
 
 
 @pytest.mark.parametrize("k", COUNTS)
@@ -41,12 +44,12 @@ def test_padding_is_never_a_hit(k):
     X, y = np.ones((BATCH + 3, 2, 3, 1), np.float32), np.zeros(BATCH + 3, np.int32)
     W = np.zeros((6, 5), np.float32)
     for labels, wanted in ((y, 1.0), (y + 1, 0.0)):
-        found = evaluate_accuracy(linear, W, X, labels, devices=first_devices(k), batch_size=BATCH)
+        found = evaluate_accuracy(linear, W, X, labels, devices=cpus(k), batch_size=BATCH)
         assert found == wanted
 
 
 def test_many_evaluations_compile_once_whatever_the_number_of_images():
-    evaluator = Evaluator(linear, first_devices(2), batch_size=BATCH)
+    evaluator = Evaluator(linear, cpus(2), batch_size=BATCH)
     W, X, y, _ = questions(5)
     evaluator.accuracy(W, X, y)
     with nothing_compiles("evaluation"):
@@ -57,15 +60,15 @@ def test_many_evaluations_compile_once_whatever_the_number_of_images():
 
 def test_variables_may_lie_on_other_devices():
     W, X, y, hits = questions(20)
-    there = jax.device_put(W, jax.devices()[-1])
-    assert evaluate_accuracy(linear, there, X, y, devices=first_devices(2), batch_size=BATCH) == hits / 20
-    assert there.devices() == {jax.devices()[-1]}
+    there = jax.device_put(W, jax.devices("cpu")[-1])
+    assert evaluate_accuracy(linear, there, X, y, devices=cpus(2), batch_size=BATCH) == hits / 20
+    assert there.devices() == {jax.devices("cpu")[-1]}
 
 
 @pytest.mark.parametrize("k", [2, 8])
 def test_no_device_waits_for_another(k):
     """No collective in the program: a count for each device, added up on the host."""
-    devices = first_devices(k)
+    devices = cpus(k)
     params = lenet_params(jax.random.key(0))
     evaluator = Evaluator(lambda params, X: lenet(X, params), devices, batch_size=BATCH)
     cut = jax.NamedSharding(jax.sharding.Mesh(np.array(devices), ("devices",)), jax.P("devices"))
@@ -88,7 +91,7 @@ def test_no_device_waits_for_another(k):
 )
 def test_what_cannot_be_is_told_in_one_line(options, changes, message):
     W, X, y, _ = questions(5)
-    devices = options.pop("devices", first_devices(options.pop("k", 1)))
+    devices = options.pop("devices", cpus(options.pop("k", 1)))
     with pytest.raises(JaxperfError, match=message) as caught:
         evaluate_accuracy(linear, W, changes.get("X", X), changes.get("y", y), devices=devices, **options)
     assert "\n" not in str(caught.value)

@@ -1,5 +1,6 @@
 """The loop on a net small enough to train in NumPy: softmax regression of 2 x 2 pixels, three classes."""
 
+import functools
 import time
 
 import jax
@@ -15,6 +16,7 @@ from jaxperf.parallel import WAYS, first_devices, make_step, model_of_function
 from jaxperf.train import Epoch, Evaluator, train
 
 LR, BATCH, UPDATES = 0.5, 16, 4
+cpus = functools.partial(first_devices, platform="cpu")  # eight of them, wherever the tests run
 
 
 def regression(X, W):
@@ -23,7 +25,7 @@ def regression(X, W):
 
 def step_of(way="jit", k=2):
     W = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
-    return make_step(way, model_of_function(regression, jnp.asarray(W)), optax.sgd(LR), first_devices(k))
+    return make_step(way, model_of_function(regression, jnp.asarray(W)), optax.sgd(LR), cpus(k))
 
 
 def pictures(n_train=37, n_test=13):
@@ -153,9 +155,7 @@ def test_seconds_waited_for_batches_are_the_seconds_the_batches_took():
 def test_training_goes_on_from_a_state_and_with_an_evaluator_given():
     step, data = step_of(), pictures()
     start = step.init(step.model.with_params(jnp.ones((4, 3)), {}))
-    always_right = Evaluator(
-        lambda variables, X: jnp.eye(3)[jnp.zeros(len(X), int)], first_devices(1), batch_size=5
-    )
+    always_right = Evaluator(lambda variables, X: jnp.eye(3)[jnp.zeros(len(X), int)], cpus(1), batch_size=5)
     zeros = FashionMNIST(data.train_images, data.train_labels, data.test_images, 0 * data.test_labels, "")
     epochs, W = trained(step, zeros, epochs=1, updates=1, state=start, evaluator=always_right)
     assert epochs[0].test_accuracy == 1

@@ -1,0 +1,179 @@
+"""Every way to run a step equals MXNet on as many contexts: LeNet by the book's allreduce, ResNets by Gluon.
+
+In float64, where no relu changes sides by rounding (see mxnet_fixtures); MXNet keeps BatchNorm's momentum and
+the trainer's rate in float32 whatever the network's dtype, hence the ResNets' wider bounds.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from mxnet_fixtures import (
+    LENET,
+    LENET_SHAPES,
+    RESNET18,
+    RESNET18_STAGES,
+    RESNET_SMALL,
+    SMALL_STAGES,
+    batch,
+    digest,
+    digest_error,
+    load,
+    shapes,
+    weights,
+)
+
+from jaxperf.models import ResNet, from_gluon, lenet, to_gluon
+from jaxperf.parallel import (
+    WAYS,
+    first_devices,
+    get_params,
+    make_step,
+    model_of,
+    model_of_function,
+    train_batch,
+)
+
+NETS = {"resnet18": (RESNET18_STAGES, RESNET18), "resnet_small": (SMALL_STAGES, RESNET_SMALL)}
+# Rounding of float64; the same in a gradient told by an update; what MXNet keeps in float32 anyhow.
+SUMS, GRADIENTS, FLOAT32_INSIDE = 1e-10, 1e-9, 1e-5
+
+
+@pytest.fixture(autouse=True)
+def float64_on_cpus():
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+def batches(name, setting):
+    for step in range(setting.steps):
+        X, y = batch(int(load(name)["seed"]), step, setting.batch)
+        yield X.transpose(0, 2, 3, 1).astype(np.float64), y
+
+
+def lenet_start(kind):
+    drawn = weights(LENET_SHAPES, kind, int(load("lenet")["seed"]))
+    return [jnp.asarray(w, "float64") for w in drawn.values()]
+
+
+def check_lenet(kind, contexts, losses, start, params):
+    """`losses`: of each step, the mean over the batch."""
+    answers, case = load("lenet"), f"{kind}/float64/{contexts}ctx"
+    np.testing.assert_allclose(losses, answers[f"{case}/loss"].mean(1), rtol=SUMS)
+    update = [np.asarray(new) - np.asarray(old) for new, old in zip(params, start, strict=True)]
+    assert update[0].dtype == np.float64
+    assert digest_error(answers, f"{case}/update", update).max() < SUMS
+
+
+@pytest.mark.parametrize(("way", "contexts"), [*((way, 2) for way in WAYS), ("pmap", 4), ("jit", 8)])
+def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, contexts):
+    start = lenet_start("sound")
+    step = make_step(
+        way, model_of_function(lenet, start), optax.sgd(LENET.lr), first_devices(contexts, platform="cpu")
+    )
+    state, losses = step.init(), []
+    for X, y in batches("lenet", LENET):
+        state, metrics = step(state, X, y)
+        losses.append(float(metrics["loss"]))
+    check_lenet("sound", contexts, losses, start, state.params)
+
+
+@pytest.mark.parametrize(("kind", "contexts"), [("book", 2), ("sound", 2), ("sound", 4)])
+def test_eight_batches_by_hand_equal_mxnets_allreduce(kind, contexts):
+    start, devices = lenet_start(kind), first_devices(contexts, platform="cpu")
+    copies, losses = [get_params(start, d) for d in devices], []
+    for X, y in batches("lenet", LENET):
+        copies, shares = train_batch(X, y, copies, devices, LENET.lr)
+        losses.append(sum(map(float, shares)) / len(y))
+    for params in copies:
+        check_lenet(kind, contexts, losses, start, params)
+
+
+@functools.cache
+def resnet(name):
+    """The network with MXNet's weights in float64."""
+    answers = load(name)
+    net = nnx.eval_shape(lambda: ResNet(10, stages=NETS[name][0], rngs=nnx.Rngs(0)))
+    from_gluon(net, weights(shapes(answers), "sound", int(answers["seed"])))
+    graph, state = nnx.split(net)
+    return nnx.merge(graph, jax.tree.map(lambda a: a.astype("float64"), state))
+
+
+def as_gluon(name, params, stats):
+    """Gluon's lists of a model's trees: what is trained, and the running statistics."""
+    net = nnx.clone(resnet(name))
+    nnx.update(net, params, stats)
+    arrays = to_gluon(net)
+    trained = [value for key, value in arrays.items() if "running" not in key]
+    return trained, [value for key, value in arrays.items() if "running" in key]
+
+
+@functools.cache
+def stats_of_context_0(name, contexts):
+    """Running statistics after the first step of the first share alone."""
+    model, (X, _) = model_of(resnet(name)), next(batches(name, NETS[name][1]))
+    forward = jax.jit(functools.partial(model.apply, train=True))
+    return jax.device_get(forward(model.params, model.stats, X[: len(X) // contexts])[1])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the fixture's steps gave, in Gluon's order; `grad` is of the first batch's summed loss."""
+
+    losses: list
+    grad: list
+    update: list
+    stats: list
+
+
+def trained(name, way, contexts, batch_norm):
+    """The fixture's steps.
+
+    Gluon's first step copies context 0's running statistics to the others; so do we, to compare the rest.
+    """
+    model, setting = model_of(resnet(name)), NETS[name][1]
+    devices = first_devices(contexts, platform="cpu")
+    step = make_step(way, model, optax.sgd(setting.lr), devices, batch_norm=batch_norm)
+    state, losses = step.init(), []
+    for i, (X, y) in enumerate(batches(name, setting)):
+        state, metrics = step(state, X, y)
+        losses.append(float(metrics["loss"]))
+        if i == 0:
+            first = jax.device_get(state.params)
+        if i == 0 and batch_norm == "share":
+            state = step.init(model.with_params(state.params, stats_of_context_0(name, contexts)))
+    start, first, last = (as_gluon(name, p, state.stats) for p in (model.params, first, state.params))
+    grad = [(old - new) / setting.lr * setting.batch for old, new in zip(start[0], first[0])]
+    return Trained(losses, grad, [new - old for new, old in zip(last[0], start[0])], last[1])
+
+
+def check_resnet(name, contexts, found):
+    answers, case = load(name), f"sound/float64/{contexts}ctx"
+    np.testing.assert_allclose(found.losses, answers[f"{case}/loss"].mean(1), rtol=FLOAT32_INSIDE / 10)
+    assert found.update[0].dtype == np.float64
+    assert digest_error(answers, f"{case}/update", found.update).max() < FLOAT32_INSIDE
+    ours = digest("stats", found.stats)  # ours are the mean over contexts, and so is what is linear in them
+    for part in ("dot", "part"):
+        theirs = np.mean([answers[f"{case}/stats/{c}/{part}"] for c in range(contexts)], 0)
+        np.testing.assert_allclose(ours[f"stats/{part}"], theirs, rtol=0, atol=FLOAT32_INSIDE)
+
+
+@pytest.mark.parametrize(("way", "contexts"), [*((way, 2) for way in WAYS), ("pmap", 4)])
+def test_shares_normalised_apart_equal_gluon_on_that_many_contexts(way, contexts):
+    check_resnet("resnet_small", contexts, trained("resnet_small", way, contexts, "share"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_whole_batch_normalised_over_devices_equals_gluon_on_one_context(way):
+    found = trained("resnet_small", way, 2, "whole")
+    check_resnet("resnet_small", 1, found)
+    assert digest_error(load("resnet_small"), "sound/float64/grad", found.grad).max() < GRADIENTS
+
+
+def test_resnet18_by_shares_equals_gluon_on_two_contexts():
+    check_resnet("resnet18", 2, trained("resnet18", "pmap", 2, "share"))
