@@ -150,7 +150,7 @@ def test_timelines_tell_how_busy_each_lane_was() -> None:
 def test_the_peers_have_a_row_each_and_the_best_of_each_system_is_named() -> None:
     workloads = systems.runs(peers())
     assert list(workloads) == ["8.1 MLP", "LeNet"]
-    shown = words(draw(systems.picture("8.1 MLP", workloads["8.1 MLP"])))
+    shown = words(draw(systems.picture("8.1 MLP", workloads["8.1 MLP"], peers())))
     assert all(name in shown for name in ("jax, hybridize", "jax, eager", "mxnet, static", "26 µs"))
     group = systems.group("8.1 MLP", workloads["8.1 MLP"], peers())
     assert group.base == "jax, hybridize"
@@ -163,6 +163,13 @@ def test_the_peers_have_a_row_each_and_the_best_of_each_system_is_named() -> Non
         True,
         False,
     ]
+
+
+def test_the_peers_curves_stand_together_by_workload() -> None:
+    [picture] = systems.curves(peers())
+    assert picture.title == "LeNet: loss over step"
+    told = [part.partition(":")[0] for part in picture.description.split("; ")]
+    assert told == ["jax, scan loss", "jax, jit loss", "torch, compile loss"]
 
 
 def test_per_round_ratios_cancel_what_slows_a_whole_round() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxperf.measure.record import Result
@@ -43,6 +43,11 @@ class Section:
     def remarks(self) -> list[str]:
         """The result's notes but for the one on smoke runs, which the page gives a place of its own."""
         return [note for note in self.result.notes if not note.startswith("--smoke")]
+
+    @property
+    def traces(self) -> list[str]:
+        """Files with the raw traces of its timelines."""
+        return [t.trace for t in self.result.timelines if t.trace]
 
     @property
     def sources(self) -> list[str]:
@@ -133,12 +138,13 @@ def _section(
     """A result with everything drawn."""
     own = systems.runs(result) if result.experiment == "peers" else {}
     if own:
-        drawings = [systems.picture(title, some) for title, some in own.items()]
+        drawings = [systems.picture(title, some, result) for title, some in own.items()]
+        drawings += [*systems.curves(result), *pictures(replace(result, measurements=(), series=()))]
         groups = [systems.group(title, some, result) for title, some in own.items()]
     else:
         drawings, groups = pictures(result), rows.groups(result)
     theirs = [
-        systems.picture(title, some)
+        systems.picture(title, some, peer)
         for peer in peers
         if result.experiment != "peers"
         for title, some in systems.runs(peer).items()

@@ -22,7 +22,6 @@ from jaxperf.report.rules import (
 
 RULES = (groups, ways, break_even, prediction, learning, step, scaling)
 MOST = 8  # curves in one picture
-DENSE = 120  # points of a curve: beyond, several would hide each other
 
 
 def pictures(result: Result) -> list[Picture]:
@@ -45,7 +44,7 @@ def _plain(result: Result, drawn: set[str]) -> Iterator[Picture]:
         if x_unit == "seed":
             yield stacks.strip(title, caption, members)
             continue
-        if len(members) > 2 and max(len(s.x) for s in members) > DENSE:
+        if len(members) > 2 and max(len(s.x) for s in members) > stacks.DENSE:
             yield stacks.panels(title, caption, members)
             continue
         for start in range(0, len(members), MOST):

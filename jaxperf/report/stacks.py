@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+DENSE = 120  # points of a curve: beyond, several would hide each other
+
+
 def strip(title: str, caption: str, series: Sequence[Series]) -> Picture:
     """A row for every series with a dot for each of its values and a stroke at their median."""
     unit = series[0].y_unit

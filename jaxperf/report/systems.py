@@ -7,12 +7,13 @@ section's number or name is shown with that section too. `values[i]` of all its 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxperf.measure.record import Measurement, Result
-from jaxperf.report import plots
-from jaxperf.report.plots import Picture
+from jaxperf.measure.record import Measurement, Result, Series
+from jaxperf.report import axes, plots, stacks
+from jaxperf.report.curves import by, points
+from jaxperf.report.plots import Curve, Picture
 from jaxperf.report.rows import Group, row
 
 COLORS = {"jax": 0, "mxnet": 1, "torch": 2}
@@ -74,13 +75,34 @@ def group(title: str, some: Sequence[Run], result: Result) -> Group:
     return Group(title, base.label if base else "", tuple(rows))
 
 
-def picture(title: str, some: Sequence[Run]) -> Picture:
-    """Bars with intervals, a colour for each system."""
+def picture(title: str, some: Sequence[Run], result: Result) -> Picture:
+    """Bars with intervals, a colour for each system; published figures in their rows."""
     order = sorted(some, key=lambda r: list(COLORS).index(r.system) if r.system in COLORS else 9)
     colors = [COLORS.get(r.system, 3) for r in order]
     caption = "Median and inter-quartile range."
     labels = [r.label for r in order]
-    return plots.bars(title, caption, [r.measured for r in order], colors=colors, labels=labels)
+    measured = [r.measured for r in order]
+    return plots.bars(title, caption, measured, references=result.references, colors=colors, labels=labels)
+
+
+def curves(result: Result) -> Iterator[Picture]:
+    """Series named as measurements are: a picture a workload, a colour a system, a dash a configuration."""
+
+    def of(s: Series) -> tuple[str, str, str]:
+        return s.name.partition("/")[2].partition("/")[0], s.x_unit, s.y_unit
+
+    for (workload, x_unit, y_unit), family in by((s for s in result.series if points(s)), of):
+        drawn: list[Curve] = []
+        for system, own in by(family, lambda s: s.name.partition("/")[0]):
+            color = COLORS.get(system, 3)
+            for i, s in enumerate(own):
+                label = ", ".join(filter(None, [system, s.name.partition("/")[2].partition("/")[2]]))
+                drawn.append(Curve(label, s.x, s.y, color, i))
+        if len(family) > 2 and max(len(s.x) for s in family) > stacks.DENSE:
+            yield stacks.panels(workload, "", family)
+            continue
+        title = f"{workload}: {y_unit} over {x_unit}" if y_unit not in axes.SCALED else workload
+        yield plots.lines(title, "", drawn, x_unit=x_unit, y_unit=y_unit)
 
 
 def _multiple(m: Measurement, base: Measurement) -> str:
@@ -96,7 +118,7 @@ def _multiple(m: Measurement, base: Measurement) -> str:
 
 
 def median_interval(values: Sequence[float], *, level: float = LEVEL) -> tuple[float, float]:
-    """Where the median lies, by the sign test, which assumes no distribution; NaN for too few values."""
+    """Where the median lies, by the sign test; NaN for too few values."""
     from scipy.stats import quantile_test
 
     interval = quantile_test(list(values), q=0, p=0.5).confidence_interval(level)
