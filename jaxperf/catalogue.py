@@ -70,6 +70,13 @@ SECTIONS = (
         "What do layers on different devices, and a layer over several, compute, send and hold?",
         45,
     ),
+    Section(
+        "peers",
+        "",
+        "Beside MXNet and PyTorch",
+        "How fast are JAX, MXNet and PyTorch at the same work on this machine?",
+        330,
+    ),
 )
 
 

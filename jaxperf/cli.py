@@ -1,4 +1,4 @@
-"""The command line: `jaxperf list`, `run`, `report`, `doctor`.
+"""The command line: `jaxperf list`, `run`, `report`, `doctor`, `peers`.
 
 Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section is a process
 of its own (`launch`), and `--help` answers at once.
@@ -49,6 +49,8 @@ class Run:
     """Where to run; auto takes a GPU if JAX finds one."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
     """Folder that takes one JSON file per section."""
+    peers: Annotated[str, tyro.conf.arg(metavar="NAME,...")] = ""
+    """Then compare with these too (mxnet, torch); `jaxperf peers` tells which are there."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,23 @@ class Doctor:
     """Say what this machine has, what is missing and the command that mends it."""
 
 
+@dataclass(frozen=True)
+class Peers:
+    """Say which other frameworks are there to compare with; `peers install [NAME...]` installs them."""
+
+    words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[install [NAME...]]")] = ()
+    """Nothing, or `install`, which takes names (mxnet, torch) or all there are."""
+
+
 Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+    | Annotated[Peers, tyro.conf.subcommand("peers")]
 )
-COMMANDS = ("list", "run", "report", "compare", "doctor")
+COMMANDS = ("list", "run", "report", "compare", "doctor", "peers")
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
     "Start with `jaxperf list`; `jaxperf --version` tells the version."
@@ -135,6 +146,10 @@ def _dispatch(words: list[str]) -> int:
             return show_report(report)
         case Compare() as compare:
             return show_comparison(compare)
+        case Peers() as asked:
+            from jaxperf.peers import command
+
+            return command.main(asked.words)
         case _:
             from jaxperf import doctor
 
@@ -149,7 +164,7 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor:
+def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
     """The command as its dataclass; errors are one line that names the nearest right word."""
     if not words:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
@@ -157,7 +172,7 @@ def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
         raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
     try:
-        found: List | Run | Report | Compare | Doctor = flags.parse(
+        found: List | Run | Report | Compare | Doctor | Peers = flags.parse(
             Command, args=words, prog="jaxperf", description=DESCRIPTION
         )
     except JaxperfError as e:
@@ -173,8 +188,9 @@ def show_list() -> int:
     for s in catalogue.SECTIONS:
         print(f"{s.number or '-':<4} {s.name:<{wide}}  {_duration(s.takes_s):<12}  {s.title}")
         print(f"{'':<4} {'':<{wide}}  {'':<12}  {s.question}")
-    total = _duration(sum(s.takes_s for s in catalogue.SECTIONS))
+    total = _duration(sum(s.takes_s for s in catalogue.SECTIONS if s.name != launch.PEERS))
     print(f"\non two CPU cores, {total} for all; run them: `{_own_name()} run all`, or one by name or number")
+    print(f"peers is not among all: `{_own_name()} peers install`, then `run all --peers mxnet,torch`")
     return 0
 
 
@@ -184,8 +200,9 @@ def _duration(takes_s: float) -> str:
 
 def run_all(run: Run, extra: tuple[str, ...]) -> int:
     """Run the sections named, one after the other; a failing one does not keep the others from running."""
-    sections = launch.choose(run.names)
-    options = launch.Options(run.out, run.smoke, run.devices, run.platform, extra)
+    names = _peer_names(run.peers) if run.peers else ()
+    sections = launch.choose(run.names, peers=bool(names))
+    options = launch.Options(run.out, run.smoke, run.devices, run.platform, names, extra)
     launch.check(sections, options)
     outcomes = []
     for i, section in enumerate(sections, start=1):
@@ -197,6 +214,12 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     _tell_results(outcomes, run.out)
     statuses = [o.status for o in outcomes if o.trouble]
     return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
+
+
+def _peer_names(words: str) -> tuple[str, ...]:
+    from jaxperf.peers.known import chosen
+
+    return tuple(peer.name for peer in chosen([words]))
 
 
 def _tell_results(outcomes: Sequence[launch.Outcome], out: Path) -> None:

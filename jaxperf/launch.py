@@ -29,6 +29,7 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
+PEERS = "peers"  # the section that other frameworks take part in
 _END_STEPS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0))  # then SIGKILL
 
 
@@ -41,6 +42,7 @@ class Options:
       smoke: toy sizes, seconds.
       devices: how many devices; 0 leaves it to the script.
       platform: "auto", "cpu" or "gpu".
+      peers: systems beside JAX, for the section of that name.
       extra: further words for the script.
     """
 
@@ -48,6 +50,7 @@ class Options:
     smoke: bool = False
     devices: int = 0
     platform: str = "auto"
+    peers: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
 
 
@@ -62,8 +65,12 @@ class Outcome:
     trouble: str = ""
 
 
-def choose(words: Sequence[str]) -> tuple[catalogue.Section, ...]:
-    """The sections that `words` name, each once, in the order named; "all" stands for every one.
+def choose(words: Sequence[str], *, peers: bool = False) -> tuple[catalogue.Section, ...]:
+    """The sections that `words` name, each once, in the order named; "all" stands for every one but `peers`.
+
+    Args:
+      words: names, numbers or "all".
+      peers: whether the section `peers` comes too, named or not.
 
     Raises:
       JaxperfError: no word, or one that names no section.
@@ -73,7 +80,9 @@ def choose(words: Sequence[str]) -> tuple[catalogue.Section, ...]:
     found: dict[str, catalogue.Section] = {}
     for word in words:
         sections = catalogue.SECTIONS if word == "all" else (catalogue.find(word),)
-        found |= {section.name: section for section in sections}
+        found |= {s.name: s for s in sections if word != "all" or s.name != PEERS}
+    if peers:
+        found.setdefault(PEERS, catalogue.find(PEERS))
     return tuple(found.values())
 
 
@@ -130,6 +139,7 @@ def command(section: catalogue.Section, path: Path, options: Options) -> list[st
     words = [sys.executable, "-u", str(script(section)), *options.extra, f"--json={path}"]
     words += ["--smoke"] if options.smoke else []
     words += [f"--devices={options.devices}"] if options.devices else []
+    words += ["--peers", *options.peers] if options.peers and section.name == PEERS else []
     return words + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
 
 

@@ -1,0 +1,55 @@
+"""Whether two systems computed the same: the condition for being timed against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+Answers = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a comparison found; `error` is the largest difference, relative to the base's largest value."""
+
+    error: float
+    trouble: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Nothing is wrong."""
+        return not self.trouble
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """A worker's answers; ValueError, in one line, where the file is not what it should be."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as e:  # NumPy has no common error for damaged files
+        raise ValueError(f"its answers cannot be read: {type(e).__name__}") from None
+
+
+def compare(base: Answers, other: Answers, *, rtol: float) -> Verdict:
+    """Whether `other` is `base` within `rtol` of the largest absolute value of each array.
+
+    Not element by element: a logit near zero has no relative precision of its own.
+    """
+    if set(base) != set(other):
+        return Verdict(np.inf, f"it answers {sorted(other)} where JAX answers {sorted(base)}")
+    errors = [0.0]
+    for name, ours in base.items():
+        theirs = other[name]
+        if theirs.shape != ours.shape:
+            return Verdict(np.inf, f"its {name} has shape {theirs.shape} where JAX's has {ours.shape}")
+        if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+            return Verdict(np.inf, f"its {name} or JAX's is not finite")
+        difference = np.abs(theirs.astype(np.float64) - ours.astype(np.float64)).max(initial=0)
+        errors.append(float(difference / max(np.abs(ours).max(initial=0), 1e-30)))
+    error = max(errors)
+    return Verdict(
+        error, "" if error <= rtol else f"it differs from JAX by {error:.2g}, allowed is {rtol:.2g}"
+    )

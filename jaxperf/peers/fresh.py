@@ -1,0 +1,148 @@
+"""What needs a process that has done nothing yet: reading an export without its code, and memory in use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from jaxperf.measure.record import Series
+from jaxperf.peers.agree import Verdict, compare, read
+from jaxperf.peers.pool import GivenUpError, Pool
+from jaxperf.peers.study import Entry, Limits, Study
+from jaxperf.peers.worker import TaskError, Worker, WorkerGoneError
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Reload:
+    """An export read by a process that has never seen the network.
+
+    Attributes:
+      name: "mxnet/hybridized".
+      seconds: from the file to the first output, the framework being imported already.
+      verdict: whether the output is JAX's; "" in `verdict.trouble` where it is.
+    """
+
+    name: str
+    seconds: float
+    verdict: Verdict
+
+
+def reload(study: Study, pool: Pool, *, limits: Limits, say: Say) -> list[Reload]:
+    """Have a fresh worker of each system read what its live one exported, and compare the first outputs."""
+    found: list[Reload] = []
+    base: dict[str, Any] = {}
+    settings = {**study.workload.settings, "task": "reload"}
+    for system in dict.fromkeys(e.system for e in study.timed):
+        mine = [e for e in study.timed if e.system == system]
+        with _telling(mine[0], study, say), _fresh(pool, system) as worker:
+            for entry in mine:
+                seconds, answers = _prepare(worker, entry, settings, pool, limits)
+                base = base or answers  # JAX's own, which comes first
+                found.append(Reload(entry.name, seconds, compare(base, answers, rtol=study.workload.rtol)))
+    return found
+
+
+@dataclass(frozen=True)
+class MemoryRun:
+    """Section 8.2.4's training in a process of its own.
+
+    Attributes:
+      entry: of which system.
+      mode: "synchronous" or "asynchronous".
+      increase: the largest resident set during the run less that before it, bytes.
+      curve: bytes above the start, over seconds.
+      handed_out_s: until the front end had handed out all work.
+      finished_s: until it was done.
+    """
+
+    entry: Entry
+    mode: str
+    increase: int
+    curve: Series
+    handed_out_s: float
+    finished_s: float
+
+
+def memory(study: Study, pool: Pool, *, limits: Limits, say: Say) -> list[MemoryRun]:
+    """Run the training that the systems have agreed on once each way, and watch each process from outside.
+
+    The increases become the entries' values.
+    """
+    found = []
+    for mode in study.workload.quantities:
+        for entry in [e for e in study.entries if not e.lost]:
+            with _telling(entry, study, say), _fresh(pool, entry.system) as worker:
+                run = _memory_run(worker, entry, mode, study, pool, limits)
+                entry.values.setdefault(mode, []).append(run.increase)
+                found.append(run)
+    return found
+
+
+def _memory_run(
+    worker: Worker, entry: Entry, mode: str, study: Study, pool: Pool, limits: Limits
+) -> MemoryRun:
+    workload, process = study.workload, psutil.Process(worker.pid)
+    settings = {**workload.settings, "steps": 1, "synchronous": mode == "synchronous"}
+    _prepare(worker, entry, settings, pool, limits)  # one batch first, as the book has it
+    before, began = process.memory_info().rss, time.monotonic()
+    times, above = [0.0], [0]
+
+    def watch() -> None:
+        times.append(time.monotonic() - began)
+        above.append(process.memory_info().rss - before)
+
+    value = worker.call(
+        "turn", limit_s=limits.turn_s, watch=watch, key=entry.name, calls=workload.calls, lead=0
+    )
+    watch()
+    name = f"{entry.system}/{workload.measured(mode)}/{entry.configuration}"
+    curve = Series(name, *_thinned(times, above), "s", "bytes")
+    return MemoryRun(entry, mode, max(above), curve, float(value["handed_out"]), float(value["finished"]))
+
+
+def _thinned(x: list[float], y: list[int], *, most: int = 400) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """At most `most` points, each the highest of its stretch, so that the peak stays."""
+    size = -(-len(x) // most)
+    picks = [max(range(i, min(i + size, len(x))), key=y.__getitem__) for i in range(0, len(x), size)]
+    return tuple(x[i] for i in picks), tuple(float(y[i]) for i in picks)
+
+
+def _prepare(
+    worker: Worker, entry: Entry, settings: Mapping[str, Any], pool: Pool, limits: Limits
+) -> tuple[float, dict[str, Any]]:
+    path = pool.scratch / f"fresh-{entry.system}.npz"
+    path.unlink(missing_ok=True)
+    value = worker.call(
+        "prepare",
+        limit_s=limits.prepare_s,
+        key=entry.name,
+        settings=dict(settings),
+        configuration=entry.configuration,
+        answers=str(path),
+    )
+    return float(value["first_s"]), read(path)
+
+
+@contextmanager
+def _fresh(pool: Pool, system: str) -> Iterator[Worker]:
+    worker = pool.fresh(system)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+@contextmanager
+def _telling(entry: Entry, study: Study, say: Say) -> Iterator[None]:
+    """A failure costs one line, and this one measurement."""
+    try:
+        yield
+    except (TaskError, WorkerGoneError, GivenUpError, ValueError, KeyError, psutil.Error) as e:
+        say(f"{study.workload.name}: {entry.name} in a fresh process: {e}")

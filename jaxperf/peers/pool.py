@@ -1,0 +1,146 @@
+"""The live workers of a run: one a system and number of devices, all with the same cores and settings.
+
+Where a worker has gone, a new one takes its place; a system whose workers go again and again is given up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxperf.peers.worker import System, TaskError, Worker, WorkerGoneError
+
+STARTS = 6  # workers of one system in a run: two kinds of it, and replacements
+STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
+
+
+class GivenUpError(Exception):
+    """No worker of this system is to be had any more (one line says why)."""
+
+
+class Pool:
+    """Live workers, started when first asked for.
+
+    Args:
+      systems: by name.
+      scratch: working folder of all.
+      environment: environment variables of all, e.g. with allocator settings.
+      cores: processors that every worker may use; empty for all there are.
+      start_limit_s: how long a worker may take to import its framework.
+    """
+
+    def __init__(
+        self,
+        systems: Sequence[System],
+        *,
+        scratch: Path,
+        environment: Mapping[str, str],
+        cores: Sequence[int] = (),
+        start_limit_s: float = 120,
+    ) -> None:
+        self.systems = {system.name: system for system in systems}
+        self.scratch, self.cores, self._limit_s = scratch, tuple(cores), start_limit_s
+        self.environment = environment
+        self._live: dict[tuple[str, int], Worker] = {}
+        self._starts = dict.fromkeys(self.systems, 0)
+        self._given_up: dict[str, str] = {}
+        self.greetings: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._live.values():
+            worker.close()
+        self._live.clear()
+
+    def threads(self, devices: int) -> int:
+        """Threads that each of so many devices gets: the cores, shared out."""
+        return max(1, len(self.cores or available_cores()) // devices)
+
+    def worker(self, name: str, devices: int = 1) -> Worker:
+        """The live worker of a system.
+
+        Raises:
+          GivenUpError: it can't be started, or has gone too often.
+        """
+        key = name, devices
+        if key not in self._live:
+            self._live[key] = self._start(name, devices)
+        return self._live[key]
+
+    def fresh(self, name: str) -> Worker:
+        """A further worker, which has done nothing yet; whoever asks closes it.
+
+        Raises:
+          GivenUpError: as `worker`; starting it does not count as a replacement.
+        """
+        self._starts[name] -= 1
+        return self._start(name, 1)
+
+    def forget(self, name: str, devices: int) -> None:
+        """This worker has gone; the next call of `worker` starts another."""
+        self._live.pop((name, devices)).end()
+
+    def _start(self, name: str, devices: int) -> Worker:
+        if name in self._given_up:
+            raise GivenUpError(self._given_up[name])
+        if self._starts[name] >= STARTS:
+            raise self._give_up(name, f"{name} is given up after {STARTS} workers")
+        self._starts[name] += 1
+        threads = self.threads(devices)
+        start = {"cores": list(self.cores), "threads": threads, "devices": devices}
+        variables = {**self._shared(name), **_threading(name, threads, devices, self.environment)}
+        try:
+            worker = Worker(
+                self.systems[name],
+                start=start,
+                environment=variables,
+                scratch=self.scratch,
+                limit_s=self._limit_s,
+            )
+        except (TaskError, WorkerGoneError) as e:
+            raise self._give_up(name, str(e)) from None  # it would not start the next time either
+        self.greetings.setdefault(name, worker.greeting)
+        return worker
+
+    def _give_up(self, name: str, why: str) -> GivenUpError:
+        self._given_up[name] = why
+        return GivenUpError(why)
+
+    def _shared(self, name: str) -> dict[str, str]:
+        """Our environment, without what belongs to our own Python where the worker's is another."""
+        ours = name == "jax"
+        return {k: v for k, v in self.environment.items() if ours or k not in STRANGE} | {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONNOUSERSITE": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"),  # so that compile times are cold
+        }
+
+
+def available_cores() -> list[int]:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _threading(name: str, threads: int, devices: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """How each system is told its number of threads.
+
+    JAX counts the cores itself, and its devices share one pool of as many threads; where each device is to
+    have one thread, it gets no pool.
+    """
+    variables = {v: str(threads) for v in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    if name == "jax":
+        flags = environment.get("XLA_FLAGS", "")
+        single = " --xla_cpu_multi_thread_eigen=false" if devices > 1 and threads == 1 else ""
+        variables |= {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(devices),
+            "XLA_FLAGS": (flags + single).strip(),
+        }
+    return variables | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})

@@ -1,0 +1,235 @@
+"""One workload on all systems: prepare, agree, and only then take turns; a failure is told in one line."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from jaxperf.measure.record import Measurement, Series
+from jaxperf.peers.agree import Verdict, compare, read
+from jaxperf.peers.pool import GivenUpError, Pool
+from jaxperf.peers.rounds import order
+from jaxperf.peers.worker import TaskError, WorkerGoneError
+from jaxperf.peers.workloads import Workload
+
+BASE = "jax"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long things may take, in seconds.
+
+    Attributes:
+      prepare_s: building, compiling and checking one configuration.
+      turn_s: one turn.
+      budget_s: rounds of one workload; once it is spent, no further round begins after the sixth.
+      settle_s: rest between turns, in which the last system's threads stop spinning.
+    """
+
+    prepare_s: float = 180
+    turn_s: float = 60
+    budget_s: float = 30
+    settle_s: float = 0.02
+
+
+@dataclass
+class Entry:
+    """A configuration of a system in one workload, and what it has given so far.
+
+    Attributes:
+      system, configuration: which.
+      verdict: how it agreed; None while it has not answered.
+      first_s: seconds of its first call.
+      warmup: values of the round that doesn't count, by quantity.
+      values: values of the rounds, by quantity.
+      losses: training losses: of the first steps, then of the last step of each turn; by step, from 0.
+      lost: why it is not (or no longer) timed.
+    """
+
+    system: str
+    configuration: str
+    verdict: Verdict | None = None
+    first_s: float = 0.0
+    warmup: dict[str, float] = field(default_factory=dict)
+    values: dict[str, list[float]] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
+    lost: str = ""
+
+    @property
+    def name(self) -> str:
+        """ "mxnet/static"."""
+        return f"{self.system}/{self.configuration}"
+
+    def measurement(self, workload: Workload, quantity: str) -> Measurement:
+        """Its values of one quantity, raw."""
+        return Measurement(
+            f"{self.system}/{workload.measured(quantity)}/{self.configuration}",
+            workload.unit,
+            tuple(self.values[quantity]),
+            warmup=(self.warmup[quantity],) if quantity in self.warmup else (),
+            loops=workload.calls,
+            items=workload.items,
+        )
+
+    def curve(self, workload: Workload) -> Series | None:
+        """Its loss over steps, for training."""
+        if not self.losses:
+            return None
+        name = f"{self.system}/{workload.name}/{self.configuration}"
+        return Series(
+            f"{name} loss", tuple(map(float, self.losses)), tuple(self.losses.values()), "step", "loss"
+        )
+
+
+@dataclass(frozen=True)
+class Study:
+    """What came of one workload; the timed `entries` have as many values as there were rounds."""
+
+    workload: Workload
+    entries: Sequence[Entry]
+
+    @property
+    def timed(self) -> list[Entry]:
+        """Those that agreed and took every turn."""
+        return [e for e in self.entries if not e.lost and e.values]
+
+    def best(self, system: str, quantity: str) -> Entry | None:
+        """The system's quickest configuration by median; None where it has none."""
+        mine = [e for e in self.timed if e.system == system]
+        return min(mine, key=lambda e: float(np.median(e.values[quantity])), default=None)
+
+
+def study(
+    workload: Workload, pool: Pool, *, limits: Limits, say: Callable[[str], None] = lambda line: None
+) -> Study:
+    """Prepare every configuration, let those that agree with JAX take turns round by round.
+
+    Args:
+      workload: what to do.
+      pool: live workers of the systems; those that are not in it are left out.
+      limits: how long things may take.
+      say: gets a line for each configuration that is lost.
+    """
+    run = _Run(workload, pool, limits, say)
+    run.prepare_all()
+    run.take_turns()
+    run.drop_all()
+    return Study(workload, run.entries)
+
+
+class _Run:
+    def __init__(self, workload: Workload, pool: Pool, limits: Limits, say: Callable[[str], None]) -> None:
+        self.workload, self.pool, self.limits, self.say = workload, pool, limits, say
+        self.base: dict[str, np.ndarray] | None = None
+        self.entries = [
+            Entry(system, configuration)
+            for system, configurations in workload.configurations.items()
+            if system in pool.systems
+            for configuration in configurations
+        ]
+
+    def alive(self) -> list[Entry]:
+        return [e for e in self.entries if not e.lost and e.verdict]
+
+    def prepare_all(self) -> None:
+        for entry in self.entries:
+            self.attempt(entry, partial(self.prepare, entry))
+
+    def prepare(self, entry: Entry) -> None:
+        worker = self.pool.worker(entry.system, self.workload.devices)
+        path = self.pool.scratch / f"answers-{entry.system}.npz"
+        path.unlink(missing_ok=True)  # no other configuration's answers for one that gives none
+        value = worker.call(
+            "prepare",
+            limit_s=self.limits.prepare_s,
+            key=entry.name,
+            settings=dict(self.workload.settings),
+            configuration=entry.configuration,
+            answers=str(path),
+        )
+        entry.first_s = float(value.get("first_s", 0.0))
+        self.judge(entry, read(path))
+
+    def judge(self, entry: Entry, answers: Mapping[str, np.ndarray]) -> None:
+        """The first answer is JAX's, and the one that all others are compared with, JAX's own too."""
+        if self.base is None:
+            if entry.system != BASE:
+                raise TaskError("there is no answer of JAX's to agree with")
+            self.base = dict(answers)
+        entry.verdict = compare(self.base, answers, rtol=self.workload.rtol)
+        if not entry.verdict.agrees:
+            raise TaskError(f"not timed: {entry.verdict.trouble}")
+        if "loss" in answers:
+            entry.losses = dict(enumerate(np.asarray(answers["loss"], float).tolist()))
+
+    def take_turns(self) -> None:
+        began = time.monotonic()
+        for number in range(self.workload.rounds + 1 if self.workload.rounds else 0):  # round 0 is warm-up
+            if number > 6 and time.monotonic() - began > self.limits.budget_s:
+                break
+            for entry in order(self.alive(), number):
+                if not entry.lost:  # its worker may have gone in this very round
+                    self.attempt(entry, partial(self.turn, entry, number))
+
+    def turn(self, entry: Entry, number: int) -> None:
+        time.sleep(self.limits.settle_s)
+        worker = self.pool.worker(entry.system, self.workload.devices)
+        value = worker.call(
+            "turn",
+            limit_s=self.limits.turn_s,
+            key=entry.name,
+            calls=self.workload.calls,
+            lead=self.workload.lead,
+        )
+        for quantity in self.workload.quantities:
+            seconds = float(value[quantity])
+            if not (math.isfinite(seconds) and seconds > 0):
+                raise TaskError(f"it took {seconds} s, it says")
+            if number == 0:
+                entry.warmup[quantity] = seconds
+            else:
+                entry.values.setdefault(quantity, []).append(seconds)
+        if "loss" in value:
+            self.note_loss(entry, value["loss"])
+
+    def note_loss(self, entry: Entry, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise TaskError(f"its loss is {loss}")
+        entry.losses[max(entry.losses, default=-1) + self.workload.calls] = loss
+
+    def drop_all(self) -> None:
+        """Free what the workers hold; a worker that can't has done its work all the same."""
+        for entry in self.alive():
+            try:
+                worker = self.pool.worker(entry.system, self.workload.devices)
+                worker.call("drop", limit_s=self.limits.turn_s, key=entry.name)
+            except WorkerGoneError:
+                self.pool.forget(entry.system, self.workload.devices)
+            except (TaskError, GivenUpError):
+                continue
+
+    def attempt(self, entry: Entry, work: Callable[[], None]) -> None:
+        """Do it; where it fails the entry is lost, with one line, and its system goes on if it can."""
+        try:
+            work()
+        except WorkerGoneError as e:
+            self.lose(entry, str(e))
+            self.pool.forget(entry.system, self.workload.devices)
+            self.restore(entry.system)
+        except (TaskError, GivenUpError, ValueError, KeyError) as e:
+            self.lose(entry, str(e))
+
+    def restore(self, system: str) -> None:
+        """The system's new worker prepares again what the old one had ready; curves would have a gap."""
+        for other in [e for e in self.alive() if e.system == system]:
+            self.attempt(other, partial(self.prepare, other))
+
+    def lose(self, entry: Entry, why: str) -> None:
+        entry.lost = why
+        entry.values.clear()
+        self.say(f"{self.workload.name}: {entry.name} is lost: {why}")

@@ -1,0 +1,30 @@
+"""Weights and inputs as the host wrote them for all systems, float32 unless said otherwise.
+
+Networks keep Gluon's names and layout, which is PyTorch's too: convolutions (out, in, height, width), dense
+(out, in), images (n, 1, 28, 28). LeNet is the book's list W1, b1, ..., W4, b4, with dense weights (in, out).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def arrays(path: str) -> dict[str, np.ndarray]:
+    """All arrays of an .npz by name, in the order written."""
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def batches(settings: dict[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The batches that training goes round and round through: X (n, 1, 28, 28) in 0..1, y (n,) int32."""
+    found, n = arrays(settings["images"]), settings["batch"]
+    X = found["X"].astype(np.float32).reshape(-1, 1, 28, 28) / 255
+    y = found["y"].astype(np.int32)
+    return [(X[i : i + n], y[i : i + n]) for i in range(0, len(X) - n + 1, n)]
+
+
+def images(settings: dict[str, Any]) -> np.ndarray:
+    """The first `batch` images, (n, 1, 28, 28) in 0..1."""
+    return batches(settings)[0][0]

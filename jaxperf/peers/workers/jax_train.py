@@ -1,0 +1,115 @@
+"""JAX's networks with the common weights, its training steps each way, and section 8.2.4's memory run."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+
+from . import files
+from .wire import Task
+
+
+def build(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
+    """The module of `settings["net"]` with the common weights."""
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from jaxperf.models import MLP, LeNet, ResNet, from_gluon
+
+    if settings["net"] == "lenet":
+        return LeNet.from_params([jnp.asarray(w) for w in weights.values()])
+    if settings["net"] == "mlp":
+        dense = [w.shape for w in weights.values() if w.ndim == 2]
+        sizes = [dense[0][1], *(shape[0] for shape in dense)]
+        return from_gluon(MLP(sizes, rngs=nnx.Rngs(0)), list(weights.values()))
+    stages = [tuple(stage) for stage in settings["stages"]]
+    net = nnx.eval_shape(lambda: ResNet(10, stages=stages, rngs=nnx.Rngs(0)))
+    return from_gluon(net, list(weights.values()))
+
+
+def train(settings: dict[str, Any], configuration: str) -> Task:
+    """Steps of stochastic gradient descent; the configuration is the way, the answers are the losses."""
+    import jax
+    import optax
+
+    from jaxperf.parallel import first_devices, make_step
+
+    devices = first_devices(settings["devices"], platform="cpu")
+    step = make_step(configuration, _model(settings), optax.sgd(settings["lr"]), devices)  # type: ignore[arg-type]
+    state = step.init()
+    rounds = itertools.cycle(
+        [(X.reshape(-1, 28, 28, 1), y) for X, y in files.batches(settings)]
+    )  # a step begins with NumPy arrays on the host, in every system
+
+    began, history, first_s = time.perf_counter(), [], 0.0
+    for _ in range(settings["steps"]):
+        state, metrics = step(state, *next(rounds))
+        history.append(float(metrics["loss"]))
+        jax.block_until_ready(state)
+        first_s = first_s or time.perf_counter() - began
+
+    def turn(calls: int) -> dict[str, float]:
+        nonlocal state
+        began = time.perf_counter()
+        for _ in range(calls):
+            state, metrics = step(state, *next(rounds))
+        jax.block_until_ready((state, metrics))
+        return {"": (time.perf_counter() - began) / calls, "loss": float(metrics["loss"])}
+
+    return Task(first_s, {"loss": np.array(history)}, turn)
+
+
+def _model(settings: dict[str, Any]) -> Any:
+    """LeNet is the book's function of a list of arrays, ResNet a module."""
+    import jax.numpy as jnp
+
+    from jaxperf.models import lenet
+    from jaxperf.parallel import model_of, model_of_function
+
+    weights = files.arrays(settings["weights"])
+    if settings["net"] == "lenet":
+        return model_of_function(lenet, [jnp.asarray(w) for w in weights.values()])
+    return model_of(build(settings, weights))
+
+
+def memory(settings: dict[str, Any], configuration: str) -> Task:
+    """Section 8.2.4: train an MLP on batches made as they are needed; wait for each loss, or for nothing."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from jaxperf.models import hybridize
+
+    twin = hybridize(build({"net": "mlp"}, files.arrays(settings["weights"])))
+    base = jnp.asarray(files.arrays(settings["input"])["x"])
+    optimizer = optax.sgd(settings["lr"])
+
+    def update(params: Any, X: Any, y: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return optax.l2_loss(twin.function(params, X)[0], y).mean()
+
+        value, grads = jax.value_and_grad(loss)(params)
+        changes, _ = optimizer.update(grads, optimizer.init(params))
+        return value, optax.apply_updates(params, changes)
+
+    step = jax.jit(update, donate_argnums=0)
+    params = [jnp.array(leaf) for leaf in twin.leaves()]
+
+    def run(count: int) -> tuple[dict[str, float], list[float]]:
+        nonlocal params
+        began, history = time.perf_counter(), []
+        for i in range(count):
+            X, y = base * (1 + i / 100), jnp.ones((len(base), 1))
+            value, params = step(params, X, y)
+            if settings["synchronous"]:
+                history.append(float(value))
+        handed_out = time.perf_counter() - began
+        jax.block_until_ready(params)
+        return {"handed_out": handed_out, "finished": time.perf_counter() - began}, history
+
+    began = time.perf_counter()
+    _, history = run(settings["steps"])
+    return Task(time.perf_counter() - began, {"loss": np.array(history)}, lambda calls: run(calls)[0])

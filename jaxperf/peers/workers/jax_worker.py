@@ -1,0 +1,202 @@
+"""JAX's side, in jaxperf's own environment: the package's models and steps, as the sections use them.
+
+`jax_train` holds the training. Images come channels first; of one channel, a reshape makes them channels
+last.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import files, jax_train
+from .wire import Task, timed_first
+
+
+def greet(start: dict[str, Any]) -> dict[str, Any]:
+    """Versions and threads, JAX started."""
+    import flax
+    import jax
+    import numpy as np
+
+    versions = {"jax": jax.__version__, "flax": flax.__version__, "numpy": np.__version__}
+    if len(jax.devices("cpu")) < start["devices"]:
+        raise RuntimeError(f"{len(jax.devices('cpu'))} CPU devices, {start['devices']} wanted")
+    return {"versions": {**versions, "python": platform.python_version()}, "threads": start["threads"]}
+
+
+def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """The task that `settings["task"]` names."""
+    tasks: dict[str, Callable[..., Task]] = {
+        "forward": forward,
+        "export": export,
+        "reload": reload,
+        "dot": dot,
+        "loop": loop,
+        "together": together,
+        "train": jax_train.train,
+        "memory": jax_train.memory,
+    }
+    return tasks[settings["task"]](settings, configuration)
+
+
+def forward(settings: dict[str, Any], configuration: str) -> Task:
+    """`net(x)` queued so many times, then all outputs waited for (section 8.1.2's benchmark)."""
+    import jax
+    import numpy as np
+    from flax import nnx
+
+    from jaxperf.models import hybridize
+
+    net, x = _net(settings), _input(settings)
+
+    def build_and_call() -> tuple[Any, Any]:
+        fn = net
+        if configuration == "nnx.jit":
+            jitted = nnx.jit(lambda net, x: net(x))
+            fn = lambda x: jitted(net, x)  # noqa: E731
+        elif configuration == "hybridize":
+            fn = hybridize(net)
+        elif configuration == "aot":
+            fn = hybridize(net).compile(x)
+        return fn, jax.block_until_ready(fn(x))
+
+    first_s, (fn, y) = timed_first(build_and_call)
+
+    def turn(calls: int) -> dict[str, float]:
+        outputs = [None] * calls
+        began = time.perf_counter()
+        for i in range(calls):
+            outputs[i] = fn(x)
+        jax.block_until_ready(outputs)
+        return {"": (time.perf_counter() - began) / calls}
+
+    return Task(first_s, {"output": np.asarray(y)}, turn)
+
+
+def _net(settings: dict[str, Any]) -> Any:
+    net = jax_train.build(settings, files.arrays(settings["weights"]))
+    net.eval()
+    return net
+
+
+def _input(settings: dict[str, Any]) -> Any:
+    import jax.numpy as jnp
+
+    if settings["net"] == "mlp":
+        return jnp.asarray(files.arrays(settings["input"])["x"])
+    return jnp.asarray(files.images(settings).reshape(-1, 28, 28, 1))
+
+
+def export(settings: dict[str, Any], configuration: str) -> Task:
+    """`export_net`, and `load_net` until the first output is there."""
+    from jaxperf.models.export import export_net
+
+    stem, net, x = Path(settings["folder"]) / "jax", _net(settings), _input(settings)
+
+    def write_and_reload() -> tuple[dict[str, float], Any]:
+        began = time.perf_counter()
+        export_net(net, stem, x)
+        written = time.perf_counter()
+        y = _reload(stem, x)
+        return {"write": written - began, "reload": time.perf_counter() - written}, y
+
+    first_s, (_, y) = timed_first(write_and_reload)
+    return Task(first_s, {"output": y}, lambda calls: write_and_reload()[0])
+
+
+def reload(settings: dict[str, Any], configuration: str) -> Task:
+    """What `export` wrote, in a process that has never seen the network."""
+    first_s, y = timed_first(lambda: _reload(Path(settings["folder"]) / "jax", _input(settings)))
+    return Task(first_s, {"output": y}, lambda calls: {})
+
+
+def _reload(stem: Path, x: Any) -> Any:
+    import jax
+    import numpy as np
+
+    from jaxperf.models.export import load_net
+
+    exported, arrays = load_net(stem)
+    return np.asarray(jax.jit(exported.call)(arrays, x))
+
+
+def dot(settings: dict[str, Any], configuration: str) -> Task:
+    """Section 8.2.1: queued, then finished (both since the beginning)."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    x = jax.block_until_ready(jnp.asarray(files.arrays(settings["square"])["x"]))
+    eager = lambda x: jnp.dot(x, x).sum()  # noqa: E731
+    fn = jax.jit(eager) if configuration == "jit" else eager
+    first_s, total = timed_first(lambda: np.asarray(fn(x)))
+
+    def turn(calls: int) -> dict[str, float]:
+        queued = finished = 0.0
+        for _ in range(calls):
+            began = time.perf_counter()
+            y = fn(x)
+            queued += time.perf_counter() - began
+            y.block_until_ready()
+            finished += time.perf_counter() - began
+        return {"queued": queued / calls, "finished": finished / calls}
+
+    return Task(first_s, {"sum": total, "corner": np.asarray(jnp.dot(x, x)[:8, :8])}, turn)
+
+
+def loop(settings: dict[str, Any], configuration: str) -> Task:
+    """Section 8.2.3: `y = x + 1`, waited for each time or once; one device finishes them in order."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    x = jax.block_until_ready(jnp.asarray(files.arrays(settings["square"])["x"]))
+    fn = jax.jit(lambda x: x + 1) if configuration == "jit" else lambda x: x + 1
+    first_s, y = timed_first(lambda: np.asarray(fn(x)))
+
+    def turn(calls: int) -> dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(calls):
+            y = fn(x)
+            y.block_until_ready()
+        middle = time.perf_counter()
+        for _ in range(calls):
+            y = fn(x)
+        y.block_until_ready()
+        end = time.perf_counter()
+        return {"synchronous": (middle - began) / calls, "asynchronous": (end - middle) / calls}
+
+    return Task(first_s, {"corner": y[:8, :8]}, turn)
+
+
+def together(settings: dict[str, Any], configuration: str) -> Task:
+    """Section 8.3.1's `run` on every device, one after the other or all at once."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxperf.parallel import first_devices
+
+    x = files.arrays(settings["square"])["x"]
+    xs = [jax.device_put(x, device) for device in first_devices(settings["devices"], platform="cpu")]
+
+    def run(x: Any) -> list[Any]:
+        return [jnp.dot(x, x) for _ in range(settings["dots"])]
+
+    def turn(calls: int) -> dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(calls):
+            for x in xs:
+                jax.block_until_ready(run(x))
+        middle = time.perf_counter()
+        for _ in range(calls):
+            jax.block_until_ready([run(x) for x in xs])
+        end = time.perf_counter()
+        return {"apart": (middle - began) / calls, "together": (end - middle) / calls}
+
+    first_s, outputs = timed_first(lambda: [np.asarray(run(x)[-1]) for x in xs])
+    return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)

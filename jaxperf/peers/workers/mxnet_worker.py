@@ -1,0 +1,176 @@
+"""MXNet 1.9.1's side: sections 8.1 to 8.3 as the book writes them. `mxnet_train` holds the training."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import files, mxnet_nets, mxnet_train
+from .wire import Task, timed_first
+
+
+def greet(start: dict[str, Any]) -> dict[str, Any]:
+    """Versions and threads, MXNet imported."""
+    import mxnet as mx
+    import numpy as np
+
+    versions = {"mxnet": mx.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    return {"versions": versions, "threads": int(os.environ.get("OMP_NUM_THREADS", 0))}
+
+
+def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """The task that `settings["task"]` names."""
+    tasks: dict[str, Callable[..., Task]] = {
+        "forward": forward,
+        "export": export,
+        "reload": reload,
+        "dot": dot,
+        "loop": loop,
+        "together": together,
+        "train": mxnet_train.train,
+        "memory": mxnet_train.memory,
+    }
+    return tasks[settings["task"]](settings, configuration, start)
+
+
+def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """`net(x)` so many times, then `waitall` (section 8.1.2's benchmark)."""
+    import mxnet as mx
+    from mxnet import nd
+
+    weights = files.arrays(settings["weights"])
+    net = mxnet_nets.hybridize(mxnet_nets.build(settings, weights, [mx.cpu()]), configuration)
+    x = nd.array(_input(settings))
+    nd.waitall()
+    first_s, y = timed_first(lambda: net(x).asnumpy())
+
+    def turn(calls: int) -> dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(calls):
+            net(x)
+        nd.waitall()
+        return {"": (time.perf_counter() - began) / calls}
+
+    return Task(first_s, {"output": y}, turn)
+
+
+def _input(settings: dict[str, Any]) -> Any:
+    if settings["net"] == "mlp":
+        return files.arrays(settings["input"])["x"]
+    return files.images(settings)
+
+
+def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """`net.export`, and back into a `SymbolBlock` until the first output is there."""
+    import mxnet as mx
+    from mxnet import nd
+
+    stem = os.path.join(settings["folder"], "mxnet-" + configuration)  # noqa: PTH118
+    net = mxnet_nets.build(settings, files.arrays(settings["weights"]), [mx.cpu()])
+    mxnet_nets.hybridize(net, configuration)
+    x = nd.array(_input(settings))
+    net(x).wait_to_read()
+
+    def write_and_reload() -> tuple[dict[str, float], Any]:
+        began = time.perf_counter()
+        net.export(stem)
+        written = time.perf_counter()
+        y = _reload(stem, x)
+        return {"write": written - began, "reload": time.perf_counter() - written}, y
+
+    first_s, (_, y) = timed_first(write_and_reload)
+    return Task(first_s, {"output": y}, lambda calls: write_and_reload()[0])
+
+
+def reload(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """What `export` wrote, in a process that has never seen the network."""
+    from mxnet import nd
+
+    stem = os.path.join(settings["folder"], "mxnet-" + configuration)  # noqa: PTH118
+    x = nd.array(_input(settings))
+    first_s, y = timed_first(lambda: _reload(stem, x))
+    return Task(first_s, {"output": y}, lambda calls: {})
+
+
+def _reload(stem: str, x: Any) -> Any:
+    from mxnet import gluon
+
+    net = gluon.SymbolBlock.imports(stem + "-symbol.json", ["data"], stem + "-0000.params")
+    return net(x).asnumpy()
+
+
+def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """Section 8.2.1: queued, then finished (both since the beginning)."""
+    from mxnet import nd
+
+    x = nd.array(files.arrays(settings["square"])["x"])
+    nd.waitall()
+    first_s, total = timed_first(lambda: nd.dot(x, x).sum().asscalar())
+
+    def turn(calls: int) -> dict[str, float]:
+        queued = finished = 0.0
+        for _ in range(calls):
+            began = time.perf_counter()
+            y = nd.dot(x, x).sum()
+            queued += time.perf_counter() - began
+            y.wait_to_read()
+            finished += time.perf_counter() - began
+        return {"queued": queued / calls, "finished": finished / calls}
+
+    return Task(first_s, {"sum": total, "corner": nd.dot(x, x)[:8, :8].asnumpy()}, turn)
+
+
+def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """Section 8.2.3: `y = x + 1`, waited for each time or once."""
+    from mxnet import nd
+
+    x = nd.array(files.arrays(settings["square"])["x"])
+    nd.waitall()
+    first_s, y = timed_first(lambda: (x + 1).asnumpy())
+
+    def turn(calls: int) -> dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(calls):
+            y = x + 1
+            y.wait_to_read()
+        middle = time.perf_counter()
+        for _ in range(calls):
+            y = x + 1
+        nd.waitall()
+        end = time.perf_counter()
+        return {"synchronous": (middle - began) / calls, "asynchronous": (end - middle) / calls}
+
+    return Task(first_s, {"corner": y[:8, :8]}, turn)
+
+
+def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """Section 8.3.1's `run` on every context, one after the other or all at once."""
+    import mxnet as mx
+    from mxnet import nd
+
+    x = files.arrays(settings["square"])["x"]
+    xs = [nd.array(x, ctx=mx.cpu(i)) for i in range(settings["devices"])]
+    nd.waitall()
+
+    def run(x: Any) -> list[Any]:
+        return [nd.dot(x, x) for _ in range(settings["dots"])]
+
+    def turn(calls: int) -> dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(calls):
+            for x in xs:
+                run(x)
+                nd.waitall()
+        middle = time.perf_counter()
+        for _ in range(calls):
+            for x in xs:
+                run(x)
+            nd.waitall()
+        end = time.perf_counter()
+        return {"apart": (middle - began) / calls, "together": (end - middle) / calls}
+
+    first_s, outputs = timed_first(lambda: [run(x)[-1].asnumpy() for x in xs])
+    return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)

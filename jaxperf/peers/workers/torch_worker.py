@@ -1,0 +1,186 @@
+"""PyTorch's side of sections 8.1 to 8.3. `torch_train` holds the training, `torch_ranks` its processes.
+
+PyTorch's CPU operations are finished when they return: "queued" and "finished" are one, and there is nothing
+to wait for. A CPU is one device to it, so two devices are two threads here, two processes in training.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from . import files, torch_nets, torch_ranks, torch_train
+from .wire import Task, timed_first
+
+
+def greet(start: dict[str, Any]) -> dict[str, Any]:
+    """Versions and threads, PyTorch imported."""
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(start["threads"])
+    if "rank" in start:
+        torch_ranks.join(start["rank"], start["world"], start["store"])
+    versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    return {"versions": versions, "threads": torch.get_num_threads()}
+
+
+def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """The task that `settings["task"]` names."""
+    tasks: dict[str, Callable[..., Task]] = {
+        "forward": forward,
+        "export": export,
+        "reload": reload,
+        "dot": dot,
+        "loop": loop,
+        "together": together,
+        "train": torch_train.train,
+        "memory": torch_train.memory,
+    }
+    return tasks[settings["task"]](settings, configuration, start)
+
+
+def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """`net(x)` in inference mode, so that no graph is kept; MXNet and JAX keep none either."""
+    import torch
+
+    net, x = _net_and_input(settings)
+
+    def build_and_call() -> tuple[Any, Any]:
+        with torch.inference_mode():
+            fn = net
+            if configuration == "traced":
+                fn = torch.jit.trace(net, x)
+            elif configuration == "compiled":
+                torch.compiler.reset()  # what earlier workloads left counts against a limit
+                fn = torch.compile(net, dynamic=False)
+            return fn, fn(x)
+
+    first_s, (fn, y) = timed_first(build_and_call)
+
+    def turn(calls: int) -> dict[str, float]:
+        with torch.inference_mode():
+            began = time.perf_counter()
+            for _ in range(calls):
+                fn(x)
+            return {"": (time.perf_counter() - began) / calls}
+
+    return Task(first_s, {"output": y.numpy()}, turn)
+
+
+def _net_and_input(settings: dict[str, Any]) -> tuple[Any, Any]:
+    import torch
+
+    net = torch_nets.build(settings, files.arrays(settings["weights"])).eval()
+    x = files.arrays(settings["input"])["x"] if settings["net"] == "mlp" else files.images(settings)
+    return net, torch.from_numpy(x)
+
+
+def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """`torch.jit.save` of a trace, or `torch.export`'s file, and back until the first output is there."""
+    import torch
+
+    path = _export_path(settings, configuration)
+    net, x = _net_and_input(settings)
+
+    def write_and_reload() -> tuple[dict[str, float], Any]:
+        with torch.inference_mode(configuration == "traced"):
+            began = time.perf_counter()
+            if configuration == "traced":
+                torch.jit.save(torch.jit.trace(net, x), path)
+            else:
+                torch.export.save(torch.export.export(net, (x,)), path)
+            written = time.perf_counter()
+            y = _reload(path, configuration, x)
+            return {"write": written - began, "reload": time.perf_counter() - written}, y
+
+    first_s, (_, y) = timed_first(write_and_reload)
+    return Task(first_s, {"output": y}, lambda calls: write_and_reload()[0])
+
+
+def reload(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """What `export` wrote, in a process that has never seen the network."""
+    x = _net_and_input(settings)[1]
+    first_s, y = timed_first(lambda: _reload(_export_path(settings, configuration), configuration, x))
+    return Task(first_s, {"output": y}, lambda calls: {})
+
+
+def _export_path(settings: dict[str, Any], configuration: str) -> str:
+    ending = ".pt" if configuration == "traced" else ".pt2"
+    return os.path.join(settings["folder"], "torch-" + configuration + ending)  # noqa: PTH118
+
+
+def _reload(path: str, configuration: str, x: Any) -> Any:
+    import torch
+
+    net = torch.jit.load(path) if configuration == "traced" else torch.export.load(path).module()
+    return net(x).detach().numpy()
+
+
+def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """Section 8.2.1: until the call returned, and until the value was there."""
+    import torch
+
+    x = torch.from_numpy(files.arrays(settings["square"])["x"])
+    first_s, total = timed_first(lambda: torch.mm(x, x).sum().numpy())
+
+    def turn(calls: int) -> dict[str, float]:
+        queued = finished = 0.0
+        for _ in range(calls):
+            began = time.perf_counter()
+            y = torch.mm(x, x).sum()
+            queued += time.perf_counter() - began
+            y.item()
+            finished += time.perf_counter() - began
+        return {"queued": queued / calls, "finished": finished / calls}
+
+    return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8].numpy()}, turn)
+
+
+def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """Section 8.2.3: `y = x + 1`; both loops are the same program here, timed twice all the same."""
+    import torch
+
+    x = torch.from_numpy(files.arrays(settings["square"])["x"])
+    first_s, y = timed_first(lambda: (x + 1).numpy())
+
+    def run(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            y = x + 1  # noqa: F841
+        return (time.perf_counter() - began) / calls
+
+    def turn(calls: int) -> dict[str, float]:
+        return {"synchronous": run(calls), "asynchronous": run(calls)}
+
+    return Task(first_s, {"corner": y[:8, :8]}, turn)
+
+
+def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """Section 8.3.1's `run`, one after the other or each in a thread of its own."""
+    import torch
+
+    x, k = files.arrays(settings["square"])["x"], settings["devices"]
+    xs = [torch.from_numpy(x.copy()) for _ in range(k)]
+    pool = ThreadPoolExecutor(k, initializer=lambda: torch.set_num_threads(start["threads"]))
+
+    def run(x: Any) -> list[Any]:
+        return [torch.mm(x, x) for _ in range(settings["dots"])]
+
+    def turn(calls: int) -> dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(calls):
+            for x in xs:
+                run(x)
+        middle = time.perf_counter()
+        for _ in range(calls):
+            list(pool.map(run, xs))
+        end = time.perf_counter()
+        return {"apart": (middle - began) / calls, "together": (end - middle) / calls}
+
+    first_s, outputs = timed_first(lambda: [ys[-1].numpy() for ys in pool.map(run, xs)])
+    return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)

@@ -1,0 +1,110 @@
+"""A worker's side of the conversation: a line of JSON in, a line of JSON out, one at a time.
+
+    {"id": 1, "op": "prepare", "key": K, "settings": {...}, "configuration": C, "answers": PATH}
+    {"id": 1, "ok": true, "value": {"first_s": 0.41}}          the answers are in PATH, an .npz
+    {"id": 2, "op": "turn", "key": K, "calls": 100, "lead": 10}
+    {"id": 2, "ok": true, "value": {"": 1.2e-05}}              seconds a call, by quantity
+    {"id": 3, "op": "drop", "key": K}
+    {"id": 4, "ok": false, "error": "one line"}                the worker lives on
+
+Before the first question it greets with id 0. It ends when its standard input does, or its parent.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Task(NamedTuple):
+    """One workload in one configuration, ready to be timed.
+
+    Attributes:
+      first_s: seconds of its first call: tracing, compiling and running once.
+      answers: arrays that the other systems must agree with.
+      turn: `turn(calls)` does the work that often and gives seconds a call by quantity.
+    """
+
+    first_s: float
+    answers: dict[str, Any]
+    turn: Callable[[int], dict[str, float]]
+
+
+def serve(
+    greet: Callable[[dict[str, Any]], dict[str, Any]], make: Callable[..., Task], start: dict[str, Any]
+) -> None:
+    """Answer until standard input ends.
+
+    Args:
+      greet: imports the framework; gives versions and threads.
+      make: `make(settings, configuration, start)` builds a task.
+      start: how the host started this worker.
+    """
+    out = _take_stdout()
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    tasks: dict[str, Task] = {}
+    _reply(out, 0, greet, start)
+    for line in iter(sys.stdin.readline, ""):
+        request = json.loads(line)
+        _reply(out, request["id"], _handle, request, tasks, make, start)
+
+
+def _handle(
+    request: dict[str, Any], tasks: dict[str, Task], make: Callable[..., Task], start: dict[str, Any]
+) -> dict[str, float]:
+    key = request["key"]
+    if request["op"] == "turn":
+        gc.collect()
+        if request["lead"]:
+            tasks[key].turn(request["lead"])  # the last turn was another system's: warm the caches again
+        return tasks[key].turn(request["calls"])
+    tasks.pop(key, None)
+    gc.collect()
+    if request["op"] == "prepare":
+        task = make(request["settings"], request["configuration"], start)
+        answers: dict[str, Any] = {name: np.asarray(a) for name, a in task.answers.items()}
+        np.savez(request["answers"], **answers)
+        tasks[key] = task._replace(answers={})
+        return {"first_s": task.first_s}
+    return {}
+
+
+def timed_first(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of a first call, and what it returned; `call` waits for its own result."""
+    began = time.perf_counter()
+    output = call()
+    return time.perf_counter() - began, output
+
+
+def _reply(out: Any, number: int, work: Callable[..., Any], *args: Any) -> None:
+    try:
+        answer = {"id": number, "ok": True, "value": work(*args)}
+    except Exception as e:
+        lines = str(e).strip().splitlines() or [""]
+        answer = {"id": number, "ok": False, "error": f"{type(e).__name__}: {lines[0]}"[:300]}
+    out.write(json.dumps(answer) + "\n")
+    out.flush()
+
+
+def _take_stdout() -> Any:
+    """Standard output for answers alone: whatever a library prints there goes to standard error."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return out
+
+
+def _leave_with_parent() -> None:
+    """End this process within a second of its parent, even in the middle of a long call."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)

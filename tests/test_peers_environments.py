@@ -1,0 +1,315 @@
+"""Environments of peers: the right Python is found, and an installation is whole or leaves nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxperf import cli
+from jaxperf.errors import JaxperfError
+from jaxperf.peers import command, environments, interpreters, known
+from jaxperf.peers.environments import MARKER, look
+from jaxperf.peers.install import install
+from jaxperf.peers.interpreters import fitting
+from jaxperf.peers.known import PEERS, Peer, chosen
+
+TOY = Peer("toy", requires=(("toy==2+cpu", "numpy==1"), ("toy==2", "numpy==1")), pythons=((3, 7), (3, 6)))
+
+# A Python of version {version} whose environments install what {script} says and import what it says.
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+  *ensurepip*) echo {version} ;;
+  "-m venv "*) mkdir -p "$3/bin" && cp {script} "$3/bin/python" && chmod +x "$3/bin/python"; > "$3/half" ;;
+esac
+"""
+PIP = """#!/bin/sh
+echo "$*" >> {log}
+case "$*" in
+  *"pip "*) {pip} ;;
+  *"import platform"*) {imports} ;;
+esac
+"""
+GOOD = 'echo "Collecting toy"; echo "  Downloading https://index/toy-2-py3-none-any.whl (49.1 MB)"'
+IMPORTS = 'echo "toy 2, numpy 1, Python 3.7.1"'
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Put a fake python3.7 on PATH; gives the log of what its environments were asked."""
+    monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "peers"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+
+    def make(pip: str = GOOD, imports: str = IMPORTS) -> Path:
+        log, script = tmp_path / "log", tmp_path / "pip.sh"
+        script.write_text(PIP.format(log=log, pip=pip, imports=imports))
+        write(tmp_path / "path/python3.7", FAKE_PYTHON.format(version="3 7", script=script))
+        return log
+
+    return make
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def left(tmp_path: Path) -> list[str]:
+    return sorted(p.name for p in (tmp_path / "peers").glob("[!.]*"))
+
+
+# --- names
+
+
+def test_names_are_taken_by_word_or_comma_and_each_once() -> None:
+    assert [p.name for p in chosen(["torch,mxnet", "torch"])] == ["torch", "mxnet"]
+    assert chosen([]) == ()
+    with pytest.raises(JaxperfError, match=r"^no peer 'pytorch'; did you mean 'torch'"):
+        chosen(["pytorch"])
+
+
+def test_what_is_installed_is_pinned() -> None:
+    assert PEERS["mxnet"].requires == (("mxnet==1.9.1", "numpy==1.23.5"),)
+    assert {p[:2] for p in PEERS["mxnet"].pythons} == {(3, 8), (3, 9), (3, 10), (3, 11)}
+    assert all("==" in pin for peer in PEERS.values() for pins in peer.requires for pin in pins)
+
+
+# --- finding a Python
+
+
+def test_the_running_python_comes_first_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = sys.version_info[:2]
+    fits = Peer("fits", (("x==1",),), ((3, 7), (running[0], running[1])))
+    first = next(fitting(fits))
+    assert first.path == Path(sys.executable)
+    assert first.version == running
+
+
+def test_a_better_python_comes_before_the_running_one_where_the_peer_says_so(
+    tmp_path: Path, toy: object
+) -> None:
+    running = sys.version_info[:2]
+    wheel = Peer("wheel", (("x==1",),), ((3, 7), (running[0], running[1])), running_first=False)
+    write(tmp_path / "path/python3.7", FAKE_PYTHON.format(version="3 7", script="x"))
+    assert [i.version for i in fitting(wheel)][:2] == [(3, 7), running]
+
+
+def test_pythons_are_found_on_path_then_with_pyenv_newest_first(tmp_path: Path, toy: object) -> None:
+    pythons = {"path/python3.7": "3 7"}
+    pythons |= {f"pyenv/versions/3.{v}/bin/python": f"3 {v[0]}" for v in ("7.9", "7.16", "6.1", "5.2")}
+    for name, version in pythons.items():
+        write(tmp_path / name, FAKE_PYTHON.format(version=version, script=name))
+    found = [str(i.path.relative_to(tmp_path)) for i in fitting(TOY)]
+    expected = ["path/python3.7", *(f"pyenv/versions/3.{v}/bin/python" for v in ("7.16", "7.9", "6.1"))]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho 3 9\n", "#!/bin/sh\n", "no program"]
+)
+def test_a_python_that_is_broken_or_another_is_passed_over(text: str, tmp_path: Path, toy: object) -> None:
+    write(tmp_path / "path/python3.7", text)
+    assert list(fitting(TOY)) == []
+
+
+def test_no_python_is_one_line(tmp_path: Path, toy: object) -> None:
+    with pytest.raises(JaxperfError, match=r"^toy needs Python 3\.6 to 3\.7 with venv, and none is here"):
+        install(TOY, say=lambda line: None)
+    assert left(tmp_path) == []
+
+
+# --- installing
+
+
+def test_an_installation_tells_its_steps_and_is_ready_in_the_end(
+    tmp_path: Path, toy: Callable[..., Path]
+) -> None:
+    log, said = toy(), list[str]()
+    assert look(TOY).state == "missing"
+    install(TOY, say=said.append)
+    found = look(TOY)
+    assert (found.state, found.detail) == ("ready", "toy 2, numpy 1, Python 3.7.1")
+    assert found.python == tmp_path / "peers/toy/bin/python"
+    assert said[0] == f"toy: making its environment with {tmp_path / 'path/python3.7'}"
+    assert said[1] == "toy: toy-2-py3-none-any.whl (49.1 MB)"
+    assert said[-1].startswith("toy: ready after ")
+    [asked] = [line for line in log.read_text().splitlines() if "pip" in line]
+    assert asked.endswith("toy==2+cpu numpy==1")
+    before = log.read_text().count("pip")
+    install(TOY, say=said.append)  # nothing to do
+    assert log.read_text().count("pip") == before
+    assert said[-1] == "toy: already there (toy 2, numpy 1, Python 3.7.1)"
+
+
+FAILURES = {
+    "offline": (
+        'echo "WARNING: NewConnectionError"; echo "ERROR: No matching distribution found for toy"; exit 1',
+        IMPORTS,
+        "toy: the package index cannot be reached; try again with a network",
+    ),
+    "not offered": (
+        'echo "ERROR: No matching distribution found for toy==2"; exit 1',
+        IMPORTS,
+        "toy: no index offers toy==2 for this Python and machine",
+    ),
+    "full disk": ('echo "OSError: No space left on device"; exit 1', IMPORTS, "toy: no space left in"),
+    "anything": ('echo "ERROR: it broke"; echo; exit 1', IMPORTS, "toy: installing failed: ERROR: it broke"),
+    "silent": ("exit 7", IMPORTS, "toy: installing failed: 7"),
+    "cannot be imported": (
+        GOOD,
+        'echo "libgfortran.so.3: missing" >&2; exit 1',
+        "toy was installed, but importing toy fails: libgfortran.so.3: missing",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pip", "imports", "line"), FAILURES.values(), ids=FAILURES.keys())
+def test_a_failed_installation_is_one_line_and_leaves_nothing(
+    pip: str, imports: str, line: str, tmp_path: Path, toy: Callable[..., Path]
+) -> None:
+    toy(pip, imports)
+    with pytest.raises(JaxperfError) as caught:
+        install(TOY, say=lambda line: None)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+    assert left(tmp_path) == []
+    assert look(TOY).state == "missing"
+
+
+def test_an_interrupted_installation_leaves_nothing(tmp_path: Path, toy: Callable[..., Path]) -> None:
+    toy()
+
+    def interrupt(line: str) -> None:
+        if ".whl" in line:
+            assert (tmp_path / "peers/toy/half").exists()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        install(TOY, say=interrupt)
+    assert left(tmp_path) == []
+
+
+def test_what_a_killed_installation_left_counts_as_missing_and_is_made_anew(
+    tmp_path: Path, toy: Callable[..., Path]
+) -> None:
+    toy()
+    write(tmp_path / "peers/toy/bin/python", "#!/bin/sh\n")
+    write(tmp_path / "peers/toy/lib/old", "")
+    assert look(TOY).state == "missing"
+    install(TOY, say=lambda line: None)
+    assert look(TOY).state == "ready"
+    assert not (tmp_path / "peers/toy/lib").exists()
+
+
+def test_pins_that_no_index_has_give_way_to_the_next(tmp_path: Path, toy: Callable[..., Path]) -> None:
+    refuse = 'case "$*" in *+cpu*) echo "ERROR: No matching distribution found for toy==2+cpu"; exit 1;; esac'
+    toy(refuse)
+    install(TOY, say=lambda line: None)
+    assert json.loads((tmp_path / "peers/toy" / MARKER).read_text())["requires"] == ["toy==2", "numpy==1"]
+
+
+def test_an_environment_of_other_pins_or_that_broke_is_made_anew(
+    tmp_path: Path, toy: Callable[..., Path]
+) -> None:
+    toy()
+    install(TOY, say=lambda line: None)
+    marker, said = tmp_path / "peers/toy" / MARKER, list[str]()
+    marker.write_text(json.dumps({"requires": ["toy==1"]}))
+    assert (look(TOY).state, look(TOY).detail) == ("broken", "it holds toy==1")
+    install(TOY, say=said.append)
+    assert said[0] == "toy: made anew, since it holds toy==1"
+    (tmp_path / "peers/toy/bin/python").unlink()
+    assert look(TOY).state == "broken"
+    assert "does not start" in look(TOY).detail
+    for damage in ("", "[]", "{}", '{"requires": 3}', "\xff"):
+        marker.write_bytes(damage.encode("latin-1"))
+        assert look(TOY).state == "broken"
+
+
+def test_two_installations_at_once_do_not_disturb_each_other(
+    tmp_path: Path, toy: Callable[..., Path]
+) -> None:
+    toy()
+    (tmp_path / "peers").mkdir()
+    with (tmp_path / "peers/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(JaxperfError, match=r"^another installation is running in"):
+            install(TOY, say=lambda line: None)
+    install(TOY, say=lambda line: None)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, toy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "file" / "peers"))
+    with pytest.raises(JaxperfError, match=r"^cannot write to .*JAXPERF_PEERS names another folder"):
+        install(TOY, say=lambda line: None)
+
+
+# --- the command
+
+
+@pytest.fixture
+def only_toys(monkeypatch: pytest.MonkeyPatch, toy: Callable[..., Path]) -> Callable[..., Path]:
+    """Two peers, of which `late` finds no Python."""
+    late = Peer("late", (("late==1",),), ((3, 5),))
+    for module in (known, command):
+        monkeypatch.setattr(module, "PEERS", {"late": late, "toy": TOY})
+    return toy
+
+
+def test_the_command_says_what_is_there_and_what_is_missing(
+    only_toys: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    only_toys()
+    assert cli.main(["peers"]) == 0
+    late, toy, where = capsys.readouterr().out.splitlines()
+    assert late.startswith("late: missing, late needs Python 3.5 to 3.5 with venv, and none is here")
+    assert toy == f"toy: missing, `jaxperf peers install toy` makes it with {tmp_path / 'path/python3.7'}"
+    assert str(tmp_path / "peers") in where
+
+
+def test_a_peer_that_cannot_be_installed_does_not_keep_the_next_from_it(
+    only_toys: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_toys()
+    assert cli.main(["peers", "install"]) == 1
+    shown = capsys.readouterr()
+    assert [line.split(" ")[:2] for line in shown.err.splitlines()] == [["failed:", "late"]]
+    assert "toy: ready after" in shown.out
+    assert cli.main(["peers", "install", "toy"]) == 0
+    assert cli.main(["peers"]) == 0
+    assert "toy: ready, toy 2, numpy 1, Python 3.7.1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["instal"], ["install", "jax"], ["mxnet"]])
+def test_a_wrong_word_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["peers", *words]) == cli.USER_MISTAKE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert shown.err.count("\n") == 1
+
+
+def test_by_default_environments_lie_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAXPERF_PEERS", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
+    if sys.platform == "linux":
+        assert environments.root() == Path("/somewhere/jaxperf/peers")
+    assert environments.root().name == "peers"
+
+
+def test_a_probe_ends_what_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert interpreters.probe(tmp_path / "nothing") is None
+    assert interpreters.probe(Path(sys.executable)) == sys.version_info[:2]
+    assert os.environ.get("PYTHONHOME") is None

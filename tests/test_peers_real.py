@@ -1,0 +1,111 @@
+"""MXNet and PyTorch themselves, at smoke size: they compute what JAX does; a wrong setting is found out."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxperf import launch, peers
+from jaxperf.data import fashion_mnist
+from jaxperf.peers import PEERS, SMOKE, Limits, Pool, System, Workload
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+LIMITS = Limits(settle_s=0)
+ONE_ROUND = dataclasses.replace(SMOKE, rounds=1, resnet_rounds=1)
+NAMES = [
+    "8.1 MLP",
+    "8.1 export",
+    "8.2 dot",
+    "8.2 loop",
+    "8.2 memory",
+    "8.3 products",
+    "8.4 LeNet, 1 device",
+    "8.4 LeNet, 2 devices",
+    "8.5 ResNet-18, 1 device",
+    "8.5 ResNet-18, 2 devices",
+    "LeNet forward, batch 1",
+    "LeNet forward, batch 8",
+    "ResNet-18 forward, batch 1",
+]
+
+
+@pytest.fixture(scope="module", params=list(PEERS))
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """JAX and one peer, live for all tests of this file."""
+    found = peers.look(PEERS[request.param])
+    if found.state != "ready":
+        pytest.skip(f"{request.param} is {found.state}: `jaxperf peers install {request.param}`")
+    systems = [System("jax", Path(sys.executable)), System(request.param, found.python)]
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        Pool(systems, scratch=Path(folder), environment=launch.child_environment()) as pool,
+    ):
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def there(pool: Pool) -> dict[str, Workload]:
+    data = fashion_mnist(source="mini")
+    images = data.train_images[:64], data.train_labels[:64]
+    return {w.name: w for w in peers.workloads(ONE_ROUND, pool.scratch, *images)}
+
+
+def peer_of(pool: Pool) -> str:
+    return next(name for name in pool.systems if name != "jax")
+
+
+def test_every_workload_is_tried_here(there: dict[str, Workload]) -> None:
+    assert list(there) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_computes_what_jax_does_and_is_timed(name: str, pool: Pool, there: dict[str, Workload]) -> None:
+    said: list[str] = []
+    workload = there[name]
+    study = peers.study(workload, pool, limits=LIMITS, say=said.append)
+    if name == "8.2 memory":
+        runs = peers.memory(study, pool, limits=LIMITS, say=said.append)
+        assert {run.mode for run in runs} == {"synchronous", "asynchronous"}
+        assert all(run.increase >= 0 and run.finished_s > 0 for run in runs)
+    if name == "8.1 export":
+        reloads = peers.reload(study, pool, limits=LIMITS, say=said.append)
+        assert len(reloads) == len(study.timed)
+        assert all(read.verdict.agrees for read in reloads)
+    assert said == []
+    configurations = [f"{s}/{c}" for s in ("jax", peer_of(pool)) for c in workload.configurations[s]]
+    assert [e.name for e in study.timed] == configurations
+    assert [c.peer for c in peers.comparisons(study)] == [peer_of(pool)] * len(workload.quantities)
+
+
+@pytest.mark.parametrize("name", ["8.4 LeNet, 1 device", "8.5 ResNet-18, 2 devices"])
+@pytest.mark.parametrize("change", ["rate", "weights", "batch"])
+def test_a_peer_that_trains_otherwise_is_found_out(
+    name: str, change: str, pool: Pool, there: dict[str, Workload]
+) -> None:
+    """Tolerances would be worth nothing if a rate off by a tenth, or one weight of many, passed them."""
+    workload = there[name]
+    changed = {**workload.settings}
+    if change == "rate":
+        changed["lr"] = changed["lr"] * 1.1
+    elif change == "batch":
+        changed["batch"] = changed["batch"] // 2
+    else:
+        arrays = dict(np.load(str(changed["weights"])))
+        first = next(iter(arrays))
+        arrays[first] = arrays[first] * 1.05
+        changed["weights"] = str(pool.scratch / "changed.npz")
+        np.savez(changed["weights"], **arrays)  # type: ignore[arg-type]
+    jax = peers.study(dataclasses.replace(workload, settings=changed, rounds=0), pool, limits=LIMITS)
+    base = jax.entries[0].losses
+    peer = dataclasses.replace(workload, rounds=0)
+    honest = [e for e in peers.study(peer, pool, limits=LIMITS).entries if e.system != "jax"]
+    assert honest
+    for entry in honest:
+        errors = [abs(entry.losses[i] - base[i]) for i in base]
+        assert max(errors) > workload.rtol * max(map(abs, base.values())), entry.name

@@ -1,0 +1,237 @@
+"""A study with stand-ins for frameworks: who disagrees is not timed, who fails is lost alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jaxperf import peers
+from jaxperf.peers import Limits, Pool, Study, System, Workload
+from jaxperf.peers.rounds import order
+
+FAKE = Path(__file__).with_name("fake_peer.py")
+LIMITS = Limits(prepare_s=20, turn_s=20, budget_s=60, settle_s=0)
+Run = Callable[..., Study]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", "mxnet", "torch")]
+    with Pool(systems, scratch=tmp_path, environment=dict(os.environ), start_limit_s=20) as pool:
+        yield pool
+
+
+def workload(rounds: int = 6, **configurations: tuple[str, ...]) -> Workload:
+    return Workload(
+        "8.1 net",
+        "A net, a call",
+        {"task": "forward", "answer": [1.0, -2.0, 0.5]},
+        configurations or {"jax": ("good",), "mxnet": ("good",), "torch": ("good",)},
+        calls=3,
+        items=4,
+        rounds=rounds,
+    )
+
+
+@pytest.fixture
+def run(pool: Pool, said: list[str]) -> Run:
+    def study(rounds: int = 6, *, limits: Limits = LIMITS, **configurations: tuple[str, ...]) -> Study:
+        return peers.study(workload(rounds, **configurations), pool, limits=limits, say=said.append)
+
+    return study
+
+
+def log(pool: Pool) -> list[tuple[str, str, str, float, float]]:
+    """(system, op, key, began, ended) of all that the stand-ins did, in order."""
+    rows = [line.split() for line in (pool.scratch / "said.log").read_text().splitlines()]
+    return [(r[0], r[1], r[2], float(r[3]), float(r[4])) for r in rows if len(r) == 5]
+
+
+def timed(study: Study) -> dict[str, int]:
+    return {entry.name: len(entry.values[""]) for entry in study.timed}
+
+
+# --- taking turns
+
+
+def test_everyone_takes_one_turn_a_round_and_only_one_works_at_a_time(run: Run, pool: Pool) -> None:
+    study = run(5, jax=("good", "slow"), mxnet=("good", "sleeps"), torch=("good",))
+    assert set(timed(study).values()) == {5}
+    turns = [row for row in log(pool) if row[1] == "turn"]
+    names = [row[2] for row in turns]
+    rounds = [names[i : i + 5] for i in range(0, len(names), 5)]
+    assert len(rounds) == 6  # one more, for warm-up
+    assert all(len(set(r)) == 5 for r in rounds)
+    assert all(before[4] <= after[3] for before, after in zip(log(pool), log(pool)[1:]))
+
+
+def test_no_one_is_always_first_nor_always_after_the_same_other() -> None:
+    parts = ["a", "b", "c", "d"]
+    rounds = [order(parts, i) for i in range(8)]
+    assert all(sorted(r) == parts for r in rounds)
+    assert Counter(r[0] for r in rounds) == dict.fromkeys(parts, 2)
+    before = {(r[i], r[i + 1]) for r in rounds for i in range(3)}
+    assert {("a", "b"), ("b", "a")} <= before
+    assert order([], 3) == []
+
+
+def test_warm_up_is_kept_apart_and_values_are_raw(run: Run) -> None:
+    study = run(4)
+    [row] = [m for m in peers.measurements(study, "") if m.name == "mxnet/8.1 net/good"]
+    assert row.values == (2.0,) * 4
+    assert row.warmup == (2.0,)
+    assert (row.loops, row.items, row.unit) == (3, 4, "s")
+
+
+def test_rounds_end_with_the_budget_but_not_before_the_sixth(run: Run) -> None:
+    hurried = Limits(prepare_s=20, turn_s=20, budget_s=0.001, settle_s=0)
+    assert set(timed(run(9, limits=hurried)).values()) == {6}
+    assert set(timed(run(2, limits=hurried)).values()) == {2}
+
+
+# --- agreeing
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("wrong", "not timed: it differs from JAX by 0.1, allowed is 1e-05"),
+        ("shape", "not timed: its output has shape (1,) where JAX's has (3,)"),
+        ("nan", "not timed: its output or JAX's is not finite"),
+    ],
+)
+def test_who_disagrees_is_not_timed_and_the_result_says_so(
+    how: str, why: str, run: Run, pool: Pool, said: list[str]
+) -> None:
+    study = run(3, jax=("good",), mxnet=(how, "good"), torch=(how,))
+    assert timed(study) == {"jax/good": 3, "mxnet/good": 3}
+    assert not [row for row in log(pool) if row[1] == "turn" and row[2].endswith(how)]
+    assert said == [f"8.1 net: {system}/{how} is lost: {why}" for system in ("mxnet", "torch")]
+    claim = peers.agreement([study], "mxnet")
+    assert claim.held is False
+    assert why in claim.observed
+    assert peers.agreement([study], "jax").held is True
+
+
+def test_a_configuration_of_jax_must_agree_with_its_first_too(run: Run) -> None:
+    assert timed(run(2, jax=("good", "wrong"), mxnet=("good",))) == {"jax/good": 2, "mxnet/good": 2}
+
+
+def test_without_an_answer_of_jax_nothing_is_timed(run: Run, said: list[str]) -> None:
+    study = run(2, jax=("refuses",), mxnet=("good",))
+    assert timed(study) == {}
+    assert said[1] == "8.1 net: mxnet/good is lost: there is no answer of JAX's to agree with"
+    assert peers.comparisons(study) == []
+    assert peers.agreement([study], "mxnet").held is None
+
+
+# --- failing
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs", "junk", "floods", "refuses", "no answers", "diverges"])
+def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, said: list[str]) -> None:
+    limits = Limits(prepare_s=2 if how == "hangs" else 20, turn_s=20, settle_s=0)
+    study = run(6, limits=limits, jax=("good",), mxnet=("good", how, "slow"), torch=("good",))
+    assert timed(study) == dict.fromkeys(("jax/good", "mxnet/good", "mxnet/slow", "torch/good"), 6)
+    assert len(said) == 1
+    assert said[0].startswith(f"8.1 net: mxnet/{how} is lost: ")
+    assert "\n" not in said[0]
+    assert peers.agreement([study], "mxnet").held is (True if how == "diverges" else None)
+
+
+def test_a_death_in_the_middle_costs_the_others_no_round(run: Run, pool: Pool) -> None:
+    study = run(6, jax=("good",), mxnet=("good", "dies later", "slow"), torch=("good",))
+    assert timed(study) == dict.fromkeys(("jax/good", "mxnet/good", "mxnet/slow", "torch/good"), 6)
+    prepared = Counter(row[2] for row in log(pool) if row[1] == "prepare")
+    assert prepared["mxnet/good"] == prepared["mxnet/slow"] == 2  # again in the new worker
+    assert prepared["torch/good"] == 1
+
+
+def test_a_system_that_does_not_start_is_given_up_and_the_rest_goes_on(
+    tmp_path: Path, said: list[str]
+) -> None:
+    systems = [
+        System("jax", Path(sys.executable), program=FAKE),
+        System("mxnet", tmp_path / "no" / "python"),
+        System("torch", Path(sys.executable), program=FAKE),
+    ]
+    with Pool(systems, scratch=tmp_path, environment=dict(os.environ)) as pool:
+        for _ in range(2):
+            study = peers.study(workload(2), pool, limits=LIMITS, say=said.append)
+            assert timed(study) == {"jax/good": 2, "torch/good": 2}
+    assert len(said) == 2
+    assert said[0] == said[1]
+    assert "does not start" in said[0]
+
+
+def test_a_system_whose_workers_go_again_and_again_is_given_up(run: Run, said: list[str]) -> None:
+    run(1, jax=("good",), mxnet=("dies",) * 12)
+    assert said[-1] == "8.1 net: mxnet/dies is lost: mxnet is given up after 6 workers"
+    assert timed(run(1)) == {"jax/good": 1, "torch/good": 1}
+
+
+def test_systems_that_are_not_there_are_left_out(tmp_path: Path) -> None:
+    with Pool([System("jax", Path(sys.executable), program=FAKE)], scratch=tmp_path, environment={}) as pool:
+        study = peers.study(workload(1), pool, limits=LIMITS)
+    assert [e.name for e in study.entries] == ["jax/good"]
+
+
+# --- what all are given, and what comes of it
+
+
+def test_all_systems_get_the_same_cores_threads_and_settings(tmp_path: Path) -> None:
+    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", "mxnet")]
+    environment = {**os.environ, "MALLOC_TOP_PAD_": "1", "PYTHONPATH": "/ours"}
+    with Pool(systems, scratch=tmp_path, environment=environment, cores=[0]) as pool:
+        told = [
+            {k: pool.worker(s, d).greeting[k] for k in ("cores", "threads", "devices")}
+            for s in ("jax", "mxnet")
+            for d in (1, 2)
+        ]
+    assert told[0] == told[2] == {"cores": [0], "threads": 1, "devices": 1}
+    assert told[1] == told[3] == {"cores": [0], "threads": 1, "devices": 2}
+
+
+def test_the_best_configuration_counts_by_name_and_ratios_carry_intervals(run: Run) -> None:
+    study = run(6, jax=("slow", "good"), mxnet=("slow", "good"), torch=("good", "slow"))
+    found = {(c.peer, c.best, c.base): c.ratio.median for c in peers.comparisons(study)}
+    assert found == {("mxnet", "good", "good"): 2.0, ("torch", "good", "good"): 0.5}
+    facts = peers.facts(study)
+    name = "ratio/8.1 net/mxnet_over_jax"
+    assert [facts[name + end] for end in ("", "/low", "/high")] == [2.0, 2.0, 2.0]
+    assert facts["best/8.1 net/mxnet"] == facts["best/8.1 net/jax"] == "good"
+    assert facts["first_call_s/torch/8.1 net/slow"] == 0.25
+    line = peers.line(peers.comparisons(study)[0])
+    assert line == "8.1 net: mxnet (good) over jax (good): 2 (2 to 2), slower"
+
+
+def test_losses_become_a_curve_over_steps(run: Run) -> None:
+    study = run(2, jax=("good",))
+    [curve] = peers.curves(study)
+    assert (curve.name, curve.x_unit) == ("jax/8.1 net/good loss", "step")
+    assert curve.x == (2.0, 5.0, 8.0)  # the last of three steps in each turn, warm-up among them
+    assert curve.y == (1.0, 1 / 2, 1 / 3)
+    study.entries[0].losses.clear()
+    assert peers.curves(study) == []
+
+
+def test_a_fresh_process_reads_what_was_exported(pool: Pool, run: Run, said: list[str]) -> None:
+    study = run(1, jax=("good",), mxnet=("good",))
+    live = {name: pool.worker(name).pid for name in ("jax", "mxnet")}
+    found = peers.reload(study, pool, limits=LIMITS, say=said.append)
+    assert [(r.name, r.seconds, r.verdict.agrees) for r in found] == [
+        ("jax/good", 0.25, True),
+        ("mxnet/good", 0.25, True),
+    ]
+    assert {name: pool.worker(name).pid for name in live} == live  # others than the live ones did it
+    assert not said

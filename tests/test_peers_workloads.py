@@ -1,0 +1,178 @@
+"""The one definition of the work: files that fit the models, sizes refused in time, and JAX's own side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxperf import launch, peers
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.store import load_result
+from jaxperf.models import MLP, ResNet, from_gluon, to_gluon
+from jaxperf.models.lenet import PARAM_SHAPES
+from jaxperf.models.resnet import RESNET18_STAGES
+from jaxperf.peers import SMOKE, Limits, Pool, Sizes, System, Workload, inputs
+from jaxperf.peers.workers import files
+
+IMAGES = np.arange(64 * 28 * 28, dtype=np.uint8).reshape(64, 28, 28, 1)
+LABELS = np.arange(64) % 10
+
+
+def defined(folder: Path, sizes: Sizes = SMOKE, **options: Any) -> dict[str, Workload]:
+    return {w.name: w for w in peers.workloads(sizes, folder, IMAGES, LABELS, **options)}
+
+
+def shapes(net: nnx.Module) -> dict[str, tuple[int, ...]]:
+    return {name: a.shape for name, a in to_gluon(net).items()}
+
+
+def test_the_weights_fit_our_models_name_by_name() -> None:
+    assert inputs.LENET == PARAM_SHAPES
+    assert inputs.mlp_shapes((512, 256, 128, 2)) == shapes(MLP(rngs=nnx.Rngs(0)))
+    for stages in (((8, 1), (16, 2)), RESNET18_STAGES):
+        weights = inputs.draw(inputs.resnet_shapes(stages), np.random.default_rng(0))
+        empty = nnx.eval_shape(lambda stages=stages: ResNet(10, stages=stages, rngs=nnx.Rngs(0)))
+        held = to_gluon(from_gluon(empty, list(weights.values())))  # by their order, as Gluon goes
+        assert list(held) == list(weights)
+        assert all(np.array_equal(held[name], weights[name]) for name in held)
+    assert Sizes().stages == RESNET18_STAGES
+
+
+def test_the_same_seed_writes_the_same_files_and_another_others(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, seed in zip(folders, (1, 1, 2)):
+        folder.mkdir()
+        defined(folder, seed=seed)
+    for name in ("mlp", "lenet", "resnet", "square", "x", "x824"):
+        a, b, c = (files.arrays(str(folder / f"{name}.npz")) for folder in folders)
+        assert all(np.array_equal(a[k], b[k]) and a[k].dtype == np.float32 for k in a)
+        assert any(not np.array_equal(a[k], c[k]) for k in a)
+
+
+def test_batches_are_the_pictures_in_order_scaled_to_one(tmp_path: Path) -> None:
+    train = defined(tmp_path)["8.4 LeNet, 1 device"]
+    batches = files.batches(dict(train.settings))
+    assert [X.shape for X, _ in batches] == [(16, 1, 28, 28)] * 4
+    assert all(X.dtype == np.float32 and y.dtype == np.int32 for X, y in batches)
+    joined = np.concatenate([X for X, _ in batches])
+    assert np.array_equal(joined, IMAGES.reshape(-1, 1, 28, 28).astype(np.float32) / 255)
+    assert np.concatenate([y for _, y in batches]).tolist() == LABELS.tolist()
+
+
+def test_settings_are_plain_enough_for_a_line_of_json(tmp_path: Path) -> None:
+    for workload in defined(tmp_path).values():
+        assert json.loads(json.dumps(workload.settings)).keys() == workload.settings.keys()
+        assert next(iter(workload.configurations)) == "jax"  # the first answers are what all must agree with
+
+
+def test_every_workload_is_done_by_all_three_and_names_its_section(tmp_path: Path) -> None:
+    found = defined(tmp_path, Sizes(lenet_batch=64, batches=(1, 16)))
+    assert all(set(w.configurations) == {"jax", "mxnet", "torch"} for w in found.values())
+    for part in ("8.1 ", "8.2 ", "8.3 ", "8.4 ", "8.5 ", "LeNet forward", "ResNet-18 forward"):
+        assert any(name.startswith(part) for name in found), part
+    assert found["8.1 MLP"].configurations == {
+        "jax": ("eager", "nnx.jit", "hybridize", "aot"),
+        "mxnet": ("imperative", "hybridized", "static"),
+        "torch": ("eager", "traced", "compiled"),
+    }
+
+
+def test_one_device_leaves_out_what_needs_more(tmp_path: Path) -> None:
+    assert {w.devices for w in defined(tmp_path, devices=1).values()} == {1}
+    assert {w.devices for w in defined(tmp_path, devices=4).values()} == {1, 4}
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"lenet_batch": 65}, "a batch of 65 needs as many images, there are 64"),
+        ({"resnet_batch": 9}, "batch size 9 is not divisible by 2 devices"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_before_anything_is_written(
+    change: dict[str, int], line: str, tmp_path: Path
+) -> None:
+    import dataclasses
+
+    with pytest.raises(JaxperfError, match=f"^{line}"):
+        defined(tmp_path, dataclasses.replace(SMOKE, **change))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("field", ["calls", "rounds", "batches", "stages"])
+def test_sizes_below_one_are_refused(field: str) -> None:
+    for value in (0, -1) if field in ("calls", "rounds") else ((), (0,)):
+        with pytest.raises(JaxperfError, match=f"^{field} is "):
+            Sizes(**{field: value})
+
+
+# --- JAX's own side, without any peer
+
+
+def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> None:
+    system = System("jax", Path(sys.executable))
+    environment = launch.child_environment()
+    wanted = ("8.1 MLP", "8.1 export", "8.2 dot", "8.2 loop")
+    there = defined(tmp_path)
+    with Pool([system], scratch=tmp_path, environment=environment) as pool:
+        for name in wanted:
+            said: list[str] = []
+            study = peers.study(there[name], pool, limits=Limits(settle_s=0), say=said.append)
+            assert said == []
+            assert [e.configuration for e in study.timed] == list(there[name].configurations["jax"])
+            for quantity in there[name].quantities:
+                assert all(m.median > 0 for m in peers.measurements(study, quantity))
+
+
+# --- the section
+
+
+def test_the_section_runs_without_any_peer_and_says_which_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from jaxperf import cli
+
+    monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
+    out = tmp_path / "out"
+    words = ["run", "peers", "--smoke", "--out", str(out), "--", "--only", "8.2 dot"]
+    assert cli.main(words) == 0, capfd.readouterr().err
+    result = load_result(out / "peers.json")
+    assert result.experiment == "peers"
+    notes = [note for note in result.notes if "is not measured" in note]
+    assert [note.split(" ")[0] for note in notes] == ["mxnet", "torch"]
+    assert all("jaxperf peers install" in note or "none is here" in note for note in notes)
+    assert {m.name for m in result.measurements} == {
+        f"jax/8.2 dot {quantity}/{way}" for quantity in ("queued", "finished") for way in ("eager", "jit")
+    }
+    assert result.facts["threads_per_device/1"] == result.facts["cores"]
+
+
+def test_a_word_that_no_workload_holds_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jaxperf import cli
+
+    monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
+    assert (
+        cli.main(["run", "peers", "--smoke", "--out", str(tmp_path), "--", "--only", "8.9"])
+        == cli.USER_MISTAKE
+    )
+    assert "error: no workload holds 8.9; there are 8.1 MLP," in capfd.readouterr().err
+    assert not (tmp_path / "peers.json").exists()
+
+
+def test_all_leaves_the_peers_out_unless_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [s.name for s in launch.choose(["all"])]
+    assert "peers" not in names
+    assert [s.name for s in launch.choose(["all"], peers=True)] == [*names, "peers"]
+    assert [s.name for s in launch.choose(["peers"])] == ["peers"]
+    section = launch.choose(["peers"])[0]
+    options = launch.Options(Path("out"), peers=("mxnet", "torch"))
+    assert launch.command(section, Path("out/peers.json"), options)[-3:] == ["--peers", "mxnet", "torch"]
+    assert "--peers" not in launch.command(launch.choose(["8.1"])[0], Path("x.json"), options)
