@@ -52,7 +52,7 @@ def test_without_a_change_wrong_verdicts_are_as_rare_as_promised(n: int, memory:
 
 
 def test_uncorrected_the_same_data_would_go_wrong_far_more_often() -> None:
-    """The test above can fail: without Holm's steps about a third of such comparisons hold a wrong verdict."""
+    """The test above can fail: without Holm's steps about a third of the comparisons hold a wrong verdict."""
     rng, wrong = random.Random(1), 0
     for _ in range(60):
         pairs = [(noisy(rng, 12), noisy(rng, 12)) for _ in range(8)]
