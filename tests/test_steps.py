@@ -41,8 +41,12 @@ def book(scale=0.05):
 
 
 @functools.cache  # compiled once for all tests
+def lenet_on(way, devices):
+    return make_step(way, book(), optax.sgd(0.1), devices)
+
+
 def lenet_step(way, k):
-    return make_step(way, book(), optax.sgd(0.1), cpus(k))
+    return lenet_on(way, tuple(cpus(k)))
 
 
 @functools.cache
@@ -153,8 +157,7 @@ def test_the_program_sums_what_it_should_and_gathers_nothing(way, batch_norm, k)
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_state_has_no_axis_for_devices_and_lies_on_all_of_them(way):
-    devices = cpus(2)
-    step = make_step(way, small(), optax.adam(1e-3), devices)
+    devices, step = cpus(2), resnet_step(way, 2, "share")
     first, (X, y) = step.init(), next(batches(1, side=8))
     state, metrics = step(first, X, y)
     assert jax.tree.map(jnp.shape, state.params) == jax.tree.map(jnp.shape, small().params)
@@ -211,14 +214,17 @@ def test_images_may_travel_as_bytes(way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_any_optimiser_and_schedule_gives_one_devices_result(way):
+    assert difference(scheduled(way, 2), scheduled("jit", 1)) <= TEN_STEPS
+
+
+@functools.cache
+def scheduled(way, k):
     schedule = optax.warmup_cosine_decay_schedule(0, 1e-2, 2, 5)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(schedule, momentum=0.9, nesterov=True))
-    one, two = (after(make_step(way, book(), optimizer, cpus(k)), batches(5)) for k in (1, 2))
-    assert difference(one, two) <= TEN_STEPS
+    return after(make_step(way, book(), optimizer, cpus(k)), batches(5))
 
 
-@pytest.mark.parametrize("batch_norm", ["share", "whole"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "batch_norm"), [*zip(WAYS, ["whole", "share"] * 2)])
 def test_bfloat16_computes_roughly_what_float32_does_and_keeps_float32(way, batch_norm):
     step = make_step(way, small(jnp.bfloat16), optax.sgd(0.1), cpus(2), batch_norm=batch_norm)
     rough, exact = (after(s, batches(3, side=8)) for s in (step, resnet_step(way, 2, batch_norm)))
@@ -285,7 +291,7 @@ def test_a_modules_values_and_mode_are_left_alone():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_default_device_whatever_it_is_computes_what_a_cpu_does(way):
-    step = make_step(way, book(), optax.sgd(0.1), first_devices(1))
+    step = lenet_on(way, tuple(first_devices(1)))
     with jax.default_matmul_precision("highest"):
         found = after(step, batches(3))
     assert difference(found, after(lenet_step("jit", 1), batches(3))) <= 1e-4
