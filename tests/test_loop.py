@@ -3,7 +3,6 @@
 import functools
 import time
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -123,23 +122,16 @@ def test_compiling_is_counted_apart_and_happens_before_the_first_epoch(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_step_is_compiled_inside_the_timed_part(way):
-    """Only the small programs around it may be, and only once: `allreduce` by hand."""
-    step, compiled = step_of(way), []
-
-    def listen(event, duration, **about):
-        if event.endswith("backend_compile_duration"):
-            compiled.append(about.get("fun_name", ""))
+def test_nothing_is_compiled_while_the_first_epoch_is_timed(way):
+    """Nor the sums by hand; compiled ones are kept, so they must be new: no other test adds arrays (4, 5)."""
+    W = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
+    step = make_step(way, model_of_function(regression, jnp.asarray(W)), optax.sgd(LR), cpus(2))
 
     def progress(batches, updates):
-        jax.monitoring.register_event_duration_secs_listener(listen)
-        try:
+        with nothing_compiles(way):
             yield from batches
-        finally:
-            jax.monitoring.unregister_event_duration_listener(listen)
 
     trained(step, epochs=1, progress=progress)
-    assert set(compiled) <= {"_add", "jit__add", "jit(_add)"}
 
 
 def test_seconds_waited_for_batches_are_the_seconds_the_batches_took():

@@ -17,7 +17,7 @@ from jax.extend import core
 from jax.sharding import SingleDeviceSharding
 
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel.collectives import allreduce
+from jaxperf.parallel.collectives import allreduce, compile_sum
 
 Tree = Any
 Env = dict[core.Var, jax.Array]
@@ -77,8 +77,13 @@ def cut(fn: Callable[..., Tree], *args: Tree, axis_name: str, axis_size: int) ->
 
 
 def compile_on(programs: Sequence[CutProgram], devices: Sequence[jax.Device]) -> list[CutProgram]:
-    """The programs with every piece compiled, `programs[i]` for `devices[i]`; `text` is what it became."""
+    """The programs with every piece compiled, `programs[i]` for `devices[i]`; `text` is what it became.
+
+    The sums between the pieces are compiled as well, where there are other devices to add.
+    """
     lowered = [[_lowered(piece, device) for piece in p.pieces] for p, device in zip(programs, devices)]
+    for piece in programs[0].pieces if len(devices) > 1 else ():
+        compile_sum([_example(v, devices[0]) for v in piece.summed])
     with (
         ThreadPoolExecutor() as pool
     ):  # XLA compiles without Python's lock; lowering reads thread-local settings
@@ -154,10 +159,11 @@ def _piece(jaxpr: Any, eqns: list[Any], sums: list[Any], known: set[core.Var], l
 
 
 def _lowered(piece: Piece, device: jax.Device) -> Any:
-    here = SingleDeviceSharding(device)
-    avals: list[Any] = [v.aval for v in piece.inputs]
-    examples = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here) for a in avals]
-    return piece.run.lower(*examples)  # type: ignore[attr-defined]
+    return piece.run.lower(*[_example(v, device) for v in piece.inputs])  # type: ignore[attr-defined]
+
+
+def _example(atom: Any, device: jax.Device) -> Any:
+    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype, sharding=SingleDeviceSharding(device))
 
 
 def _ordered(atoms: Any) -> list[core.Var]:
