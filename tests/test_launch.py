@@ -145,8 +145,9 @@ def test_asking_a_script_for_its_help_is_no_failure(scripts: Path, tmp_path: Pat
 # --- ending
 
 PARENT = """
-import pathlib, sys
+import pathlib, signal, sys
 from jaxperf import catalogue, launch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit an ignored one
 section = catalogue.Section("first", "9.1", "First", "?", 1)
 catalogue.SECTIONS, catalogue.folder = (section,), lambda: pathlib.Path(sys.argv[1])
 print("before")
