@@ -12,7 +12,10 @@ than it sends that two real devices nearly halve an epoch (the book: 13.0 to 6.7
     python experiments/multiple_gpus_concise.py --batch-size 512 --lr 0.2 --train-images 0 --epochs 4
     python experiments/multiple_gpus_concise.py --devices 1 --init book --dtype bfloat16 --way jit
 
-@@OUTCOME@@
+On 2 cores of an AMD EPYC that were busy with other work, Python 3.12.1, JAX 0.12.0.1, with `--devices 1
+--batch-size 64 --lr 0.05 --train-images 6000 --test-images 1000 --way jit` (ended by hand after an epoch):
+
+epoch 1, time 429.4 sec, loss 1.3124, train acc 0.67, test acc 0.78, 13.9 images/s
 """
 
 from __future__ import annotations
