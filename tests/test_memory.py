@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import jax
@@ -86,14 +87,19 @@ def test_an_impossible_interval_is_refused(interval_s: float) -> None:
 
 
 def test_live_bytes_counts_what_a_variable_holds() -> None:
-    before = live_bytes()
-    x = jnp.ones((250, 1000))
-    y = x
-    assert live_bytes() - before == 1 * MB
-    del x
-    assert live_bytes() - before == 1 * MB
-    del y
-    assert live_bytes() == before
+    gc.collect()
+    gc.disable()  # what other tests left behind must not be cleared away in between
+    try:
+        before = live_bytes()
+        x = jnp.ones((250, 1000))
+        y = x
+        assert live_bytes() - before == 1 * MB
+        del x
+        assert live_bytes() - before == 1 * MB
+        del y
+        assert live_bytes() == before
+    finally:
+        gc.enable()
 
 
 def test_a_devices_own_account_is_plain_numbers_or_empty() -> None:
