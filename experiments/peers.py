@@ -44,6 +44,8 @@ class Config:
     omp_wait: Literal["auto", "default", "passive"] = "auto"
     """How OpenMP's threads wait, in all systems: as by default, spinning, or asleep; auto sends them to sleep
     where other programs keep the machine busy, since a spinning thread then waits for one that cannot run."""
+    data_source: str = "auto"
+    """Where the images come from, as in the other sections: auto, folder, tfds, download, mini."""
     seed: int = 0
     """Seed of weights and inputs."""
 
@@ -56,7 +58,7 @@ class Config:
     @staticmethod
     def smoke() -> Config:
         """Every part, in seconds."""
-        return Config(sizes=SMOKE)
+        return Config(sizes=SMOKE, data_source="mini")
 
 
 FLAGS = (
@@ -257,7 +259,8 @@ def inference_by_batch(story: script.Story, studies: dict[str, Study]) -> None:
 
 def main(config: Config, story: script.Story) -> None:
     """Every workload on every system that is there."""
-    devices, data, seen = story.flags.devices, fashion_mnist(), list[float]()
+    devices, seen = story.flags.devices, list[float]()
+    data = fashion_mnist(source=config.data_source)
     story.data_source(data.source)
     limits, studies = Limits(budget_s=config.budget_s), dict[str, Study]()
     with (

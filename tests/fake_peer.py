@@ -58,6 +58,10 @@ def turn(request: dict[str, Any], turns: int) -> dict[str, float]:
         os._exit(3)
     if how == "sleeps":
         time.sleep(0.2)
+    if how == "odd":
+        return {"": "fast"}  # type: ignore[dict-item]
+    if how == "nothing":
+        return {}
     seconds = SECONDS.get(NAME, 1.0) * (2.0 if how == "slow" else 1.0)
     return {"": seconds, "loss": float("nan") if how == "diverges" and turns == 2 else 1.0 / turns}
 

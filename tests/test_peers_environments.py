@@ -121,7 +121,9 @@ def test_a_python_that_is_broken_or_another_is_passed_over(text: str, tmp_path: 
 
 
 def test_no_python_is_one_line(tmp_path: Path, toy: object) -> None:
-    with pytest.raises(JaxperfError, match=r"^toy needs Python 3\.6 to 3\.7 with venv, and none is here"):
+    with pytest.raises(
+        JaxperfError, match=r"^toy needs Python 3\.6 to 3\.7 with venv and ensurepip, and none"
+    ):
         install(TOY, say=lambda line: None)
     assert left(tmp_path) == []
 
@@ -274,7 +276,7 @@ def test_the_command_says_what_is_there_and_what_is_missing(
     only_toys()
     assert cli.main(["peers"]) == 0
     late, toy, where = capsys.readouterr().out.splitlines()
-    assert late.startswith("late: missing, late needs Python 3.5 to 3.5 with venv, and none is here")
+    assert late.startswith("late: missing, late needs Python 3.5 to 3.5 with venv and ensurepip, and none")
     assert toy == f"toy: missing, `jaxperf peers install toy` makes it with {tmp_path / 'path/python3.7'}"
     assert str(tmp_path / "peers") in where
 

@@ -138,7 +138,10 @@ def test_without_an_answer_of_jax_nothing_is_timed(run: Run, said: list[str]) ->
 # --- failing
 
 
-@pytest.mark.parametrize("how", ["dies", "hangs", "junk", "floods", "refuses", "no answers", "diverges"])
+FAILURES = ("dies", "hangs", "junk", "floods", "refuses", "no answers", "diverges", "odd", "nothing")
+
+
+@pytest.mark.parametrize("how", FAILURES)
 def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, said: list[str]) -> None:
     limits = Limits(prepare_s=2 if how == "hangs" else 20, turn_s=20, settle_s=0)
     study = run(6, limits=limits, jax=("good",), mxnet=("good", how, "slow"), torch=("good",))
@@ -146,7 +149,7 @@ def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, said: list[st
     assert len(said) == 1
     assert said[0].startswith(f"8.1 net: mxnet/{how} is lost: ")
     assert "\n" not in said[0]
-    assert peers.agreement([study], "mxnet").held is (True if how == "diverges" else None)
+    assert peers.agreement([study], "mxnet").held is (True if how in ("diverges", "odd", "nothing") else None)
 
 
 def test_a_death_in_the_middle_costs_the_others_no_round(run: Run, pool: Pool) -> None:

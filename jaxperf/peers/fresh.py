@@ -13,7 +13,7 @@ import psutil
 from jaxperf.measure.record import Series
 from jaxperf.peers.agree import Verdict, compare, read
 from jaxperf.peers.pool import GivenUpError, Pool
-from jaxperf.peers.study import Entry, Limits, Study
+from jaxperf.peers.study import Entry, Limits, Study, number
 from jaxperf.peers.worker import TaskError, Worker, WorkerGoneError
 
 Say = Callable[[str], None]
@@ -104,7 +104,7 @@ def _memory_run(
     watch()
     name = f"{entry.system}/{workload.measured(mode)}/{entry.configuration}"
     curve = Series(name, *_thinned(times, above), "s", "bytes")
-    return MemoryRun(entry, mode, max(above), curve, float(value["handed_out"]), float(value["finished"]))
+    return MemoryRun(entry, mode, max(above), curve, number(value, "handed_out"), number(value, "finished"))
 
 
 def _thinned(x: list[float], y: list[int], *, most: int = 400) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -127,7 +127,7 @@ def _prepare(
         configuration=entry.configuration,
         answers=str(path),
     )
-    return float(value["first_s"]), read(path)
+    return number(value, "first_s"), read(path)
 
 
 @contextmanager
@@ -144,5 +144,5 @@ def _telling(entry: Entry, study: Study, say: Say) -> Iterator[None]:
     """A failure costs one line, and this one measurement."""
     try:
         yield
-    except (TaskError, WorkerGoneError, GivenUpError, ValueError, KeyError, psutil.Error) as e:
+    except (TaskError, WorkerGoneError, GivenUpError, ValueError, psutil.Error) as e:
         say(f"{study.workload.name}: {entry.name} in a fresh process: {e}")

@@ -71,10 +71,9 @@ def _first_that_works(peer: Peer, say: Say) -> None:
 
 def no_python(peer: Peer) -> str:
     """The line for a machine without a Python for `peer`."""
-    low = min(peer.pythons)
     return (
-        f"{peer.name} needs {peer.span} with venv, and none is here; "
-        f"install one (`pyenv install 3.11`, or Debian's python3-venv for 3.{low[1]} and later)"
+        f"{peer.name} needs {peer.span} with venv and ensurepip, and none is here; "
+        "install one, e.g. `pyenv install 3.11` or `apt install python3.11-venv`"
     )
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -74,6 +75,7 @@ class Entry:
             warmup=(self.warmup[quantity],) if quantity in self.warmup else (),
             loops=workload.calls,
             items=workload.items,
+            note="devices are fake" if workload.devices > 1 else "",
         )
 
     def curve(self, workload: Workload) -> Series | None:
@@ -122,6 +124,14 @@ def study(
     return Study(workload, run.entries)
 
 
+def number(value: Mapping[str, Any], name: str) -> float:
+    """A finite number out of a worker's answer; TaskError, in one line, where it is none."""
+    found = value.get(name)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise TaskError(f"its {name or 'time'} is {str(found)[:40]!r}")
+    return float(found)
+
+
 class _Run:
     def __init__(self, workload: Workload, pool: Pool, limits: Limits, say: Callable[[str], None]) -> None:
         self.workload, self.pool, self.limits, self.say = workload, pool, limits, say
@@ -152,7 +162,7 @@ class _Run:
             configuration=entry.configuration,
             answers=str(path),
         )
-        entry.first_s = float(value.get("first_s", 0.0))
+        entry.first_s = number(value, "first_s")
         self.judge(entry, read(path))
 
     def judge(self, entry: Entry, answers: Mapping[str, np.ndarray]) -> None:
@@ -169,14 +179,14 @@ class _Run:
 
     def take_turns(self) -> None:
         began = time.monotonic()
-        for number in range(self.workload.rounds + 1 if self.workload.rounds else 0):  # round 0 is warm-up
-            if number > 6 and time.monotonic() - began > self.limits.budget_s:
+        for turn in range(self.workload.rounds + 1 if self.workload.rounds else 0):  # round 0 is warm-up
+            if turn > 6 and time.monotonic() - began > self.limits.budget_s:
                 break
-            for entry in order(self.alive(), number):
+            for entry in order(self.alive(), turn):
                 if not entry.lost:  # its worker may have gone in this very round
-                    self.attempt(entry, partial(self.turn, entry, number))
+                    self.attempt(entry, partial(self.take_turn, entry, turn))
 
-    def turn(self, entry: Entry, number: int) -> None:
+    def take_turn(self, entry: Entry, turn: int) -> None:
         time.sleep(self.limits.settle_s)
         worker = self.pool.worker(entry.system, self.workload.devices)
         value = worker.call(
@@ -187,20 +197,16 @@ class _Run:
             lead=self.workload.lead,
         )
         for quantity in self.workload.quantities:
-            seconds = float(value[quantity])
-            if not (math.isfinite(seconds) and seconds > 0):
-                raise TaskError(f"it took {seconds} s, it says")
-            if number == 0:
+            seconds = number(value, quantity)
+            if not seconds > 0:
+                raise TaskError(f"it took {seconds:g} s, it says")
+            if turn == 0:
                 entry.warmup[quantity] = seconds
             else:
                 entry.values.setdefault(quantity, []).append(seconds)
         if "loss" in value:
-            self.note_loss(entry, value["loss"])
-
-    def note_loss(self, entry: Entry, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise TaskError(f"its loss is {loss}")
-        entry.losses[max(entry.losses, default=-1) + self.workload.calls] = loss
+            last = max(entry.losses, default=-1)
+            entry.losses[last + self.workload.calls] = number(value, "loss")
 
     def drop_all(self) -> None:
         """Free what the workers hold; a worker that can't has done its work all the same."""

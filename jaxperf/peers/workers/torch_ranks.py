@@ -55,12 +55,18 @@ class Group:
 
     @contextmanager
     def doing(self, **request: Any) -> Iterator[None]:
-        """The other processes do what is requested while this one does what is inside."""
-        for other in self.others:
-            other.stdin.write(json.dumps({"id": 1, "key": "it", **request}) + "\n")
-            other.stdin.flush()
-        yield
-        _hear(self.others)
+        """The other processes do what is requested while this one does what is inside.
+
+        Where anything fails they are out of step for good, so this worker ends: the host starts another.
+        """
+        try:
+            for other in self.others:
+                other.stdin.write(json.dumps({"id": 1, "key": "it", **request}) + "\n")
+                other.stdin.flush()
+            yield
+            _hear(self.others)
+        except Exception as e:
+            raise SystemExit(f"{type(e).__name__}: {e}") from e
 
     def turn(self, own: Callable[[int], dict[str, float]], calls: int) -> dict[str, float]:
         """One turn of all processes, as rank 0 sees it."""
