@@ -24,6 +24,7 @@ FLOORS = {
     **dict.fromkeys(("jaxperf.train", "jaxperf.report", "jaxperf.peers"), 3),
 }
 TOP = 4  # the command line and what scripts share: whatever else lies in jaxperf
+FLOORS["jaxperf.chapter"] = TOP + 1  # parts of sections, which scripts put together
 ONLY_GROUND = ("jaxperf.report", "jaxperf.peers")
 # JAX's own side of the comparison: a process in jaxperf's own environment, so it may use all below its floor.
 OF_JAX = "jaxperf.peers.workers.jax_"
@@ -38,7 +39,7 @@ def part_of(module: str) -> str:
 
 
 def floor_of(module: str) -> int:
-    return FLOORS.get(part_of(module), TOP if module.startswith("jaxperf.") else TOP + 1)
+    return FLOORS.get(part_of(module), TOP if module.startswith("jaxperf.") else TOP + 2)
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -132,7 +133,9 @@ GOOD = {
     "jaxperf/report/text.py": "import rich\nfrom jaxperf.measure.record import Result",
     "jaxperf/script.py": "from jaxperf.report import text\nfrom jaxperf import flags, __version__",
     "jaxperf/flags.py": "import tyro",
-    "experiments/one.py": "from jaxperf import script\nfrom jaxperf.parallel.split import split",
+    "jaxperf/chapter/__init__.py": "",
+    "jaxperf/chapter/part.py": "from jaxperf.script import Story\nfrom jaxperf.parallel.split import split",
+    "experiments/one.py": "from jaxperf import script\nfrom jaxperf.chapter import part",
     "experiments/two.py": "import jax",
 }
 UP, MLP, TWO = "(floor", "jaxperf/models/mlp.py", "experiments/two.py"
@@ -150,6 +153,12 @@ BAD = {
     "another experiment": (TWO, "import one", "another experiment"),
     "another experiment by name": (TWO, "from experiments.one import main", "an experiment"),
     "an experiment in the house": ("jaxperf/script.py", "import experiments.one", "an experiment"),
+    "a part of a section in the house": ("jaxperf/script.py", "from jaxperf.chapter import part", UP),
+    "a private name in a part": (
+        "jaxperf/chapter/part.py",
+        "from jaxperf.script import _fail",
+        "private name",
+    ),
     "a private name": (TWO, "from jaxperf.script import _fail", "private name"),
     "a private module": (TWO, "from jaxperf.models._mlp import MLP", "private name"),
     "utils": ("jaxperf/models/utils.py", "", "utils"),
