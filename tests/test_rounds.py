@@ -7,7 +7,7 @@ import pytest
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import RetraceError
 from jaxperf.measure.record import Measurement
-from jaxperf.measure.rounds import Together, above_one, interleaved, per_round, together
+from jaxperf.measure.rounds import Together, above_one, interleaved, per_round, spread, together
 
 
 class Clock:
@@ -118,3 +118,8 @@ def test_per_round_combines_the_values_of_one_round_and_refuses_others():
     assert per_round("sum", lambda x, y: x + y, a, b).values == (11.0, 22.0)
     with pytest.raises(ValueError, match="zip"):
         per_round("sum", lambda x, y: x + y, a, seconds("c", 1.0))
+
+
+def test_a_spread_in_words_is_the_median_between_its_quartiles():
+    assert spread(Measurement("ratio", "times", (1.0, 2.0, 3.0, 4.0, 50.0))) == "3.00 (2.00 to 4.00)"
+    assert spread(Measurement("ratio", "times", (1.25,))) == "1.25 (1.25 to 1.25)"

@@ -158,6 +158,12 @@ def quartiles(m: Measurement) -> tuple[float, float, float]:
     return low, middle, high
 
 
+def spread(m: Measurement) -> str:
+    """Median and quartiles in words, bare of the unit: "1.50 (1.42 to 1.61)"."""
+    low, middle, high = quartiles(m)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
 def above_one(ratio: Measurement) -> bool | None:
     """Whether a ratio is above 1: yes or no where three quarters of the rounds agree, else None."""
     low, _, high = quartiles(ratio)
