@@ -62,13 +62,10 @@ class Config:
 
 FLAGS = script.parse(Config) if __name__ == "__main__" else None  # flags are read before JAX starts
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +74,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxperf.measure import Measurement, Reference, Series, count_ops, count_traces, measure, stages
-from jaxperf.models import MLP, LeNet, hybridize, resnet18
+from jaxperf.chapter import network_size, tracing
+from jaxperf.measure import Measurement, Reference, count_ops, measure, stages
+from jaxperf.models import MLP, hybridize
 from jaxperf.models.export import export_net
 
 BOOK = {"system": "MXNet, the book", "source": "section 8.1.2", "unit": "s"}
@@ -210,34 +208,6 @@ def cost_of_compiling(story: script.Story, net: nnx.Module, x: jax.Array, *, gai
     story.fact("break_even_calls", int(np.ceil(cost_s / gain_s)) if gain_s > 0 else None)
 
 
-def sweep(config: Config, story: script.Story) -> None:
-    """Where dispatch stops mattering: the same net over widths and batch sizes."""
-    story.heading("The same over widths and batch sizes")
-    options: dict[str, Any] = {"wait": "end", "budget_s": 0.2, "warmup_s": 0.02, "min_values": 5}
-    rows = []
-    for batch in config.batches:
-        for width in config.widths:
-            net = MLP((width, width // 2, width // 4, 2), rngs=nnx.Rngs(config.seed))
-            x = jnp.ones((batch, width))
-            label = f"width {width}, batch {batch}"
-            rows.append(measure(net, x, name=f"eager, {label}", **options))
-            rows.append(measure(hybridize(net), x, name=f"hybridize, {label}", **options))
-        for way, offset in (("eager", 0), ("hybridize", 1)):
-            medians = [m.median for m in rows[-2 * len(config.widths) :][offset::2]]
-            name = f"{way}, batch {batch}"
-            story.curve(Series(name, tuple(map(float, config.widths)), tuple(medians), "width", "s"))
-    story.measured(*rows)
-    ratios = [e.median / h.median for e, h in zip(rows[::2], rows[1::2])]
-    story.fact("eager_over_hybridize_smallest_net", ratios[0])
-    story.fact("eager_over_hybridize_largest_net", ratios[-1])
-    story.claim(
-        "Compiling matters where dispatch does: less, the more arithmetic a call holds",
-        predicted="a smaller ratio for the largest net than for the smallest",
-        observed=f"{ratios[0]:.1f} times and {ratios[-1]:.1f} times",
-        held=ratios[-1] < ratios[0],
-    )
-
-
 LOADER = """
 import json, pathlib, sys
 import jax, numpy, safetensors.numpy
@@ -275,190 +245,16 @@ def export_and_reload(config: Config, story: script.Story) -> None:
     story.say(f"net(sym.var('data')) is a call with a shape in place of an array: {shape}")
 
 
-class HybridNet(nnx.Module):
-    """Section 8.1.3's net, which prints what it sees."""
-
-    def __init__(self, rngs: nnx.Rngs) -> None:
-        self.hidden = nnx.Linear(4, 10, rngs=rngs)
-        self.output = nnx.Linear(10, 2, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map (n, 4) to (n, 2), with a remark from Python and one from the program."""
-        print("x:", x)
-        x = nnx.relu(self.hidden(x))
-        print("hidden:", x)
-        jax.debug.print("hidden, at run time: {}", x)
-        return self.output(x)
-
-
-def printed(call: Callable[[], Any]) -> str:
-    """What `call` prints until its result and its effects are there."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        jax.block_until_ready(call())
-        jax.effects_barrier()
-    return out.getvalue().strip()
-
-
-def prints_fall_silent(story: script.Story) -> None:
-    """Section 8.1.3: prints run while tracing and never again; `jax.debug.print` is part of the program."""
-    story.heading("8.1.3 A net with prints in it")
-    net = HybridNet(nnx.Rngs(0))
-    x = jax.random.normal(jax.random.key(1), (1, 4))
-    compiled = hybridize(net)
-    calls = {
-        "op by op": printed(lambda: net(x)),
-        "op by op, again": printed(lambda: net(x)),
-        "hybridized, first call": printed(lambda: compiled(x)),
-        "hybridized, second call": printed(lambda: compiled(x)),
-    }
-    for name, text in calls.items():
-        story.say(f"--- {name}\n{text}")
-    second = calls["hybridized, second call"]
-    story.fact("prints_on_second_call", second.count("x:") + second.count("hidden:"))
-    story.claim(
-        "After hybridize the prints of the forward function are silent from the second call on",
-        predicted="print only while tracing, jax.debug.print at every call",
-        observed=f"second call printed: {second!r}; traces: {compiled.trace_count}",
-        held="x:" not in second and "at run time" in second and compiled.trace_count == 1,
-    )
-
-
-def set_first(a: Any) -> Any:
-    a[0] = 1.0
-    return a
-
-
-def set_all(a: Any, b: Any) -> Any:
-    a[:] = a + b
-    return a
-
-
-def add_in_place(a: Any, b: Any) -> Any:
-    a += b
-    return a
-
-
-def clip_if_large(x: Any) -> Any:
-    if x.sum() > 1:
-        return x / x.sum()
-    return x
-
-
-def sum_in_python(x: Any) -> Any:
-    total = 0.0
-    for row in x:
-        total = total + row.sum()
-    return total
-
-
-def through_callback(x: Any) -> Any:
-    return jax.pure_callback(lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-
-
-def through_cond(x: Any) -> Any:
-    return jax.lax.cond(x.sum() > 1, lambda v: v / v.sum(), lambda v: v, x)
-
-
-def through_scan(x: Any) -> Any:
-    return jax.lax.scan(lambda total, row: (total + row.sum(), None), 0.0, x)[0]
-
-
-A, B = np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
-# what the book or its exercise tries, with its arguments; the JAX way, by name; what both should give
-FORBIDDEN: tuple[tuple[str, Callable[..., Any], tuple[Any, ...], str, Callable[..., Any], Any], ...] = (
-    ("x.asnumpy()", lambda x: np.asarray(x) * 2, (A,), "jax.pure_callback", through_callback, A * 2),
-    ("if on a value", clip_if_large, (A,), "lax.cond", through_cond, A / A.sum()),
-    ("for over rows", sum_in_python, (np.ones((3, 2), np.float32),), "lax.scan", through_scan, 6.0),
-    ("a[:] = a + b", set_all, (A, B), "a.at[:].set(a + b)", lambda a, b: a.at[:].set(a + b), A + B),
-    ("a[0] = 1", set_first, (B,), "a.at[0].set(1)", lambda a: a.at[0].set(1.0), np.array([1.0, 4.0])),
-    ("a += b", add_in_place, (A, B), "a = a + b", lambda a, b: a + b, A + B),
-)
-
-
-def attempt(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, Any]:
-    """The name of the error that the jitted function raises ("" for none), and its value."""
-    try:
-        return "", jax.jit(fn)(*map(jnp.asarray, args))
-    except (jax.errors.JAXTypeError, TypeError) as e:
-        return type(e).__name__, None
-
-
-def what_tracing_forbids(story: script.Story) -> None:
-    """Each run for real: what it raises under `jit`, and the JAX way that then works."""
-    story.heading("8.1.3 What tracing forbids")
-    outcomes = {}
-    for title, fn, args, name, way, expected in FORBIDDEN:
-        error, value = attempt(fn, args)
-        if not error:
-            error = "works" if np.allclose(value, expected) else "a wrong value"
-        _, instead = attempt(way, args)
-        works = instead is not None and np.allclose(instead, expected)
-        outcomes[title] = error
-        story.say(f"{title:14} {error:27} the JAX way: {name:19} {'works' if works else 'FAILS'}")
-        story.fact(f"under_jit/{title}", error, show=False)
-        story.fact(f"jax_way_works/{title}", works, show=False)
-    failing = [t for t, e in outcomes.items() if e.endswith("Error")]
-    story.claim(
-        "asnumpy, if on a value, and in-place assignment fail once hybridized; for works (here a += b too)",
-        predicted="errors for asnumpy, if, a[:] = and a[0] =",
-        observed=f"errors for: {', '.join(failing)}",
-        held=failing == ["x.asnumpy()", "if on a value", "a[:] = a + b", "a[0] = 1"],
-    )
-
-
-def what_traces_again(story: script.Story) -> None:
-    """A new shape, dtype, weak type or static value each cost one more trace; the same ones cost none."""
-    story.heading("What traces again")
-    counted = count_traces(lambda x, scale, flip=False: x * scale * (-1 if flip else 1))
-    jitted = jax.jit(counted, static_argnames=("flip",))
-    x, one = jnp.ones((2, 3)), jnp.float32(1)
-    calls = {
-        "first call": lambda: jitted(x, one),
-        "same again": lambda: jitted(x + 1, one),
-        "new shape": lambda: jitted(x[:1], one),
-        "new dtype": lambda: jitted(x.astype(jnp.bfloat16), one),
-        "weak type (a Python number)": lambda: jitted(x, 1.0),
-        "another Python number": lambda: jitted(x, 2.0),
-        "new static value": lambda: jitted(x, one, flip=True),
-    }
-    for name, call in calls.items():
-        before = counted.traces
-        call()
-        story.fact(f"traces/{name}", counted.traces - before)
-
-
-def exercise(config: Config, story: script.Story) -> None:
-    """The book's third exercise: earlier networks, op by op against compiled."""
-    story.heading("Exercise: LeNet and ResNet-18, op by op and compiled")
-    n = config.image_batch
-    x = jax.random.uniform(jax.random.key(config.seed), (n, 28, 28, 1))
-    options: dict[str, Any] = {"budget_s": 0.5, "min_values": 3, "warmup_calls": 1, "items": n}
-    for name, net in (
-        ("LeNet", LeNet(rngs=nnx.Rngs(config.seed))),
-        ("ResNet-18", resnet18(10, rngs=nnx.Rngs(config.seed))),
-    ):
-        net.eval()
-        compiled = hybridize(net)
-        difference = float(jnp.abs(net(x) - compiled(x)).max())
-        rows = [
-            measure(net, x, name=f"eager, {name}, batch {n}", **options),
-            measure(compiled, x, name=f"hybridize, {name}, batch {n}", **options),
-        ]
-        story.measured(*rows, base=rows[1].name)
-        story.fact(f"outputs_max_abs_diff/{name}", difference)
-        story.fact(f"eager_over_hybridize/{name}", rows[0].median / rows[1].median)
-
-
 def main(config: Config, story: script.Story) -> None:
     """Section 8.1 in the book's order."""
     imperative_and_symbolic(story)
     mlp_before_and_after(config, story)
-    sweep(config, story)
+    network_size.widths_and_batches(story, widths=config.widths, batches=config.batches, seed=config.seed)
     export_and_reload(config, story)
-    prints_fall_silent(story)
-    what_tracing_forbids(story)
-    what_traces_again(story)
-    exercise(config, story)
+    tracing.prints_fall_silent(story)
+    tracing.what_tracing_forbids(story)
+    tracing.what_traces_again(story)
+    network_size.earlier_networks(story, batch=config.image_batch, seed=config.seed)
 
 
 if __name__ == "__main__":
