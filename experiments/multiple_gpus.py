@@ -10,7 +10,7 @@ gain little: sums and dispatch cost what half the work saves.
 
     python experiments/multiple_gpus.py --devices 1 --json results/multiple_gpus.json
     python experiments/multiple_gpus.py --devices 2 --epochs 10 --seeds 0 1 2
-    python experiments/multiple_gpus.py --devices 8 --grid --picture results/grid.svg
+    python experiments/multiple_gpus.py --grid --seeds 0 1 2 --json results/multiple_gpus.json  # the report draws it
 
 On 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, the full data from Debian's package, one device, a busy
 machine (`benchmarks/results/2026-11-21-lenet-one-device.json`), test accuracy after epochs 1, 2, 3, 4 and 10:
@@ -77,6 +77,7 @@ class Config:
 FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -84,14 +85,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxperf.chapter.equality import against_one_device, collectives_of
+from jaxperf.chapter.scaling import scaling
 from jaxperf.data import fashion_mnist, to_float
 from jaxperf.data.fashion_mnist import FashionMNIST
-from jaxperf.measure import Reference, Series, block, count_ops
-from jaxperf.measure.cores import available, on_cores
+from jaxperf.measure import Reference, Series, block
 from jaxperf.measure.rounds import interleaved, per_round
 from jaxperf.models import lenet, lenet_params
 from jaxperf.parallel import (
-    WAYS,
     Step,
     Way,
     allreduce,
@@ -108,7 +109,7 @@ BOOK = {1: (0.10, 0.60, 0.75, 0.68), 2: (0.10, 0.69, 0.74, 0.74)}  # test accura
 BOOK_EPOCH_S = {1: 1.4, 2: 2.5}
 
 
-def lenet_step(way: Way, config: Config, devices: Sequence[jax.Device], *, seed: int, lr: float = 0) -> Step:
+def lenet_step(config: Config, way: Way, devices: Sequence[jax.Device], *, seed: int, lr: float = 0) -> Step:
     """LeNet from scratch with the book's weights and plain gradient descent, run in one of four ways."""
     model = model_of_function(lenet, lenet_params(jax.random.key(seed), scale=config.scale))
     return make_step(way, model, optax.sgd(lr or config.lr), devices)
@@ -160,7 +161,7 @@ def learn(
 ) -> Iterator[Epoch]:
     """Train LeNet by hand on `devices` devices, with a progress bar, an epoch at a time."""
     batch_size, lr = changes.get("batch_size", config.batch_size), changes.get("lr", config.lr)
-    step = lenet_step("manual", config, first_devices(devices), seed=seed, lr=lr)
+    step = lenet_step(config, "manual", first_devices(devices), seed=seed, lr=lr)
     updates = config.updates or None
     epochs = changes.get("epochs", config.epochs)
     for epoch, _ in train(
@@ -230,36 +231,18 @@ def equal_to_one_device(config: Config, story: script.Story, data: FashionMNIST)
     """
     story.heading("Equal to one device, each way")
     config = replace(config, scale=0.05)
-    batch_size = 16 * max(1, story.flags.devices)
+    batch_size = 16 * story.flags.devices
     X, y = data.train_images[: 10 * batch_size], data.train_labels[: 10 * batch_size]
     batches = list(zip(np.split(X, 10), np.split(y, 10)))
-    counts = [k for k in (1, 2, 4, 8) if k <= story.flags.devices and batch_size % k == 0]
-    expected = after_updates(lenet_step("jit", config, first_devices(1), seed=0), batches)
-    worst = 0.0
-    for way in WAYS:
-        for k in counts:
-            params = after_updates(lenet_step(way, config, first_devices(k), seed=0), batches)
-            differences = [np.abs(np.asarray(a) - np.asarray(b)).max() for a, b in zip(params, expected)]
-            story.fact(f"max_param_diff_vs_one_device/{way}/{k}", float(max(differences)))
-            worst = max(worst, float(max(differences)))
+    make = partial(lenet_step, config, seed=0)
+    worst = against_one_device(story, make, batches, devices=story.flags.devices)
     story.claim(
         "Training on several devices computes what one device computes",
         predicted="parameters after ten updates equal up to float32 rounding, below 1e-6",
         observed=f"largest difference {worst:.1e}",
         held=worst <= 1e-6,
     )
-    step = lenet_step("pmap", config, first_devices(), seed=0)
-    program = step.compile(step.init(), step.load(*batches[0]))[0]
-    story.fact("allreduce_count", count_ops(program)["all-reduce"])
-    story.fact("allgather_count", count_ops(program)["all-gather"])
-
-
-def after_updates(step: Step, batches: Sequence[tuple[Any, Any]]) -> list[jax.Array]:
-    """Parameters after one update for each batch."""
-    state = step.init()
-    for X, y in batches:
-        state, _ = step(state, X, y)
-    return block(state.params)
+    collectives_of(story, make("pmap", first_devices()), batches[0])
 
 
 def evaluated_everywhere(config: Config, story: script.Story, data: FashionMNIST) -> None:
@@ -309,51 +292,6 @@ def loss_sum(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
 
 
-def scaling(config: Config, story: script.Story, data: FashionMNIST) -> None:
-    """Images per second over the number of devices, on a CPU with one core for each device."""
-    k = story.flags.devices
-    if k < 2:
-        return
-    story.heading("Scaling")
-    fake, cores = story.environment.devices_are_fake, available()
-    counts = [c for c in (1, 2, 4, 8) if c <= k and (not fake or c <= len(cores))]
-    n = config.batch_size // max(counts) * max(counts)
-    parts = {str(c): one_step(config, data, c, n, cores[:c] if fake else ()) for c in counts}
-    rows = interleaved(parts, count=config.rounds)
-    for c in counts:
-        story.fact(f"images_per_s/scaling/{c}", n / rows[str(c)].median)
-    last = str(counts[-1])
-    gain = per_round("speed-up", lambda one, many: one / many, rows["1"], rows[last], unit="")
-    x = tuple(map(float, counts))
-    story.curve(
-        Series("scaling/measured", x, tuple(n / rows[str(c)].median for c in counts), "devices", "images/s")
-    )
-    story.fact("scaling_efficiency", gain.median / counts[-1])
-    story.say(f"{last} devices do {gain.median:.2f} times the work of one, batch {n} (per round, median)")
-    if fake:
-        story.note(
-            "devices are fake: one device ran on one core of this host and two on two, so this is the "
-            "efficiency of the method on cores, not of GPUs"
-        )
-
-
-def one_step(config: Config, data: FashionMNIST, k: int, n: int, cores: Sequence[int]) -> Callable[[], Any]:
-    """A `pmap` step on `k` devices and, if given, on these cores only."""
-    step = lenet_step("pmap", config, first_devices(k), seed=0)
-    state, shares = step.init(), step.load(data.train_images[:n], data.train_labels[:n])
-
-    def run() -> Any:
-        nonlocal state  # the step uses its state up
-        state, metrics = step.run(state, shares)
-        return block((state, metrics))
-
-    def run_on_cores() -> Any:
-        with on_cores(cores):
-            return run()
-
-    return run_on_cores if cores else run
-
-
 def grid(config: Config, story: script.Story, data: FashionMNIST) -> None:
     """The first exercise: the batch doubled, and which rate then gives one device's accuracy."""
     story.heading("Exercise: batch size and learning rate")
@@ -386,7 +324,13 @@ def main(config: Config, story: script.Story) -> None:
     equal_to_one_device(config, story, data)
     evaluated_everywhere(config, story, data)
     where_time_goes(config, story, data)
-    scaling(config, story, data)
+    scaling(
+        story,
+        lambda devices: lenet_step(config, "pmap", devices, seed=0),
+        data.train_images[: config.batch_size],
+        data.train_labels[: config.batch_size],
+        rounds=config.rounds,
+    )
     if config.grid:
         grid(config, story, data)
 

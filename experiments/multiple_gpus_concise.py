@@ -93,8 +93,7 @@ FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # b
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -104,26 +103,26 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxperf.chapter.equality import after_updates, against_one_device, collectives_of, distance
+from jaxperf.chapter.scaling import scaling
+from jaxperf.chapter.unequal_devices import unequal_devices
 from jaxperf.data import fashion_mnist
 from jaxperf.data.fashion_mnist import FashionMNIST
-from jaxperf.measure import Reference, Series, block, count_ops
-from jaxperf.measure.cores import available, on_cores
-from jaxperf.measure.rounds import interleaved, per_round
+from jaxperf.measure import Reference, Series
 from jaxperf.models import BOOK_INIT, HE_INIT, ResNet, resnet18
 from jaxperf.parallel import (
     WAYS,
+    BatchNorm,
     Model,
     Step,
+    Way,
     first_devices,
     make_step,
     model_of,
-    share_sizes,
-    softmax_cross_entropy,
     split_and_load,
 )
 from jaxperf.train import Animator, train
 
-Batches = list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
 BOOK_S = {1: 13.0, 2: 6.7}  # an epoch, MXNet
 
 
@@ -263,20 +262,6 @@ def small_resnet(seed: int = 0) -> Model:
     return model_of(ResNet(10, stages=((8, 1), (16, 1)), rngs=nnx.Rngs(seed)))
 
 
-def after_updates(step: Step, batches: Batches) -> Any:
-    """Parameters and statistics after one update for each batch."""
-    state = step.init()
-    for X, y in batches:
-        state, _ = step(state, X, y)
-    return block((state.params, state.stats))
-
-
-def distance(ours: Any, theirs: Any) -> float:
-    """Largest absolute difference of two trees."""
-    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
-    return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
-
-
 def equal_to_one_device(config: Config, story: script.Story, data: FashionMNIST) -> None:
     """Each way on 1, 2, 4, ... devices against one, on a small ResNet, for both kinds of BatchNorm."""
     story.heading("Equal to one device, each way")
@@ -285,17 +270,14 @@ def equal_to_one_device(config: Config, story: script.Story, data: FashionMNIST)
     X, y = data.train_images[: 2 * n], data.train_labels[: 2 * n]
     batches = list(zip(np.split(X, 2), np.split(y, 2)))[: 2 if len(X) == 2 * n else 1]
     model, sgd = small_resnet(config.seed), optax.sgd(0.1)
-    expected = after_updates(make_step("jit", model, sgd, first_devices(1), batch_norm="whole"), batches)
-    shared = after_updates(make_step("manual", model, sgd, first_devices(k), batch_norm="share"), batches)
-    worst = 0.0
+
+    def make(batch_norm: BatchNorm, way: Way, devices: Sequence[jax.Device]) -> Step:
+        return make_step(way, model, sgd, devices, batch_norm=batch_norm)
+
+    worst = against_one_device(story, functools.partial(make, "whole"), batches, devices=k)
+    by_hand = after_updates(make("share", "manual", first_devices(k)), batches)
     for way in WAYS:
-        for devices in [c for c in (1, 2, 4, 8) if c <= k and n % c == 0]:
-            step = make_step(way, model, sgd, first_devices(devices), batch_norm="whole")
-            found = distance(after_updates(step, batches), expected)
-            story.fact(f"max_param_diff_vs_one_device/{way}/{devices}", found)
-            worst = max(worst, found)
-        step = make_step(way, model, sgd, first_devices(k), batch_norm="share")
-        found = distance(after_updates(step, batches), shared)
+        found = distance(after_updates(make("share", way, first_devices(k)), batches), by_hand)
         story.fact(f"max_param_diff_vs_shares_by_hand/{way}/{k}", found)
         worst = max(worst, found)
     story.claim(
@@ -304,10 +286,7 @@ def equal_to_one_device(config: Config, story: script.Story, data: FashionMNIST)
         observed=f"largest difference {worst:.1e}",
         held=worst <= 1e-5,
     )
-    step = make_step("pmap", model, sgd, first_devices(k), batch_norm="share")
-    ops = count_ops(step.compile(step.init(), step.load(*batches[0]))[0])
-    story.fact("allreduce_count", ops["all-reduce"])
-    story.fact("allgather_count", ops["all-gather"])
+    collectives_of(story, make("share", "pmap", first_devices(k)), batches[0])
 
 
 def mixed_precision(config: Config, story: script.Story, data: FashionMNIST) -> None:
@@ -327,108 +306,6 @@ def mixed_precision(config: Config, story: script.Story, data: FashionMNIST) -> 
     )
 
 
-def scaling(config: Config, story: script.Story, data: FashionMNIST) -> None:
-    """Images per second of ResNet-18 on one device and on all; on a CPU with one core for each."""
-    k, fake, cores = story.flags.devices, story.environment.devices_are_fake, available()
-    if k < 2 or (fake and k > len(cores)):
-        story.note(f"scaling not measured: {k} devices, {len(cores)} cores to give them")
-        return
-    story.heading("Scaling")
-    n = 4 * k
-    parts = {str(c): one_step(config, data, c, n, cores[:c] if fake else ()) for c in (1, k)}
-    rows = interleaved(parts, count=config.rounds)
-    gain = per_round("speed-up", lambda one, many: one / many, rows["1"], rows[str(k)], unit="")
-    for c in (1, k):
-        story.fact(f"images_per_s/scaling/{c}", n / rows[str(c)].median)
-    x, y = (1.0, float(k)), tuple(n / rows[str(c)].median for c in (1, k))
-    story.curve(Series("scaling/measured", x, y, "devices", "images/s"))
-    story.fact("scaling_efficiency", gain.median / k)
-    story.say(f"{k} devices do {gain.median:.2f} times the work of one, batch {n} (per round, median)")
-    if fake:
-        story.note("devices are fake: a core each, so this is the method's efficiency on cores, not on GPUs")
-
-
-def one_step(config: Config, data: FashionMNIST, k: int, n: int, cores: Sequence[int]) -> Callable[[], Any]:
-    """A step on `k` devices and, if given, on these cores only."""
-    step = resnet_step(config, first_devices(k), updates=1)
-    state, shares = step.init(), step.load(data.train_images[:n], data.train_labels[:n])
-
-    def run() -> Any:
-        nonlocal state  # the step uses its state up
-        state, metrics = step.run(state, shares)
-        return block((state, metrics))
-
-    def run_on_cores() -> Any:
-        with on_cores(cores):
-            return run()
-
-    return run_on_cores if cores else run
-
-
-def unequal_devices(config: Config, story: script.Story, data: FashionMNIST) -> None:
-    """The book's second exercise: devices of different strength get shares that follow what they can do."""
-    story.heading("Exercise: devices of different strength")
-    if story.flags.devices < 2:
-        story.note("one device: nothing to divide unequally")
-        return
-    devices = first_devices(2)
-    repeats = (1, 3)  # the second device computes everything three times over
-    story.say(
-        "device 1 is made weak: it computes its share three times (no second kind of device is used here)"
-    )
-    forward = [strength_test(config, r) for r in repeats]
-    X, y = data.train_images[:64], data.train_labels[:64]
-    model = small_resnet(config.seed)
-
-    def speed(i: int) -> Callable[[], Any]:
-        params, stats = jax.device_put((model.params, model.stats), devices[i])
-        x = jax.device_put(X, devices[i])
-        return lambda: forward[i](params, stats, x)
-
-    rows = interleaved({str(i): speed(i) for i in (0, 1)}, count=config.rounds)
-    strengths = [len(X) / rows[str(i)].median for i in (0, 1)]
-    sizes = share_sizes(len(X), 2, weights=strengths)
-    story.say(
-        f"measured {strengths[0]:.0f} and {strengths[1]:.0f} images/s: shares of {sizes[0]} and {sizes[1]}"
-    )
-
-    expected = after_updates(make_step("jit", no_norm(config), optax.sgd(0.1), devices[:1]), [(X, y)])
-    step = make_step("manual", no_norm(config), optax.sgd(0.1), devices, weights=strengths)
-    difference = distance(after_updates(step, [(X, y)]), expected)
-    equal_s = max(len(X) / 2 / s for s in strengths)
-    by_strength_s = max(m / s for m, s in zip(sizes, strengths))
-    story.fact("max_param_diff_vs_one_device/uneven_shares", difference)
-    story.fact("uneven_over_equal_step_time", by_strength_s / equal_s)
-    story.claim(
-        "A batch divided by strength takes less time and gives the same update",
-        predicted="less time than equal shares; equal parameters up to rounding",
-        observed=f"{by_strength_s / equal_s:.2f} of the time by measured speeds; difference {difference:.1e}",
-        held=difference <= 1e-6 and by_strength_s < equal_s,
-    )
-
-
-def no_norm(config: Config) -> Model:
-    """LeNet: without BatchNorm an update depends on no division of the batch."""
-    from jaxperf.models import LeNet
-
-    return model_of(LeNet(rngs=nnx.Rngs(config.seed)))
-
-
-def strength_test(config: Config, repeats: int) -> Callable[..., Any]:
-    """Loss and gradient of a share, `repeats` times over, each on slightly different images."""
-    model = small_resnet(config.seed)
-
-    @jax.jit
-    def run(params: Any, stats: Any, X: jax.Array) -> Any:
-        def loss(params: Any, i: int) -> jax.Array:
-            logits, _ = model.apply(params, stats, X.astype(jnp.float32) / 255 + i, train=True)
-            return softmax_cross_entropy(logits, jnp.zeros(len(X), jnp.int32)).sum()
-
-        return [jax.grad(loss)(params, i) for i in range(repeats)]
-
-    return run
-
-
 def main(config: Config, story: script.Story) -> None:
     """Section 8.5 in the book's order."""
     k = story.flags.devices
@@ -441,8 +318,17 @@ def main(config: Config, story: script.Story) -> None:
     training(config, story, data)
     equal_to_one_device(config, story, data)
     mixed_precision(config, story, data)
-    scaling(config, story, data)
-    unequal_devices(config, story, data)
+    count = config.batch_size
+    scaling(
+        story,
+        lambda devices: resnet_step(config, devices, updates=1),
+        data.train_images[:count],
+        data.train_labels[:count],
+        rounds=config.rounds,
+    )
+    unequal_devices(
+        story, data.train_images[:256], data.train_labels[:256], rounds=config.rounds, seed=config.seed
+    )
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def prepare(*, devices: int, platform: str) -> None:
     if devices < 1:
         raise JaxperfError(f"--devices is {devices}; a program needs at least 1 device")
     if platform != "auto":
-        os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda"}[platform]
+        os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda,cpu"}[platform]  # the host is a device too
     os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
 
 
@@ -141,13 +141,15 @@ def _environment() -> Environment:
     """This process's environment; JaxperfError where JAX cannot start on the platform it was told to use."""
     from jaxperf.measure.environment import current_environment
 
+    wanted = os.environ.get("JAX_PLATFORMS") or "any platform"
+    nothing = f"JAX finds no device for {wanted}; use --platform cpu, or see `jaxperf doctor`"
     try:
-        return current_environment()
+        found = current_environment()
     except (RuntimeError, AssertionError):
-        wanted = os.environ.get("JAX_PLATFORMS") or "any platform"
-        raise JaxperfError(
-            f"JAX finds no device for {wanted}; use --platform cpu, or see `jaxperf doctor`"
-        ) from None
+        raise JaxperfError(nothing) from None
+    if wanted.startswith("cuda") and found.backend != "gpu":  # JAX takes the next of the list without a word
+        raise JaxperfError(nothing)
+    return found
 
 
 class Story:

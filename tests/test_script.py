@@ -150,7 +150,7 @@ def test_devices_and_platform_are_set_for_jax_to_read(parse: Parse) -> None:
     assert os.environ["JAX_NUM_CPU_DEVICES"] == "2"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
     parse("--platform", "gpu")
-    assert os.environ["JAX_PLATFORMS"] == "cuda"
+    assert os.environ["JAX_PLATFORMS"] == "cuda,cpu"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_platform_that_is_not_there_is_one_line(
         script.run(lambda config, story: None, parse("--platform", "gpu"))
     assert caught.value.code == 2
     line = capsys.readouterr().err
-    assert line == "error: JAX finds no device for cuda; use --platform cpu, or see `jaxperf doctor`\n"
+    assert line == "error: JAX finds no device for cuda,cpu; use --platform cpu, or see `jaxperf doctor`\n"
 
 
 @pytest.mark.parametrize(
