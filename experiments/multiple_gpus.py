@@ -10,7 +10,7 @@ gain little: sums and dispatch cost what half the work saves.
 
     python experiments/multiple_gpus.py --devices 1 --json results/multiple_gpus.json
     python experiments/multiple_gpus.py --devices 2 --epochs 10 --seeds 0 1 2
-    python experiments/multiple_gpus.py --grid --seeds 0 1 2 --json results/multiple_gpus.json  # the report draws it
+    python experiments/multiple_gpus.py --grid --seeds 0 1 2 --json results/grid.json  # the report draws it
 
 On 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, the full data from Debian's package, one device, a busy
 machine (`benchmarks/results/2026-11-21-lenet-one-device.json`), test accuracy after epochs 1, 2, 3, 4 and 10:
