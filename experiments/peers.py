@@ -208,16 +208,18 @@ def sentences(story: script.Story, studies: dict[str, Study]) -> None:
         story.claim(claim.statement, predicted=claim.predicted, observed=claim.observed, held=claim.held)
     if "8.1 MLP" in studies:
         hybridizing(story, studies["8.1 MLP"])
-    for name, less, more, sentence in (
-        ("8.2 dot", "queued", "finished", "the call returns before the product is there"),
-        ("8.2 loop", "asynchronous", "synchronous", "waiting once is faster than waiting each time"),
-        ("8.3 products", "together", "apart", "independent products on several devices run at the same time"),
+    for name, less, more, bound, sentence in (
+        ("8.2 dot", "queued", "finished", 0.1, "the call returns long before the product is there"),
+        ("8.2 loop", "asynchronous", "synchronous", 1, "waiting once is faster than waiting each time"),
+        ("8.3 products", "together", "apart", 1, "independent products on several devices run together"),
     ):
         for entry in studies[name].timed if name in studies else []:
             found = peers.ratio(entry.values[less], entry.values[more])
-            told = f"{entry.name}: {sentence}"
             story.claim(
-                told, predicted=f"{less} below {more}", observed=peers.shown(found), held=below_one(found)
+                f"{entry.name}: {sentence}",
+                predicted=f"{less} over {more} below {bound}",
+                observed=peers.shown(found),
+                held=below(bound, found),
             )
 
 
@@ -227,19 +229,22 @@ def hybridizing(story: script.Story, study: Study) -> None:
     if {"mxnet/imperative", "mxnet/hybridized"} <= values.keys():
         found = peers.ratio(values["mxnet/hybridized"], values["mxnet/imperative"])
         told = "MXNet: hybridizing makes the network faster (the book: 2.4 times)"
-        story.claim(told, predicted="0.42 of the time", observed=peers.shown(found), held=below_one(found))
+        story.claim(told, predicted="0.42 of the time", observed=peers.shown(found), held=below(1, found))
     for c in peers.comparisons(study):
         if c.peer == "mxnet":
             told = f"JAX's call ({c.base}) costs less than MXNet's ({c.best})"
-            upside_down = None if below_one(c.ratio) is None else not below_one(c.ratio)
+            dearer = below(1, c.ratio)
             story.claim(
-                told, predicted="MXNet over JAX above 1", observed=peers.shown(c.ratio), held=upside_down
+                told,
+                predicted="MXNet over JAX above 1",
+                observed=peers.shown(c.ratio),
+                held=None if dearer is None else not dearer,
             )
 
 
-def below_one(found: peers.Ratio) -> bool | None:
-    """Whether a ratio is below 1; None where the rounds cannot say."""
-    return {"faster": True, "slower": False}.get(found.verdict)
+def below(bound: float, found: peers.Ratio) -> bool | None:
+    """Whether a ratio lies below `bound`; None where the rounds cannot say."""
+    return found.high < bound if found.decides(bound) else None
 
 
 def inference_by_batch(story: script.Story, studies: dict[str, Study]) -> None:

@@ -64,6 +64,12 @@ def test_one_is_neither_faster_nor_slower() -> None:
     assert ratio([0.5] * 6, [1.0] * 6).verdict == "faster"
 
 
+@pytest.mark.parametrize(("bound", "decided"), [(0.1, True), (0.45, False), (0.5, False), (0.6, True)])
+def test_an_interval_decides_about_bounds_outside_of_it(bound: float, decided: bool) -> None:
+    assert ratio([0.4, 0.5, 0.5, 0.5, 0.5, 0.5], [1.0] * 6).decides(bound) is decided
+    assert not ratio([0.5] * 3, [1.0] * 3).decides(bound)  # too few rounds for 95 %
+
+
 @pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0])])
 def test_rounds_that_do_not_pair_are_refused(a: list[float], b: list[float]) -> None:
     with pytest.raises(ValueError, match="rounds against"):

@@ -28,9 +28,13 @@ class Ratio:
     @property
     def verdict(self) -> str:
         """ "slower" or "faster" (than the base) where the interval at 95 % excludes 1, else "undecided"."""
-        if self.coverage < CONFIDENCE or self.low <= 1 <= self.high:
+        if not self.decides(1):
             return "undecided"
         return "slower" if self.low > 1 else "faster"
+
+    def decides(self, bound: float) -> bool:
+        """Whether the interval, at 95 %, says on which side of `bound` the ratio lies."""
+        return self.coverage >= CONFIDENCE and not self.low <= bound <= self.high
 
 
 def ratio(values: Sequence[float], base: Sequence[float]) -> Ratio:

@@ -272,7 +272,7 @@ def _lenet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
 
 
 def _resnet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
-    settings = {"net": "resnet", "stages": sizes.stages, "weights": files["resnet"], "lr": 0.02, "steps": 4}
+    settings = {"net": "resnet", "stages": sizes.stages, "weights": files["resnet"], "lr": 0.005, "steps": 3}
     torch = _compiled(sizes, ("eager", "compiled")) if devices == 1 else ("ddp",)
     return Workload(
         f"8.5 ResNet-18, {_on(devices)}",
