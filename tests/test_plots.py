@@ -11,7 +11,7 @@ import pytest
 from report_results import HOSTILE, all_results, asynchronous, bare, devices, hostile, hybridize, peers
 
 from jaxperf.measure.record import Measurement, Result, Series, Span, Timeline
-from jaxperf.report import figure, systems
+from jaxperf.report import axes, figure, systems
 from jaxperf.report.pictures import pictures
 from jaxperf.report.plots import Picture
 
@@ -74,6 +74,15 @@ def test_a_result_without_curves_gets_its_timings_as_bars() -> None:
     assert "copy" in shown
     assert "2 s" in shown
     assert "share" not in shown
+
+
+@pytest.mark.parametrize("slow", [1.0, 40.0])
+def test_every_bar_has_its_figure_however_far_its_interval_reaches(slow: float) -> None:
+    wide = tuple(slow * v for v in (1.0, 1.1, 2.9, 3.0, 1.05))
+    rows = (Measurement("quiet", "s", (1.0,) * 5), Measurement("noisy", "s", wide))
+    [picture] = pictures(replace(bare(), measurements=rows))
+    written = words(draw(picture)).split(" | ")  # beside the description, which holds the figures too
+    assert written.count(axes.shown(1.0, "s")) == written.count(axes.shown(1.1 * slow, "s")) == 1
 
 
 def test_every_series_is_drawn_once_and_by_name() -> None:

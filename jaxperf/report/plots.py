@@ -168,6 +168,7 @@ def bars(
     rows = {m.name: i for i, m in enumerate(measurements)}
     beside = [r for r in references if r.beside in rows and r.unit == unit]
     values = [*medians, *(r.value for r in beside)]
+    ends = [*values, *(_quartiles(m)[1] for m in measurements)]  # a label stands beyond its interval
     log = ax.positive(values) and max(values) > 20 * min(values)
     names = [ax.short(n, 26) for n in labels or [m.name for m in measurements]]
 
@@ -182,9 +183,9 @@ def bars(
         axes.set_yticks(range(len(names)), names, color=INK)
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.spines["bottom"].set_visible(False)
-        ax.set_scale(axes.xaxis, values, unit, log=log)
+        ax.set_scale(axes.xaxis, ends, unit, log=log)
         if not log:
-            axes.set_xlim(min(0, *values), max(0, *values) * 1.18 or (0 if min(values) < 0 else 1))
+            axes.set_xlim(min(0, *values), max(0, *ends) * 1.18 or (0 if min(values) < 0 else 1))
         if unit not in ax.SCALED:
             axes.set_xlabel(ax.short(unit, 40), loc="right")
 
