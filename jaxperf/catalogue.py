@@ -61,7 +61,7 @@ SECTIONS = (
         "8.5",
         "Many devices concisely",
         "What does ResNet-18 gain from more devices, and is every way of driving them the same?",
-        60,
+        80,
     ),
     Section(
         "model_parallelism",
@@ -75,7 +75,7 @@ SECTIONS = (
         "",
         "Beside MXNet and PyTorch",
         "How fast are JAX, MXNet and PyTorch at the same work on this machine?",
-        330,
+        480,
     ),
 )
 

@@ -82,7 +82,7 @@ def test_every_bar_has_its_figure_however_far_its_interval_reaches(slow: float) 
     rows = (Measurement("quiet", "s", (1.0,) * 5), Measurement("noisy", "s", wide))
     [picture] = pictures(replace(bare(), measurements=rows))
     written = words(draw(picture)).split(" | ")  # beside the description, which holds the figures too
-    assert written.count(axes.shown(1.0, "s")) == written.count(axes.shown(1.1 * slow, "s")) == 1
+    assert {axes.shown(1.0, "s"), axes.shown(1.1 * slow, "s")} <= set(written)
 
 
 def test_every_series_is_drawn_once_and_by_name() -> None:
