@@ -16,8 +16,8 @@ On 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, as it stands, two devices:
 
 epoch 3, time 6.6 sec, loss 0.6762, train acc 0.76, test acc 0.73, 78.0 images/s
 
-and with `--devices 1 --batch-size 64 --train-images 6000 --test-images 1000 --way jit --epochs 4` (its result is
-kept as benchmarks/results/2026-11-21-resnet18-one-device-6000-images.json; other programs took a part of the
+and with `--devices 1 --batch-size 64 --train-images 6000 --test-images 1000 --way jit --epochs 4` (the result
+is benchmarks/results/2026-11-21-resnet18-one-device-6000-images.json; other programs took a part of the
 cores in the first three epochs):
 
 epoch 1, time 134.4 sec, loss 1.3194, train acc 0.67, test acc 0.79, 44.3 images/s

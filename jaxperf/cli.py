@@ -43,8 +43,8 @@ class Run:
     """Names or numbers from `jaxperf list`, or `all`."""
     smoke: bool = False
     """Seconds instead of minutes: every part, at toy sizes; its times mean nothing."""
-    devices: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """How many devices to use; on a CPU, how many to make of it. 0 leaves it to each section."""
+    devices: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """How many devices to use; on a CPU, how many to make of it. Each section knows how many it wants."""
     platform: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to run; auto takes a GPU if JAX finds one."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS

@@ -40,7 +40,7 @@ class Options:
     Attributes:
       out: folder of the results.
       smoke: toy sizes, seconds.
-      devices: how many devices; 0 leaves it to the script.
+      devices: how many devices; None leaves it to the script.
       platform: "auto", "cpu" or "gpu".
       peers: systems beside JAX, for the section of that name.
       extra: further words for the script.
@@ -48,7 +48,7 @@ class Options:
 
     out: Path
     smoke: bool = False
-    devices: int = 0
+    devices: int | None = None
     platform: str = "auto"
     peers: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
@@ -90,10 +90,10 @@ def check(sections: Sequence[catalogue.Section], options: Options) -> None:
     """Refuse what cannot work before anything is started; makes the folder of the results.
 
     Raises:
-      JaxperfError: a missing script, a number of devices below 0, words for more than one script, or a
+      JaxperfError: a missing script, a number of devices below 1, words for more than one script, or a
         folder that cannot be written.
     """
-    if options.devices < 0:
+    if options.devices is not None and options.devices < 1:
         raise JaxperfError(f"--devices is {options.devices}; give 1 or more, or leave it out")
     if options.extra and len(sections) != 1:
         names = ", ".join(s.name for s in sections)

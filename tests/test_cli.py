@@ -105,6 +105,7 @@ def test_the_list_tells_number_name_time_and_question_of_each_section(
         (["run", "first", "--size", "3"], "a section's own flags come after `--`"),
         (["run", "first", "--devices", "two"], "--devices"),
         (["run", "first", "--devices", "-2"], "--devices is -2"),
+        (["run", "first", "--devices", "0"], "--devices is 0; give 1 or more, or leave it out"),
         (["run", "first", "--platform", "tpu"], "'auto', 'cpu', 'gpu'"),
         (["run", "all", "--", "--size=3"], "first, second"),
         (["list", "all"], "Unrecognized"),

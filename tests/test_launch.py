@@ -65,8 +65,9 @@ def test_a_wrong_name_is_one_line_with_a_way_out(scripts: Path, words: list[str]
 
 def test_what_cannot_work_is_refused_before_anything_starts(scripts: Path, tmp_path: Path) -> None:
     sections, out = catalogue.SECTIONS, tmp_path / "out"
-    with pytest.raises(JaxperfError, match="--devices is -1"):
-        launch.check(sections, Options(out, devices=-1))
+    for devices in (-1, 0):
+        with pytest.raises(JaxperfError, match=f"--devices is {devices}; give 1 or more"):
+            launch.check(sections, Options(out, devices=devices))
     with pytest.raises(JaxperfError, match="2 are named: first, second"):
         launch.check(sections, Options(out, extra=("--size=1",)))
     (scripts / "second.py").unlink()

@@ -134,6 +134,25 @@ def test_different_units_have_no_ratio() -> None:
     assert row(text, "eager")[3:] == ["-", "0.500 images/s (MXNet (book))", "-"]
 
 
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (("jax/8.1 MLP/eager", "torch/8.1 MLP/traced"), ("jax/eager", "torch/traced")),
+        (("jax/8.2 a/b/eager", "mxnet/8.2 a/b/static"), ("jax/eager", "mxnet/static")),
+        (("jax/8.1 MLP/eager", "jax/8.2 dot/eager"), ("jax/8.1 MLP/eager", "jax/8.2 dot/eager")),
+        (("jax/8.1 MLP/eager", "eager"), ("jax/8.1 MLP/eager", "eager")),
+        (("pipeline/1", "pipeline/2"), ("pipeline/1", "pipeline/2")),
+        (("jax/8.1 MLP/eager",), ("jax/8.1 MLP/eager",)),
+    ],
+)
+def test_a_workload_that_all_rows_share_is_left_out_of_their_names(
+    names: tuple[str, ...], labels: tuple[str, ...]
+) -> None:
+    shown = table([Measurement(name, "s", (1.0,)) for name in names], base=names[-1])
+    assert tuple(shown.columns[0].cells) == tuple(map(literal, labels))
+    assert shown.columns[3].header == literal(f"of {labels[-1]}")
+
+
 def test_a_base_that_was_not_measured_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no measurement 'jit' to compare with; there are \['eager'\]"):
         table([EAGER], base="jit")

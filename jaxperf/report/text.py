@@ -82,7 +82,7 @@ def table(
     """Measurements as rows: median, inter-quartile range, ratio to the one named `base`, the book's figures.
 
     References stand in the row of the measurement that their `beside` names, with ours as a multiple of each;
-    a ratio of different units is none.
+    a ratio of different units is none. What stands between two slashes is left out where all rows share it.
 
     Raises:
       ValueError: no measurement is called `base`.
@@ -94,12 +94,13 @@ def table(
     shown.pad_edge = False
     published = any(r.beside in named for r in references)
     shown.add_column("", overflow="fold")
-    heads = ["median", "IQR", f"of {base}" if base is not None else ""]
+    labels = dict(zip(named, _without_shared_middle(list(named))))
+    heads = ["median", "IQR", f"of {labels[base]}" if base is not None else ""]
     for head in [*heads, *(["published", "ours / published"] if published else [])]:
         if head:
             shown.add_column(literal(head), justify="right", overflow="fold")  # folds rather than loses
     for m in measurements:
-        row = [literal(m.name), Text(quantity(m.median, m.unit)), _spread(m)]
+        row = [literal(labels[m.name]), Text(quantity(m.median, m.unit)), _spread(m)]
         if base is not None:
             row.append(Text(_ratio(m, named[base].median, named[base].unit)))
         beside = [r for r in references if r.beside == m.name]
@@ -108,6 +109,14 @@ def table(
             row.append(Text("\n".join(_ratio(m, r.value, r.unit) for r in beside)))
         shown.add_row(*row)
     return shown
+
+
+def _without_shared_middle(names: list[str]) -> list[str]:
+    """ "jax/8.1 MLP/eager", "torch/8.1 MLP/jit" as "jax/eager", "torch/jit"; the heading says the rest."""
+    parts = [name.split("/", 1)[:1] + name.split("/", 1)[-1].rsplit("/", 1) for name in names]
+    if len(names) < 2 or any(len(p) != 3 for p in parts) or len({p[1] for p in parts}) != 1:
+        return names
+    return [f"{first}/{last}" for first, _, last in parts]
 
 
 def _ratio(m: Measurement, base: float, unit: str) -> str:
