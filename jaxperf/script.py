@@ -142,12 +142,14 @@ def _environment() -> Environment:
     from jaxperf.measure.environment import current_environment
 
     wanted = os.environ.get("JAX_PLATFORMS") or "any platform"
-    nothing = f"JAX finds no device for {wanted}; use --platform cpu, or see `jaxperf doctor`"
+    gpu = wanted.startswith("cuda")
+    missing = "GPU" if gpu else f"device for {wanted}"
+    nothing = f"JAX finds no {missing}; use --platform cpu, or see `jaxperf doctor`"
     try:
         found = current_environment()
     except (RuntimeError, AssertionError):
         raise JaxperfError(nothing) from None
-    if wanted.startswith("cuda") and found.backend != "gpu":  # JAX takes the next of the list without a word
+    if gpu and found.backend != "gpu":  # JAX takes the next of the list without a word
         raise JaxperfError(nothing)
     return found
 

@@ -226,7 +226,17 @@ def test_a_platform_that_is_not_there_is_one_line(
         script.run(lambda config, story: None, parse("--platform", "gpu"))
     assert caught.value.code == 2
     line = capsys.readouterr().err
-    assert line == "error: JAX finds no device for cuda,cpu; use --platform cpu, or see `jaxperf doctor`\n"
+    assert line == "error: JAX finds no GPU; use --platform cpu, or see `jaxperf doctor`\n"
+
+
+def test_a_cpu_in_place_of_the_gpu_that_was_asked_for_is_refused(
+    parse: Parse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JAX goes on to the next platform of the list without a word."""
+    monkeypatch.setattr(environment, "current_environment", lambda **_: Environment(backend="cpu"))
+    with pytest.raises(SystemExit):
+        script.run(lambda config, story: None, parse("--platform", "gpu"))
+    assert "JAX finds no GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
