@@ -18,6 +18,7 @@ On 2 idle cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, Flax 0.12.8, it print
 jax queued       181 us  28.0 % noisy  1.40 ms (MXNet, the book)            0.129x
 jax finished    43.9 ms         6.0 %   352 ms (MXNet, the book)            0.125x
 numpy queued    67.8 ms         1.4 %
+      999 elements: ready 21 of 21 times,  4.01 us,  4.38 us
      1000 elements: ready 20 of 21 times,  4.51 us,  4.56 us
    100000 elements: ready  1 of 21 times,  4.89 us,  61.0 us
 pending_after_waiting_for_last = 1
@@ -103,10 +104,19 @@ from jaxperf.chapter.book import book
 from jaxperf.chapter.dispatch_model import add_one, the_model
 from jaxperf.chapter.surfacing import errors
 from jaxperf.chapter.training_memory import memory
-from jaxperf.measure import Benchmark, Measurement, Series, block, timeline
-from jaxperf.measure.dispatch import asynchronous_loop, synchronous_loop
-from jaxperf.measure.fresh import in_fresh_process
-from jaxperf.measure.run_ahead import pending, probe, run_ahead_depth
+from jaxperf.measure import (
+    Benchmark,
+    Measurement,
+    Series,
+    asynchronous_loop,
+    block,
+    in_fresh_process,
+    pending,
+    probe,
+    run_ahead_depth,
+    synchronous_loop,
+    timeline,
+)
 from jaxperf.report.text import quantity
 
 

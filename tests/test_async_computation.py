@@ -12,8 +12,7 @@ import pytest
 from experiments import async_computation as section
 from jaxperf.chapter.training_memory import RUNS
 from jaxperf.errors import JaxperfError
-from jaxperf.measure import load_result
-from jaxperf.measure.fresh import in_fresh_process
+from jaxperf.measure import in_fresh_process, load_result
 from jaxperf.measure.record import Result
 
 SCRIPT = Path(section.__file__)

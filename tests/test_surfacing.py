@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxperf.chapter import surfacing
-from jaxperf.measure.fresh import in_fresh_process
+from jaxperf.measure import in_fresh_process
 
 
 def test_errors_surface_in_the_call_or_in_block_and_nan_only_when_looked_for() -> None:

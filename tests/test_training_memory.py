@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from stories import begin
 
 from jaxperf.chapter import training_memory as part
 
@@ -53,3 +54,21 @@ def test_batches_are_the_books_random_and_each_their_own(feed: str) -> None:
     assert all((y == 1).all() for _, y in found)
     assert abs(float(found[0][0].std()) - 1) < 0.1
     assert not np.array_equal(found[0][0], found[1][0])
+
+
+@pytest.mark.parametrize("beside_book", [True, False])
+def test_the_books_figures_stand_beside_rows_that_are_there_and_only_when_asked_for(
+    beside_book: bool,
+) -> None:
+    run = {
+        "produced_s": [0.1, 0.2, 0.3, 0.4],
+        "total_s": 0.5,
+        "increase_bytes": 10,
+        "live_bytes": 5,
+        "device": {},
+    }
+    story = begin("8.2")
+    part.show_runs(story, dict.fromkeys(part.RUNS, run), beside_book=beside_book)
+    beside = [reference.beside for reference in story.references]
+    assert len(beside) == len(set(beside)) == (6 if beside_book else 0)  # two batches and a peak, twice
+    assert set(beside) <= {m.name for m in story.measurements}

@@ -10,7 +10,7 @@ import pytest
 from stories import begin
 
 from jaxperf.chapter import waiting
-from jaxperf.measure.run_ahead import pending
+from jaxperf.measure import pending
 
 WAITING = [way for way in waiting.WAYS if way not in waiting.NO_WAIT]
 
@@ -31,6 +31,17 @@ def test_waiting_for_the_last_of_several_leaves_the_others() -> None:
     assert story.facts["pending_after_waiting_for_last"] > 0
     [claim] = story.claims
     assert claim.observed.endswith("and in 0 after block")
+
+
+@pytest.mark.parametrize("beside_book", [True, False])
+def test_the_books_figures_stand_beside_rows_that_are_there_and_only_when_asked_for(
+    beside_book: bool,
+) -> None:
+    story = begin("8.2")
+    waiting.ways_to_wait(story, size=100, seed=0, beside_book=beside_book)
+    beside = [reference.beside for reference in story.references]
+    assert bool(beside) is beside_book
+    assert set(beside) <= {m.name for m in story.measurements}
 
 
 @pytest.mark.parametrize(("thread", "same"), [("this", True), ("another", False)])

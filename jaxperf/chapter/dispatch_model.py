@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxperf.launch import ALLOCATOR
-from jaxperf.measure import Series, block
+from jaxperf.measure import Series, block, in_fresh_process
 from jaxperf.measure.dispatch import Fit, Sample, fit, leaves_plateau, prediction_errors, queueing_s, sweep
-from jaxperf.measure.fresh import in_fresh_process
 from jaxperf.report.text import quantity
 from jaxperf.script import Story
 

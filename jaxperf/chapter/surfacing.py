@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxperf.measure import block
-from jaxperf.measure.fresh import in_fresh_process
+from jaxperf.measure import block, in_fresh_process
 from jaxperf.script import Story
 
 

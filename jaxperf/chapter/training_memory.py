@@ -14,9 +14,15 @@ import numpy as np
 from flax import nnx
 
 from jaxperf.chapter.book import book
-from jaxperf.measure import Measurement, Series, block
-from jaxperf.measure.fresh import in_fresh_process
-from jaxperf.measure.memory import MemorySampler, device_memory, live_bytes
+from jaxperf.measure import (
+    Measurement,
+    MemorySampler,
+    Series,
+    block,
+    device_memory,
+    in_fresh_process,
+    live_bytes,
+)
 from jaxperf.measure.run_ahead import run_ahead
 from jaxperf.models import MLP
 from jaxperf.report.text import quantity

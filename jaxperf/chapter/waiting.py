@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxperf.chapter.book import book
-from jaxperf.measure import Measurement, block
-from jaxperf.measure.run_ahead import pending
+from jaxperf.measure import Measurement, block, pending
 from jaxperf.report.text import quantity
 from jaxperf.script import Story
 
