@@ -112,6 +112,12 @@ def test_sizes_below_one_are_refused(field: str) -> None:
             Sizes(**{field: value})
 
 
+@pytest.mark.parametrize("lr", [0.0, -0.1, float("inf"), float("nan")])
+def test_a_rate_that_is_none_is_refused(lr: float) -> None:
+    with pytest.raises(JaxperfError, match=r"^resnet_lr is .*; a learning rate is a positive number"):
+        Sizes(resnet_lr=lr)
+
+
 # --- JAX's own side, without any peer
 
 
