@@ -77,6 +77,7 @@ import psutil
 from jaxperf import launch, peers
 from jaxperf.data import fashion_mnist
 from jaxperf.measure import Measurement, Reference, Series
+from jaxperf.measure.memory import GIVE_BACK
 from jaxperf.peers import Limits, Pool, Study, System, Workload
 
 BUSY_PERCENT = 10
@@ -190,7 +191,7 @@ def in_fresh_processes(story: script.Story, study: Study, pool: Pool, limits: Li
                 held=read.verdict.agrees,
             )
     if study.workload.settings["task"] == "memory":
-        for run in peers.memory(study, pool, limits=limits, say=story.note):
+        for run in peers.memory(study, pool, limits=limits, say=story.note, environment=GIVE_BACK):
             story.curve(run.curve)
             story.say(
                 f"{run.entry.name}, {run.mode}: all handed out after {run.handed_out_s:.2f} s, "

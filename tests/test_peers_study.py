@@ -13,6 +13,7 @@ import pytest
 from jaxperf import peers
 from jaxperf.peers import Limits, Pool, Study, System, Workload
 from jaxperf.peers.rounds import order
+from jaxperf.peers.worker import Worker
 
 FAKE = Path(__file__).with_name("fake_peer.py")
 LIMITS = Limits(prepare_s=20, turn_s=20, budget_s=60, settle_s=0)
@@ -238,3 +239,19 @@ def test_a_fresh_process_reads_what_was_exported(pool: Pool, run: Run, said: lis
     ]
     assert {name: pool.worker(name).pid for name in live} == live  # others than the live ones did it
     assert not said
+
+
+# --- fresh processes
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc")
+def test_a_fresh_worker_has_the_variables_it_was_given_and_the_others_have_not(pool: Pool) -> None:
+    def environment(worker: Worker) -> set[str]:
+        return set(Path(f"/proc/{worker.pid}/environ").read_text().split("\0"))
+
+    fresh = pool.fresh("mxnet", environment={"MALLOC_TOP_PAD_": "0"})
+    try:
+        assert "MALLOC_TOP_PAD_=0" in environment(fresh)
+        assert "MALLOC_TOP_PAD_=0" not in environment(pool.worker("mxnet", 1))
+    finally:
+        fresh.close()

@@ -23,12 +23,12 @@ from jaxperf.measure import (
     in_fresh_process,
     live_bytes,
 )
+from jaxperf.measure.memory import GIVE_BACK
 from jaxperf.measure.run_ahead import run_ahead
 from jaxperf.models import MLP
 from jaxperf.report.text import quantity
 from jaxperf.script import Story
 
-GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
 Wait = Literal["each", "end", "window"]
 RUNS: dict[str, tuple[Literal["device", "host"], Wait]] = {
     "synchronous": ("device", "each"),

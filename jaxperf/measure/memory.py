@@ -17,6 +17,9 @@ import psutil
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.record import Series
 
+# In a process's environment, these make glibc give freed memory back to the system at once.
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+
 
 @dataclass
 class MemorySampler:
@@ -29,7 +32,7 @@ class MemorySampler:
         print(memory.increase_bytes)
 
     Resident memory is what the process holds, not what its arrays need: the C library keeps freed blocks for
-    itself. Start the process with MALLOC_MMAP_THRESHOLD_=65536 (glibc) and all but small blocks go back.
+    itself. Start the process with the settings `GIVE_BACK` (glibc) and all but small blocks go back at once.
 
     Attributes:
       interval_s: seconds between two looks; what comes and goes within them is missed.

@@ -72,20 +72,24 @@ class Pool:
             self._live[key] = self._start(name, devices)
         return self._live[key]
 
-    def fresh(self, name: str) -> Worker:
+    def fresh(self, name: str, *, environment: Mapping[str, str] | None = None) -> Worker:
         """A further worker, which has done nothing yet; whoever asks closes it.
+
+        Args:
+          name: of the system.
+          environment: variables over those that all workers have.
 
         Raises:
           GivenUpError: as `worker`; starting it does not count as a replacement.
         """
         self._starts[name] -= 1
-        return self._start(name, 1)
+        return self._start(name, 1, environment)
 
     def forget(self, name: str, devices: int) -> None:
         """This worker has gone; the next call of `worker` starts another."""
         self._live.pop((name, devices)).end()
 
-    def _start(self, name: str, devices: int) -> Worker:
+    def _start(self, name: str, devices: int, environment: Mapping[str, str] | None = None) -> Worker:
         if name in self._given_up:
             raise GivenUpError(self._given_up[name])
         if self._starts[name] >= STARTS:
@@ -93,7 +97,11 @@ class Pool:
         self._starts[name] += 1
         threads = self.threads(devices)
         start = {"cores": list(self.cores), "threads": threads, "devices": devices}
-        variables = {**self._shared(name), **_threading(name, threads, devices, self.environment)}
+        variables = {
+            **self._shared(name),
+            **_threading(name, threads, devices, self.environment),
+            **(environment or {}),
+        }
         try:
             worker = Worker(
                 self.systems[name],
