@@ -1,18 +1,37 @@
-"""Results for the tests of the renderers: one of every kind of picture, hostile names, peers, odd numbers."""
+"""Results for the tests of the renderers: every kind of block, hostile names, peers, odd numbers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
 
-from jaxperf.measure.record import (
+from jaxperf.result import (
+    Axis,
+    Block,
     Claim,
+    Code,
+    Curve,
+    Dots,
     Environment,
+    Fact,
+    Failed,
+    Grid,
+    Habit,
+    Heading,
+    Lines,
     Measurement,
+    Note,
+    Output,
+    Peers,
     Reference,
     Result,
-    Series,
     Span,
+    Table,
+    Text,
     Timeline,
+    Timelines,
 )
 
 HOSTILE = (
@@ -44,62 +63,101 @@ CPU = Environment(
     flags={"OMP_NUM_THREADS": "2"},
     commit="abc",
 )
-FAKE = replace(CPU, devices=("cpu:0 cpu", "cpu:1 cpu"), devices_are_fake=True, data_source="mini")
+FAKE = dataclasses.replace(CPU, devices=("cpu:0 cpu", "cpu:1 cpu"), devices_are_fake=True, data_source="mini")
+BOOK = "MXNet, the book"
+NET = 'def get_net(units):\n    """A net."""\n    return nnx.Linear(units, 2)  # two classes'
 
 
-def around(name: str, median: float, unit: str = "s", **more: object) -> Measurement:
-    return Measurement(name, unit, tuple(median * (1 + 0.01 * i) for i in range(-3, 4)), **more)  # type: ignore[arg-type]
-
-
-def curve(name: str, x: tuple[float, ...], y: tuple[float | None, ...], x_unit: str, y_unit: str) -> Series:
-    return Series(name, x, y, x_unit, y_unit)
+def around(name: str, median: float, unit: str = "s", **more: Any) -> Measurement:
+    """Seven values around a median."""
+    return Measurement(name, unit, tuple(median * (1 + 0.01 * i) for i in range(-3, 4)), **more)
 
 
 def hybridize() -> Result:
-    group, x = "8.1.2 The MLP", (32.0, 128.0, 512.0, 2048.0)
+    """Headings, text, a habit, code, output, a table with base, bars and references, lines, claims, facts."""
+    rows = [
+        around(*row, rounds="mlp") for row in (("eager", 886e-6), ("nnx.jit", 316e-6), ("hybridize", 10e-6))
+    ]
+    widths = (32.0, 128.0, 512.0, 2048.0)
     return Result(
         "hybridize",
         "8.1",
         "Imperative and symbolic programming",
         "What does compiling buy?",
-        {"calls": 1000, "widths": [32, 128]},
+        {"calls": 1000, "widths": (32, 128)},
         CPU,
-        measurements=(
-            around("eager", 886e-6, group=group, base="hybridize"),
-            around("nnx.jit", 316e-6, group=group, base="hybridize"),
-            around("hybridize", 10e-6, group=group, base="hybridize"),
-            Measurement("export", "bytes", (123456.0,), group="Export"),
+        blocks=(
+            Heading("The MLP", "the_mlp"),
+            Text("A program that runs op by op pays for Python each time; `hybridize` pays once."),
+            Text("That <b>price</b> is small & paid per call."),
+            Habit("net.hybridize()", "net = hybridize(net)", "The net stays the same."),
+            Code(NET, "x.py", 12),
+            Output("hello from the net\n  indented"),
+            Output("more than the log wants", detail=True),
+            Table(
+                "Seconds per call",
+                tuple(rows),
+                base="hybridize",
+                bars="bars",
+                key=("hybridize",),
+                references=(
+                    Reference("before", 0.0004943, "s", BOOK, "section 8.1.2", beside="eager"),
+                    Reference("elsewhere", 3.0, "s", "A reader", "notes"),
+                ),
+            ),
+            Claim("Symbolic execution is faster", "holds", "20 times", "right", "88 times", "section 8.1"),
+            Peers("the MLP"),
+            Heading("What it costs", "costs"),
+            Lines(
+                "Calls until compiling pays",
+                (
+                    Curve("eager", (0.0, 200.0), (0.0, 0.177)),
+                    Curve("hybridize", (0.0, 200.0), (0.105, 0.107), draw="line"),
+                ),
+                Axis("calls"),
+                Axis("time", "s"),
+                mark=(120.0, 0.106),
+                marked="120 calls",
+                zero=True,
+            ),
+            Lines(
+                "Width by width",
+                tuple(
+                    Curve(f"{way}, batch {n}", widths, tuple(f * n * (1 + v / 99) * 1e-5 for v in widths),
+                          color=way, dash=str(n))
+                    for n in (1, 32) for way, f in (("eager", 9), ("hybridize", 1))
+                ),
+                Axis("width"),
+                Axis("time per call", "s"),
+                "Solid: batch 1.",
+            ),
+            Table("Sizes", (Measurement("export", "bytes", (123456.0,)),), detail=True),
+            Claim("The output stays the same", "does not hold", "not equal", "right", "not equal", "jaxperf"),
+            Claim("It is faster on a GPU", "cannot be measured here", "yes", "undecided", "no GPU here"),
+            Fact("trace_s", 0.002, "s", "time to trace"),
+            Fact("break_even_calls", 120),
+            Fact("ok", True),
+            Note("a remark"),
         ),
-        series=tuple(
-            curve(f"{way}, batch {n}", x, tuple(f * n * (1 + v / 99) * 1e-5 for v in x), "width", "s")
-            for n in (1, 32)
-            for way, f in (("eager", 9), ("hybridize", 1))
-        ),
-        facts={"trace_s": 0.002, "lower_s": 0.003, "compile_s": 0.1, "break_even_calls": 120, "ok": True},
-        claims=(
-            Claim("Symbolic execution is faster", "20 times", "88 times", True, "section 8.1"),
-            Claim("The output stays the same", "equal", "not equal", False),
-            Claim("It is faster on a GPU", "yes", "no GPU here", None),
-        ),
-        references=(
-            Reference("before", 0.0004943, "s", "MXNet, the book", "section 8.1.2", beside="eager"),
-            Reference("elsewhere", 3.0, "s", "A reader", "notes", beside="nothing of ours"),
-        ),
-        notes=("a remark",),
+        script="def main():\n    pass\n",
         command="python experiments/hybridize.py --json r.json",
         started_at="2026-11-21T04:09:42+00:00",
         wall_s=41.0,
-    )
+    )  # fmt: skip
 
 
 def asynchronous() -> Result:
+    """A grid, curves over many points, panels, timelines and a part that failed, on fake devices."""
     sizes, t = (1e3, 1e4, 1e5, 1e6), tuple(i / 10 for i in range(200))
-    runs = (
-        Timeline("synchronous loop", (Span("wait", "w", 0, 1), Span("cpu 0", "add", 0.2, 0.9)), 1.0, 1.0),
-        Timeline(
-            "asynchronous loop", (Span("python", "p", 0, 0.1), Span("cpu 0", "add", 0.1, 0.8)), 0.8, 0.8
-        ),
-        Timeline("nothing", (), 0.1),
+    sync = Timeline(
+        "synchronous loop",
+        (Span("wait", "w", 0, 1), Span("cpu 0", "add", 0.2, 0.9)),
+        1.0,
+        1.0,
+        "traces/loop.json.gz",
+    )
+    quick = Timeline(
+        "asynchronous loop", (Span("python", "p", 0, 0.1), Span("cpu 0", "add", 0.1, 0.8)), 0.8, 0.8
     )
     return Result(
         "async_computation",
@@ -108,23 +166,51 @@ def asynchronous() -> Result:
         "Does the front end wait?",
         {},
         FAKE,
-        measurements=(around("queued", 1e-3), around("finished", 0.3)),
-        series=(
-            *(
-                curve(f"{way}/{kind}", sizes, tuple(v * 1e-8 for v in sizes), "elements", "s")
-                for way in ("sync", "async")
-                for kind in ("measured", "predicted")
+        blocks=(
+            Heading("Queued and finished", "queued"),
+            Table(
+                "", (around("queued", 1e-3, quantity="queued"), around("finished", 0.3, quantity="finished"))
             ),
-            *(curve(f"memory/run {i}", t, tuple(1e6 * i + v for v in t), "s", "bytes") for i in range(4)),
-            curve("inflight", (1.0, 2.0, 3.0), (1.0, None, 3.0), "calls", "computations"),
+            Grid("Pieces", ("piece", "microseconds"), (("call", "0.23"), ("add", "1.10")), right=(1,)),
+            Lines(
+                "Predicted and measured",
+                tuple(
+                    Curve(f"{way}, {kind}", sizes, tuple(v * 1e-8 for v in sizes), draw=draw, color=way)
+                    for way in ("sync", "async")
+                    for kind, draw in (("measured", "points"), ("predicted", "line"))
+                ),
+                Axis("elements"),
+                Axis("time", "s"),
+            ),
+            Lines(
+                "Memory over time",
+                tuple(Curve(f"run {i}", t, tuple(1e6 * i + v for v in t), draw="line") for i in range(4)),
+                Axis("time", "s"),
+                Axis("memory", "bytes"),
+                panels=True,
+            ),
+            Lines(
+                "In flight",
+                (Curve("in flight", (1.0, 2.0, 3.0), (1.0, None, 3.0)),),
+                Axis("calls"),
+                Axis("computations"),
+            ),
+            Timelines("Two loops", (sync, quick)),
+            Timelines("Nothing", (Timeline("nothing", (), 0.1),)),
+            Claim("The call returns at once", "undecided", "yes", "wrong", "no", "section 8.2"),
+            Failed("memory", "RuntimeError: out of memory"),
         ),
-        timelines=(replace(runs[0], trace="traces/loop.json.gz"), *runs[1:]),
-        claims=(Claim("The call returns at once", "yes", "yes", True),),
     )
 
 
 def devices() -> Result:
+    """Parts of a whole as stacked bars, seeds as thin lines, published points, dots; a smoke run."""
     x = (1.0, 2.0, 3.0, 4.0)
+    seeds = tuple(
+        Curve(f"{k} devices, seed {i}", x, tuple(0.2 * v + 0.01 * i for v in x), "thin line", color=str(k))
+        for k in (1, 2)
+        for i in range(3)
+    )
     return Result(
         "multiple_gpus",
         "8.4",
@@ -132,34 +218,53 @@ def devices() -> Result:
         "Does LeNet learn?",
         {},
         FAKE,
-        measurements=(around("step", 0.010), around("step/compute", 0.007), around("step/allreduce", 0.002)),
-        series=(
-            *(
-                curve(f"{kind}/{k} devices, seed {i}", x, tuple(0.1 * v + 0.01 * i for v in x), "epoch", unit)
-                for kind, unit in (("accuracy", "accuracy"), ("loss", "nats"))
-                for k in (1, 2)
-                for i in range(3)
+        blocks=(
+            Heading("Where a step goes", "step"),
+            Table(
+                "A step",
+                (around("compute", 0.007), around("allreduce", 0.002), around("whole step", 0.010)),
+                base="whole step",
+                bars="stacked",
             ),
-            curve("scaling/measured", (1.0, 2.0), (1900.0, 3500.0), "devices", "images/s"),
-            *(
-                curve(f"grid/batch {n}", (0.0, 1.0), (0.7, 0.7 + n / 9999), "seed", "accuracy")
-                for n in (256, 512)
+            Heading("Training", "training"),
+            Lines(
+                "Test accuracy",
+                (*seeds, Curve(BOOK, x, tuple(0.2 * v for v in x), "hollow points")),
+                Axis("epoch"),
+                Axis("accuracy"),
+                "Hollow: published.",
             ),
-        ),
-        references=tuple(
-            Reference(
-                f"after epoch {i}", 0.2 * i, "accuracy", "MXNet, the book", "8.4.6", beside=f"accuracy/{i}"
-            )
-            for i in range(1, 5)
+            Dots(
+                "Batch size",
+                tuple(around(f"batch {n}", 0.7, "accuracy") for n in (256, 512)),
+                "A dot per seed.",
+            ),
+            Lines(
+                "Scaling",
+                (
+                    Curve("measured", (1.0, 2.0), (1900.0, 3500.0)),
+                    Curve("ideal", (1.0, 2.0), (1900.0, 3800.0), "line"),
+                ),
+                Axis("devices"),
+                Axis("throughput", "images/s"),
+                zero=True,
+            ),
+            Peers("LeNet"),
         ),
         smoke=True,
-        notes=("--smoke: toy sizes, the times mean nothing",),
     )
 
 
 def peers() -> Result:
-    rows = {"jax/8.1 MLP/hybridize": 10e-6, "jax/8.1 MLP/eager": 90e-6, "mxnet/8.1 MLP/static": 26e-6}
-    rates = {"jax/LeNet/scan": 5200.0, "torch/LeNet/compile": 7600.0}
+    """Systems side by side on two workloads, in rounds, and their losses."""
+
+    def row(system: str, way: str, median: float, unit: str = "s", work: str = "the MLP") -> Measurement:
+        name = f"{system}, {way}"
+        return around(name, median, unit, rounds=work, system=system, workload=work, configuration=way)
+
+    def loss(system: str) -> Curve:
+        return Curve(f"{system} loss", (0.0, 1.0, 2.0), (2.3, 2.0, 1.8), system=system, workload="LeNet")
+
     return Result(
         "peers",
         "",
@@ -167,68 +272,119 @@ def peers() -> Result:
         "Who is faster?",
         {},
         CPU,
-        measurements=(
-            *(around(name, value) for name, value in rows.items()),
-            *(around(name, value, "images/s") for name, value in rates.items()),
-        ),
-        series=tuple(
-            curve(f"{system}/LeNet/{way} loss", (0.0, 1.0, 2.0), (2.3, 2.0, 1.8), "step", "loss")
-            for system, way in (("jax", "scan"), ("jax", "jit"), ("torch", "compile"))
+        blocks=(
+            Heading("The MLP"),
+            Table(
+                "The MLP on each system",
+                (row("jax", "hybridize", 10e-6), row("jax", "eager", 9e-5), row("mxnet", "static", 26e-6)),
+                base="jax, hybridize",
+                bars="bars",
+            ),
+            Heading("LeNet"),
+            Table(
+                "LeNet on each system",
+                (
+                    row("jax", "scan", 5200, "images/s", "LeNet"),
+                    row("torch", "compile", 7600, "images/s", "LeNet"),
+                ),
+                base="jax, scan",
+                bars="bars",
+            ),
+            Lines("LeNet: loss", (loss("jax"), loss("torch")), Axis("step"), Axis("loss")),
         ),
     )
 
 
 def bare() -> Result:
     """What an experiment of facts alone leaves."""
-    return Result("use_gpu", "", "Using a GPU", "Which devices are there?", {}, CPU, facts={"gpu_count": 0})
+    return Result(
+        "use_gpu", "", "Using a GPU", "Which devices are there?", {}, CPU, blocks=(Fact("gpu_count", 0),)
+    )
 
 
 def all_results() -> list[Result]:
-    return [peers(), bare(), devices(), asynchronous(), hybridize()]
+    """One of every kind, in the book's order."""
+    return [hybridize(), asynchronous(), bare(), devices(), peers()]
 
 
 def hostile(words: str) -> Result:
     """These words in every field that holds text, and so in every picture, table, list and identifier."""
     w = words
-    measured = [Measurement(f"{w} {i}", w, (1.0 + i, 2.0), note=w, group=w, base=f"{w} 0") for i in range(3)]
-    timed = [
-        Measurement(f"{w} t{i}", "s", (1.0 + i, 2.0), note=w, group=f"{w} t", base=f"{w} t0")
-        for i in range(3)
-    ]
-    step = [Measurement(name, "s", (1.0,)) for name in ("step", f"step/{w}", f"step/{w} 2")]
-    facts = {w: w, f"{w} 2": 1.5, "trace_s": 1.0, "lower_s": 1.0, "compile_s": 1.0}
+    roles = {"system": w, "workload": w, "configuration": w, "quantity": w}
+    odd = tuple(Measurement(f"{w} {i}", w, (1.0 + i, 2.0), note=w, rounds=w, **roles) for i in range(3))
+    timed = tuple(Measurement(f"{w} t{i}", "s", (1.0 + i, 2.0), note=w, rounds=w, **roles) for i in range(3))
+    curves = tuple(Curve(f"{w} {i}", (1.0, 2.0), (1.0, 2.0 + i), color=w, dash=w, **roles) for i in range(2))
+    lines = Lines(w, curves, Axis(w, w), Axis(w, w), w, mark=(1.0, 1.0), marked=w)
+    published = Reference(w, 1.0, w, w, w, w)
+    blocks: tuple[Block, ...] = (
+        Heading(w, w),
+        Text(w),
+        Text(f"`{w}` and `{w}"),
+        Habit(w, w, w),
+        Code(w, w, 3),
+        Output(w),
+        Table(w, odd, f"{w} 0", (published, dataclasses.replace(published, beside=f"{w} 1")), "bars"),
+        Table(w, timed, f"{w} t0", (dataclasses.replace(published, unit="s", beside=f"{w} t1"),), "stacked"),
+        Grid(w, (w, w), ((w, w), (w, w)), right=(1,)),
+        lines,
+        dataclasses.replace(lines, panels=True),
+        Dots(w, odd, w),
+        Timelines(w, (Timeline(w, (Span(w, w, 0.0, 1.0), Span(f"{w} 2", w, 0.0, 1.0)), 1.0, trace=w),), w),
+        *(Claim(w, holds, w, right, w, w)
+          for holds, right in (("holds", "right"), ("does not hold", "wrong"), ("undecided", "not stated"))),
+        Fact(w, w, w, w),
+        Fact(f"{w} 2", 1.5),
+        Note(w),
+        Failed(w, w),
+        Peers(w),
+    )  # fmt: skip
     return Result(
         experiment=w,
         section=w,
         title=w,
         question=w,
-        config={w: w, "list": [w, {w: w}]},
+        config={w: w, "list": (w, {w: w})},
         environment=Environment(
             python=w, platform=w, cpu=w, versions={w: w, "jax": w}, backend=w, devices=(w, w),
             devices_are_fake=True, flags={w: w}, data_source=w, commit=w,
         ),
-        measurements=(*measured, *timed, *step, around("eager", 2.0), around("hybridize", 1.0)),
-        series=(
-            *(Series(f"{w}/{k}", (1.0, 2.0), (1.0, 2.0), w, w) for k in ("measured", "predicted", "x", "y")),
-            *(Series(f"{k}/{w}", (1.0, 2.0), (1.0, 2.0), w, w) for k in ("accuracy", "scaling", "memory")),
-            *(Series(f"{w}, {w} {i}", (1.0, 2.0), (1.0, 2.0), w, w) for i in range(2)),
-            Series(f"grid/{w}", (1.0, 2.0), (1.0, 2.0), "seed", w),
-        ),
-        timelines=(Timeline(w, (Span(w, w, 0.0, 1.0), Span(f"{w} 2", w, 0.0, 1.0)), 1.0, trace=w),),
-        facts=facts,
-        claims=tuple(Claim(w, w, w, held, w) for held in (True, False, None)),
-        references=(
-            Reference(w, 1.0, w, w, w, w, beside=f"{w} 1"),
-            Reference(w, 1.0, "s", w, w, w, beside=f"{w} t1"),
-            Reference(w, 1.0, w, w, w, w, beside="accuracy/1"),
-            Reference(w, 1.0, w, w, w, w, beside=w),
-        ),
-        notes=(w,),
+        blocks=blocks,
+        script=w,
         command=w,
         started_at=w,
     )  # fmt: skip
 
 
 def hostile_peers(words: str) -> Result:
-    names = (f"jax/{words}/{words}", f"{words}/{words}/{words} 2", f"jax/{words}/3")
-    return replace(hostile(words), experiment="peers", measurements=tuple(around(n, 1.0) for n in names))
+    """A peers' result whose tables and lines another hostile result shows too."""
+    return dataclasses.replace(hostile(words), experiment="peers")
+
+
+# What is no name: words of the schema, units, source code, versions.
+KEPT = {"experiment", "unit", "draw", "bars", "holds", "prediction", "source", "gluon", "jax", "started_at"}
+
+
+def renamer(seed: int = 0) -> tuple[Callable[[str], str], dict[str, str]]:
+    """A function that gives every word a random Greek one of its length, and the old words by the new."""
+    chance, new, old = random.Random(seed), {}, {}
+
+    def rename(words: str) -> str:
+        while words not in new:
+            greek = "".join(chance.choices("αβγδεζηθικλνξοπρστυφχψω", k=len(words)))
+            if greek not in old:
+                new[words], old[greek] = greek, words
+        return new[words]
+
+    return rename, old
+
+
+def renamed(value: Any, rename: Callable[[str], str]) -> Any:
+    """A result with every text that no renderer may interpret replaced, the same text always by the same."""
+    if isinstance(value, str):
+        return value if not value or "`" in value else rename(value)
+    if isinstance(value, tuple):
+        return tuple(renamed(v, rename) for v in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Environment):
+        fields = [f.name for f in dataclasses.fields(value) if f.init and f.name not in KEPT]
+        return dataclasses.replace(value, **{name: renamed(getattr(value, name), rename) for name in fields})
+    return value
