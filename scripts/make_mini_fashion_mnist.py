@@ -1,4 +1,4 @@
-"""Makes the subset of Fashion-MNIST that ships in `jaxperf/data/mini`.
+"""Make the subset of Fashion-MNIST that ships in `jaxperf/data/mini`.
 
 The first 600 training and the first 100 test images of each of the 10 classes, in the origin's order, as four
 gzip-compressed IDX files of the usual names, and their SHA-256. The same input gives the same images always,

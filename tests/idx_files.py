@@ -17,16 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxperf.data.download import cache_folder
+from jaxperf.data.download import OriginFile, cache_folder
 from jaxperf.data.idx import Splits
-from jaxperf.data.origin import OriginFile
-
-NAMES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
 
 
 def require_real(there: bool, what: str) -> None:
@@ -76,8 +68,11 @@ def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def pins(files: dict[str, bytes]) -> tuple[OriginFile, ...]:
-    """What `origin.ORIGIN_FILES` would be if `files` were the published ones."""
-    return tuple(OriginFile(n, len(files[n]), hashlib.sha256(files[n]).hexdigest(), 0) for n in NAMES)
+    """What `download.ORIGIN_FILES` would be if `files` were the published ones."""
+    return tuple(
+        OriginFile(name.removesuffix(".gz"), len(data), hashlib.sha256(data).hexdigest(), 0)
+        for name, data in files.items()
+    )
 
 
 def same(a: Splits, b: Splits) -> bool:
@@ -92,10 +87,6 @@ class Loopback:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-
             def do_GET(self) -> None:
                 name = self.path.rpartition("/")[2]
                 outer.gets[name] += 1

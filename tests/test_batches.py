@@ -94,27 +94,27 @@ def test_batches_are_copies() -> None:
     assert (images < 99).all() and (labels < 99).all()
 
 
-@pytest.mark.parametrize("n", [1, 4, 5, 6, 10, 23])
-def test_evaluation_sees_every_example_once_in_batches_of_one_shape(n: int) -> None:
-    seen: list[int] = []
-    for x, y, real in padded_batches(*data(n), batch_size=B):
-        assert x.shape == (B, 2, 2, 1) and y.shape == real.shape == (B,)
-        assert x.dtype == np.uint8 and y.dtype == np.int32 and real.dtype == np.bool_
-        assert (x[real] == y[real][:, None, None, None]).all()
-        assert not x[~real].any() and not y[~real].any()
-        seen += y[real].tolist()
-    assert seen == list(range(n))
+def test_evaluation_sees_every_example_once_in_batches_of_one_shape() -> None:
+    for n in (1, 4, 5, 6, 10, 23):
+        seen: list[int] = []
+        for x, y, real in padded_batches(*data(n), batch_size=B):
+            assert x.shape == (B, 2, 2, 1) and y.shape == real.shape == (B,)
+            assert x.dtype == np.uint8 and y.dtype == np.int32 and real.dtype == np.bool_
+            assert (x[real] == y[real][:, None, None, None]).all()
+            assert not x[~real].any() and not y[~real].any()
+            seen += y[real].tolist()
+        assert seen == list(range(n))
 
 
-@pytest.mark.parametrize("batch_size", [0, -3])
-def test_a_batch_size_that_is_not_positive_is_refused_at_the_call(batch_size: int) -> None:
+def test_a_batch_size_that_is_not_positive_is_refused_when_called() -> None:
     for call in (
-        lambda: epoch_batches(*data(), batch_size=batch_size, seed=0, epoch=0),
-        lambda: padded_batches(*data(), batch_size=batch_size),
-        lambda: updates_per_epoch(N, batch_size),
+        lambda size: epoch_batches(*data(), batch_size=size, seed=0, epoch=0),
+        lambda size: padded_batches(*data(), batch_size=size),
+        lambda size: updates_per_epoch(N, size),
     ):
-        with pytest.raises(JaxperfError, match=f"batch size {batch_size} is not positive; use"):
-            call()
+        for size in (0, -3):
+            with pytest.raises(JaxperfError, match=f"batch size {size} is not positive; use"):
+                call(size)
 
 
 def test_a_training_batch_larger_than_the_data_is_refused() -> None:
@@ -141,8 +141,8 @@ def test_no_data_is_refused() -> None:
         padded_batches(*data(0), batch_size=B)
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("epoch", -1), ("updates", 0)])
-def test_numbers_out_of_range_are_refused(name: str, value: int) -> None:
-    options = {"seed": 0, "epoch": 0, name: value}
-    with pytest.raises(JaxperfError, match=f"{name} {value} is too small; use"):
-        epoch_batches(*data(), batch_size=B, **options)
+def test_numbers_out_of_range_are_refused() -> None:
+    for name, value in (("seed", -1), ("epoch", -1), ("updates", 0)):
+        options = {"seed": 0, "epoch": 0, name: value}
+        with pytest.raises(JaxperfError, match=f"{name} {value} is too small; use"):
+            epoch_batches(*data(), batch_size=B, **options)

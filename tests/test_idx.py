@@ -25,9 +25,9 @@ def write(tmp_path: Path, data: bytes, name: str = "images.gz") -> Path:
     return path
 
 
-def refusal(call: object, *args: object, **options: object) -> str:
+def refusal(call: object, *args: object) -> str:
     with pytest.raises(JaxperfError) as caught:
-        call(*args, **options)
+        call(*args)
     text = str(caught.value)
     assert (
         "\n" not in text and str(args[0]) in text and ";" in text
@@ -35,20 +35,15 @@ def refusal(call: object, *args: object, **options: object) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", ["images", "images.gz"])
-def test_images_come_back_as_they_were_written(tmp_path: Path, name: str) -> None:
+def test_images_and_labels_come_back_as_they_were_written(tmp_path: Path) -> None:
     images = generated().train_images
-    path = write(tmp_path, images_file(len(images), body=images.tobytes()), name)
-    got = read_images(path)
-    assert got.dtype == np.uint8 and got.shape == (40, 28, 28, 1)
-    np.testing.assert_array_equal(got, images)
-
-
-@pytest.mark.parametrize("name", ["labels", "labels.gz"])
-def test_labels_come_back_as_int32(tmp_path: Path, name: str) -> None:
-    got = read_labels(write(tmp_path, labels_file(10, body=bytes(range(10))), name))
-    assert got.dtype == np.int32
-    assert got.tolist() == list(range(10))
+    for name in ("raw", "packed.gz"):
+        got = read_images(write(tmp_path, images_file(len(images), body=images.tobytes()), name))
+        assert got.dtype == np.uint8 and got.shape == (40, 28, 28, 1)
+        np.testing.assert_array_equal(got, images)
+        labels = read_labels(write(tmp_path, labels_file(10, body=bytes(range(10))), name))
+        assert labels.dtype == np.int32
+        assert labels.tolist() == list(range(10))
 
 
 def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
@@ -57,22 +52,22 @@ def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
     assert read_images(path).tobytes() == ONE
 
 
-@pytest.mark.parametrize("level", [0, 1, 9])
-def test_output_that_the_inflater_still_holds_is_not_lost(tmp_path: Path, level: int) -> None:
+def test_output_that_the_inflater_still_holds_is_not_lost(tmp_path: Path) -> None:
     # Long runs of one byte leave output inside the inflater after the last input byte is taken.
     body = bytes(784 * 300)
     path = tmp_path / "images.gz"
-    path.write_bytes(gzip.compress(images_file(300, body=body), compresslevel=level))
-    assert read_images(path).tobytes() == body
+    for level in (0, 1, 9):
+        path.write_bytes(gzip.compress(images_file(300, body=body), compresslevel=level))
+        assert read_images(path).tobytes() == body
 
 
-@pytest.mark.parametrize("name", ["images", "images.gz"])
-def test_every_truncation_is_refused(tmp_path: Path, name: str) -> None:
-    whole = write(tmp_path, images_file(2, body=ONE + ONE), name).read_bytes()
-    for length in [0, 1, 2, 7, 8, 12, 15, 16, 17, len(whole) // 2, len(whole) - 9, len(whole) - 1]:
-        path = tmp_path / name
-        path.write_bytes(whole[:length])
-        assert "truncated" in refusal(read_images, path)
+def test_every_truncation_is_refused(tmp_path: Path) -> None:
+    for name in ("images", "images.gz"):
+        path = write(tmp_path, images_file(2, body=ONE + ONE), name)
+        whole = path.read_bytes()
+        for length in [0, 1, 2, 7, 8, 12, 15, 16, 17, len(whole) // 2, len(whole) - 9, len(whole) - 1]:
+            path.write_bytes(whole[:length])
+            assert "truncated" in refusal(read_images, path)
 
 
 def test_a_body_shorter_than_announced_is_refused_inside_whole_gzip(tmp_path: Path) -> None:
@@ -80,12 +75,9 @@ def test_a_body_shorter_than_announced_is_refused_inside_whole_gzip(tmp_path: Pa
     assert "truncated" in text and "784 of the 1568 bytes" in text
 
 
-@pytest.mark.parametrize("name", ["images", "images.gz"])
-def test_trailing_bytes_are_refused(tmp_path: Path, name: str) -> None:
-    assert "trailing" in refusal(read_images, write(tmp_path, images_file(1, body=ONE + b"x"), name))
-
-
-def test_bytes_after_the_gzip_stream_are_refused(tmp_path: Path) -> None:
+def test_trailing_bytes_are_refused_inside_and_after_the_gzip_stream(tmp_path: Path) -> None:
+    for name in ("images", "images.gz"):
+        assert "trailing" in refusal(read_images, write(tmp_path, images_file(1, body=ONE + b"x"), name))
     path = write(tmp_path, images_file(1, body=ONE))
     whole = path.read_bytes()
     for extra in (b"x", gzip.compress(b"more"), bytes(1 << 17)):
@@ -93,16 +85,11 @@ def test_bytes_after_the_gzip_stream_are_refused(tmp_path: Path) -> None:
         assert "trailing" in refusal(read_images, path)
 
 
-@pytest.mark.parametrize("count", [0, 100_001, 0xFFFFFFFF])
-def test_a_count_out_of_bounds_is_refused(tmp_path: Path, count: int) -> None:
-    assert f"announces {count} images" in refusal(read_images, write(tmp_path, images_file(count, body=ONE)))
-    assert f"announces {count} labels" in refusal(read_labels, write(tmp_path, labels_file(count, body=b"1")))
-
-
-def test_the_cap_is_a_choice(tmp_path: Path) -> None:
-    path = write(tmp_path, labels_file(3, body=b"\1\2\3"))
-    assert len(read_labels(path, max_count=3)) == 3
-    assert "announces 3 labels" in refusal(read_labels, path, max_count=2)
+def test_a_count_out_of_bounds_is_refused(tmp_path: Path) -> None:
+    for count in (0, 100_001, 0xFFFFFFFF):
+        images, labels = images_file(count, body=ONE), labels_file(count, body=b"1")
+        assert f"announces {count} images" in refusal(read_images, write(tmp_path, images))
+        assert f"announces {count} labels" in refusal(read_labels, write(tmp_path, labels))
 
 
 def test_a_gzip_bomb_is_decompressed_to_the_announced_size_and_one_byte(
@@ -124,7 +111,7 @@ def test_a_gzip_bomb_is_decompressed_to_the_announced_size_and_one_byte(
         def __getattr__(self, name: str) -> object:
             return getattr(self.inner, name)
 
-    path = write(tmp_path, images_file(1, body=bytes(64 << 20)))
+    path = write(tmp_path, images_file(1, body=bytes(4 << 20)))
     monkeypatch.setattr(idx.zlib, "decompressobj", Counting)
     assert "trailing" in refusal(read_images, path)
     assert produced == 16 + 784 + 1
@@ -149,16 +136,13 @@ def test_a_wrong_rank_is_refused(tmp_path: Path) -> None:
     assert "rank 4" in refusal(read_images, write(tmp_path, images_file(1, magic=0x0804, body=ONE)))
 
 
-@pytest.mark.parametrize("magic", [0x0D03, 0x10803, 0x3C68746D])
-def test_a_wrong_magic_is_refused(tmp_path: Path, magic: int) -> None:
-    path = write(tmp_path, images_file(1, magic=magic, body=ONE), "images")
-    assert f"begins with 0x{magic:08x}" in refusal(read_images, path)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(28, 27), (32, 32), (784, 1)])
-def test_a_wrong_shape_is_refused(tmp_path: Path, rows: int, columns: int) -> None:
-    path = write(tmp_path, images_file(1, rows=rows, columns=columns, body=bytes(rows * columns)))
-    assert f"{rows} x {columns}" in refusal(read_images, path)
+def test_a_wrong_magic_or_shape_is_refused(tmp_path: Path) -> None:
+    for magic in (0x0D03, 0x10803, 0x3C68746D):
+        path = write(tmp_path, images_file(1, magic=magic, body=ONE), "images")
+        assert f"begins with 0x{magic:08x}" in refusal(read_images, path)
+    for rows, columns in ((28, 27), (32, 32), (784, 1)):
+        path = write(tmp_path, images_file(1, rows=rows, columns=columns, body=bytes(rows * columns)))
+        assert f"{rows} x {columns}" in refusal(read_images, path)
 
 
 def test_a_file_named_gz_that_is_not_gzip_is_refused(tmp_path: Path) -> None:

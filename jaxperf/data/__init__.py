@@ -1,11 +1,12 @@
 """Subjects: Fashion-MNIST from whatever source there is, and batches of it in one fixed shape."""
 
 from jaxperf.data.batches import epoch_batches, padded_batches, to_float, updates_per_epoch
-from jaxperf.data.fashion_mnist import SOURCES, FashionMNIST, fashion_mnist
+from jaxperf.data.fashion_mnist import SOURCES, FashionMNIST, check_source, fashion_mnist
 
 __all__ = [
     "SOURCES",
     "FashionMNIST",
+    "check_source",
     "epoch_batches",
     "fashion_mnist",
     "padded_batches",

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 def to_float(images: ArrayT) -> ArrayT:
-    """Scales uint8 0..255 to float32 0..1, as the book's `ToTensor` does; channels stay last.
+    """Scale uint8 0..255 to float32 0..1, as the book's `ToTensor` does; channels stay last.
 
     NumPy in gives NumPy out, JAX in gives JAX out, also inside `jax.jit`.
     """
@@ -32,7 +32,7 @@ def to_float(images: ArrayT) -> ArrayT:
 
 
 def updates_per_epoch(n_train: int, batch_size: int) -> int:
-    """Full batches in one pass: 60,000 images in batches of 256 are 234 updates.
+    """Return the number of full batches in one pass: 60,000 images in batches of 256 are 234 updates.
 
     Raises:
       JaxperfError: there is no full batch.
@@ -48,7 +48,7 @@ def updates_per_epoch(n_train: int, batch_size: int) -> int:
 def epoch_batches(
     images: Array, labels: Array, *, batch_size: int, seed: int, epoch: int, updates: int | None = None
 ) -> Iterator[tuple[Array, Array]]:
-    """Shuffled full batches of one epoch; the same (seed, epoch) gives the same batches.
+    """Yield shuffled full batches of one epoch; the same (seed, epoch) gives the same batches.
 
     Args:
       images: (N, ...).
@@ -56,14 +56,14 @@ def epoch_batches(
       batch_size: B.
       seed: chooses the order together with `epoch`; 0 or more.
       epoch: 0 or more.
-      updates: number of batches; default one pass, N // B. With more than that the data is passed over again,
-        in a new order each time: so the subset of 6,000 makes the book's 234 updates.
+      updates: number of batches; default one pass, N // B. With more than that the data is used again, in a
+        new order each time, so that the subset of 6,000 makes the book's 234 updates.
 
     Yields:
       images (B, ...) and labels (B,), copies in the dtypes given.
 
     Raises:
-      JaxperfError: at the call, not at the first batch: lengths differ, a batch larger than the data, or a
+      JaxperfError: when called, not at the first batch: lengths differ, a batch larger than the data, or a
         number out of its range.
     """
     _check_lengths(images, labels)
@@ -89,7 +89,7 @@ def _shuffled(
 def padded_batches(
     images: Array, labels: Array, *, batch_size: int
 ) -> Iterator[tuple[Array, Array, npt.NDArray[np.bool_]]]:
-    """Every example once, in order, in batches of one shape; for evaluation.
+    """Yield every example once, in order, in batches of one shape; for evaluation.
 
     Args:
       images: (N, ...).
@@ -100,7 +100,7 @@ def padded_batches(
       images (B, ...), labels (B,) and a mask bool (B,) that is False on the zeros that fill the last batch.
 
     Raises:
-      JaxperfError: at the call: lengths differ or `batch_size` is not positive.
+      JaxperfError: when called: lengths differ or `batch_size` is not positive.
     """
     _check_lengths(images, labels)
     _check_batch_size(batch_size)
@@ -130,6 +130,6 @@ def _check_batch_size(batch_size: int) -> None:
 
 def _check_lengths(images: Array, labels: Array) -> None:
     if len(images) != len(labels):
-        raise JaxperfError(f"{len(images)} images but {len(labels)} labels; give one label an image")
+        raise JaxperfError(f"{len(images)} images but {len(labels)} labels; give one label per image")
     if not len(images):
         raise JaxperfError("0 images; give at least one")

@@ -1,157 +1,216 @@
-"""The origin's four files, fetched once into the user's cache and checked against pinned SHA-256.
+"""The four files that Zalando published, fetched once into the user's cache; their SHA-256 is pinned.
 
-No network must cost seconds, not minutes. A socket's own timeout does not cover the name look-up, so the
-first contact runs in a thread that is given up after `PROBE_S`; after it every read has a timeout and the
-whole transfer a deadline and a size that it may not exceed. Proxies are those that `requests` takes from the
-environment.
+A file is kept whole or not at all, and a missing network costs seconds, not minutes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import struct
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 from urllib.parse import urljoin, urlsplit
 
-from jaxperf.data import origin
+import platformdirs
+
 from jaxperf.errors import JaxperfError
+from jaxperf.result.store import write_whole
 
 URL_VARIABLE = "JAXPERF_FASHION_MNIST_URL"
-CONNECT_S = 3.0
-PROBE_S = 4.0
-READ_S = 10.0
-TOTAL_S = 900.0
+ORIGIN_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"  # the one TFDS uses
+ANSWER_S = 5.0  # from the name look-up to the first byte of the answer
+SILENCE_S = 10.0  # between two packets
+TOTAL_S = 900.0  # for all four files
 _CHUNK_BYTES = 1 << 16
+_GZIP_START = b"\x1f\x8b\x08"  # magic, deflate
 
 
 class DownloadError(JaxperfError):
-    """The files cannot be had from the network: it is not there, or the server gives something else."""
+    """The files cannot be downloaded: there is no network, or the server sends something else."""
+
+
+@dataclass(frozen=True)
+class OriginFile:
+    """A file as Zalando published it.
+
+    Attributes:
+      stem: its name without ".gz".
+      size_bytes: its size, packed.
+      sha256: its checksum, hexadecimal.
+      packed_at: the time inside its gzip header, Unix seconds.
+    """
+
+    stem: str
+    size_bytes: int
+    sha256: str
+    packed_at: int
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return f"{self.stem}.gz"
+
+
+ORIGIN_FILES = (
+    OriginFile(
+        "train-images-idx3-ubyte",
+        26_421_880,
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        1_504_176_606,
+    ),
+    OriginFile(
+        "train-labels-idx1-ubyte",
+        29_515,
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        1_504_176_606,
+    ),
+    OriginFile(
+        "t10k-images-idx3-ubyte",
+        4_422_102,
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        1_504_176_627,
+    ),
+    OriginFile(
+        "t10k-labels-idx1-ubyte",
+        5_148,
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        1_504_176_627,
+    ),
+)
 
 
 def cache_folder() -> Path:
-    """The folder that downloads are kept in, below the user's cache folder."""
-    import platformdirs
-
+    """Return the folder that downloads are kept in, below the user's cache folder."""
     return platformdirs.user_cache_path("jaxperf") / "fashion-mnist"
 
 
-def fetch(*, url: str | None = None, cache: Path | None = None) -> Path:
-    """Brings the four files into `cache`, downloading those that are not there with the right SHA-256.
+def base_url(url: str | None = None) -> str:
+    """Return the URL below which the files are: `url`, else JAXPERF_FASHION_MNIST_URL, else the origin.
+
+    Raises:
+      JaxperfError: it is not an http or https address.
+    """
+    base = url or os.environ.get(URL_VARIABLE) or ORIGIN_URL
+    try:
+        parts = urlsplit(base)
+    except ValueError:  # a bracket that is not closed
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise JaxperfError(f"{base!r} is not an http or https URL; give one such as {ORIGIN_URL}")
+    return base if base.endswith("/") else base + "/"
+
+
+def fetch(*, url: str | None = None, cache: Path | None = None, folder: Path | None = None) -> Path:
+    """Bring the origin's four files into `cache`: kept there already, copied from `folder`, or downloaded.
 
     Args:
-      url: base URL to fetch from; default JAXPERF_FASHION_MNIST_URL, else the origin.
+      url: base URL to download from; default JAXPERF_FASHION_MNIST_URL, else the origin. Proxies are those
+        that `urllib` takes from the environment.
       cache: folder to keep them in; default `cache_folder()`.
+      folder: a folder that may hold them, as published or as Debian repacked them.
 
     Returns:
       `cache`, now holding all four.
 
     Raises:
-      DownloadError: the server does not answer within seconds, answers with something else, or too slowly.
-      JaxperfError: `url` is no web address, or the cache cannot be written.
+      DownloadError: the server does not answer within seconds, sends something else, or is too slow.
+      JaxperfError: `url` is not a web address, or the cache cannot be written.
     """
-    import pooch
-
     base, cache = base_url(url), cache or cache_folder()
-    download = _Download(base, {urljoin(base, file.name): file.size_bytes for file in origin.ORIGIN_FILES})
-    for file in origin.ORIGIN_FILES:
-        source = urljoin(base, file.name)
-        try:
-            pooch.retrieve(source, known_hash=file.sha256, fname=file.name, path=cache, downloader=download)
-        except ValueError as error:  # pooch's answer to a wrong checksum
-            raise DownloadError(
-                f"{source}: SHA-256 is not the pinned {file.sha256[:12]}...; nothing was kept, try again or "
-                f"set {URL_VARIABLE} to another mirror"
-            ) from error
-        except OSError as error:
-            raise JaxperfError(
-                f"{cache}: cannot be written ({error.strerror or error}); make it writable, "
-                "or name a folder of the files"
-            ) from error
+    deadline = time.monotonic() + TOTAL_S
+    for file in ORIGIN_FILES:
+        if _published(cache / file.name, file) is None:
+            copy = _published(folder / file.name, file) if folder else None
+            write_whole(cache / file.name, copy or _download(urljoin(base, file.name), file, deadline))
     return cache
 
 
-def base_url(url: str | None) -> str:
-    """The URL that the files lie below: `url`, else JAXPERF_FASHION_MNIST_URL, else the origin; ends in "/".
+def _published(path: Path, file: OriginFile) -> bytes | None:
+    """Return `file` as published, from a copy of it or from Debian's; None where `path` is neither."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(file.size_bytes + 1)
+    except OSError:
+        return None
+    return next((b for b in (data, _with_header(data, file)) if _is_pinned(b, file)), None)
 
-    Raises:
-      JaxperfError: it is no http or https address.
+
+def _is_pinned(data: bytes | bytearray, file: OriginFile) -> bool:
+    return hashlib.sha256(data).hexdigest() == file.sha256
+
+
+def _with_header(data: bytes, file: OriginFile) -> bytes:
+    """Return `data` with the origin's name and time in its gzip header.
+
+    Debian's package holds the same deflate streams, packed again with `gzip -n`, which leaves out both. With
+    the header put back its files are the origin's to the last byte, so TensorFlow Datasets, which accepts
+    nothing else, can be fed on a machine without a network.
     """
-    base = url or os.environ.get(URL_VARIABLE) or origin.ORIGIN_URL
-    if urlsplit(base).scheme not in ("http", "https") or not urlsplit(base).netloc:
-        raise JaxperfError(f"{base!r} is no http or https URL; give one such as {origin.ORIGIN_URL}")
-    return base if base.endswith("/") else base + "/"
+    if data[:4] != _GZIP_START + b"\0":
+        return b""
+    named = _GZIP_START + struct.pack("<BI", 0x08, file.packed_at)  # flag: a name follows the header
+    return named + data[8:10] + file.stem.encode() + b"\0" + data[10:]
 
 
-class _Download:
-    """What pooch calls to bring a URL into a file; turns every failure of the network into one line."""
+def _download(url: str, file: OriginFile, deadline: float) -> bytes:
+    """Return the file's bytes from `url`, received in a thread that is given up when time is over.
 
-    def __init__(self, base: str, sizes: dict[str, int]) -> None:
-        self._base = base
-        self._sizes = sizes  # bytes by URL
-        self._deadline: float | None = None
+    Only so are a name look-up that hangs and a server that drips its headers bounded: the time limit of a
+    socket starts anew with every byte.
+    """
+    data, answered, given_up = bytearray(), threading.Event(), threading.Event()
+    trouble: list[str] = []
 
-    def __call__(self, url: str, output_file: Any, pooch: Any, check_only: bool = False) -> None:
-        """Fetches `url` into `output_file`, a path; the other two are pooch's and not used here."""
-        import requests
+    def receive() -> None:
+        from urllib.request import urlopen
 
         try:
-            if self._deadline is None:
-                _probe(self._base)
-                self._deadline = time.monotonic() + TOTAL_S
-            with (
-                requests.get(url, stream=True, timeout=(CONNECT_S, READ_S)) as response,
-                Path(output_file).open("wb") as stream,
-            ):
-                if response.status_code != requests.codes.ok:
-                    raise DownloadError(
-                        f"{url}: the server answers {response.status_code}; set {URL_VARIABLE} to a mirror"
-                    )
-                self._copy(url, response, stream)
-        except requests.RequestException as error:
-            raise _unreachable(url, type(error).__name__) from error
+            with urlopen(url, timeout=SILENCE_S) as response:
+                answered.set()
+                # A server may send more than the file, and go on forever: one byte too many is enough.
+                while len(data) <= file.size_bytes and not given_up.is_set():
+                    if not (piece := response.read1(_CHUNK_BYTES)):
+                        break
+                    data.extend(piece)
+        except Exception as e:  # whatever the network library raises
+            trouble.append(_explained(url, e))
+        answered.set()
 
-    def _copy(self, url: str, response: Any, stream: IO[bytes]) -> None:
-        left = self._sizes[url]
-        for chunk in response.iter_content(_CHUNK_BYTES):
-            left -= len(chunk)
-            if left < 0:
-                raise DownloadError(
-                    f"{url}: sends more than the file's {self._sizes[url]} bytes; "
-                    f"set {URL_VARIABLE} to another mirror"
-                )
-            if self._deadline is not None and time.monotonic() > self._deadline:
-                raise DownloadError(
-                    f"{url}: not done after {TOTAL_S:.0f} s; name a folder of the files instead"
-                )
-            stream.write(chunk)
-
-
-def _probe(base: str) -> None:
-    """Returns once the server has answered anything; raises DownloadError after PROBE_S at the latest."""
-    import requests
-
-    failures: list[str] = []
-
-    def ask() -> None:
-        try:
-            requests.head(base, timeout=(CONNECT_S, CONNECT_S)).close()
-        except requests.RequestException as error:
-            failures.append(type(error).__name__)
-
-    # A daemon, so that a name look-up that hangs cannot keep the process alive.
-    thread = threading.Thread(target=ask, daemon=True)
+    # A daemon, so that a thread that was given up cannot keep the process alive.
+    thread = threading.Thread(target=receive, daemon=True)
     thread.start()
-    thread.join(PROBE_S)
-    if thread.is_alive():
-        raise _unreachable(base, f"no answer in {PROBE_S:.0f} s")
-    if failures:
-        raise _unreachable(base, failures[0])
+    in_time = answered.wait(ANSWER_S)
+    thread.join(max(0.0, deadline - time.monotonic()) if in_time else 0.0)
+    late = thread.is_alive()
+    given_up.set()
+    if not in_time:
+        raise DownloadError(_unreachable(url, f"no answer in {ANSWER_S:.0f} s"))
+    if late:
+        raise DownloadError(f"{url}: not done after {TOTAL_S:.0f} s; name a folder of the files instead")
+    if trouble:
+        raise DownloadError(trouble[0])
+    if not _is_pinned(data, file):
+        raise DownloadError(
+            f"{url}: not the published file of {file.size_bytes} bytes with SHA-256 {file.sha256[:12]}...; "
+            f"nothing was kept, set {URL_VARIABLE} to another mirror"
+        )
+    return bytes(data)
 
 
-def _unreachable(url: str, why: str) -> DownloadError:
-    return DownloadError(
-        f"{urlsplit(url).hostname} cannot be reached ({why}); connect, set {URL_VARIABLE} to a mirror, "
-        "or name a folder of the files"
+def _explained(url: str, error: Exception) -> str:
+    from urllib.error import HTTPError
+
+    if isinstance(error, HTTPError):
+        error.close()
+        return f"{url}: the server answers {error.code}; set {URL_VARIABLE} to a mirror"
+    return _unreachable(url, str(getattr(error, "reason", "") or error or type(error).__name__))
+
+
+def _unreachable(url: str, why: str) -> str:
+    return (
+        f"{urlsplit(url).hostname} cannot be reached ({' '.join(why.split())}); connect, set {URL_VARIABLE} "
+        "to a mirror, or name a folder of the files"
     )

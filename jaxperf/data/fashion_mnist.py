@@ -7,9 +7,8 @@ import os
 from dataclasses import dataclass
 
 from jaxperf.data.download import DownloadError, base_url, fetch
-from jaxperf.data.folder import folder_to_read, named_folder, read_folder
+from jaxperf.data.folder import check_folder, folder_to_read, named_folder, read_folder, read_mini
 from jaxperf.data.idx import Images, Labels, Splits
-from jaxperf.data.mini import read_mini
 from jaxperf.data.tfds import read_tfds
 from jaxperf.errors import JaxperfError
 
@@ -28,7 +27,7 @@ class FashionMNIST:
       test_images: uint8 (M, 28, 28, 1), M = 10,000 where `is_full`.
       test_labels: int32 (M,), 0..9.
       source: what was read: "folder PATH", "tfds VERSION", "download" or "mini".
-      skipped: under "auto", a line for each source that was tried before and why it was passed over.
+      skipped: under "auto", one line for each source that was tried before, with the reason it was skipped.
     """
 
     train_images: Images
@@ -47,15 +46,15 @@ class FashionMNIST:
 def fashion_mnist(
     *, source: str = "auto", folder: str | os.PathLike[str] | None = None, url: str | None = None
 ) -> FashionMNIST:
-    """Loads Fashion-MNIST (section 8.4 trains on it).
+    """Load Fashion-MNIST (section 8.4 trains on it).
 
-    "auto" takes the first source that works of
+    "auto" takes the first source that works:
       "folder": the four IDX files in `folder`, else in JAXPERF_DATA, else where Debian's package puts them;
-      "tfds": TensorFlow Datasets, prepared or to be prepared, where it is installed;
+      "tfds": TensorFlow Datasets, where it is installed; prepares the data set if necessary;
       "download": the origin's files, kept in the user's cache folder;
       "mini": the balanced subset of 6,000 + 1,000 images in this package.
-    A folder that was named, by argument or JAXPERF_DATA, must be right: it is never silently passed over. A
-    network that is not there costs "auto" a few seconds, once.
+    A folder that was named, by argument or JAXPERF_DATA, must be right: it is never silently skipped. A
+    missing network costs "auto" a few seconds, once.
 
     Args:
       source: one of `SOURCES`.
@@ -68,15 +67,7 @@ def fashion_mnist(
     Raises:
       JaxperfError: no such source, or the one that was named does not work.
     """
-    if source not in SOURCES:
-        nearest = difflib.get_close_matches(source, SOURCES, n=1, cutoff=0.0)[0]
-        raise JaxperfError(
-            f"no data source {source!r}; did you mean {nearest!r}? There are {', '.join(SOURCES)}"
-        )
-    if folder is not None and source in ("download", "mini"):
-        raise JaxperfError(
-            f"source {source!r} does not use the folder {os.fspath(folder)}; leave one of them out"
-        )
+    check_source(source, folder)
     if source != "auto":
         return _load(source, folder, url)
     if named_folder(folder) is not None:
@@ -84,9 +75,31 @@ def fashion_mnist(
     return _first_that_works(url)
 
 
+def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> None:
+    """Refuse what `fashion_mnist` would refuse, without reading a file; scripts ask before JAX starts.
+
+    Raises:
+      JaxperfError: no such source, no such folder, or a source that does not read the folder.
+    """
+    if source not in SOURCES:
+        nearest = difflib.get_close_matches(source, SOURCES, n=1, cutoff=0.0)[0]
+        raise JaxperfError(
+            f"no data source {source!r}; did you mean {nearest!r}? There are {', '.join(SOURCES)}"
+        )
+    reads_folder = source in ("auto", "folder", "tfds")
+    named = named_folder(folder) if folder is not None or reads_folder else None
+    if named is not None:
+        check_folder(named)
+        if not reads_folder:
+            raise JaxperfError(
+                f"the data source {source!r} does not read the folder {named}; "
+                "choose the source 'folder', or leave the folder out"
+            )
+
+
 def _first_that_works(url: str | None) -> FashionMNIST:
     skipped: list[str] = []
-    base_url(url)  # a URL that is none is the user's mistake, not a reason to go on without
+    base_url(url)  # a wrong URL is the user's mistake, not a reason to go on without it
     not_to_be_had: DownloadError | None = None
     for name in ("folder", "tfds", "download"):
         if name == "download" and not_to_be_had is not None:

@@ -22,7 +22,7 @@ from jaxperf.errors import JaxperfError
 
 SIDE = 28
 CLASSES = 10
-MAX_COUNT = 100_000
+MAX_COUNT = 100_000  # examples beyond which a header is not believed
 _IMAGES_MAGIC = 0x00000803  # two zero bytes, type 8 (unsigned byte), rank 3
 _LABELS_MAGIC = 0x00000801
 _KINDS = {_IMAGES_MAGIC: "images", _LABELS_MAGIC: "labels"}
@@ -42,30 +42,28 @@ class Splits(NamedTuple):
     test_labels: Labels
 
 
-def read_images(path: Traversable, *, max_count: int = MAX_COUNT) -> Images:
-    """Reads an IDX file of 28 x 28 images, raw or gzip (told by its first bytes).
+def read_images(path: Traversable) -> Images:
+    """Read an IDX file of 28 x 28 images, raw or gzip (told by its first bytes).
 
     Args:
       path: the file; anything with `open`, so a package resource too.
-      max_count: images beyond which the header is not believed.
 
     Returns:
       uint8 (N, 28, 28, 1).
 
     Raises:
       JaxperfError: the file cannot be read, is not gzip though named so, is damaged, truncated or too long,
-        or its header is not that of at most `max_count` images of 28 x 28.
+        or its header is not that of 1 to 100,000 images of 28 x 28.
     """
-    body = _read_body(path, _IMAGES_MAGIC, max_count)
+    body = _read_body(path, _IMAGES_MAGIC)
     return np.frombuffer(body, np.uint8).reshape(-1, SIDE, SIDE, 1)
 
 
-def read_labels(path: Traversable, *, max_count: int = MAX_COUNT) -> Labels:
-    """Reads an IDX file of labels, raw or gzip.
+def read_labels(path: Traversable) -> Labels:
+    """Read an IDX file of labels, raw or gzip.
 
     Args:
       path: the file.
-      max_count: labels beyond which the header is not believed.
 
     Returns:
       int32 (N,), each in 0..9.
@@ -73,21 +71,19 @@ def read_labels(path: Traversable, *, max_count: int = MAX_COUNT) -> Labels:
     Raises:
       JaxperfError: as for `read_images`, or a label is not in 0..9.
     """
-    labels = np.frombuffer(_read_body(path, _LABELS_MAGIC, max_count), np.uint8).astype(np.int32)
+    labels = np.frombuffer(_read_body(path, _LABELS_MAGIC), np.uint8).astype(np.int32)
     check_labels(labels, str(path))
     return labels
 
 
-def read_pair(
-    images: Traversable, labels: Traversable, *, max_count: int = MAX_COUNT
-) -> tuple[Images, Labels]:
-    """Reads images uint8 (N, 28, 28, 1) and their labels int32 (N,).
+def read_pair(images: Traversable, labels: Traversable) -> tuple[Images, Labels]:
+    """Read images uint8 (N, 28, 28, 1) and their labels int32 (N,).
 
     Raises:
       JaxperfError: as for `read_images` and `read_labels`, or the two counts differ.
     """
-    y = read_labels(labels, max_count=max_count)
-    x = read_images(images, max_count=max_count)
+    y = read_labels(labels)
+    x = read_images(images)
     if len(x) != len(y):
         raise JaxperfError(
             f"{images} holds {len(x)} images but {labels} holds {len(y)} labels; "
@@ -97,7 +93,7 @@ def read_pair(
 
 
 def check_labels(labels: Labels, name: str) -> None:
-    """Raises a JaxperfError naming the first of `labels` (N,) that is not in 0..9."""
+    """Raise a JaxperfError that names the first of `labels` (N,) that is not in 0..9."""
     wrong = np.flatnonzero((labels < 0) | (labels >= CLASSES))
     if wrong.size:
         first = int(wrong[0])
@@ -107,12 +103,12 @@ def check_labels(labels: Labels, name: str) -> None:
         )
 
 
-def _read_body(path: Traversable, magic: int, max_count: int) -> bytearray:
-    """The bytes after the header, exactly as many as it announces."""
+def _read_body(path: Traversable, magic: int) -> bytearray:
+    """Return the bytes after the header, exactly as many as it announces."""
     try:
         with path.open("rb") as stream:
             source = _Source(stream, path)
-            count = _read_header(source, magic, max_count)
+            count = _read_header(source, magic)
             size = count * (SIDE * SIDE if magic == _IMAGES_MAGIC else 1)
             body = source.take(size)
             if len(body) < size:
@@ -128,8 +124,8 @@ def _read_body(path: Traversable, magic: int, max_count: int) -> bytearray:
         raise JaxperfError(f"{path}: damaged gzip data ({error}); fetch the file again") from error
 
 
-def _read_header(source: _Source, magic: int, max_count: int) -> int:
-    """The number of examples, once every other field is what Fashion-MNIST has."""
+def _read_header(source: _Source, magic: int) -> int:
+    """Return the number of examples, once every other field is what Fashion-MNIST has."""
     path, kind = source.path, _KINDS[magic]
     start = source.take(8)
     if len(start) < 8:
@@ -146,15 +142,15 @@ def _read_header(source: _Source, magic: int, max_count: int) -> int:
             raise JaxperfError(
                 f"{path}: images of {rows} x {columns}, Fashion-MNIST has {SIDE} x {SIDE}; give its own files"
             )
-    if not 1 <= count <= max_count:
+    if not 1 <= count <= MAX_COUNT:
         raise JaxperfError(
-            f"{path}: header announces {count} {kind}, accepted are 1 to {max_count}; fetch the file again"
+            f"{path}: header announces {count} {kind}, accepted are 1 to {MAX_COUNT}; fetch the file again"
         )
     return int(count)
 
 
 def _wrong_magic(path: Traversable, found: int, magic: int) -> JaxperfError:
-    """Says whether the file is no IDX at all, the other kind, or of another type or rank."""
+    """Say whether the file is not IDX at all, of the other kind, or of another type or rank."""
     wanted = f"{_KINDS[magic]} have 0x{magic:08x}"
     if found in _KINDS:
         return JaxperfError(
@@ -174,7 +170,7 @@ def _truncated(path: Traversable, holds: str) -> JaxperfError:
 
 
 class _Source:
-    """Hands out the bytes of a raw or gzip stream on demand; decompresses no byte that was not asked for.
+    """Hand out the bytes of a raw or gzip stream on demand; decompresses no byte that was not asked for.
 
     `gzip.GzipFile` would decompress ahead, stream after stream, for as long as the file goes on.
     """
@@ -191,7 +187,7 @@ class _Source:
             )
 
     def take(self, size: int) -> bytearray:
-        """At most `size` bytes; fewer only where the stream ends."""
+        """Return at most `size` bytes; fewer only where the stream ends."""
         out = bytearray()
         while len(out) < size and not (self._inflate and self._inflate.eof):
             wanted = size - len(out)
@@ -208,7 +204,7 @@ class _Source:
         return out
 
     def finish(self, size: int) -> None:
-        """Checks that nothing follows, and that a gzip stream is whole (its own checksum included)."""
+        """Check that nothing follows, and that a gzip stream is whole (its own checksum included)."""
         extra = self.take(1)
         if self._inflate is not None:
             if not extra and not self._inflate.eof:

@@ -1,4 +1,4 @@
-"""Reads, or prepares and reads, `fashion_mnist` with TensorFlow Datasets, in a process of its own.
+"""Read, or prepare and read, `fashion_mnist` with TensorFlow Datasets, in a process of its own.
 
 A process of its own because TensorFlow's threads, its memory and its hold on a GPU have no place in one that
 measures JAX, and because a process can be ended when it takes too long. Run as a plain file by
@@ -19,7 +19,7 @@ NOT_PREPARED = 3  # exit status: there is nothing to read, and no files to prepa
 
 
 def main() -> int:
-    """Runs `prepare_and_read` with the flags; a failure is one line, the last on standard error."""
+    """Run `prepare_and_read` with the flags; a failure is one line, the last on standard error."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--manual-dir")
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def prepare_and_read(data_dir: str, manual_dir: str | None, out: Path) -> bool:
-    """Writes the four arrays and the data set's version to `out`, an uncompressed .npz file.
+    """Write the four arrays and the data set's version to `out`, an uncompressed .npz file.
 
     Args:
       data_dir: TFDS's data folder.
