@@ -1,4 +1,4 @@
-"""What a check of the doctor found."""
+"""What a check of the doctor found, and the commands that install what is missing."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-State = Literal["ok", "note", "mend", "broken"]
+State = Literal["ok", "note", "warn", "broken"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's.
+    """One line of the doctor's report.
 
     Attributes:
-      topic: what was looked at, one word.
-      state: "ok"; "note" (nothing to do, good to know); "mend" (works, but not as well as it could); "broken"
+      topic: what was checked, one word.
+      state: "ok"; "note" (nothing to do, good to know); "warn" (works, but not as well as it could); "broken"
         (an essential part is missing).
       text: one line.
-      mend: the command that mends it, ready to paste; "" where there is none.
+      fix: the command that fixes it, ready to paste; "" where there is none.
     """
 
     topic: str
     state: State
     text: str
-    mend: str = ""
+    fix: str = ""
 
 
 def show(findings: Sequence[Finding]) -> Iterator[str]:
-    """The findings as lines of text, the mending command under what it mends."""
+    """Yield the findings as lines of text, each command under the problem that it fixes."""
     wide = max((len(f.topic) for f in findings), default=0)
     for f in findings:
         yield f"{f.state:<7} {f.topic:<{wide}}  {f.text}"
-        if f.mend:
-            yield f"{'':<7} {'':<{wide}}  -> {f.mend}"
+        if f.fix:
+            yield f"{'':<7} {'':<{wide}}  -> {f.fix}"
 
 
 def checkout() -> Path | None:
-    """The folder of the checkout that this package runs from; None for an installed package."""
+    """Return the folder of the checkout that this package runs from; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() else None
 
 
 def pip_install(*words: str) -> str:
-    """The command that installs `words` into the environment that runs now."""
+    """Return the command that installs `words` into the environment that is running."""
     return shlex.join([sys.executable, "-m", "pip", "install", *words])
 
 
 def stated_requirements(extra: str = "") -> list[Requirement]:
-    """What this package needs to run, or what `extra` adds: as the checkout's file or pip's metadata say."""
+    """Return what this package requires, or what `extra` adds, from the checkout's file or pip's metadata."""
     root = checkout()
     if root:
         project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
@@ -68,9 +68,9 @@ def stated_requirements(extra: str = "") -> list[Requirement]:
 
 
 def install_self(extra: str = "") -> str:
-    """The command that installs what this package needs (again), or what an extra adds.
+    """Return the command that installs what this package requires (again), or what an extra adds.
 
-    An installed package names its requirements one by one: nobody knows where its own file came from.
+    For an installed package it names the requirements one by one: nobody knows where its own file came from.
     """
     root = checkout()
     if root:

@@ -1,49 +1,104 @@
-"""Ask JAX what it sees, in a process of its own: a broken installation may raise, crash or hang there."""
+"""Start JAX and Flax in a process of their own, where a broken installation may raise, crash or hang."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from jaxperf.launch import child_environment
 
-CHILD = Path(__file__).with_name("probe_child.py")
+CHILD = "from jaxperf.doctor.probe import answer; raise SystemExit(answer())"
 LIMIT_S = 120.0  # a first start on a GPU takes some ten seconds
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What JAX said: its backend, devices and debug settings that are on; or why it did not start."""
+    """What JAX said, or why it did not start.
+
+    Attributes:
+      backend: "cpu" or "gpu".
+      devices: one line per device.
+      debug_flags: JAX's debug settings that are on.
+      trouble: why it did not start; "" where it did.
+      warnings: what it printed besides.
+      culprit: the environment variable without which it starts; "" where there is none.
+    """
 
     backend: str = ""
     devices: tuple[str, ...] = ()
     debug_flags: tuple[str, ...] = ()
     trouble: str = ""
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+    culprit: str = ""
 
 
 def ask_jax(environment: Mapping[str, str] | None = None) -> Probe:
-    """Start JAX as a section would, compile and run one small program on its first device."""
-    # A GPU's memory is not taken in advance: a running experiment is neither disturbed nor in the way.
+    """Start JAX as a section would, import Flax, compile and run one small program on the first device."""
+    # A GPU's memory is not taken in advance, so that a running experiment is not disturbed.
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | child_environment(environment or os.environ)
-    command = [sys.executable, "-P", str(CHILD)]  # -P: nothing in our folder may shadow a package
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        seen = _start(env)
+        # A setting that keeps JAX from starting looks like a broken installation; another start tells.
+        for name in ("XLA_FLAGS", *sorted(n for n in env if n.startswith("JAX_"))):
+            if (
+                seen.trouble
+                and name in env
+                and not _start({k: v for k, v in env.items() if k != name}).trouble
+            ):
+                setting = f"{name}={env[name]}"[:100]
+                return replace(seen, trouble=f"JAX does not start with {setting}", culprit=name)
     except subprocess.TimeoutExpired:
         return Probe(trouble=f"JAX was not ready after {LIMIT_S:.0f} s")
+    return seen
+
+
+def _start(env: Mapping[str, str]) -> Probe:
+    command = [sys.executable, "-P", "-c", CHILD]  # -P: nothing in the current folder may shadow a package
+    done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
     said = tuple(line.strip() for line in done.stderr.splitlines() if line.strip())
     if done.returncode:
         how = f"was ended by signal {-done.returncode}" if done.returncode < 0 else "does not start"
-        wanted = env.get("JAX_PLATFORMS")
-        under = f" with JAX_PLATFORMS={wanted}" if wanted else ""
-        return Probe(trouble=f"JAX {how}{under}: {said[-1] if said else 'it said nothing'}")
+        return Probe(trouble=f"JAX {how}: {said[-1] if said else 'it said nothing'}")
     try:
         seen = json.loads(done.stdout.splitlines()[-1])
         return Probe(seen["backend"], tuple(seen["devices"]), tuple(seen["debug_flags"]), warnings=said)
     except (ValueError, IndexError, KeyError, TypeError):
         return Probe(trouble="JAX started, but what it printed is not understood")
+
+
+def answer() -> int:
+    """Print what JAX sees as JSON, or why it does not start as the last line of standard error.
+
+    Runs in the process that `ask_jax` starts. Returns the exit status.
+    """
+    try:
+        print(json.dumps(_seen()))
+    except Exception as e:  # whatever a broken installation raises is the answer
+        print(": ".join(filter(None, (type(e).__name__, " ".join(str(e).split())))), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _seen() -> dict[str, object]:
+    import jax
+    import jax.numpy as jnp
+
+    from jaxperf.measure.guards import DEBUG_FLAGS
+
+    try:
+        importlib.import_module("flax.nnx")  # what every section imports; it may not fit this JAX
+    except Exception as e:
+        raise ImportError(f"flax.nnx cannot be imported with JAX {jax.__version__}: {e}") from e
+    total = float(jax.jit(jnp.sum)(jnp.arange(4.0)))
+    if total != 6.0:
+        raise ArithmeticError(f"0 + 1 + 2 + 3 is {total} on {jax.devices()[0]}")
+    return {
+        "backend": jax.default_backend(),
+        "devices": [f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()],
+        "debug_flags": [flag for flag in DEBUG_FLAGS if getattr(jax.config, flag, False)],
+    }

@@ -1,0 +1,253 @@
+"""The doctor's checks. Each looks at one thing and returns findings; none raises or waits for a network."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+from pathlib import Path
+
+import psutil
+from packaging.requirements import Requirement
+
+from jaxperf.doctor.finding import Finding, checkout, install_self, pip_install, stated_requirements
+from jaxperf.doctor.probe import Probe
+from jaxperf.errors import JaxperfError
+from jaxperf.launch import ALLOCATOR, uses_glibc
+from jaxperf.measure.driver import Driver, ask_driver
+from jaxperf.measure.environment import cores, cpu_model, versions
+from jaxperf.report.words import quantity
+
+PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
+SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *PLUGINS)
+OLDEST_DRIVER = 525  # for CUDA 12
+OLDEST_DRIVER_CUDA13 = 580
+BUSY_GPU = 0.25  # share of a GPU's memory in use; JAX takes 75 % when it starts
+BUSY_CORES = 0.5  # load average per core above which times scatter
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+DEBIAN_PACKAGE = "apt-get install dataset-fashion-mnist"
+CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+CACHE_MIN_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+
+
+# --- Python and the packages
+
+
+def package_findings() -> list[Finding]:
+    """Return the versions, then one finding for each package that is missing or out of bounds."""
+    found = [Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")]
+    shown = ", ".join(f"{name} {version}" for name, version in versions(SHOWN).items())
+    problems = [text for r in stated_requirements() if (text := _problem(r))]
+    if not problems:
+        return [*found, Finding("packages", "ok", shown)]
+    found.append(Finding("packages", "note", shown or "none of jax, flax, optax, numpy"))
+    return found + [Finding("packages", "broken", text, install_self()) for text in problems]
+
+
+def _problem(requirement: Requirement) -> str:
+    """Return what is wrong with an installed package, in one line; "" where nothing is."""
+    try:
+        version = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        return f"{requirement.name} is not installed; {requirement} is required"
+    if requirement.specifier.contains(version, prereleases=True):
+        return ""
+    return f"{requirement.name} is {version}; {requirement} is required"
+
+
+# --- JAX's devices and the driver's: is there a GPU that JAX does not use, and why?
+
+
+def device_findings(probe: Probe) -> list[Finding]:
+    """Return the driver and its GPUs, then JAX's devices."""
+    driver = ask_driver()
+    return [*_driver_findings(driver), *_jax_findings(probe, driver)]
+
+
+def _driver_findings(driver: Driver) -> list[Finding]:
+    if driver.missing:
+        return [Finding("driver", "note", "no NVIDIA driver: JAX runs on the CPU")]
+    if driver.trouble:
+        return [Finding("driver", "warn", f"the NVIDIA driver does not answer: {driver.trouble}")]
+    found = [Finding("driver", "ok", f"NVIDIA {driver.version}, {len(driver.gpus)} GPU(s)")]
+    oldest = OLDEST_DRIVER_CUDA13 if versions(PLUGINS[1:]) else OLDEST_DRIVER
+    major = driver.version.split(".")[0]
+    if major.isdigit() and int(major) < oldest:
+        text = f"NVIDIA {driver.version} is too old, {oldest} is required; install a newer driver"
+        found = [Finding("driver", "warn", text)]
+    for i, gpu in enumerate(driver.gpus):
+        used = f", {quantity(gpu.used_bytes, 'bytes')} of {quantity(gpu.total_bytes, 'bytes')} in use"
+        busy = gpu.used_bytes > BUSY_GPU * gpu.total_bytes
+        text = f"{i}: {gpu.name}" + (used if gpu.total_bytes else "")
+        text += "; another process uses it (see `nvidia-smi`), times will scatter" if busy else ""
+        found.append(Finding("gpu", "warn" if busy else "ok", text))
+    return found
+
+
+def _jax_findings(probe: Probe, driver: Driver) -> list[Finding]:
+    if probe.trouble:
+        fix = f"unset {probe.culprit}" if probe.culprit else install_self()
+        return [Finding("jax", "broken", probe.trouble, fix)]
+    found = [Finding("jax", "ok", f"{probe.backend}: {', '.join(probe.devices)}")]
+    return [*found, _why_not_the_gpu(probe)] if probe.backend == "cpu" and driver.gpus else found
+
+
+def _why_not_the_gpu(probe: Probe) -> Finding:
+    """Return the likeliest reason why JAX took the CPU although there is a GPU."""
+    wanted = os.environ.get("JAX_PLATFORMS", "")
+    if wanted and not {"cuda", "gpu"} & set(wanted.split(",")):
+        return Finding("jax", "note", f"JAX_PLATFORMS={wanted} keeps JAX off the GPU", "unset JAX_PLATFORMS")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1", "none"):
+        text = f"CUDA_VISIBLE_DEVICES={visible} hides the GPU from JAX"
+        return Finding("jax", "warn", text, "unset CUDA_VISIBLE_DEVICES")
+    plugins = versions(PLUGINS)
+    jaxlib = versions(("jaxlib",)).get("jaxlib", "")
+    odd = [f"{name} {v}" for name, v in plugins.items() if v != jaxlib]
+    said = f": {probe.warnings[-1]}" if probe.warnings else ""
+    text = f"JAX has its CUDA plugin but took the CPU{said}"
+    if not plugins:
+        text = "there is a GPU, but JAX is installed for the CPU only"
+    elif odd:
+        text = f"{', '.join(odd)} does not fit jaxlib {jaxlib}"
+    root = checkout()
+    cuda = pip_install("-r", str(root / "requirements.txt")) if root else install_self("cuda12")
+    return Finding("jax", "warn", text, cuda)
+
+
+# --- Fashion-MNIST
+
+
+def data_findings() -> list[Finding]:
+    """Return a finding for each source in the order in which "auto" tries them; only "mini" is essential."""
+    try:
+        import jaxperf.data  # noqa: F401  # a missing NumPy is a finding too, so not at the top
+    except ImportError as e:
+        return [Finding("data", "broken", f"jaxperf.data cannot be imported: {e}", install_self())]
+    full = [f for f in (_folder(), _tfds(), _download()) if f]
+    if not any(f.state == "ok" for f in full):
+        text = "no full Fashion-MNIST on this machine; sections download it or use the mini subset"
+        full.append(Finding("data", "warn", text, DEBIAN_PACKAGE))
+    try:
+        return [*full, _images("mini")]
+    except JaxperfError as e:
+        root = checkout()
+        again = shlex.join(["git", "-C", str(root), "checkout", "--", "jaxperf/data/mini"]) if root else ""
+        return [*full, Finding("data", "broken", str(e), again)]
+
+
+def _images(source: str) -> Finding:
+    """Read a source in full."""
+    from jaxperf.data import fashion_mnist
+
+    found = fashion_mnist(source=source)
+    counts = f"{len(found.train_images):,} + {len(found.test_images):,} images"
+    return Finding("data", "ok", f"{found.source}: {counts}")
+
+
+def _folder() -> Finding | None:
+    """Check the folder that was named, which must be right, else Debian's."""
+    from jaxperf.data import folder
+
+    named = folder.named_folder()
+    if named is None and not folder.DEBIAN_FOLDER.is_dir():
+        return None
+    try:
+        return _images("folder")
+    except JaxperfError as e:
+        return Finding("data", "warn", str(e), "" if named is None else f"unset {folder.FOLDER_VARIABLE}")
+
+
+def _tfds() -> Finding:
+    from jaxperf.data import tfds
+
+    if missing := tfds.missing_package():
+        return Finding("data", "note", f"tfds: {missing} is not installed", install_self("tfds"))
+    if tfds.is_prepared():
+        return Finding("data", "ok", f"tfds: prepared in {tfds.data_folder()}")
+    return Finding("data", "note", f"tfds: not prepared in {tfds.data_folder()}; the first use prepares it")
+
+
+def _download() -> Finding | None:
+    """Check whether the cache holds an earlier download, by sizes; the reader checks the SHA-256."""
+    from jaxperf.data import download
+
+    kept = download.cache_folder()
+    paths = [(kept / file.name, file.size_bytes) for file in download.ORIGIN_FILES]
+    if all(path.is_file() and path.stat().st_size == size for path, size in paths):
+        return Finding("data", "ok", f"download: kept in {kept}")
+    return None
+
+
+# --- settings that change speed
+
+
+def settings_findings(probe: Probe) -> list[Finding]:
+    """Return the compile cache, the allocator, and one finding for each debug setting that is on."""
+    slow = [
+        Finding("debug", "warn", f"{flag} is on: measurements refuse to run", f"unset {flag.upper()}")
+        for flag in probe.debug_flags
+    ]
+    return [_compile_cache(), _allocator(), *slow]
+
+
+def _compile_cache() -> Finding:
+    named = os.environ.get(CACHE_VARIABLE)
+    if not named:
+        return Finding("cache", "note", "compile cache off: every process compiles again")
+    path = Path(named)
+    if "://" not in named and (not path.is_dir() or not os.access(path, os.W_OK)):
+        text = f"compile cache {named} is not a folder that can be written: nothing is kept"
+        return Finding("cache", "warn", text, shlex.join(["mkdir", "-p", named]))
+    files = [p for p in path.iterdir() if p.is_file()] if path.is_dir() else []
+    size = quantity(sum(p.stat().st_size for p in files), "bytes")
+    least = os.environ.get(CACHE_MIN_VARIABLE, "1")
+    text = f"{named}: {len(files)} files, {size}; keeps what took longer than {least} s to compile"
+    return Finding("cache", "ok", text)
+
+
+def _allocator() -> Finding:
+    if not uses_glibc():
+        return Finding("allocator", "note", "not glibc's: its settings are left alone")
+    missing = [f"{name}={value}" for name, value in ALLOCATOR.items() if name not in os.environ]
+    if not missing:
+        return Finding("allocator", "ok", ", ".join(f"{name}={os.environ[name]}" for name in ALLOCATOR))
+    text = "`jaxperf run` sets MALLOC_ variables for its processes; when starting a script by hand, set:"
+    return Finding("allocator", "note", text, "export " + " ".join(missing))
+
+
+# --- the machine
+
+
+def machine_findings() -> list[Finding]:
+    """Return the processor with its cores, their load, and memory."""
+    count = cores()
+    found = [Finding("cores", "ok", f"{count} usable, {cpu_model()}")]
+    quota = cpu_quota()
+    if quota and quota < count:
+        text = f"this container may use {quota:g} of them at a time, so threads will wait for each other"
+        found.append(Finding("cores", "warn", text, _on_fewer_cores(int(quota))))
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > BUSY_CORES * count:
+        text = f"load average {load:.1f} on {count} cores: other programs run (see `top`), times will scatter"
+        found.append(Finding("load", "warn", text))
+    memory = psutil.virtual_memory()
+    text = f"{quantity(memory.available, 'bytes')} of {quantity(memory.total, 'bytes')} free"
+    return [*found, Finding("memory", "ok", text)]
+
+
+def _on_fewer_cores(count: int) -> str:
+    """Return the command that runs everything on as many cores as the limit allows."""
+    ours = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
+    return f"taskset -c {','.join(map(str, ours[: max(count, 1)]))} jaxperf run all"
+
+
+def cpu_quota(path: Path = CPU_QUOTA) -> float:
+    """Return how many cores' worth of time a container's limit allows; 0 where there is no limit."""
+    try:
+        allowed, period = path.read_text().split()
+        return int(allowed) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # "max 100000" means no limit
+        return 0.0
