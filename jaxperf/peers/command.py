@@ -6,10 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from jaxperf.errors import JaxperfError
-from jaxperf.peers.environments import look, root
-from jaxperf.peers.install import install, no_python
-from jaxperf.peers.interpreters import fitting
-from jaxperf.peers.known import PEERS, Peer, chosen
+from jaxperf.peers.environments import PEERS, Peer, chosen, look, root
+from jaxperf.peers.install import fitting, install, no_python
 
 
 def main(words: Sequence[str] = ()) -> int:
@@ -21,7 +19,7 @@ def main(words: Sequence[str] = ()) -> int:
     if not words:
         return show()
     if words[0] != "install":
-        raise JaxperfError(f"`peers` knows no {words[0]!r}; say `jaxperf peers` or `jaxperf peers install`")
+        raise JaxperfError(f"`peers` has no command {words[0]!r}; try `jaxperf peers install`")
     failed = 0
     for peer in chosen(words[1:]) or PEERS.values():
         try:
@@ -33,25 +31,23 @@ def main(words: Sequence[str] = ()) -> int:
 
 
 def show() -> int:
-    """Print one line for each peer."""
+    """Print one line for each peer, and where the environments are."""
     for peer in PEERS.values():
         _say(f"{peer.name}: {status(peer)}")
-    _say(f"environments lie in {root()} (JAXPERF_PEERS names another folder)")
+    _say(f"environments are in {root()} (JAXPERF_PEERS names another folder)")
     return 0
 
 
 def status(peer: Peer) -> str:
-    """What is there of a peer, and the command that mends what is not."""
+    """Return what is there of a peer, and the command that installs or rebuilds it."""
     found = look(peer)
     if found.state == "ready":
         return f"ready, {found.detail}"
-    mend = f"`jaxperf peers install {peer.name}`"
+    command = f"`jaxperf peers install {peer.name}`"
     if found.state == "broken":
-        return f"broken, {found.detail}; {mend} makes it anew"
-    interpreter = next(fitting(peer), None)
-    if interpreter is None:
-        return f"missing, {no_python(peer)}"
-    return f"missing, {mend} makes it with {interpreter.path}"
+        return f"broken, {found.detail}; {command} rebuilds it"
+    python = next(fitting(peer), None)
+    return f"missing, {command} installs it with {python}" if python else f"missing, {no_python(peer)}"
 
 
 def _say(line: str) -> None:

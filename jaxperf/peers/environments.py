@@ -1,85 +1,128 @@
-"""Where the peers' environments lie, and whether the one of a peer is there and works."""
+"""The peers, where their environments are, and whether one is there and works."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import platformdirs
 
-from jaxperf.peers.known import Peer
+from jaxperf.errors import JaxperfError
 
 MARKER = "jaxperf-peer.json"  # written last: a folder without it was left by an interrupted installation
 State = Literal["ready", "missing", "broken"]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What there is of a peer.
+class Peer:
+    """A framework that has an environment of its own.
 
     Attributes:
-      peer: which.
+      name: also of the module that is imported.
+      requires: what is installed, pinned; several lists are tried in order until an index has one.
+      pythons: the Pythons it runs on, best first.
+      costs: roughly how long the installation takes and how much it needs on disk.
+    """
+
+    name: str
+    requires: tuple[tuple[str, ...], ...]
+    pythons: tuple[str, ...]
+    costs: str
+
+
+PEERS = {
+    "mxnet": Peer(
+        "mxnet",
+        requires=(("mxnet==1.9.1", "numpy==1.23.5"),),
+        pythons=("3.11", "3.10", "3.9", "3.8"),
+        costs="half a minute, 300 MB",
+    ),
+    # The build without CUDA is a tenth of the other's size; where no index has it under that name, the plain
+    # version is it.
+    "torch": Peer(
+        "torch",
+        requires=(("torch==2.13.0+cpu", "numpy==2.2.6"), ("torch==2.13.0", "numpy==2.2.6")),
+        pythons=("3.11", "3.12", "3.13", "3.10"),
+        costs="one to several minutes, 1 GB",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is there of a peer.
+
+    Attributes:
       state: "ready", "missing" or "broken".
       python: the environment's interpreter, whether or not it is there.
       detail: versions where it is ready; what is wrong where it is broken.
     """
 
-    peer: Peer
     state: State
     python: Path
     detail: str = ""
 
 
+def chosen(words: Iterable[str]) -> tuple[Peer, ...]:
+    """Return the peers that `words` name, each once; a word may hold several, separated by commas.
+
+    Raises:
+      JaxperfError: a name that no peer has.
+    """
+    names = [name.strip() for word in words for name in word.split(",")]
+    for name in filter(None, names):
+        if name not in PEERS:
+            near = difflib.get_close_matches(name, PEERS, n=1, cutoff=0.0)[0]
+            raise JaxperfError(f"no peer {name!r}; did you mean {near!r}? There are {', '.join(PEERS)}")
+    return tuple(PEERS[name] for name in dict.fromkeys(filter(None, names)))
+
+
 def root() -> Path:
-    """The folder of all peers' environments: JAXPERF_PEERS, or in the user's data folder."""
+    """Return the folder of all peers' environments: JAXPERF_PEERS, or in the user's data folder."""
     named = os.environ.get("JAXPERF_PEERS")
     return Path(named) if named else platformdirs.user_data_path("jaxperf") / "peers"
 
 
 def folder(peer: Peer) -> Path:
-    """The peer's environment, there or not."""
+    """Return the folder of the peer's environment, which may not exist."""
     return root().absolute() / peer.name
 
 
 def python_in(environment: Path) -> Path:
-    """The interpreter of an environment."""
+    """Return the interpreter of an environment."""
     return environment / "bin" / "python"
 
 
 def look(peer: Peer) -> Found:
-    """Whether the peer's environment is there, is of today's pins, and imports the peer."""
+    """Find out whether the peer's environment is there, has today's pins, and imports the peer."""
     python = python_in(folder(peer))
     try:
         marker = json.loads((folder(peer) / MARKER).read_text(encoding="utf-8"))
         installed = tuple(marker["requires"])
     except FileNotFoundError:
-        return Found(peer, "missing", python)
+        return Found("missing", python)
     except (OSError, ValueError, KeyError, TypeError):
-        return Found(peer, "broken", python, f"{folder(peer) / MARKER} cannot be read")
+        return Found("broken", python, f"{folder(peer) / MARKER} cannot be read")
     if installed not in peer.requires:
-        return Found(peer, "broken", python, f"it holds {' '.join(map(str, installed))}")
+        return Found("broken", python, f"it holds {' '.join(map(str, installed))}")
     versions, trouble = imported(peer, python)
-    return Found(peer, "broken" if trouble else "ready", python, trouble or versions)
+    return Found("broken" if trouble else "ready", python, trouble or versions)
 
 
 def imported(peer: Peer, python: Path) -> tuple[str, str]:
-    """("mxnet 1.9.1, numpy 1.23.5, Python 3.11.7", ""), or ("", why the peer cannot be imported)."""
+    """Return ("mxnet 1.9.1, numpy 1.23.5, Python 3.11.7", ""), or ("", why the peer cannot be imported)."""
     program = (
         f"import platform, numpy, {peer.name} as peer; print(f'\\n{peer.name} {{peer.__version__}}, "
         "numpy {numpy.__version__}, Python {platform.python_version()}')"
     )
     try:
-        done = subprocess.run(
-            [python, "-I", "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_program(python, program, limit_s=120)
     except OSError as e:
         return "", f"{python} does not start: {e.strerror or e}"
     except subprocess.TimeoutExpired:
@@ -89,7 +132,19 @@ def imported(peer: Peer, python: Path) -> tuple[str, str]:
     return last_line(done.stdout), ""
 
 
+def run_program(python: Path, program: str, *, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program in another Python, which sees neither our folder nor PYTHON variables."""
+    return subprocess.run(
+        [str(python), "-I", "-c", program],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=limit_s,
+        stdin=subprocess.DEVNULL,
+    )
+
+
 def last_line(text: str) -> str:
-    """The last line that says something, cut to what fits on one of ours."""
+    """Return the last line that is not blank, cut to what fits on one line of ours."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:200] if lines else ""

@@ -1,16 +1,21 @@
 """`jaxperf peers install`: an environment for a peer, whole or not at all.
 
-An environment cannot be moved once it is made, so it is made in its place and a marker file is written last;
-what has no marker counts as missing and is cleared away, by whoever fails or by the next installation.
+An environment cannot be moved once it is made, so it is made in its place and a marker file is written last.
+Without the marker it counts as missing; the installation that failed clears it away, or the next one does.
+
+The installer is each environment's own pip, not uv: pip takes the user's indexes, wheels and certificates
+from its configuration and PIP_ variables, which uv does not read, and uv does not search pyenv's versions.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,25 +23,87 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.store import write_whole
-from jaxperf.peers.environments import MARKER, folder, imported, last_line, look, python_in, root
-from jaxperf.peers.interpreters import Interpreter, fitting
-from jaxperf.peers.known import Peer
+from jaxperf.peers.environments import (
+    MARKER,
+    Peer,
+    folder,
+    imported,
+    last_line,
+    look,
+    python_in,
+    root,
+    run_program,
+)
+from jaxperf.result.store import write_whole
 
 Say = Callable[[str], None]
+# A Python without ensurepip (Debian ships it apart) makes environments into which nothing can be installed.
+_PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 _OFFLINE = re.compile(
     r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|Connection refused|"
     r"Network is unreachable|ConnectTimeout|ProxyError|Failed to establish|Max retries"
 )
 _NOT_OFFERED = re.compile(r"No matching distribution found for (\S+)")
+_FETCHED = re.compile(r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?(\S+)(?: (\([\d.]+ \w+\)))?")
 
 
 class NotOfferedError(JaxperfError):
-    """The index has no such version for this Python."""
+    """No index has such a version for this Python."""
+
+
+# --- a Python for it
+
+
+def fitting(peer: Peer) -> Iterator[Path]:
+    """Yield the Pythons that `peer` runs on and that can make an environment, best version first."""
+    seen = set()
+    for version in peer.pythons:
+        for path in _candidates(version):
+            if path.resolve() not in seen:
+                seen.add(path.resolve())
+                if _makes_environments(path, version):
+                    yield path
+
+
+def no_python(peer: Peer) -> str:
+    """Return the line for a machine without a Python for `peer`."""
+    *others, last = peer.pythons
+    versions = f"{', '.join(others)} or {last}" if others else last
+    return (
+        f"{peer.name} needs Python {versions} with venv and ensurepip, which this machine does not have; "
+        "install it, e.g. `pyenv install 3.11` or `apt install python3.11-venv`"
+    )
+
+
+def _candidates(version: str) -> list[Path]:
+    """Return the running Python, the one on PATH, and pyenv's, the newest first."""
+    running = [Path(sys.executable)] if sys.version.startswith(f"{version}.") else []
+    on_path = shutil.which(f"python{version}")
+    # pyenv's shims may be on PATH and start no Python at all, so its versions are searched themselves.
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    kept = sorted(pyenv.glob(f"{version}.*/bin/python"), key=_patch, reverse=True)
+    return [*running, *([Path(on_path)] if on_path else []), *kept]
+
+
+def _patch(path: Path) -> int:
+    last = path.parent.parent.name.split(".")[-1]
+    return int(last) if last.isdecimal() else -1
+
+
+def _makes_environments(python: Path, version: str) -> bool:
+    """Whether `python` starts, is of this version and has venv and ensurepip."""
+    try:
+        done = run_program(python, _PROBE, limit_s=30)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0 and done.stdout.strip() == version
+
+
+# --- the installation
 
 
 def install(peer: Peer, *, say: Say = print) -> None:
-    """Make the peer's environment unless it is there and works; tells its steps as it goes.
+    """Make the peer's environment unless it is there and works; report each step to `say`.
 
     Raises:
       JaxperfError: no Python that fits, no network, no space, another installation is running, or what was
@@ -48,20 +115,20 @@ def install(peer: Peer, *, say: Say = print) -> None:
             say(f"{peer.name}: already there ({found.detail})")
             return
         if found.state == "broken":
-            say(f"{peer.name}: made anew, since {found.detail}")
+            say(f"{peer.name}: rebuilding, because {found.detail}")
         began = time.perf_counter()
         _first_that_works(peer, say)
         say(f"{peer.name}: ready after {time.perf_counter() - began:.0f} s, in {folder(peer)}")
 
 
 def _first_that_works(peer: Peer, say: Say) -> None:
-    """Each Python with each list of pins until one is offered."""
+    """Try each Python with each list of pins until an index has them."""
     refused: NotOfferedError | None = None
-    for interpreter in fitting(peer):
-        say(f"{peer.name}: making its environment with {interpreter.path}")
+    for python in fitting(peer):
+        say(f"{peer.name}: installing with {python}; takes about {peer.costs}")
         for requires in peer.requires:
             try:
-                _make(peer, interpreter, requires, say)
+                _make(peer, python, requires, say)
             except NotOfferedError as e:
                 refused = e
             else:
@@ -69,25 +136,17 @@ def _first_that_works(peer: Peer, say: Say) -> None:
     raise refused or JaxperfError(no_python(peer))
 
 
-def no_python(peer: Peer) -> str:
-    """The line for a machine without a Python for `peer`."""
-    return (
-        f"{peer.name} needs {peer.span} with venv and ensurepip, and none is here; "
-        "install one, e.g. `pyenv install 3.11` or `apt install python3.11-venv`"
-    )
-
-
-def _make(peer: Peer, interpreter: Interpreter, requires: tuple[str, ...], say: Say) -> None:
+def _make(peer: Peer, python: Path, requires: tuple[str, ...], say: Say) -> None:
     where = folder(peer)
     _clear(where)
     try:
-        _run([str(interpreter.path), "-m", "venv", str(where)], peer, lambda line: None)
+        _run([str(python), "-m", "venv", str(where)], peer, lambda line: None)
         pip = [str(python_in(where)), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
-        _run([*pip, "--progress-bar", "off", "--retries", "2", *requires], peer, _progress(peer, say))
+        _run([*pip, "--progress-bar", "off", "--retries", "2", *requires], peer, say)
         versions, trouble = imported(peer, python_in(where))
         if trouble:
             raise JaxperfError(f"{peer.name} was installed, but {trouble}")
-        marker = {"requires": requires, "python": str(interpreter.path), "versions": versions}
+        marker = {"requires": requires, "python": str(python), "versions": versions}
         write_whole(where / MARKER, json.dumps(marker, indent=1) + "\n")
     except BaseException:  # an interrupt leaves nothing either
         _clear(where)
@@ -99,22 +158,8 @@ def _clear(where: Path) -> None:
     shutil.rmtree(where, ignore_errors=True)
 
 
-def _progress(peer: Peer, say: Say) -> Say:
-    """Tell what pip fetches and installs, and leave out the rest of what it says."""
-
-    def show(line: str) -> None:
-        if got := re.match(
-            r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?(\S+)(?: (\([\d.]+ \w+\)))?", line
-        ):
-            say(f"{peer.name}: {' '.join(filter(None, got.groups()))}")
-        elif line.startswith("Installing collected"):
-            say(f"{peer.name}: installing")
-
-    return show
-
-
-def _run(words: list[str], peer: Peer, show: Say) -> None:
-    """Run to the end, line by line; one error line when it fails, and the process ended when we are."""
+def _run(words: list[str], peer: Peer, say: Say) -> None:
+    """Run a program to its end and report what pip fetches; the program ends when this one is interrupted."""
     streams: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     said = []
     with subprocess.Popen(words, text=True, errors="replace", **streams) as process:
@@ -122,7 +167,8 @@ def _run(words: list[str], peer: Peer, show: Say) -> None:
             assert process.stdout is not None
             for line in process.stdout:
                 said.append(line)
-                show(line)
+                if got := _FETCHED.match(line):
+                    say(f"{peer.name}: {' '.join(filter(None, got.groups()))}")
             status = process.wait()
         except BaseException:
             process.kill()
@@ -132,21 +178,20 @@ def _run(words: list[str], peer: Peer, show: Say) -> None:
 
 
 def _explained(peer: Peer, said: str, status: int) -> JaxperfError:
+    """Return the one line that says why pip failed."""
     if _OFFLINE.search(said):
         return JaxperfError(f"{peer.name}: the package index cannot be reached; try again with a network")
     if missing := _NOT_OFFERED.search(said):
         return NotOfferedError(f"{peer.name}: no index offers {missing[1]} for this Python and machine")
     if "No space left on device" in said:
         return JaxperfError(f"{peer.name}: no space left in {root()}; JAXPERF_PEERS names another folder")
-    errors = [line for line in said.splitlines() if line.startswith("ERROR")]
-    return JaxperfError(
-        f"{peer.name}: installing failed: {last_line(chr(10).join(errors) or said) or status}"
-    )
+    errors = "\n".join(line for line in said.splitlines() if line.startswith("ERROR"))
+    return JaxperfError(f"{peer.name}: installing failed: {last_line(errors or said) or status}")
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One installation at a time: two would clear away each other's work."""
+    """Allow one installation at a time: two would clear away each other's work."""
     try:
         root().mkdir(parents=True, exist_ok=True)
         lock = (root() / ".lock").open("w")
