@@ -1,46 +1,33 @@
-"""Using a GPU: which devices there are, where arrays and parameters lie, what happens between devices.
+"""Using a GPU: which devices are there, where are arrays and parameters, and what crosses between devices?
 
-The PyTorch retelling of the chapter begins here: look at the GPU (`nvidia-smi`), name it with a fall-back
-(`try_gpu`), put arrays and networks on it, and see the error when an operation's operands lie apart.
-
-Prediction: an operation runs where its operands lie; operands on different devices are an error and not a
+Prediction: an operation runs where its operands are; operands on different devices are an error and not a
 silent copy; a network computes where its parameters are.
 
     python experiments/use_gpu.py
     python experiments/use_gpu.py --devices 4 --platform cpu
-
-On 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, no GPU, it printed, among the rest:
-
-no NVIDIA driver on this machine: nothing for nvidia-smi to show; JAX computes on the CPU
-try_gpu() = cpu:0, try_gpu(10) = cpu:0
-X on cpu:0, Y on cpu:1: X + Y raises ValueError
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from jaxperf import script
-from jaxperf.errors import JaxperfError
+from jaxperf.flags import at_least
 
 
 @dataclass(frozen=True)
 class Config:
     """Flags of this section."""
 
-    seed: int = 0
-    """Seed of arrays and parameters."""
-    megabytes: int = 64
-    """Size of the array that is copied between devices."""
-
-    def __post_init__(self) -> None:
-        if self.megabytes < 1:
-            raise JaxperfError(f"--megabytes is {self.megabytes}; give at least 1")
+    seed: int = 0  # seed of arrays and parameters
+    megabytes: Annotated[int, at_least(1)] = 64  # size of the array that is copied between devices
+    rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
 
     @staticmethod
     def smoke() -> Config:
         """Every part, in seconds."""
-        return Config(megabytes=1)
+        return Config(megabytes=1, rounds=6)
 
 
 FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
@@ -51,10 +38,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxperf.measure import measure
+from jaxperf.errors import JaxperfError
+from jaxperf.measure import block, interleaved
 from jaxperf.measure.driver import ask_driver
 from jaxperf.parallel import set_cpu_devices, try_all_gpus, try_gpu
-from jaxperf.report.text import quantity
+from jaxperf.report.words import quantity
+from jaxperf.result import ratio
 
 
 def show(device: jax.Device) -> str:
@@ -63,12 +52,12 @@ def show(device: jax.Device) -> str:
 
 
 def where(tree: Any) -> list[str]:
-    """The devices on which the arrays of `tree` lie, each named once."""
+    """The devices that hold the arrays of `tree`, each named once."""
     return sorted({show(d) for leaf in jax.tree.leaves(tree) for d in leaf.devices()})
 
 
 def two_devices() -> tuple[jax.Device, jax.Device]:
-    """Two devices that are not the same: of one kind where there are two, else a GPU and the CPU.
+    """Two different devices: of one kind where there are two, else a GPU and the CPU.
 
     Raises:
       JaxperfError: there is only one.
@@ -80,105 +69,160 @@ def two_devices() -> tuple[jax.Device, jax.Device]:
 
 
 def state_of_the_gpus(story: script.Story) -> None:
-    """What `nvidia-smi` shows, through the same library."""
+    """Show what `nvidia-smi` shows, through the same library."""
     story.heading("The state of the GPUs")
+    story.text(
+        """Before you train on a GPU, look at it. `nvidia-smi` shows the model, the memory in use and how busy
+        it is; a GPU that stays below half busy usually waits for something else, such as small batches or the
+        input pipeline. JAX asks the same driver library."""
+    )
     driver = ask_driver()
     if driver.missing:
-        story.say("no NVIDIA driver on this machine: nothing for nvidia-smi to show; JAX computes on the CPU")
+        story.say("no NVIDIA driver on this machine: JAX computes on the CPU")
     elif driver.trouble:
         story.say(f"the NVIDIA driver does not answer: {driver.trouble}")
     for i, gpu in enumerate(driver.gpus):
         story.say(
-            f"GPU {i}: {gpu.name}, {quantity(gpu.used_bytes, 'bytes')} "
-            f"of {quantity(gpu.total_bytes, 'bytes')}"
-            f" in use, busy {gpu.busy_percent} %, {gpu.power_w:.0f} W, {gpu.temperature_c} degrees; "
-            f"driver {driver.version}"
+            f"GPU {i}: {gpu.name}, {quantity(gpu.used_bytes, 'bytes')} of "
+            f"{quantity(gpu.total_bytes, 'bytes')} in use, {gpu.busy_percent} % busy, {gpu.power_w:.0f} W, "
+            f"{gpu.temperature_c} degrees; driver {driver.version}"
         )
-    story.fact("gpu_count", len(driver.gpus))
+    story.fact("gpu_count", len(driver.gpus), words="GPUs that the driver knows")
 
 
-def names_with_a_fall_back(story: script.Story) -> None:
-    """`try_gpu` and `try_all_gpus` work on any machine."""
+def names_with_a_fallback(story: script.Story) -> None:
+    """Show that `try_gpu` and `try_all_gpus` work on any machine."""
     story.heading("Naming devices")
-    all_gpus = ", ".join(map(show, try_all_gpus()))
-    story.say(f"try_gpu() = {show(try_gpu())}, try_gpu(10) = {show(try_gpu(10))}")
-    story.say(f"try_all_gpus() = [{all_gpus}]")
-    story.say(f"all devices here: {', '.join(map(show, jax.devices()))}")
+    story.text(
+        """A program should name its device once and still run on a laptop. The book's helpers `try_gpu` and
+        `try_all_gpus` fall back to the CPU where there is no such GPU."""
+    )
+    story.habit(
+        gluon="ctx = mx.gpu(0)\nx = nd.ones((2, 3), ctx=ctx)",
+        jax="device = try_gpu(0)\nx = jax.device_put(jnp.ones((2, 3)), device)",
+        remark="MXNet calls it a context. JAX calls it a device, and arrays go to the first GPU by default.",
+    )
+    story.code(try_gpu, try_all_gpus)
+    with story.output():
+        print(f"try_gpu() = {show(try_gpu())}, try_gpu(10) = {show(try_gpu(10))}")
+        print(f"try_all_gpus() = [{', '.join(map(show, try_all_gpus()))}]")
+        print(f"all devices: {', '.join(map(show, jax.devices()))}")
+    story.text(
+        """A CPU can be split into several devices, which is how this chapter checks programs for many devices
+        on a laptop. The number must be chosen before JAX starts."""
+    )
     try:
-        set_cpu_devices(story.flags.devices + 1)
+        set_cpu_devices(len(jax.devices("cpu")) + 1)
         said = "still possible"
     except JaxperfError as e:
         said = str(e)
-    story.say(f"more CPU devices, now that JAX has started: {said}")
-    story.fact("too_late_is_said", said.startswith("too late"), show=False)
+    story.say(f"one more CPU device now: {said}")
+    story.fact("too_late_is_said", said.startswith("too late"), words="a late change is refused")
 
 
-def arrays_and_devices(config: Config, story: script.Story) -> None:
-    """An array lies on a device; an operation runs there; two devices in one operation are an error."""
+def arrays_and_devices(story: script.Story, config: Config) -> None:
+    """Put arrays on devices, and let two devices meet in one operation."""
     story.heading("Arrays on devices")
+    story.text(
+        """An array is on one device, and an operation on it runs there. Copies between devices are slow, so
+        JAX never makes one behind your back: if operands that you placed yourself are on different devices,
+        the
+        operation is an error."""
+    )
     first, second = two_devices()
     X = jax.device_put(jnp.ones((2, 3)), first)
     Y = jax.device_put(jax.random.uniform(jax.random.key(config.seed), (2, 3)), second)
-    story.say(f"X on {where(X)[0]}, Y on {where(Y)[0]}; X + 1 is computed on {where(X + 1)[0]}")
+    with story.output():
+        print(f"X is on {where(X)[0]}, Y on {where(Y)[0]}; X + 1 is computed on {where(X + 1)[0]}")
     try:
         X + Y
         error, message = "", "no error"
     except ValueError as e:
         error, message = type(e).__name__, str(e).splitlines()[0]
-    story.say(f"X on {show(first)}, Y on {show(second)}: X + Y raises {error or 'nothing'}\n    {message}")
     Z = jax.device_put(X, second)
-    story.say(f"the way out: Z = jax.device_put(X, {show(second)}); Z + Y is computed on {where(Z + Y)[0]}")
-    story.fact("mixed_devices_error", error)
-    story.claim(
-        "Operands must lie on the same device",
-        predicted="an error, not a silent copy; after a copy the sum is computed where both lie",
-        observed=f"{error or 'no error'}; then computed on {where(Z + Y)[0]}",
-        held=bool(error) and where(Z + Y) == [show(second)],
-    )
     again = jax.device_put(Z, second)
-    same = again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer()
-    story.say(f"device_put to where Z lies already copies nothing: {same}")
+    with story.output():
+        print(f"X + Y: {error or 'works'}: {message}")
+        print(f"Z = jax.device_put(X, {show(second)}); Z + Y is computed on {where(Z + Y)[0]}")
+        print(
+            "device_put to where Z is already copies nothing:",
+            again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer(),
+        )
+    story.fact("mixed_devices_error", error, words="error of an operation on two devices")
+    story.claim(
+        book="Operands must be on the same device",
+        holds=bool(error),
+        predicted="an error, and after a copy the sum is computed where both operands are",
+        right=bool(error) and where(Z + Y) == [show(second)],
+        observed=f"{error or 'no error'}; then computed on {where(Z + Y)[0]}",
+    )
 
 
-def price_of_a_copy(config: Config, story: script.Story) -> None:
-    """What moving an array costs, beside reading it where it is."""
+def price_of_a_copy(story: script.Story, config: Config) -> None:
+    """Time a copy next to reading the array where it is."""
     story.heading("What a copy costs")
     first, second = two_devices()
-    X = jax.block_until_ready(jax.device_put(jnp.ones((config.megabytes, 250_000)), first))
+    X = block(jax.device_put(jnp.ones((config.megabytes, 250_000)), first))
+    story.text(
+        f"""Moving an array costs at least as much as reading it. Here {quantity(X.nbytes, "bytes")} of
+        float32
+        go to the other device, next to their sum where they are."""
+    )
     total = jax.jit(jnp.sum)
-    rows = [
-        measure(lambda: jax.device_put(X, second, may_alias=False), name="copy to the other device"),
-        measure(lambda: total(X), name="sum where it lies"),
-    ]
-    story.measured(*rows, base=rows[1].name, title=f"{quantity(X.nbytes, 'bytes')} of float32")
-    story.fact("copy_bytes_per_s", X.nbytes / rows[0].median, unit="bytes/s")
+    rows = interleaved(
+        {
+            "copy to the other device": lambda: jax.device_put(X, second, may_alias=False),
+            "sum where it is": lambda: total(X),
+        },
+        count=config.rounds,
+    )
+    copied, summed = rows.values()
+    story.table(rows.values(), base=summed.name)
+    found = ratio(copied, summed)
+    story.fact("copy_bytes_per_s", X.nbytes / copied.median, unit="bytes/s", words="speed of the copy")
+    story.claim(
+        book="Do not move data between devices more often than you must",
+        holds=found.above(1),
+        predicted="a copy takes longer than a sum over the same array",
+        right=found.above(1),
+        observed=f"{found} times as long",
+    )
     if story.environment.devices_are_fake:
         story.note("both devices are this host's memory: the copy's speed is not that of a bus or a GPU")
 
 
-def networks_and_devices(config: Config, story: script.Story) -> None:
-    """Parameters are put on a device and looked for there; the network computes where they lie."""
+def networks_and_devices(story: script.Story, config: Config) -> None:
+    """Put parameters on a device; the network computes there."""
     story.heading("A network on a device")
+    story.text(
+        """A network has no device of its own. It computes where its parameters are, so moving the parameters
+        moves the network."""
+    )
+    story.habit(
+        gluon="net.initialize(ctx=mx.gpu(0))",
+        jax="nnx.update(net, jax.device_put(nnx.state(net), try_gpu(0)))",
+    )
     _, device = two_devices()
     net = nnx.Linear(3, 1, rngs=nnx.Rngs(config.seed))
     nnx.update(net, jax.device_put(nnx.state(net), device))
     x = jax.device_put(jnp.ones((2, 3)), device)
-    story.say(f"parameters on {where(nnx.state(net))}, output on {where(net(x))}")
+    found = where(nnx.state(net)), where(net(x))
     story.claim(
-        "A network computes where its parameters are",
+        book="A network computes where its parameters are",
+        holds=found[0] == found[1] == [show(device)],
         predicted=f"parameters and output on {show(device)}",
-        observed=f"parameters on {', '.join(where(nnx.state(net)))}, output on {', '.join(where(net(x)))}",
-        held=where(nnx.state(net)) == where(net(x)) == [show(device)],
+        right=found[0] == found[1] == [show(device)],
+        observed=f"parameters on {', '.join(found[0])}, output on {', '.join(found[1])}",
     )
 
 
 def main(config: Config, story: script.Story) -> None:
     """Look, name, place, and see what goes wrong."""
-    state_of_the_gpus(story)
-    names_with_a_fall_back(story)
-    arrays_and_devices(config, story)
-    price_of_a_copy(config, story)
-    networks_and_devices(config, story)
+    story.part(state_of_the_gpus)
+    story.part(names_with_a_fallback)
+    story.part(arrays_and_devices, config)
+    story.part(price_of_a_copy, config)
+    story.part(networks_and_devices, config)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The sections of the chapter: what each script shows, and about how long it takes on two CPU cores."""
+"""The sections of the chapter: what each script asks, and about how long it takes on two CPU cores."""
 
 from __future__ import annotations
 
@@ -21,67 +21,33 @@ class Section:
 
 
 SECTIONS = (
-    Section(
-        "hybridize",
-        "8.1",
-        "Imperative and symbolic programming",
-        "What does compiling a network buy, what does it cost, and what does it forbid?",
-        40,
-    ),
-    Section(
-        "async_computation",
-        "8.2",
-        "Asynchronous computation",
-        "When does a call return, when is its value there, and what does not waiting buy and cost?",
-        60,
-    ),
-    Section(
-        "auto_parallelism",
-        "8.3",
-        "Automatic parallelism",
-        "What runs at the same time without being told to, and what does that gain?",
-        60,
-    ),
-    Section(
-        "use_gpu",
-        "",
-        "Using a GPU",
-        "Which devices are there, where do arrays and parameters lie, and what happens between devices?",
-        10,
-    ),
-    Section(
-        "multiple_gpus",
-        "8.4",
-        "Many devices by hand",
-        "Does LeNet learn as the book's does, and what do more devices change?",
-        100,
-    ),
-    Section(
-        "multiple_gpus_concise",
-        "8.5",
-        "Many devices concisely",
-        "What does ResNet-18 gain from more devices, and is every way of driving them the same?",
-        80,
-    ),
-    Section(
-        "model_parallelism",
-        "",
-        "Splitting the model",
-        "What do layers on different devices, and a layer over several, compute, send and hold?",
-        45,
-    ),
-    Section(
-        "peers",
-        "",
-        "Beside MXNet and PyTorch",
-        "How fast are JAX, MXNet and PyTorch at the same work on this machine?",
-        480,
-    ),
-)
+    Section("hybridize", "8.1", "Imperative and symbolic programming",
+            "What does compiling a network gain, what does it cost, and what does it forbid?", 40),
+    Section("async_computation", "8.2", "Asynchronous computation",
+            "When does a call return, when is its value ready, and what does not waiting gain and cost?", 60),
+    Section("auto_parallelism", "8.3", "Automatic parallelism",
+            "What runs at the same time without being told to, and what does that gain?", 60),
+    Section("use_gpu", "", "Using a GPU",
+            "Which devices are there, where are arrays and parameters, and what crosses between devices?", 10),
+    Section("multiple_gpus", "8.4", "Many devices by hand",
+            "Does LeNet learn as the book's does, and what do more devices change?", 100),
+    Section("multiple_gpus_concise", "8.5", "Many devices concisely",
+            "What does ResNet-18 gain from more devices, and do all ways of using them compute the same?", 80),
+    Section("model_parallelism", "", "Splitting the model",
+            "What do layers on different devices, and one layer over several, compute, send and hold?", 45),
+    Section("peers", "", "Beside MXNet and PyTorch",
+            "How fast are JAX, MXNet and PyTorch at the same work on this machine?", 480),
+)  # fmt: skip
+
+
+def place(name: str) -> int:
+    """Where a section stands in the chapter; unknown names come last."""
+    names = [s.name for s in SECTIONS]
+    return names.index(name) if name in names else len(names)
 
 
 def folder() -> Path:
-    """Where the scripts lie: in an installed package, or at the top of a checkout.
+    """The folder of the scripts: in an installed package, or at the top of a checkout.
 
     Raises:
       JaxperfError: they are in neither place.
@@ -90,7 +56,7 @@ def folder() -> Path:
     for candidate in (package / "experiments", package.parent / "experiments"):
         if (candidate / f"{SECTIONS[0].name}.py").exists():
             return candidate
-    raise JaxperfError(f"no experiments beside {package}; install jaxperf again or run from a checkout")
+    raise JaxperfError(f"no experiments next to {package}; install jaxperf again or run from a checkout")
 
 
 def find(word: str) -> Section:

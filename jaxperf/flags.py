@@ -1,22 +1,77 @@
 """Command-line flags from frozen dataclasses, with errors of one line.
 
-tyro reads the dataclass (types, defaults, docstrings); what is added here is that a wrong flag ends in one
-line on standard error instead of a box of many.
+tyro reads the dataclass (types, defaults, comments). What is added here: a wrong flag ends in one line on
+standard error instead of a box of many, and bounds stand in the types, `rounds: Annotated[int, at_least(1)]`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import math
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
 from jaxperf.errors import JaxperfError
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """From where to where a number may go; `open_low` excludes `low` itself."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+
+    def allow(self, value: float) -> bool:
+        """Whether a number is finite and within the bounds."""
+        above = value > self.low if self.open_low else value >= self.low
+        return above and value <= self.high and math.isfinite(value)
+
+    def __str__(self) -> str:
+        low = f"more than {self.low:g}" if self.open_low else f"at least {self.low:g}"
+        return low + (f" and at most {self.high:g}" if self.high < math.inf else "")
+
+
+def at_least(low: float) -> Bounds:
+    """Bounds for `Annotated`: `low` or more."""
+    return Bounds(low)
+
+
+def more_than(low: float) -> Bounds:
+    """Bounds for `Annotated`: more than `low`."""
+    return Bounds(low, open_low=True)
+
+
+def between(low: float, high: float) -> Bounds:
+    """Bounds for `Annotated`: from `low` to `high`, both included."""
+    return Bounds(low, high)
+
+
+def check_bounds(instance: Any) -> None:
+    """Refuse a dataclass with a number outside the bounds in its type; tuples are checked by element.
+
+    Raises:
+      JaxperfError: names the flag, the value and the bounds.
+    """
+    for name, hint in get_type_hints(type(instance), include_extras=True).items():
+        value = getattr(instance, name)
+        if dataclasses.is_dataclass(value):
+            check_bounds(value)
+        bounds = [b for b in get_args(hint) if isinstance(b, Bounds)] if get_origin(hint) is Annotated else []
+        flag = f"--{name.replace('_', '-')}"
+        if bounds and isinstance(value, tuple) and not value:
+            raise JaxperfError(f"{flag} is empty; give at least one number")
+        for number in value if isinstance(value, tuple) else (value,):
+            if bounds and number is not None and not bounds[0].allow(number):
+                raise JaxperfError(f"{flag} is {number}; give {bounds[0]}")
 
 
 def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, description: str = "") -> Any:
@@ -37,7 +92,7 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
     try:
         asks_help = bool({"-h", "--help"} & set(args))
         with contextlib.redirect_stderr(shown), _columns(None if asks_help else 400):
-            return tyro.cli(
+            found = tyro.cli(
                 kind,
                 args=list(args),
                 prog=prog,
@@ -45,6 +100,8 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
                 config=(tyro.conf.FlagCreatePairsOff,),
                 **extra,
             )
+        check_bounds(found)
+        return found
     except SystemExit as e:
         if e.code in (0, None):  # --help
             sys.stderr.write(shown.getvalue())

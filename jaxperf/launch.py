@@ -40,6 +40,7 @@ class Options:
     Attributes:
       out: folder of the results.
       smoke: toy sizes, seconds.
+      verbose: the long log.
       devices: how many devices; None leaves it to the script.
       platform: "auto", "cpu" or "gpu".
       peers: systems beside JAX, for the section of that name.
@@ -48,6 +49,7 @@ class Options:
 
     out: Path
     smoke: bool = False
+    verbose: bool = False
     devices: int | None = None
     platform: str = "auto"
     peers: tuple[str, ...] = ()
@@ -90,11 +92,8 @@ def check(sections: Sequence[catalogue.Section], options: Options) -> None:
     """Refuse what cannot work before anything is started; makes the folder of the results.
 
     Raises:
-      JaxperfError: a missing script, a number of devices below 1, words for more than one script, or a
-        folder that cannot be written.
+      JaxperfError: a missing script, words for more than one script, or a folder that cannot be written.
     """
-    if options.devices is not None and options.devices < 1:
-        raise JaxperfError(f"--devices is {options.devices}; give 1 or more, or leave it out")
     if options.extra and len(sections) != 1:
         names = ", ".join(s.name for s in sections)
         raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
@@ -137,7 +136,7 @@ def script(section: catalogue.Section) -> Path:
 def command(section: catalogue.Section, path: Path, options: Options) -> list[str]:
     """The words that start the section's script; `path` takes its result."""
     words = [sys.executable, "-u", str(script(section)), *options.extra, f"--json={path}"]
-    words += ["--smoke"] if options.smoke else []
+    words += ["--smoke"] * options.smoke + ["--verbose"] * options.verbose
     words += [f"--devices={options.devices}"] if options.devices else []
     words += ["--peers", *options.peers] if options.peers and section.name == PEERS else []
     return words + ([f"--platform={options.platform}"] if options.platform != "auto" else [])

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from jaxperf import flags
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import at_least, between, more_than
 
 
 @dataclass(frozen=True)
@@ -145,3 +146,31 @@ def test_flags_need_neither_jax_nor_numpy() -> None:
     program = "import sys, jaxperf.flags; print({'jax', 'numpy', 'flax'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@dataclass(frozen=True)
+class Bounded:
+    rounds: Annotated[int, at_least(1)] = 3
+    rate: Annotated[float, more_than(0)] = 0.1
+    share: Annotated[float, between(0, 1)] = 0.5
+    sizes: Annotated[tuple[int, ...], at_least(4)] = (4, 8)
+    most: Annotated[int | None, at_least(1)] = None
+
+
+def test_bounds_stand_in_the_types_and_are_checked_once() -> None:
+    assert flags.parse(Bounded, args=["--rate", "1e-9", "--share", "1"], prog="p") == Bounded(
+        rate=1e-9, share=1.0
+    )
+    for words, line in {
+        "--rounds 0": "--rounds is 0; give at least 1",
+        "--rate 0": "--rate is 0.0; give more than 0",
+        "--rate nan": "--rate is nan; give more than 0",
+        "--rate inf": "--rate is inf; give more than 0",
+        "--share 1.5": "--share is 1.5; give at least 0 and at most 1",
+        "--sizes 8 3": "--sizes is 3; give at least 4",
+        "--sizes": "--sizes is empty; give at least one number",
+        "--most 0": "--most is 0; give at least 1",
+    }.items():
+        with pytest.raises(JaxperfError) as caught:
+            flags.parse(Bounded, args=words.split(), prog="p")
+        assert str(caught.value) == line

@@ -1,4 +1,4 @@
-"""Interleaved rounds: each part once a round, warm-up apart, inputs made outside the clock."""
+"""Interleaved rounds: each part once per round, warm-up apart, enough calls, inputs made outside."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,8 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import RetraceError
-from jaxperf.measure.record import Measurement
-from jaxperf.measure.rounds import Together, above_one, interleaved, per_round, spread, together
+from jaxperf.measure.rounds import Together, interleaved, per_round, together
+from jaxperf.result import Measurement, ratio
 
 
 class Clock:
@@ -20,21 +20,50 @@ class Clock:
         return self.now
 
 
-def test_every_part_runs_once_a_round_in_turning_order_and_the_first_round_is_warm_up():
+def test_every_part_takes_one_turn_per_round_and_what_comes_first_is_warm_up():
     clock, calls = Clock(), []
 
     def part(name, seconds):
         def run():
             calls.append(name)
-            clock.now += seconds if len(calls) > 3 else 100.0
+            clock.now += seconds if calls.count(name) > 1 else 100.0
 
         return run
 
     parts = {"a": part("a", 1.0), "b": part("b", 2.0), "c": part("c", 4.0)}
     found = interleaved(parts, count=3, clock=clock)
-    assert "".join(calls) == "abcbcacababc"
+    assert "".join(calls) == "aabbcc" + "abc" + "cba" + "bca"
     assert {n: m.values for n, m in found.items()} == {"a": (1.0,) * 3, "b": (2.0,) * 3, "c": (4.0,) * 3}
-    assert all(m.warmup == (100.0,) and m.unit == "s" for m in found.values())
+    assert all(m.warmup == (100.0,) and m.unit == "s" and m.loops == 1 for m in found.values())
+    assert len({m.rounds for m in found.values()}) == 1
+
+
+def test_a_value_lasts_two_milliseconds_at_least():
+    clock, calls = Clock(), {"short": 0, "long": 0}
+
+    def part(name, seconds):
+        def run():
+            calls[name] += 1
+            clock.now += seconds
+
+        return run
+
+    parts = {"short": part("short", 1e-4), "long": part("long", 1.0)}
+    found = interleaved(parts, count=2, items=8, clock=clock)
+    loops = found["short"].loops
+    assert loops >= 20
+    assert found["long"].loops == 1
+    assert calls == {"short": 2 + 2 * loops, "long": 2 + 2}
+    assert found["short"].values == pytest.approx((1e-4, 1e-4))
+    assert found["short"].items_per_s == pytest.approx(8e4)
+    assert interleaved(parts, count=1, loops=3, clock=clock)["short"].loops == 3
+
+
+def test_two_comparisons_are_not_of_the_same_rounds():
+    one, other = (interleaved({"a": lambda: 1, "b": lambda: 2}, count=6, loops=1) for _ in range(2))
+    assert ratio(one["a"], one["b"]).rounds == 6
+    with pytest.raises(ValueError, match="same rounds"):
+        ratio(one["a"], other["b"])
 
 
 def test_inputs_are_made_outside_the_clock_and_handed_over():
@@ -50,46 +79,47 @@ def test_inputs_are_made_outside_the_clock_and_handed_over():
 
     found = interleaved({"use": use, "other": lambda: None}, count=2, before={"use": make}, clock=clock)
     assert found["use"].values == (1.0, 1.0)
-    assert seen == [0, 1, 2]
+    assert (seen, found["use"].loops) == ([0, 1, 2], 1)  # an input may be one that can be used once only
 
 
-def test_every_output_is_waited_for(monkeypatch):
+def test_every_output_is_waited_for_each_time_or_all_at_the_end(monkeypatch):
     waited = []
-    monkeypatch.setattr("jaxperf.measure.rounds.block", lambda tree: waited.append(tree) or tree)
-    interleaved({"two": lambda: ["first", "second"]}, count=1)
-    assert waited == [["first", "second"]] * 2
+    monkeypatch.setattr("jaxperf.measure.timing.block", lambda tree: waited.append(tree) or tree)
+    interleaved({"two": lambda: ["first", "second"]}, count=1, loops=2)
+    assert waited == [[["first", "second"]], ["first", "second"], ["first", "second"]]
+    waited.clear()
+    interleaved({"two": lambda: ["first", "second"]}, count=1, loops=2, wait="end")
+    assert waited[-1] == [["first", "second"]] * 2
 
 
 def test_compiling_under_the_clock_is_refused():
     sizes = iter(range(1, 10))
     step = jax.jit(lambda x: x * 2)
     with pytest.raises(RetraceError, match="grows"):
-        interleaved({"grows": lambda: step(jnp.ones(next(sizes)))}, count=3)
+        interleaved({"grows": lambda: step(jnp.ones(next(sizes)))}, count=3, loops=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "word"), [({"count": 0}, "0 rounds"), ({"count": 1, "before": {"x": list}}, "'x'")]
-)
-def test_mistakes_are_refused_in_one_line(options, word):
-    with pytest.raises(JaxperfError, match=word) as e:
-        interleaved({"a": lambda: None}, **options)
-    assert "\n" not in str(e.value)
+def test_mistakes_are_refused_in_one_line():
+    for options, word in (({"count": 0}, "0 rounds"), ({"count": 1, "before": {"x": list}}, "'x'")):
+        with pytest.raises(JaxperfError, match=word) as e:
+            interleaved({"a": lambda: None}, **options)
+        assert "\n" not in str(e.value)
 
 
 def seconds(name, *values):
-    return Measurement(name, "s", values)
+    return Measurement(name, "s", values, rounds="r")
 
 
 def test_together_is_the_sum_at_worst_and_the_longer_at_best():
     found = Together(
-        "t", seconds("a", 3.0, 3.0, 3.0), seconds("b", 2.0, 2.0, 2.0), seconds("both", 5.0, 4.0, 3.0)
+        "t", seconds("a", *[3.0] * 6), seconds("b", *[2.0] * 6), seconds("both", 5.0, 4.0, 3.0, 4.0, 4.0, 4.0)
     )
-    assert found.total.values == (5.0,) * 3
-    assert found.best.values == (3.0,) * 3
-    assert found.overlap.values == (0.0, 0.5, 1.0)
-    assert found.ratio.values == (1.0, 1.25, 5 / 3)
-    assert set(found.possible.values) == {5 / 3}
-    assert len({m.name for m in found.rows()}) == len(found.rows()) == 7
+    assert found.total.values == (5.0,) * 6
+    assert found.best.values == (3.0,) * 6
+    assert found.overlap.values[:3] == (0.0, 0.5, 1.0)
+    assert (found.ratio.median, found.ratio.low, found.ratio.high) == (1.25, 1.0, 5 / 3)
+    assert found.possible.median == 5 / 3
+    assert len({m.name for m in found.rows()}) == len(found.rows()) == 5
 
 
 def test_together_times_three_parts_under_names_of_its_own():
@@ -100,26 +130,9 @@ def test_together_times_three_parts_under_names_of_its_own():
     assert given == ["made"] * 3
 
 
-@pytest.mark.parametrize(
-    ("values", "verdict"),
-    [
-        ((1.2, 1.3, 1.1, 1.4), True),
-        ((0.9, 0.8, 1.0, 0.7), False),
-        ((0.5, 0.9, 1.1, 1.5), None),
-        ((1.1,), True),
-    ],
-)
-def test_a_ratio_is_above_one_only_where_three_quarters_say_so(values, verdict):
-    assert above_one(Measurement("r", "times", values)) is verdict
-
-
 def test_per_round_combines_the_values_of_one_round_and_refuses_others():
     a, b = seconds("a", 1.0, 2.0), seconds("b", 10.0, 20.0)
-    assert per_round("sum", lambda x, y: x + y, a, b).values == (11.0, 22.0)
+    found = per_round("sum", lambda x, y: x + y, a, b)
+    assert (found.values, found.rounds) == ((11.0, 22.0), "r")
     with pytest.raises(ValueError, match="zip"):
         per_round("sum", lambda x, y: x + y, a, seconds("c", 1.0))
-
-
-def test_a_spread_in_words_is_the_median_between_its_quartiles():
-    assert spread(Measurement("ratio", "times", (1.0, 2.0, 3.0, 4.0, 50.0))) == "3.00 (2.00 to 4.00)"
-    assert spread(Measurement("ratio", "times", (1.25,))) == "1.25 (1.25 to 1.25)"

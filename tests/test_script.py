@@ -9,14 +9,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
-from jaxperf import script
+from jaxperf import catalogue, script
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import at_least
 from jaxperf.measure import environment
-from jaxperf.measure.record import Environment
-from jaxperf.measure.store import load_result
+from jaxperf.result import Environment, load_result
 
 # A script finds its section by its file's name, so this one poses as section 8.1's.
 SCRIPT = '''"""8.1 A toy: how many devices are there?
@@ -68,19 +69,20 @@ def test_a_run_makes_its_devices_and_leaves_its_result(toy: Path, tmp_path: Path
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == f"result: {out}"
     body = json.loads(out.read_text())
-    assert body["facts"] == {"devices": 3, "size": 7}
+    assert {b["name"]: b["value"] for b in body["blocks"]} == {"devices": 3, "size": 7}
     assert body["config"] == {"size": 7, "sizes": [1, 2], "devices": 3}
     assert body["environment"]["devices_are_fake"] is True
     assert "devices are fake: 3 CPU devices" in done.stdout
     found = load_result(out)
     assert (found.experiment, found.section, found.smoke) == ("hybridize", "8.1", False)
+    assert found.script == toy.read_text()
     assert found.command == f"python experiments/hybridize.py --devices 3 --size 7 --json {out}"
 
 
 def test_a_smoke_run_with_the_scripts_own_devices_and_a_given_size(toy: Path) -> None:
-    done = python(toy, "--smoke", "--size", "7")
+    done = python(toy, "--smoke", "--verbose", "--size", "7")
     assert (done.returncode, done.stderr) == (0, "")
-    assert {"devices = 2", "size = 7"} <= set(done.stdout.splitlines())
+    assert {"devices: 2", "size: 7"} <= set(done.stdout.splitlines())
     assert "toy sizes, the times mean nothing" in done.stdout
     assert done.stdout.splitlines()[-1] == "result: not kept; give --json PATH to keep it"
 
@@ -97,9 +99,8 @@ def test_help_comes_before_jax_is_imported(toy: Path) -> None:
     assert "--devices INT" in done.stdout
 
 
-@pytest.mark.parametrize("mistake", [["--size", "x"], ["--devices", "0"], ["--json", "/dev/null/r.json"]])
-def test_a_mistake_ends_the_process_with_one_line_and_status_2(toy: Path, mistake: list[str]) -> None:
-    done = python(toy, *mistake)
+def test_a_mistake_ends_the_process_with_one_line_and_status_2(toy: Path) -> None:
+    done = python(toy, "--devices", "0")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
@@ -108,12 +109,8 @@ def test_a_mistake_ends_the_process_with_one_line_and_status_2(toy: Path, mistak
 
 @dataclass(frozen=True)
 class Config:
-    size: int = 1000
+    size: Annotated[int, at_least(1)] = 1000
     rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise JaxperfError(f"--size is {self.size}; it is at least 1")
 
     @staticmethod
     def smoke() -> Config:
@@ -153,9 +150,11 @@ def test_devices_and_platform_are_set_for_jax_to_read(parse: Parse) -> None:
     assert os.environ["JAX_PLATFORMS"] == "cuda,cpu"
 
 
-@pytest.mark.parametrize(
-    "mistake",
-    [
+def test_nothing_is_written_or_set_after_a_mistake(
+    parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = dict(os.environ)
+    for mistake in (
         "--nope",
         "--size x",
         "--size 0",
@@ -164,21 +163,16 @@ def test_devices_and_platform_are_set_for_jax_to_read(parse: Parse) -> None:
         "--devices two",
         "--platform tpu",
         "--json",
-    ],
-)
-def test_nothing_is_written_or_set_after_a_mistake(
-    mistake: str, parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = dict(os.environ)
-    with pytest.raises(SystemExit) as caught:
-        parse("--json", str(tmp_path / "new" / "r.json"), *mistake.split())
-    assert caught.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-    assert dict(os.environ) == before
+    ):
+        with pytest.raises(SystemExit) as caught:
+            parse("--json", str(tmp_path / "new" / "r.json"), *mistake.split())
+        assert caught.value.code == 2, mistake
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("error: ")
+        assert said.err.count("\n") == 1
+        assert not list(tmp_path.iterdir())
+        assert dict(os.environ) == before
 
 
 def test_a_path_that_cannot_be_written_is_told_before_the_work(
@@ -206,6 +200,23 @@ def test_a_mistake_found_by_the_section_is_one_line_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_part_that_fails_costs_itself_and_the_status(
+    parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(story: script.Story) -> None:
+        raise RuntimeError("no luck")
+
+    def main(config: Config, story: script.Story) -> None:
+        story.part(breaks)
+        story.fact("after", 1)
+
+    with pytest.raises(SystemExit) as caught:
+        script.run(main, parse("--json", str(tmp_path / "r.json")))
+    assert caught.value.code == 1
+    assert "failed: breaks: RuntimeError: no luck" in capsys.readouterr().out
+    assert load_result(tmp_path / "r.json").facts == {"after": 1}
+
+
 def test_a_defect_of_the_section_is_not_dressed_up(parse: Parse) -> None:
     def main(config: Config, story: script.Story) -> None:
         raise ZeroDivisionError
@@ -214,38 +225,41 @@ def test_a_defect_of_the_section_is_not_dressed_up(parse: Parse) -> None:
         script.run(main, parse())
 
 
-@pytest.mark.parametrize("error", [RuntimeError("Unknown backend"), AssertionError()])
 def test_a_platform_that_is_not_there_is_one_line(
-    error: Exception, parse: Parse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def no_devices(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(environment, "current_environment", no_devices)
-    with pytest.raises(SystemExit) as caught:
-        script.run(lambda config, story: None, parse("--platform", "gpu"))
-    assert caught.value.code == 2
-    line = capsys.readouterr().err
-    assert line == "error: JAX finds no GPU; use --platform cpu, or see `jaxperf doctor`\n"
-
-
-def test_a_cpu_in_place_of_the_gpu_that_was_asked_for_is_refused(
     parse: Parse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """JAX goes on to the next platform of the list without a word."""
-    monkeypatch.setattr(environment, "current_environment", lambda **_: Environment(backend="cpu"))
-    with pytest.raises(SystemExit):
-        script.run(lambda config, story: None, parse("--platform", "gpu"))
-    assert "JAX finds no GPU" in capsys.readouterr().err
+    """JAX raises one of two errors, or goes on to the next platform of the list without a word."""
+
+    def no_devices(error: Exception) -> Environment:
+        raise error
+
+    for found in (
+        lambda **_: no_devices(RuntimeError("Unknown backend")),
+        lambda **_: no_devices(AssertionError()),
+        lambda **_: Environment(backend="cpu"),
+    ):
+        monkeypatch.setattr(environment, "current_environment", found)
+        with pytest.raises(SystemExit) as caught:
+            script.run(lambda config, story: None, parse("--platform", "gpu"))
+        assert caught.value.code == 2
+        line = capsys.readouterr().err
+        assert line == "error: JAX finds no GPU; use --platform cpu, or see `jaxperf doctor`\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "asked", "used"),
-    [([], 2, 1), ([], 1, 1), (["--devices", "2"], 2, 2), (["--devices=2"], 2, 2)],
-)
-def test_a_scripts_own_number_of_devices_gives_way_to_what_is_there(monkeypatch, words, asked, used):
-    monkeypatch.setattr(script.sys, "argv", ["multiple_gpus.py", *words])
-    found = script._with_what_is_there(
-        script.Flags(config=None, devices=asked), Environment(devices=("gpu:0 H100",))
-    )
-    assert found.devices == used
+def test_a_default_number_of_devices_is_reduced_to_what_exists_and_an_explicit_one_is_not(
+    parse: Parse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Environment(backend="gpu", devices=("gpu:0 H100",))
+    monkeypatch.setattr(environment, "current_environment", lambda **_: one)
+    for words, default, used in (([], 2, 1), ([], 1, 1), (["--devices", "2"], 1, 2), (["--devices=2"], 1, 2)):
+        story = script.begin(catalogue.find("hybridize"), parse(*words, devices=default))
+        assert story.devices == used
+
+
+def test_a_notebook_gets_a_story_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "current_environment", lambda **_: Environment(devices=("a", "b")))
+    for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    story = script.notebook("hybridize", Config(size=7), devices=2, smoke=True)
+    assert (story.config, story.smoke) == ({"size": 7, "rate": 0.1, "devices": 2}, True)
+    assert os.environ["JAX_NUM_CPU_DEVICES"] == "2"

@@ -12,19 +12,57 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.record import (
-    SCHEMA_VERSION,
+from jaxperf.result import (
+    Axis,
     Claim,
+    Code,
+    Curve,
+    Dots,
     Environment,
+    Fact,
+    Failed,
+    Grid,
+    Habit,
+    Heading,
+    Lines,
     Measurement,
+    Note,
+    Output,
+    Peers,
     Reference,
     Result,
-    Series,
     Span,
+    Table,
+    Text,
     Timeline,
+    Timelines,
+    load_result,
+    save_result,
 )
-from jaxperf.measure.store import load_result, save_result, to_json
+from jaxperf.result.record import SCHEMA_VERSION
+from jaxperf.result.store import to_json
 
+EAGER = Measurement("eager", "s", (1e-9, 2.5), (3.0,), 7, 2.0, "ü", "r", "jax", "8.1 MLP", "eager", "queued")
+BOOK = Reference("r", 0.4943, "s", "MXNet (book)", "section 8.1.2", beside="eager")
+BLOCKS = (
+    Heading("8.1 Zwei Wege", "two_ways"),
+    Text("Was kostet es? — `編譯`"),
+    Habit("net.hybridize()", "hybridize(net)", "nearly the same"),
+    Code("def f():\n    pass", "experiments/hybridize.py", 12),
+    Output("x: 1\n", detail=True),
+    Table("calls", (EAGER,), "eager", (BOOK,), "bars", ("eager",), True),
+    Grid("words", ("a", "b"), (("1", "2"),), (1,)),
+    Lines("loss", (Curve("seed 0", (1.0, 2.0), (None, 0.5), "thin line"),), Axis("epoch"), Axis("loss"), "c",
+          (1.0, 0.5), "here", True, True),
+    Dots("grid", (EAGER,), "c"),
+    Timelines("runs", (Timeline("step", (Span("cpu 0", "dot", 0.0, 1.5),), 2.0, 1.75, "t.json"),)),
+    *(Fact(f"n{i}", v, "s", "words") for i, v in enumerate((3, 0.25, "é", True, None))),
+    Claim("a", "holds", "b", "right", "c", "section 8.1"),
+    Claim("a", "cannot be measured here", "b", "undecided", "c"),
+    Note("two\nlines"),
+    Failed("two_ways", "ValueError: x"),
+    Peers("8.1 MLP"),
+)  # fmt: skip
 FULL = Result(
     experiment="hybridize",
     section="8.1",
@@ -39,13 +77,8 @@ FULL = Result(
         memory_bytes=2**40,
         flags={"XLA_FLAGS": '--xla_dump_to="x"\n'},
     ),
-    measurements=(Measurement("eager", "s", (1e-9, 2.5), warmup=(3.0,), loops=7, items=2.0, note="ü"),),
-    series=(Series("loss", (1.0, 2.0), (None, 0.5), "epoch", ""),),
-    timelines=(Timeline("step", (Span("cpu 0", "dot", 0.0, 1.5),), 2.0, traced_s=1.75, trace="t.json"),),
-    facts={"n": 3, "x": 0.25, "word": "é", "yes": True, "nothing": None},
-    claims=(Claim("a", "b", "c", True), Claim("a", "b", "c", False), Claim("a", "b", "c", None, "8.1")),
-    references=(Reference("r", 0.4943, "s", "MXNet (book)", "section 8.1.2", beside="eager"),),
-    notes=("one", "two\nlines"),
+    blocks=BLOCKS,
+    script="print()\n",
     command="python experiments/hybridize.py --json 'a b'",
     smoke=True,
     started_at="2026-01-01T00:00:00+00:00",
@@ -62,9 +95,8 @@ def test_a_full_result_comes_back_equal(tmp_path: Path) -> None:
 
 def test_array_scalars_are_stored_as_plain_numbers() -> None:
     scalars = {"a": np.float32(0.5), "b": np.int64(3), "c": jnp.float32(0.25), "d": np.bool_(True)}
-    body = json.loads(to_json(replace(FULL, facts=scalars, config={"lr": jnp.bfloat16(2), "in": Path("x")})))
-    assert body["facts"] == {"a": 0.5, "b": 3, "c": 0.25, "d": True}
-    assert body["config"] == {"lr": 2.0, "in": "x"}
+    body = json.loads(to_json(replace(FULL, config={**scalars, "lr": jnp.bfloat16(2), "in": Path("x")})))
+    assert body["config"] == {"a": 0.5, "b": 3, "c": 0.25, "d": True, "lr": 2.0, "in": "x"}
 
 
 def test_what_is_no_scalar_is_refused_when_stored() -> None:
@@ -72,10 +104,10 @@ def test_what_is_no_scalar_is_refused_when_stored() -> None:
         to_json(replace(FULL, config={"x": object()}))
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), np.float32("nan")])
-def test_numbers_that_json_lacks_are_refused_when_stored(bad: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        save_result(replace(FULL, facts={"loss": bad}), tmp_path / "r.json")
+def test_numbers_that_json_lacks_are_refused_when_stored(tmp_path: Path) -> None:
+    for bad in (float("nan"), float("inf"), np.float32("nan")):
+        with pytest.raises(ValueError, match="JSON"):
+            save_result(replace(FULL, blocks=(Fact("loss", bad),)), tmp_path / "r.json")
     assert not list(tmp_path.iterdir())
 
 
@@ -89,17 +121,9 @@ def test_unknown_keys_are_ignored(tmp_path: Path) -> None:
     body = json.loads(to_json(FULL))
     body["invented"] = {"later": 1}
     body["environment"]["gpu_temperature"] = 40
-    body["measurements"][0]["color"] = "red"
+    body["blocks"][5]["rows"][0]["color"] = "red"
     (tmp_path / "r.json").write_text(json.dumps(body))
     assert load_result(tmp_path / "r.json") == FULL
-
-
-def test_a_result_of_the_first_schema_still_loads(tmp_path: Path) -> None:
-    body = json.loads(to_json(replace(FULL, timelines=())))
-    del body["timelines"]
-    body["schema_version"] = 1
-    (tmp_path / "r.json").write_text(json.dumps(body))
-    assert load_result(tmp_path / "r.json") == replace(FULL, timelines=())
 
 
 def edited(*path: Any, value: Any = ...) -> str:
@@ -128,8 +152,8 @@ DAMAGED = {
     "a deeply nested config": to_json(FULL).replace('"on"', '"deep": ' + "[" * 900 + "]" * 900 + ', "on"'),
     "NaN": edited("wall_s", value=float("nan")),
     "NaN in the config": edited("config", "rate", value=float("nan")),
-    "Infinity": edited("references", 0, "value", value=float("inf")),
-    "a number beyond floats": edited("facts", "x", value=10**400),
+    "Infinity": edited("blocks", 5, "references", 0, "value", value=float("inf")),
+    "a number beyond floats": edited("blocks", 11, "value", value=10**400),
     "1e999": to_json(FULL).replace("0.4943", "1e999"),
     "a newer schema": edited("schema_version", value=SCHEMA_VERSION + 1),
     "no schema": edited("schema_version"),
@@ -140,37 +164,43 @@ DAMAGED = {
     "environment is a list": edited("environment", value=[1]),
     "no title": edited("title"),
     "title is a number": edited("title", value=3),
-    "measurements is an object": edited("measurements", value={"a": 1}),
-    "measurements is a number": edited("measurements", value=3),
-    "a measurement is a word": edited("measurements", 0, value="eager"),
-    "a measurement without unit": edited("measurements", 0, "unit"),
-    "no values": edited("measurements", 0, "values", value=[]),
-    "values of words": edited("measurements", 0, "values", value=["1.0"]),
-    "values of bools": edited("measurements", 0, "values", value=[True]),
-    "values beyond floats": edited("measurements", 0, "values", value=[10**400]),
-    "loops is a fraction": edited("measurements", 0, "loops", value=1.5),
-    "loops is true": edited("measurements", 0, "loops", value=True),
-    "a point of words": edited("series", 0, "y", value=["a", 1]),
-    "unequal series": edited("series", 0, "y", value=[1]),
-    "a span backwards": edited("timelines", 0, "spans", 0, "end_s", value=-1),
-    "held is a word": edited("claims", 0, "held", value="yes"),
+    "blocks is an object": edited("blocks", value={"a": 1}),
+    "blocks is a number": edited("blocks", value=3),
+    "a block is a word": edited("blocks", 0, value="eager"),
+    "a block of no kind": edited("blocks", 0, "kind"),
+    "a block of unknown kind": edited("blocks", 0, "kind", value="hologram\n"),
+    "a block's kind is a list": edited("blocks", 0, "kind", value=[]),
+    "rows of words": edited("blocks", 5, "rows", 0, value="eager"),
+    "bars of another kind": edited("blocks", 5, "bars", value="pie"),
+    "a row too short": edited("blocks", 6, "rows", 0, value=["1"]),
+    "drawn in another way": edited("blocks", 7, "curves", 0, "draw", value="in blood"),
+    "a measurement without unit": edited("blocks", 5, "rows", 0, "unit"),
+    "no values": edited("blocks", 5, "rows", 0, "values", value=[]),
+    "values of words": edited("blocks", 5, "rows", 0, "values", value=["1.0"]),
+    "values of bools": edited("blocks", 5, "rows", 0, "values", value=[True]),
+    "values beyond floats": edited("blocks", 5, "rows", 0, "values", value=[10**400]),
+    "loops is a fraction": edited("blocks", 5, "rows", 0, "loops", value=1.5),
+    "loops is true": edited("blocks", 5, "rows", 0, "loops", value=True),
+    "a point of words": edited("blocks", 7, "curves", 0, "y", value=["a", 1]),
+    "unequal curves": edited("blocks", 7, "curves", 0, "y", value=[1]),
+    "a span backwards": edited("blocks", 9, "runs", 0, "spans", 0, "end_s", value=-1),
+    "holds is another word": edited("blocks", 15, "holds", value="yes"),
     "devices of numbers": edited("environment", "devices", value=[1]),
     "versions of numbers": edited("environment", "versions", value={"jax\n": 1}),
-    "facts are lists": edited("facts", value={"a": [1]}),
-    "notes is a word": edited("notes", value="a"),
+    "a fact is a list": edited("blocks", 10, "value", value=[1]),
     "smoke is a word": edited("smoke", value="no"),
 }
 
 
-@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_file_is_one_line_that_names_it(text: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
-    path.write_text(text)
-    with pytest.raises(JaxperfError) as caught:
-        load_result(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400 + len(str(path))
+    for name, text in DAMAGED.items():
+        path.write_text(text)
+        with pytest.raises(JaxperfError) as caught:
+            load_result(path)
+        assert str(path) in str(caught.value), name
+        assert "\n" not in str(caught.value), name
+        assert len(str(caught.value)) < 400 + len(str(path)), name
 
 
 def test_a_newer_schema_says_what_to_do(tmp_path: Path) -> None:
@@ -179,11 +209,11 @@ def test_a_newer_schema_says_what_to_do(tmp_path: Path) -> None:
         load_result(tmp_path / "r.json")
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe{}", b"\x89PNG\r\n\x1a\n\x00"])
-def test_a_file_that_is_no_text_is_one_line(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_bytes(content)
-    with pytest.raises(JaxperfError, match=r"r\.json is not JSON"):
-        load_result(tmp_path / "r.json")
+def test_a_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
+    for content in (b"\xff\xfe{}", b"\x89PNG\r\n\x1a\n\x00"):
+        (tmp_path / "r.json").write_bytes(content)
+        with pytest.raises(JaxperfError, match=r"r\.json is not JSON"):
+            load_result(tmp_path / "r.json")
 
 
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:

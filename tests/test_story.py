@@ -1,33 +1,42 @@
-"""A story prints as it goes and keeps everything it printed in its result."""
+"""A story prints as it goes, in short or in full, and keeps every block it told, in order, in its result."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxperf.catalogue import Section
-from jaxperf.measure.record import Measurement, Reference, Series, Span, Timeline
-from jaxperf.measure.store import load_result, save_result
-from jaxperf.script import Flags, Story
+from jaxperf.result import (
+    Axis,
+    Curve,
+    Environment,
+    Fact,
+    Failed,
+    Heading,
+    Measurement,
+    Output,
+    Reference,
+    Span,
+    Timeline,
+    load_result,
+    save_result,
+)
+from jaxperf.story import Story
 
-SECTION = Section("hybridize", "8.1", "Two ways", "Which is quicker?", 60)
-
-
-@dataclass(frozen=True)
-class Config:
-    size: int = 3
-    sizes: tuple[int, ...] = (1, 2)
+SECTION = Section("hybridize", "8.1", "Two ways", "Which is faster?", 60)
+MACHINE = Environment(
+    python="3.11", cpu="Z80", cores=2, versions={"jax": "0.10"}, backend="cpu", devices=("a", "b")
+)
 
 
 def begin(**more: object) -> Story:
-    return Story(SECTION, Flags(Config(), **more))  # type: ignore[arg-type]
+    return Story(SECTION, MACHINE, {"size": 3, "devices": 2}, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -38,93 +47,184 @@ def story(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return started
 
 
+def documented(x: int) -> int:
+    """A function to show."""
+    return x + 1
+
+
+@jax.jit
+def jitted(x: jax.Array) -> jax.Array:
+    return x * 2
+
+
+def tell_everything(story: Story, words: str = "word") -> None:
+    """One block of every kind, with these words in all of them."""
+    eager = Measurement(words, "s", (1.0, 2.0))
+    story.heading(words)
+    story.text(words)
+    story.habit(gluon=words, jax=words, remark=words)
+    story.code(documented)
+    story.say(words)
+    story.table(
+        [eager], title=words, base=words, references=[Reference(words, 0.5, "s", words, words, words, words)]
+    )
+    story.grid([words], [[words]], title=words)
+    story.lines(words, [Curve(words, (1.0,), (0.5,))], x=Axis(words), y=Axis(words, words), caption=words)
+    story.dots(words, [eager])
+    story.timeline(Timeline(words, (Span(words, words, 0.0, 1.0),), 1.0), title=words)
+    story.fact("n", words, words=words)
+    story.claim(book=words, holds=True, predicted=words, right=False, observed=words)
+    story.note(words)
+    story.peers(words)
+
+
 def test_it_opens_with_section_question_and_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    fake = begin().environment.devices_are_fake
+    begin(smoke=True)
     shown = capsys.readouterr().out
-    for words in ("8.1 Two ways", "Which is quicker?", "jax ", "flax ", " cores"):
+    for words in ("8.1 Two ways", "Which is faster?", "Z80, 2 cores", "jax 0.10", "smoke run"):
         assert words in shown
-    assert ("devices are fake" in shown) == fake
-    assert "--smoke" not in shown
 
 
-def test_a_smoke_run_says_that_its_times_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    result = begin(smoke=True).result()
-    assert "note: --smoke: toy sizes, the times mean nothing" in capsys.readouterr().out
-    assert result.smoke
-    assert result.notes == ("--smoke: toy sizes, the times mean nothing",)
-
-
-def test_everything_told_is_in_the_result_and_survives_the_file(story: Story, tmp_path: Path) -> None:
-    eager, span = Measurement("eager", "s", (1.0, 2.0)), Span("cpu 0", "dot", 0.0, 1.0)
-    book = Reference("book", 0.5, "s", "MXNet (book)", "section 8.1.2", beside="eager")
-    story.heading("8.1.1 First")
-    story.note("a remark")
-    story.measured(eager, references=[book])
-    story.measured(Measurement("jit", "s", (0.5,)), base="jit", title="seconds a call")
-    story.curve(Series("loss", (1.0,), (0.5,), "epoch", ""))
-    story.timeline(Timeline("step", (span,), 1.0))
-    story.fact("n", 3)
-    story.claim("It is quicker.", predicted="2x", observed="3x", held=True)
+def test_every_block_told_is_in_the_result_in_order_and_survives_the_file(
+    story: Story, tmp_path: Path
+) -> None:
+    tell_everything(story)
     story.data_source("full")
     save_result(story.result(), tmp_path / "r.json")
     found = load_result(tmp_path / "r.json")
-    assert found.measurement("eager") == dataclasses.replace(eager, group="8.1.1 First")
-    jit = found.measurement("jit")
-    assert (jit.group, jit.base) == ("8.1.1 First: seconds a call", "jit")
-    assert [m.name for m in found.measurements] == ["eager", "jit"]
-    assert found.references == (book,)
-    assert found.series[0].y == (0.5,)
-    assert found.timelines[0].spans == (span,)
-    assert (found.facts, found.notes) == ({"n": 3}, ("a remark",))
-    assert (found.claims[0].statement, found.claims[0].source) == ("It is quicker.", "section 8.1")
+    assert [b.kind for b in found.blocks] == (
+        [
+            "heading",
+            "text",
+            "habit",
+            "code",
+            "output",
+            "table",
+            "grid",
+            "lines",
+            "dots",
+            "timelines",
+            "fact",
+            "claim",
+            "note",
+            "peers",
+        ]
+    )
+    assert found.blocks == tuple(story.blocks)
+    assert (found.claims[0].holds, found.claims[0].prediction) == ("holds", "wrong")
+    assert found.claims[0].source == "section 8.1"
     assert found.environment.data_source == "full"
-    assert found.config == {"size": 3, "sizes": (1, 2), "devices": 1}
+    assert found.config == {"size": 3, "devices": 2}
     assert found.command == "python experiments/hybridize.py --size 3"
-    assert found.wall_s > 0
+    assert (story.devices, story.facts) == (2, {"n": "word"})
 
 
-def test_array_scalars_become_plain_facts(story: Story) -> None:
-    for name, value in {"a": jnp.float32(0.5), "b": np.int64(3), "c": jnp.bool_(True), "d": "x"}.items():
+def test_the_short_log_leaves_out_what_the_long_one_and_the_page_show(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for verbose in (False, True):
+        story = begin(verbose=verbose)
+        story.text("a lesson")
+        story.code(documented)
+        story.fact("n", 3, words="the number")
+        story.say("a detail", detail=True)
+        story.say("the point")
+        rows = [Measurement(name, "s", (1.0,)) for name in ("kept", "aside")]
+        story.table(rows, key=["kept"])
+        shown = capsys.readouterr().out
+        assert "the point" in shown
+        assert "kept" in shown
+        for words in ("a lesson", "def documented", "the number: 3", "a detail", "aside"):
+            assert (words in shown) is verbose, words
+
+
+def test_code_is_the_source_as_it_ran_with_its_place(story: Story) -> None:
+    story.code(documented, jitted)
+    plain, unwrapped = story.blocks
+    assert plain.source.startswith('def documented(x: int) -> int:\n    """A function')  # type: ignore[union-attr]
+    assert plain.file == "tests/test_story.py"  # type: ignore[union-attr]
+    assert Path(__file__).read_text().splitlines()[plain.line - 1].startswith("def documented")  # type: ignore[union-attr]
+    assert "return x * 2" in unwrapped.source  # type: ignore[union-attr]
+
+
+def test_what_is_printed_inside_output_is_kept_line_by_line(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with story.output():
+        print("one")
+        print("two", end="")
+    story.say("three")
+    print("outside")
+    assert story.blocks == [Output("one\ntwo\nthree")]
+    assert capsys.readouterr().out == "one\ntwo\nthree\noutside\n"
+
+
+def test_a_part_that_fails_costs_that_part_alone(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(story: Story) -> None:
+        story.heading("Broken")
+        raise RuntimeError("first line\nthe reason")
+
+    assert story.part(fails) is None
+    assert story.failed
+    assert story.blocks == [Heading("Broken", "fails"), Failed("fails", "RuntimeError: the reason")]
+    assert story.part(lambda story, x, y: x + y, 1, y=2) == 3
+    said = capsys.readouterr()
+    assert "failed: fails: RuntimeError: the reason" in said.out
+    assert "Traceback" in said.err
+    story.heading("outside of any part")
+    assert story.blocks[-1] == Heading("outside of any part", "")
+    with pytest.raises(KeyboardInterrupt):
+        story.part(lambda story: (_ for _ in ()).throw(KeyboardInterrupt))
+
+
+def test_scalars_of_arrays_become_plain_and_what_is_not_finite_none(story: Story, tmp_path: Path) -> None:
+    given = {
+        "a": jnp.float32(0.5),
+        "b": np.int64(3),
+        "c": jnp.bool_(True),
+        "d": "x",
+        "e": math.nan,
+        "f": np.float32("inf"),
+    }
+    for name, value in given.items():
         story.fact(name, value)
-    assert story.facts == {"a": 0.5, "b": 3, "c": True, "d": "x"}
-    assert {type(value) for value in story.facts.values()} == {float, int, bool, str}
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, np.float32("nan"), jnp.float32(-math.inf)])
-def test_a_loss_that_diverged_is_shown_and_does_not_cost_the_result(
-    bad: object, story: Story, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    story.fact("loss", bad)
-    story.curve(Series("loss", (1.0, 2.0, 3.0), (2.5, None, float(bad)), "epoch", ""))  # type: ignore[arg-type]
-    assert f"loss = {float(bad)}" in capsys.readouterr().out  # type: ignore[arg-type]
+    story.lines("loss", [Curve("l", (1.0, 2.0, 3.0), (2.5, None, math.inf))], x=Axis("x"), y=Axis("y"))
+    assert story.facts == {"a": 0.5, "b": 3, "c": True, "d": "x", "e": None, "f": None}
+    assert {type(b.value) for b in story.blocks if isinstance(b, Fact)} == {float, int, bool, str, type(None)}
     save_result(story.result(), tmp_path / "r.json")
-    found = load_result(tmp_path / "r.json")
-    assert found.facts["loss"] is None
-    assert found.series[0].y == (2.5, None, None)
+    assert load_result(tmp_path / "r.json").curves[0].y == (2.5, None, None)
 
 
-@pytest.mark.parametrize("held", [True, np.True_, jnp.asarray(True)])
-def test_a_verdict_may_come_from_an_array(held: bool, story: Story) -> None:
-    story.claim("a", predicted="b", observed="c", held=held)
-    assert story.claims[0].held is True
-
-
-@pytest.mark.parametrize(("held", "word"), [(True, "held"), (False, "did not hold"), (None, "not measured")])
-def test_a_claim_is_printed_with_its_verdict(
-    held: bool | None, word: str, story: Story, capsys: pytest.CaptureFixture[str]
+def test_both_verdicts_of_a_claim_are_kept_and_shown(
+    story: Story, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    story.claim("It is quicker.", predicted="2x", observed="1x", held=held)
-    shown = capsys.readouterr().out
-    assert f"[{word}] It is quicker." in shown
-    assert "predicted: 2x" in shown
-    assert "observed:  1x" in shown
+    for holds, right, sentence, prediction in (
+        (True, np.True_, "holds", "right"),
+        (False, jnp.asarray(True), "does not hold", "right"),
+        (None, False, "undecided", "wrong"),
+        (np.False_, None, "does not hold", "undecided"),
+    ):
+        story.claim(ours="It is faster.", holds=holds, predicted="2x", right=right, observed="1x")  # type: ignore[arg-type]
+        claim = story.result().claims[-1]
+        assert (claim.holds, claim.prediction, claim.source) == (sentence, prediction, "jaxperf")
+        shown = capsys.readouterr().out
+        assert f"[{sentence}] It is faster." in shown
+        assert f"prediction {prediction}: 2x; observed: 1x" in shown
+    story.claim(book="x", holds=True, predicted="p", right=True, observed="o", cannot="one device only")
+    claim = story.result().claims[-1]
+    assert (claim.holds, claim.prediction, claim.observed) == (
+        "cannot be measured here",
+        "undecided",
+        "one device only",
+    )
 
 
-def test_a_fact_can_be_kept_silently(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
-    story.fact("quiet", 1, show=False)
-    story.fact("compile_s", 0.0123, unit="s")
-    assert capsys.readouterr().out == "compile_s = 12.3 ms\n"
-    assert story.facts == {"quiet": 1, "compile_s": 0.0123}
+def test_a_table_refuses_rows_of_one_name_and_a_base_that_is_not_a_row(story: Story) -> None:
+    row = Measurement("a", "s", (1.0,))
+    for rows, options in (([row, row], {}), ([row], {"base": "b"}), ([row], {"key": ["b"]})):
+        with pytest.raises(ValueError, match="table"):
+            story.table(rows, **options)  # type: ignore[arg-type]
+    assert story.blocks == []
 
 
 def test_long_lines_are_not_broken(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,36 +234,17 @@ def test_long_lines_are_not_broken(story: Story, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"{line}\nnote: {line}\n"
 
 
-def test_published_figures_stand_beside_or_below(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
-    def published(name: str, value: float, beside: str) -> Reference:
-        return Reference(name, value, "s", "MXNet (book)", "section 8.1.2", beside=beside)
+def test_words_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("[bold]x[/bold]", "[/nope]", ":warning:", "[link=http://x]y", "\\[x]"):
+        story = begin(verbose=True)
+        capsys.readouterr()
+        tell_everything(story, words)
+        assert capsys.readouterr().out.count(words) >= 25, words
 
-    story.measured(
-        Measurement("eager", "s", (1.0,)),
-        references=[published("before", 0.5, "eager"), published("alone", 0.25, "")],
-    )
+
+def test_escape_codes_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    story = begin(verbose=True)
+    tell_everything(story, "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202eltr \ud800")
     shown = capsys.readouterr().out
-    assert "500 ms (MXNet (book))" in next(line for line in shown.splitlines() if line.startswith("eager"))
-    assert "published: alone 250 ms (MXNet (book); hardware unstated; section 8.1.2)" in shown
-
-
-@pytest.mark.parametrize("words", ["[bold]x[/bold]", "[/nope]", ":warning:", "[link=http://x]y", "\\[x]"])
-def test_words_are_printed_as_they_are(words: str, story: Story, capsys: pytest.CaptureFixture[str]) -> None:
-    story.heading(words)
-    story.say(words)
-    story.note(words)
-    story.measured(Measurement(words, "s", (1.0,)), title=words, base=words)
-    story.fact("word", words)
-    story.claim(words, predicted=words, observed=words, held=True)
-    assert capsys.readouterr().out.count(words) == 10
-
-
-def test_escape_codes_do_not_reach_the_terminal(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202eltr"
-    story.heading(words)
-    story.say(words)
-    story.measured(Measurement(words, "s", (1.0,)), title=words)
-    story.claim(words, predicted=words, observed=words, held=False)
-    shown = capsys.readouterr().out
-    assert not set("\x1b\x07\x9b\u202e") & set(shown)
+    assert not set("\x1b\x07\x9b\u202e\ud800") & set(shown)
     assert "\\x1b[31mred" in shown

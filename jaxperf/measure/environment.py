@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from jaxperf.measure.record import Environment
+from jaxperf.result.record import Environment
 
 PACKAGES = ("jaxperf", "jax", "jaxlib", "flax", "optax", "numpy")
 FLAG_PREFIXES = ("JAX_", "XLA_", "OMP_", "MALLOC_", "MKL_", "TF_CPU_", "CUDA_VISIBLE", "NVIDIA_TF32", "NCCL_")

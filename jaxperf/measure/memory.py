@@ -15,7 +15,7 @@ import jax
 import psutil
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.record import Series
+from jaxperf.result import Curve
 
 # In a process's environment, these make glibc give freed memory back to the system at once.
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
@@ -63,14 +63,15 @@ class MemorySampler:
         """The peak over what was there before the body ran."""
         return self.peak_bytes - self.base_bytes
 
-    def series(self, name: str, *, points: int = 400) -> Series:
-        """Resident memory over the time since the start, less what was there before; of each of `points`
-        stretches the look that saw most, so that thinning out hides no peak."""
+    def curve(self, name: str, *, points: int = 400) -> Curve:
+        """Bytes above the start over seconds, at most `points` of them.
+
+        Of each stretch the look that saw most is kept, so that thinning out hides no peak.
+        """
         step = max(1, -(-len(self.seconds) // points))
         looks = list(zip(self.seconds, self.resident_bytes))
         kept = [max(looks[i : i + step], key=lambda look: look[1]) for i in range(0, len(looks), step)]
-        y = tuple(float(bytes_ - self.base_bytes) for _, bytes_ in kept)
-        return Series(name, tuple(s for s, _ in kept), y, "s", "bytes")
+        return Curve(name, tuple(s for s, _ in kept), tuple(float(b - self.base_bytes) for _, b in kept))
 
     def __enter__(self) -> MemorySampler:
         self.seconds.clear()

@@ -1,11 +1,11 @@
-"""Comparisons that noise treats alike: every part is timed once a round, and ratios are taken per round.
+"""Comparisons that noise treats alike: the parts take turns, round by round, and ratios are formed per round.
 
 A machine that is busy for a second then slows all parts of that round, and the ratio stays what it was.
 """
 
 from __future__ import annotations
 
-import statistics
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import nothing_compiles, refuse_debug_flags
-from jaxperf.measure.record import Measurement
-from jaxperf.measure.timing import block
+from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, time_value
+from jaxperf.result import Measurement, Ratio, ratio, turns
 
 Part = Callable[..., Any]
+_numbers = itertools.count(1)
 
 
 def interleaved(
@@ -24,18 +25,24 @@ def interleaved(
     *,
     count: int,
     before: Mapping[str, Callable[[], Any]] | None = None,
+    wait: Wait = "each",
+    loops: int | None = None,
+    items: float = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Measurement]:
-    """Seconds of each part, once a round for `count` rounds, all its outputs waited for.
+    """Seconds per call of each part, once per round for `count` rounds, all its outputs waited for.
 
-    A round that is not counted comes first, so that nothing is compiled later. The order turns by one from
-    round to round: no part is always the one that comes after another.
+    A round that does not count comes first: it compiles, and it shows how many calls make a value of 2 ms.
 
     Args:
       parts: what to time, by the name of its measurement; each returns a pytree of arrays.
-      count: how many rounds; `values[i]` of every measurement is of round i.
+      count: how many rounds; `values[i]` of every measurement is of round i. A `Ratio` needs at least 6.
       before: what to do, outside the clock, before a part; if it returns anything but None the part is called
-        with that (an input that may be used once only).
+        with that (an input that may be used once only). Such a part is called once per round.
+      wait: "each" waits after every call (latency); "end" queues the calls of one value and then waits for
+        all their outputs (throughput).
+      loops: calls per value; chosen for each part if None.
+      items: work items per call, e.g. images.
       clock: reads seconds.
 
     Raises:
@@ -48,34 +55,41 @@ def interleaved(
     if unknown := prepare.keys() - parts.keys():
         raise JaxperfError(f"nothing is called {sorted(unknown)[0]!r} among {list(parts)}")
     refuse_debug_flags()
-    names, values = list(parts), {name: [0.0] * (count + 1) for name in parts}
-    for i in range(count + 1):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            values[name][i] = _once(name, parts[name], prepare.get(name), clock, warm=i > 0)
-    return {n: Measurement(n, "s", tuple(v[1:]), warmup=(v[0],)) for n, v in values.items()}
+    rounds = f"rounds {next(_numbers)}"
+    chosen = {name: _warm_up(parts[name], prepare.get(name), wait, loops, clock) for name in parts}
+    values: dict[str, list[float]] = {name: [] for name in parts}
+    for i in range(count):
+        for name in turns(list(parts), i):
+            args = _prepared(prepare.get(name))
+            with nothing_compiles(name):
+                values[name].append(time_value(parts[name], args, chosen[name][1], wait, clock))
+    return {
+        name: Measurement(name, "s", tuple(v), (chosen[name][0],), chosen[name][1], items, rounds=rounds)
+        for name, v in values.items()
+    }
 
 
-def _once(
-    name: str, part: Part, prepare: Callable[[], Any] | None, clock: Callable[[], float], *, warm: bool
-) -> float:
+def _warm_up(
+    part: Part, prepare: Callable[[], Any] | None, wait: Wait, loops: int | None, clock: Callable[[], float]
+) -> tuple[float, int]:
+    """Seconds of the first call, which compiles, and how many calls make a value.
+
+    The second call says how many: the first one's time is mostly compiling. Parts that must not be called
+    twice on one input get one call per value.
+    """
+    first_s = time_value(part, _prepared(prepare), 1, wait, clock)
+    if loops or prepare:
+        return first_s, loops or 1
+    return first_s, calls_per_value(time_value(part, (), 1, wait, clock), MIN_VALUE_S)
+
+
+def _prepared(prepare: Callable[[], Any] | None) -> tuple[Any, ...]:
     given = block(prepare()) if prepare else None
-    args = () if given is None else (given,)
-    if not warm:
-        return _timed(part, args, clock)
-    with nothing_compiles(name):
-        return _timed(part, args, clock)
-
-
-def _timed(part: Part, args: tuple[Any, ...], clock: Callable[[], float]) -> float:
-    began = clock()
-    outputs = block(part(*args))
-    took = clock() - began
-    del outputs  # not before the clock was read: giving memory back takes time too
-    return took
+    return () if given is None else (given,)
 
 
 def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit: str = "s") -> Measurement:
-    """A figure of each round from the figures of that round: a sum, the larger one, a ratio.
+    """A figure of each round from the figures of that round: a sum, the larger one, a share.
 
     Args:
       name: of the new measurement.
@@ -84,7 +98,7 @@ def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit:
       unit: of the new value.
     """
     rounds = zip(*(m.values for m in measured), strict=True)
-    return Measurement(name, unit, tuple(float(of(*values)) for values in rounds))
+    return Measurement(name, unit, tuple(float(of(*values)) for values in rounds), rounds=measured[0].rounds)
 
 
 @dataclass(frozen=True)
@@ -98,37 +112,37 @@ class Together:
 
     @property
     def total(self) -> Measurement:
-        """Sum of the two, which both together take at worst."""
+        """Sum of the two: what both together take at worst."""
         return per_round(f"{self.tag}: sum", lambda a, b: a + b, self.first, self.second)
 
     @property
     def best(self) -> Measurement:
-        """The longer one, which both together take at best."""
+        """The longer of the two: what both together take at best."""
         return per_round(f"{self.tag}: best possible", max, self.first, self.second)
 
     @property
-    def ratio(self) -> Measurement:
+    def ratio(self) -> Ratio:
         """How many times as fast together as one after the other."""
-        return per_round(f"{self.tag}: sum / together", _ratio, self.total, self.both, unit="times")
+        return ratio(self.total, self.both)
 
     @property
-    def possible(self) -> Measurement:
+    def possible(self) -> Ratio:
         """What `ratio` can be at best."""
-        return per_round(f"{self.tag}: sum / best possible", _ratio, self.total, self.best, unit="times")
+        return ratio(self.total, self.best)
 
     @property
     def overlap(self) -> Measurement:
-        """Share of what could be saved that was: 0 one after the other, 1 as good as the longer one alone.
+        """Share of what could be saved that was saved: 0 one after the other, 1 as good as the longer alone.
 
-        Noise can carry it below 0 and above 1, far where one part is short beside the other.
+        Noise can carry it below 0 and above 1, and far if one part is short next to the other.
         """
         name = f"{self.tag}: overlap by the clock"
         parts = self.first, self.second, self.both
-        return per_round(name, lambda a, b, both: (a + b - both) / min(a, b), *parts, unit="of the possible")
+        return per_round(name, lambda a, b, both: (a + b - both) / min(a, b), *parts, unit="")
 
     def rows(self) -> tuple[Measurement, ...]:
-        """What a table of it shows, overlap apart."""
-        return self.first, self.second, self.total, self.both, self.best, self.ratio, self.possible
+        """What a table of it shows."""
+        return self.first, self.second, self.total, self.both, self.best
 
 
 def together(
@@ -148,27 +162,3 @@ def together(
     prepare = {f"{tag}: {name}": make for name, make in (before or {}).items()}
     first, second, both = interleaved(named, count=count, before=prepare).values()
     return Together(tag, first, second, both)
-
-
-def quartiles(m: Measurement) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile; of one value, that value."""
-    if len(m.values) < 2:
-        return m.median, m.median, m.median
-    low, middle, high = statistics.quantiles(m.values, n=4, method="inclusive")
-    return low, middle, high
-
-
-def spread(m: Measurement) -> str:
-    """Median and quartiles in words, bare of the unit: "1.50 (1.42 to 1.61)"."""
-    low, middle, high = quartiles(m)
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
-
-
-def above_one(ratio: Measurement) -> bool | None:
-    """Whether a ratio is above 1: yes or no where three quarters of the rounds agree, else None."""
-    low, _, high = quartiles(ratio)
-    return True if low > 1 else False if high <= 1 else None
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b

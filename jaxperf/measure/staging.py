@@ -19,8 +19,8 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.record import Measurement
 from jaxperf.measure.timing import block, measure
+from jaxperf.result.record import Measurement
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _OPCODE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = .*?[\]})] ([a-z][a-z0-9-]*)\(", re.MULTILINE)

@@ -19,10 +19,10 @@ from jax.profiler import ProfileData
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import trace
-from jaxperf.measure.intervals import Interval, overlap_fraction, union
-from jaxperf.measure.record import Timeline
-from jaxperf.measure.store import write_whole
 from jaxperf.measure.timing import block
+from jaxperf.result.intervals import Interval, overlap_fraction, union
+from jaxperf.result.record import Timeline
+from jaxperf.result.store import write_whole
 
 
 def record(

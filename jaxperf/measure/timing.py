@@ -16,13 +16,14 @@ import numpy as np
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import RetraceError, nothing_compiles, refuse_debug_flags, witness
-from jaxperf.measure.record import Measurement
+from jaxperf.result import Measurement
 
 T = TypeVar("T")
 Wait = Literal["each", "end"]
 
 __all__ = ["Benchmark", "RetraceError", "Timer", "Wait", "block", "measure", "nothing_compiles"]
 
+MIN_VALUE_S = 2e-3  # below, the scheduler's and the clock's own jitter show
 CLOCK_SHARE = 1e-3  # a value is at least 1000 times the cost of reading the clock
 QUICKEST_CALL_S = 5e-8  # Python calls nothing in less
 WARMUP_CALLS = 100  # enough for any call that takes less than a hundredth of the warm-up time
@@ -134,12 +135,12 @@ def measure(
     warmup_s: float = 0.1,
     min_values: int = 7,
     max_values: int = 200,
-    min_value_s: float = 2e-3,
+    min_value_s: float = MIN_VALUE_S,
     target_rel_iqr: float = 0.02,
     budget_s: float = 1.0,
     loops: int | None = None,
 ) -> Measurement:
-    """Time `fn(*args)`, in seconds a call, as often as it takes.
+    """Time `fn(*args)`, in seconds per call, as often as it takes.
 
     Warms up, chooses how many calls make one value so that reading the clock is under 0.1 % of it, then takes
     values until their inter-quartile range is at most `target_rel_iqr` of the median or `budget_s` is spent.
@@ -174,10 +175,10 @@ def measure(
     warmup = _warm_up(fn, args, calls=warmup_calls, seconds=warmup_s)
     values: list[float] = []
     with nothing_compiles(label) as seen:
-        loops = loops or _choose_loops(min(warmup), min_value_s)
+        loops = loops or calls_per_value(min(warmup), min_value_s)
         ends = time.perf_counter() + budget_s
         while len(values) < max_values:
-            values.append(_one_value(fn, args, loops, wait))
+            values.append(time_value(fn, args, loops, wait))
             seen.refuse(label)  # at once, not after the whole budget
             if len(values) >= min_values:
                 spread = Measurement(label, "s", tuple(values)).rel_iqr
@@ -186,19 +187,34 @@ def measure(
     return Measurement(label, "s", tuple(values), warmup=tuple(warmup), loops=loops, items=items)
 
 
-def _one_value(fn: Callable[..., Any], args: tuple[Any, ...], loops: int, wait: Wait) -> float:
-    """Seconds a call over `loops` calls, every output waited for."""
-    if wait == "each":
-        began = time.perf_counter()
+def time_value(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    loops: int,
+    wait: Wait,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Seconds per call over `loops` calls of `fn(*args)`, every output waited for before the clock is read.
+
+    Args:
+      fn, args: what to call.
+      loops: how often.
+      wait: "each" waits after every call, "end" for all outputs after the last.
+      clock: reads seconds.
+    """
+    if wait == "each" and loops > 1:
+        began = clock()
         for _ in range(loops):
             block(fn(*args))
-        return (time.perf_counter() - began) / loops
+        return (clock() - began) / loops
     outputs: list[Any] = [None] * loops
-    began = time.perf_counter()
+    began = clock()
     for i in range(loops):
         outputs[i] = fn(*args)
     block(outputs)
-    return (time.perf_counter() - began) / loops
+    took = clock() - began
+    del outputs  # not before the clock was read: giving memory back takes time too
+    return took / loops
 
 
 def _warm_up(fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, seconds: float) -> list[float]:
@@ -221,8 +237,8 @@ def _warm_up(fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, secon
                 return times
 
 
-def _choose_loops(call_s: float, min_value_s: float) -> int:
-    """Calls per value so that it lasts `min_value_s` and two clock reads are under `CLOCK_SHARE` of it.
+def calls_per_value(call_s: float, min_value_s: float) -> int:
+    """Choose how many calls make one value: it lasts `min_value_s`, and clock reads are under 0.1 % of it.
 
     `call_s` was timed on its own, so one clock read is in it.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import json
 import math
 import os
@@ -12,10 +13,11 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.record import SCHEMA_VERSION, Result
+from jaxperf.result.record import SCHEMA_VERSION, Block, Result
+from jaxperf.result.upgrade import upgraded
 
 FORMAT = "jaxperf-result"
 
@@ -112,7 +114,7 @@ def load_result(path: Path) -> Result:
             f"{path} has schema version {version}, this jaxperf reads up to {SCHEMA_VERSION}; upgrade jaxperf"
         )
     try:
-        return _as(Result, {**body, "schema_version": SCHEMA_VERSION}, "result")  # what is new has a default
+        return _as(Result, upgraded(body, version), "result")
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise JaxperfError(f"{path} is damaged: {e}") from None
 
@@ -128,8 +130,12 @@ def _as(hint: Any, value: Any, where: str) -> Any:
     Integers pass for floats, and bools for neither.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Block:
+        return _build(_block_class(value, where), value, where)
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, where)
+    if origin is Literal and value in inner and isinstance(value, str):
+        return value
     if origin is tuple and isinstance(value, list):
         return tuple(_as(inner[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is Mapping and isinstance(value, dict):
@@ -145,13 +151,25 @@ def _as(hint: Any, value: Any, where: str) -> Any:
 def _build(cls: Any, row: Any, where: str) -> Any:
     if not isinstance(row, dict):
         raise TypeError(f"{where} is {type(row).__name__}, not {cls.__name__}")
-    hints = typing.get_type_hints(cls)
+    hints, given = _hints(cls), {}
     for field in dataclasses.fields(cls):
-        if field.name not in row and field.default is field.default_factory is dataclasses.MISSING:
+        if field.name in row and field.init:
+            given[field.name] = _as(hints[field.name], row[field.name], f"{where}.{field.name}")
+        elif field.init and field.default is field.default_factory is dataclasses.MISSING:
             raise TypeError(f"{where} has no {field.name}")
-    return cls(
-        **{name: _as(hint, row[name], f"{where}.{name}") for name, hint in hints.items() if name in row}
-    )
+    return cls(**given)
+
+
+_hints = functools.cache(typing.get_type_hints)  # a result has hundreds of measurements
+
+
+def _block_class(value: Any, where: str) -> Any:
+    """The class of blocks that a JSON object says it is one of."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    for cls in typing.get_args(Block):
+        if cls.kind == kind:
+            return cls
+    raise TypeError(f"{where} is of unknown kind {str(kind)[:40]!r}")
 
 
 def _tuples(value: Any) -> Any:

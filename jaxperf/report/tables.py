@@ -1,0 +1,100 @@
+"""Tables as rows of words, for every renderer alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxperf.report.words import multiple, shown, spread
+from jaxperf.result import Claim, Grid, Measurement, Reference, Result, Table
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table ready to be shown: `cells` under `heads`, columns `right` aligned right, remarks below it."""
+
+    title: str
+    heads: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    right: tuple[int, ...] = ()
+    remarks: tuple[str, ...] = ()
+    detail: bool = False
+
+
+def rows_of(table: Table | Grid, *, brief: bool = False) -> Rows:
+    """A table or grid as words; `brief` keeps only the rows that make the point."""
+    if isinstance(table, Grid):
+        return Rows(table.title, table.heads, table.rows, table.right, detail=table.detail)
+    chosen = [m for m in table.rows if not brief or not table.key or m.name in table.key]
+    beside = {r.beside for r in table.references}
+    base = next((m for m in table.rows if m.name == table.base), None)
+    columns = [("", [_label(m) for m in chosen])]
+    columns.append(("median", [shown(m.median, m.unit) for m in chosen]))
+    columns.append(("spread", [spread(m) for m in chosen]))
+    if any(m.items_per_s for m in chosen):
+        columns.append(("per second", [shown(m.items_per_s, "") if m.items else "" for m in chosen]))
+    if base:
+        columns.append((f"over {base.name}", [multiple(m, base) for m in chosen]))
+    if beside & {m.name for m in chosen}:
+        near = [[r for r in table.references if r.beside == m.name] for m in chosen]
+        columns.append(
+            ("published", ["; ".join(f"{shown(r.value, r.unit)} ({r.system})" for r in n) for n in near])
+        )
+        columns.append(
+            ("ours / published", ["; ".join(_against(m, r) for r in n) for m, n in zip(chosen, near)])
+        )
+    heads, cells = zip(*columns)
+    right = tuple(range(1, len(heads)))
+    remarks = _remarks(table, {m.name for m in table.rows})
+    return Rows(table.title, heads, tuple(zip(*cells)), right, remarks, table.detail)
+
+
+def _label(m: Measurement) -> str:
+    return f"{m.name} ({m.note})" if m.note else m.name
+
+
+def _against(m: Measurement, r: Reference) -> str:
+    return f"{m.median / r.value:.3g}" if m.unit == r.unit and r.value else ""
+
+
+def _remarks(table: Table, names: set[str]) -> tuple[str, ...]:
+    """Published figures that no row stands next to, then where those next to rows come from."""
+    alone = [f"Published: {r.name}, {shown(r.value, r.unit)} ({_source(r)})."
+             for r in table.references if r.beside not in names]  # fmt: skip
+    sources = dict.fromkeys(_source(r) for r in table.references if r.beside in names)
+    return (*alone, *([f"Published by {'; '.join(sources)}."] if sources else []))
+
+
+def _source(r: Reference) -> str:
+    return f"{r.system}, {r.source}, hardware {r.hardware}"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many claims came out how: of the sentences, and of our predictions."""
+
+    sentences: dict[str, int]
+    predictions: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """All claims."""
+        return sum(self.sentences.values())
+
+
+def tally(results: Iterable[Result]) -> Tally:
+    """Count the verdicts on the claims of some results, both kinds apart."""
+    claims: list[Claim] = [claim for result in results for claim in result.claims]
+    holds, right = Counter(c.holds for c in claims), Counter(c.prediction for c in claims)
+    return Tally(
+        {w: holds[w] for w in ("holds", "does not hold", "undecided", "cannot be measured here") if holds[w]},
+        {w: right[w] for w in ("right", "wrong", "undecided") if right[w]},
+    )
+
+
+def counted(counts: dict[str, int]) -> str:
+    """Counts as words: "3 hold, 1 does not hold, 2 undecided"; "none" where there are none."""
+    several = {"holds": "hold", "does not hold": "do not hold"}
+    words = (f"{n} {word if n == 1 else several.get(word, word)}" for word, n in counts.items())
+    return ", ".join(words) or "none"

@@ -1,0 +1,82 @@
+"""Values and names as words that can be shown anywhere: scaled quantities, no control characters."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+
+from jaxperf.result import Measurement, ratio
+
+PREFIXES = tuple(
+    (10.0**e, p) for e, p in zip(range(15, -10, -3), ("P", "T", "G", "M", "k", "", "m", "u", "n"))
+)
+LARGEST = sys.float_info.max
+SCALED = ("s", "bytes", "FLOP", "FLOP/s", "bytes/s")  # units that take a prefix
+# All but tab and newline, and what no encoding can hold.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def plain(words: str) -> str:
+    """Return the words with what controls a terminal or turns letters around written out, as "\\x1b"."""
+    return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), words)
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value with its unit, scaled for reading: 1.23e-5 s is "12.3 us", 4.1e7 bytes "41.0 MB"."""
+    if value is None or not -LARGEST <= value <= LARGEST:  # nor NaN; an integer may have any size
+        return "-"
+    if unit not in SCALED:
+        return f"{_digits(value)} {unit}".strip()
+    factor, prefix = next(((f, p) for f, p in PREFIXES if abs(value) >= f), (1.0, ""))
+    if (factor > 1) == (unit == "s"):  # neither kiloseconds nor millibytes
+        factor, prefix = 1.0, ""
+    symbol = unit.replace("bytes", "B") if prefix or unit != "bytes" else unit
+    return f"{_digits(value / factor)} {prefix}{symbol}"
+
+
+def shown(value: float | None, unit: str) -> str:
+    """A value with its unit as a page writes it: "12.3 µs"."""
+    digits, _, symbol = quantity(value, unit).partition(" ")
+    return f"{digits} {symbol.replace('u', 'µ', 1) if unit == 's' else symbol}".strip()
+
+
+def scalar(value: float | int | str | bool | None, unit: str = "") -> str:
+    """A fact for reading: counts in full, other numbers to three digits with their unit."""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, int) and unit not in SCALED:
+        return f"{value:,} {unit}".strip()
+    return shown(value, unit) if isinstance(value, int | float) else value
+
+
+def _digits(value: float) -> str:
+    if value == 0 or (float(value).is_integer() and abs(value) < 1e6):
+        return f"{value:.0f}"
+    if not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def spread(m: Measurement) -> str:
+    """The interquartile range in percent of the median, or how few values there are."""
+    if len(m.values) < 4:
+        return f"{len(m.values)} value{'s' * (len(m.values) > 1)}"
+    percent = f"{m.rel_iqr * 100:.1f} %" if m.rel_iqr < 10 else "> 999 %"  # a median near zero
+    return f"{percent} noisy" if m.noise == "noisy" else percent
+
+
+def multiple(m: Measurement, base: Measurement) -> str:
+    """`m` as a multiple of `base`: with an interval where they share their rounds, else of medians."""
+    if m is base:
+        return "1"
+    if m.unit != base.unit or not all(base.values):
+        return ""
+    if m.rounds and m.rounds == base.rounds:
+        return str(ratio(m, base))
+    return f"{m.median / base.median:.3g}"
+
+
+def listed(words: list[str] | tuple[str, ...]) -> str:
+    """Words as a list in a sentence: "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,109 @@
+"""The one rule for paired values: the median of per-round ratios, its exact interval, and what that decides.
+
+Two programs that take turns are slowed by the same busy moments, so the ratio of two values of one round is
+steadier than either. Every "faster", "slower" and "as fast" about such values comes from here. Values that
+were not interleaved are compared by ranks instead (`report/ranks.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from jaxperf.result.record import Measurement
+
+LEVEL = 0.95
+Decision = bool | None  # yes, no, or the rounds cannot say
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median of n per-round ratios; `low` and `high` enclose the true median with at least 95 %.
+
+    Fewer than six rounds have no such interval: `low` and `high` are then NaN and nothing is decided.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    def above(self, bound: float = 1.0) -> Decision:
+        """Whether the true ratio is above `bound`: decided where the interval excludes the bound."""
+        return True if self.low > bound else False if self.high <= bound else None
+
+    def below(self, bound: float = 1.0) -> Decision:
+        """Whether the true ratio is below `bound`."""
+        return True if self.high < bound else False if self.low >= bound else None
+
+    def at_least(self, bound: float) -> Decision:
+        """Whether the true ratio is `bound` or more."""
+        return True if self.low >= bound else False if self.high < bound else None
+
+    def at_most(self, bound: float) -> Decision:
+        """Whether the true ratio is `bound` or less."""
+        return True if self.high <= bound else False if self.low > bound else None
+
+    def within(self, least: float) -> Decision:
+        """Whether the true ratio differs from 1 by less than the fraction `least` (0.05: 5 %)."""
+        return both(self.above(1 / (1 + least)), self.below(1 + least))
+
+    @property
+    def word(self) -> str:
+        """What times say about speed: "slower" (ratio above 1), "faster", or "undecided"."""
+        return {True: "slower", False: "faster", None: "undecided"}[both(self.above(), negated(self.below()))]
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.low):
+            return f"{self.median:.3g} ({self.rounds} rounds are too few for an interval)"
+        return f"{self.median:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+def both(*decisions: Decision) -> Decision:
+    """Whether all hold: no where one does not, undecided where one is."""
+    return False if False in decisions else None if None in decisions else True
+
+
+def negated(decision: Decision) -> Decision:
+    """The opposite; undecided stays undecided."""
+    return None if decision is None else not decision
+
+
+def ratio(over: Measurement, under: Measurement) -> Ratio:
+    """`over.values[i] / under.values[i]` of every round i.
+
+    Raises:
+      ValueError: the two are not of the same rounds, or a value below is 0.
+    """
+    if not over.rounds or over.rounds != under.rounds:
+        raise ValueError(f"{over.name!r} and {under.name!r} were not measured in the same rounds")
+    return ratio_of([a / b for a, b in zip(over.values, under.values, strict=True)])
+
+
+def ratio_of(ratios: Sequence[float]) -> Ratio:
+    """The rule, from ratios of independent rounds.
+
+    The interval assumes nothing about how times are distributed: each ratio falls above or below the true
+    median like a coin, so two order statistics enclose it (the sign test, by SciPy).
+    """
+    from scipy.stats import (
+        quantile_test,
+    )  # a third of a second, which renderers without ratios need not wait for
+
+    interval = quantile_test(list(ratios), q=0, p=0.5).confidence_interval(LEVEL)
+    return Ratio(statistics.median(ratios), float(interval.low), float(interval.high), len(ratios))
+
+
+def turns(parts: Sequence[T], number: int) -> list[T]:
+    """The order in which the parts take their turns in round `number`: each once.
+
+    The start moves on by one every other round, and odd rounds run backwards, so that no part is always
+    first, nor always after the same other.
+    """
+    at = number // 2 % len(parts) if parts else 0
+    turned = [*parts[at:], *parts[:at]]
+    return turned[::-1] if number % 2 else turned

@@ -1,0 +1,98 @@
+"""The one rule: ratios of rounds, an interval that holds its error rate, and what it decides."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from jaxperf.result import Measurement, Ratio, both, negated, ratio, ratio_of, turns
+
+
+def rounds(values: list[float], of: str = "r") -> Measurement:
+    return Measurement("m", "s", tuple(values), rounds=of)
+
+
+def test_the_ratio_is_formed_within_each_round_and_not_of_medians() -> None:
+    noisy = [1.0, 10.0, 100.0, 1.0, 10.0, 100.0, 1.0]  # the machine; both programs suffer alike
+    found = ratio(rounds([2 * x for x in noisy]), rounds(noisy))
+    assert (found.median, found.low, found.high, found.rounds) == (2.0, 2.0, 2.0, 7)
+    assert found.word == "slower"
+
+
+def test_order_statistics_of_known_coverage() -> None:
+    """Tables of the sign test: n = 6 gives 1 - 2/64 for the extremes, n = 10 gives 0.9785 for the second."""
+    assert ratio_of([1, 2, 3, 4, 5, 6]) == Ratio(3.5, 1, 6, 6)
+    assert ratio_of(list(range(1, 11))) == Ratio(5.5, 2, 9, 10)
+
+
+def test_too_few_rounds_decide_nothing() -> None:
+    for n in (1, 2, 3, 5):
+        found = ratio_of([9.0] * n)
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+        asked = (found.above(), found.below(), found.at_least(2), found.at_most(2), found.within(0.1))
+        assert asked == (None,) * 5
+        assert (found.word, str(found)) == ("undecided", f"9 ({n} rounds are too few for an interval)")
+
+
+def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
+    """What noise on a machine is like: always upwards, and now and then by much."""
+    return rng.lognormal(0, 1, n) * rng.choice([1, 20], n, p=[0.8, 0.2])
+
+
+def test_the_interval_holds_its_error_rate_whatever_the_distribution() -> None:
+    rng, misses, trials = np.random.default_rng(0), 0, 500
+    true_median = float(np.median(skewed(rng, 400_000)))
+    for _ in range(trials):
+        found = ratio_of((skewed(rng, 9) / true_median).tolist())
+        misses += not found.low <= 1 <= found.high
+    assert misses / trials <= 0.05 + 0.025  # 2.6 standard deviations
+
+
+def test_turned_round_it_is_the_inverse_and_order_does_not_matter() -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.lognormal(size=8).tolist(), rng.lognormal(size=8).tolist()
+    there, back = ratio(rounds(a), rounds(b)), ratio(rounds(b), rounds(a))
+    assert there.low == pytest.approx(1 / back.high)
+    assert there.high == pytest.approx(1 / back.low)
+    assert {there.word, back.word} in ({"undecided"}, {"slower", "faster"})
+    assert ratio(rounds(a[::-1]), rounds(b[::-1])) == there
+
+
+def test_an_interval_decides_about_bounds_outside_of_it() -> None:
+    found = Ratio(0.5, 0.4, 0.6, 9)
+    for bound, above, below in ((0.3, True, False), (0.5, None, None), (0.7, False, True)):
+        assert (found.above(bound), found.below(bound)) == (above, below)
+        assert (found.at_least(bound), found.at_most(bound)) == (above, below)
+    assert (found.above(0.6), found.at_least(0.4), found.at_most(0.6)) == (False, True, True)
+    assert (found.word, str(found)) == ("faster", "0.5 (0.4 to 0.6)")
+    assert Ratio(1.0, 0.98, 1.02, 9).within(0.05) is True
+    assert Ratio(1.2, 1.1, 1.3, 9).within(0.05) is False
+    assert Ratio(1.0, 0.9, 1.02, 9).within(0.05) is None
+    assert Ratio(1.0, 0.9, 1.1, 9).word == "undecided"
+
+
+def test_decisions_combine_to_no_before_undecided_before_yes() -> None:
+    assert (both(True, True), both(True, None), both(None, False), both()) == (True, None, False, True)
+    assert (negated(True), negated(False), negated(None)) == (False, True, None)
+
+
+def test_values_that_were_not_interleaved_have_no_ratio() -> None:
+    for a, b in ((rounds([1.0], "a"), rounds([1.0], "b")), (rounds([1.0], ""), rounds([1.0], ""))):
+        with pytest.raises(ValueError, match="not measured in the same rounds"):
+            ratio(a, b)
+    with pytest.raises(ValueError, match="zip"):
+        ratio(rounds([1.0]), rounds([1.0, 2.0]))
+
+
+def test_no_one_is_always_first_nor_always_after_the_same_other() -> None:
+    parts = ["a", "b", "c", "d"]
+    order = [turns(parts, i) for i in range(8)]
+    assert all(sorted(r) == parts for r in order)
+    assert Counter(r[0] for r in order) == dict.fromkeys(parts, 2)
+    before = {(r[i], r[i + 1]) for r in order for i in range(3)}
+    assert {("a", "b"), ("b", "a")} <= before
+    assert turns([], 3) == []

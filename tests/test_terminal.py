@@ -1,0 +1,81 @@
+"""Text for a terminal: results in block order, tables that fold, nothing that the terminal would obey."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from test_story import begin, tell_everything
+
+from jaxperf.report.tables import Rows
+from jaxperf.report.terminal import console, environment_lines, literal, render_text, show
+from jaxperf.result import Claim, Environment, Fact, Heading, Measurement, Note, Result, Table, Text
+
+
+def drawn(rows: Rows, width: int) -> str:
+    con = console(color=False, width=width)
+    with con.capture() as capture:
+        show(con, rows, verbose=True)
+    return capture.get()
+
+
+def test_a_narrow_table_folds_and_loses_nothing() -> None:
+    heads = ("", "median", "over a very long base")
+    rows = Rows(
+        "The title", heads, (("a very long name/of_a_measurement", "1.23 ms", "12.5 (11 to 13)"),), (1, 2)
+    )
+    wide = drawn(rows, 1000)
+    for width in (30, 40, 60, 80):
+        narrow = drawn(rows, width)
+        assert max(map(len, narrow.splitlines())) <= width
+        assert Counter("".join(narrow.split())) == Counter("".join(wide.split()))
+
+
+def test_a_whole_result_shows_its_blocks_in_their_order() -> None:
+    words = (
+        "8.1 Two ways",
+        "Which?",
+        "CPU X",
+        "Part one",
+        "a lesson",
+        "eager",
+        "n: 3",
+        "It is so.",
+        "a remark",
+        "Part two",
+    )
+    blocks = (
+        Heading("Part one"),
+        Text("a lesson"),
+        Table("calls", (Measurement("eager", "s", (1.0,)),)),
+        Fact("n", 3),
+        Claim("It is so.", "holds", "a", "right", "b"),
+        Note("a remark"),
+        Heading("Part two"),
+    )
+    result = Result("e", "8.1", "Two ways", "Which?", {}, Environment(cpu="CPU X", python="3.11.7"), blocks)
+    text = render_text([result], left_out=["bad.json is damaged"])
+    assert [text.index(w) for w in words] == sorted(text.index(w) for w in words)
+    assert "left out: bad.json is damaged" in text
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+    assert "\x1b" not in text
+    assert "\x1b" in render_text([result], color=True)
+
+
+def test_fake_devices_are_named_as_such() -> None:
+    for fake in (True, False):
+        e = Environment(
+            devices=("cpu:0 cpu", "cpu:1 cpu"), devices_are_fake=fake, cores=2, data_source="mini"
+        )
+        text = "\n".join(environment_lines(Result("e", "8.1", "t", "q", {}, e)))
+        assert ("devices are fake: 2 CPU devices share the 2 cores" in text) is fake
+        assert "data: mini" in text
+
+
+def test_hostile_words_are_printed_and_not_obeyed() -> None:
+    hostile = "[bold]b[/bold] [/x] :warning: \x1b[31mred\x1b]8;;http://x\x07 \x9b2J\r \u202eltr"
+    story = begin()
+    tell_everything(story, hostile)
+    text = render_text([story.result()], width=1000)
+    assert not set("\x1b\x07\x9b\r\u202e") & set(text)
+    assert text.count("[bold]b[/bold] [/x] :warning: \\x1b[31mred") >= 25
+    assert literal("é 編\n\tx").plain == "é 編\n\tx"

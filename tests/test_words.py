@@ -1,0 +1,97 @@
+"""Values as words: quantities that can be read back, multiples with intervals, no control characters."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from jaxperf.report.words import listed, multiple, plain, quantity, scalar, shown, spread
+from jaxperf.result import Measurement
+
+POWERS = dict(zip(("n", "u", "m", "", "k", "M", "G", "T", "P"), range(-9, 18, 3)))
+SYMBOLS = {
+    "s": "s",
+    "bytes": "B",
+    "bytes/s": "B/s",
+    "FLOP": "FLOP",
+    "FLOP/s": "FLOP/s",
+    "images/s": "images/s",
+}
+
+
+def read_back(words: str, unit: str) -> float:
+    """The value that a quantity's text stands for."""
+    number, _, symbol = words.partition(" ")
+    prefix = "" if symbol == unit else symbol.removesuffix(SYMBOLS[unit])
+    return float(number) * 10.0 ** POWERS[prefix]
+
+
+def test_a_quantity_reads_back_within_a_percent_also_where_the_prefix_changes() -> None:
+    random.seed(0)
+    for unit in SYMBOLS:
+        values = [random.choice((1, -1)) * 10 ** random.uniform(-12, 19) for _ in range(500)]
+        edges = [10.0**e * nudge for e in range(-9, 16, 3) for nudge in (1 - 1e-9, 1.0, 1 + 1e-9)]
+        for value in (*values, *edges):
+            assert read_back(quantity(value, unit), unit) == pytest.approx(value, rel=0.01), (value, unit)
+
+
+def test_quantities_that_a_reader_knows() -> None:
+    for value, unit, words in (
+        (1.23e-5, "s", "12.3 us"),
+        (0.4943, "s", "494 ms"),
+        (7.3877, "s", "7.39 s"),
+        (7200.0, "s", "7200 s"),
+        (4.1e7, "bytes", "41 MB"),
+        (12, "bytes", "12 bytes"),
+        (0.5, "bytes", "0.500 bytes"),
+        (1.96e11, "FLOP/s", "196 GFLOP/s"),
+        (1500.4, "images/s", "1500 images/s"),
+        (0, "s", "0 s"),
+        (3, "", "3"),
+        (None, "s", "-"),
+        (float("nan"), "s", "-"),
+    ):
+        assert quantity(value, unit) == words
+    assert shown(1.23e-5, "s") == "12.3 µs"
+    assert shown(5.0, "units") == "5 units"
+
+
+def test_facts_are_shown_in_full_where_they_count_and_scaled_where_they_measure() -> None:
+    for value, unit, words in (
+        (True, "", "yes"),
+        (False, "", "no"),
+        (None, "s", "none"),
+        ("x", "", "x"),
+        (11_175_818, "", "11,175,818"),
+        (0.25, "s", "250 ms"),
+        (4_100_000, "bytes", "4.10 MB"),
+        (3, "devices", "3 devices"),
+        (0.5, "", "0.500"),
+    ):
+        assert scalar(value, unit) == words
+
+
+def test_spread_says_how_sure_a_median_is() -> None:
+    def of(*values: float) -> str:
+        return spread(Measurement("m", "s", values))
+
+    assert (of(1.0), of(1.0, 2.0)) == ("1 value", "2 values")
+    assert of(0.96, 0.98, 1.0, 1.02, 1.04) == "4.0 %"
+    assert of(0.8, 0.9, 1.0, 1.1, 1.2) == "20.0 % noisy"
+    assert of(-1.0, -1e-9, 1e-9, 1.0, 5.0) == "> 999 % noisy"
+
+
+def test_a_multiple_has_an_interval_only_for_values_of_the_same_rounds() -> None:
+    base = Measurement("base", "s", (1.0,) * 6, rounds="r")
+    assert multiple(base, base) == "1"
+    assert multiple(Measurement("a", "s", (2.0,) * 6, rounds="r"), base) == "2 (2 to 2)"
+    assert multiple(Measurement("a", "s", (2.0,) * 6, rounds="q"), base) == "2"
+    assert multiple(Measurement("a", "bytes", (2.0,)), base) == ""
+    assert multiple(Measurement("a", "s", (2.0,)), Measurement("zero", "s", (0.0,))) == ""
+
+
+def test_words_keep_lines_tabs_and_letters_and_lose_what_controls() -> None:
+    assert plain("é 編\n\tx") == "é 編\n\tx"
+    assert plain("\x1b[31m\x9b\u202e\ud800\r") == "\\x1b[31m\\x9b\\u202e\\ud800\\r"
+    assert (listed(["a"]), listed(["a", "b", "c"])) == ("a", "a, b and c")
