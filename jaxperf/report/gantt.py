@@ -1,40 +1,92 @@
-"""Timelines as Gantt charts: one row a lane, as text for a terminal and as SVG for a page."""
+"""Timelines as Gantt charts: drawn for a page, and a row of letters per lane for a terminal."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from jaxperf.measure.intervals import Interval, clip, length
-from jaxperf.measure.record import Timeline
-from jaxperf.report.text import quantity
+from jaxperf.report import draw as ax
+from jaxperf.report.draw import INK, LINE, PAGE, SERIES, Picture
+from jaxperf.report.words import quantity, shown
+from jaxperf.result import Timeline, Timelines
+from jaxperf.result.intervals import Interval, clip, length, union
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FINEST = 1 / 500  # of a timeline's length: less is narrower than a pixel
 SHADES = " ░▒▓█"  # busy for none of a cell's time, up to a third, up to two, less than all, all
-COLORS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-)  # told apart by colour-blind readers
 WIDTH = 100
 LANE_WIDTH = 18
 
 
 def stretch(timeline: Timeline) -> Interval:
-    """From where to where the chart goes: the run, and whatever the spans add to it."""
+    """From where to where a chart goes: the run, and whatever the spans add to it."""
     ends = [s.end_s for s in timeline.spans]
     starts = [s.start_s for s in timeline.spans]
     return min([0.0, *starts]), max([timeline.traced_s or timeline.wall_s, *ends])
 
 
-def text(timeline: Timeline, *, width: int = WIDTH) -> str:
+def timelines(block: Timelines) -> Picture:
+    """Gantt charts over one common time axis: a panel per run, a row per lane, a color per lane's name."""
+    lanes = list(dict.fromkeys(lane for run in block.runs for lane in run.lanes))
+    rows = [max(1, len(run.lanes)) for run in block.runs]
+    start = min((stretch(run)[0] for run in block.runs), default=0.0)
+    end = max((stretch(run)[1] for run in block.runs), default=0.0) or 1.0
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0]
+        for axes, run in zip(panels, block.runs):
+            _panel(axes, run, lanes, (end - start) * FINEST)
+        panels[-1].set_xlim(start, end)
+        ax.set_scale(panels[-1].xaxis, [start, end], "s", log=False)
+
+    told = "; ".join(
+        f"{run.name}, {shown(run.wall_s, 's')}: "
+        + (", ".join(f"{lane} busy {_busy(run, lane):.0%}" for lane in run.lanes) or "nothing was recorded")
+        for run in block.runs
+    )
+    caption = block.caption or "When each lane was busy; the pale track is idle time."
+    height_in = 0.35 + 0.28 * sum(rows) + 0.3 * len(rows)
+    return Picture(block.title, caption, told, draw, height_in, block.runs)
+
+
+def _busy(run: Timeline, lane: str) -> float:
+    start, end = stretch(run)
+    return length(run.intervals(lane)) / (end - start) if end > start else 0.0
+
+
+def _panel(axes: Axes, run: Timeline, lanes: Sequence[str], finest: float) -> None:
+    for row, lane in enumerate(run.lanes):
+        found = [(a, b - a) for a, b in _visible(run.intervals(lane), finest)]
+        axes.axhspan(row - 0.34, row + 0.34, color=LINE, alpha=0.35, lw=0)
+        color = SERIES[lanes.index(lane) % len(SERIES)]
+        axes.broken_barh(found, (row - 0.34, 0.68), facecolor=color, edgecolor=PAGE, linewidth=0.2)
+    axes.set_yticks(range(len(run.lanes)), [ax.short(lane, 16) for lane in run.lanes], color=INK)
+    axes.set_ylim(max(1, len(run.lanes)) - 0.5, -0.5)
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+    took = shown(run.wall_s, "s") + ("" if run.lanes else ", nothing was recorded")
+    axes.set_title(f"{ax.short(run.name, 44)}: {took}", loc="left", color=INK)
+
+
+def _visible(spans: Sequence[Interval], finest: float) -> list[Interval]:
+    """Spans joined where the gap could not be seen, and none too narrow to be seen."""
+    joined: list[Interval] = []
+    for start, end in union(spans):
+        if joined and start - joined[-1][1] < finest:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, max(end, start + finest)))
+    return joined
+
+
+def gantt(timeline: Timeline, *, width: int = WIDTH) -> str:
     """The timeline as text of at most `width` columns (at least 60 of them).
 
-    A line says what ran and how long, then a row a lane shows when it was busy, for how long and in how many
-    spans, then the ends of the axis. Lanes with long names are cut.
+    A line says what ran and how long, then a row per lane shows when it was busy, for how long and in how
+    many spans, then the ends of the axis. Lanes with long names are cut.
     """
     start, end = stretch(timeline)
     lanes = timeline.lanes
@@ -60,7 +112,7 @@ def _note(timeline: Timeline, lane: str, total: float) -> str:
 
 
 def _bar(spans: Sequence[Interval], start: float, end: float, cells: int) -> str:
-    """One character a cell: how much of the cell's time the spans cover."""
+    """One character per cell: how much of the cell's time the spans cover."""
     step = (end - start) / cells
     if step <= 0:
         return " " * cells
@@ -71,44 +123,3 @@ def _bar(spans: Sequence[Interval], start: float, end: float, cells: int) -> str
         last = len(SHADES) - 1
         shades.append(SHADES[0 if share <= 0 else last if share > 0.999 else 1 + int(share * (last - 1))])
     return "".join(shades)
-
-
-def svg(timeline: Timeline, *, width_in: float = 8.0) -> str:
-    """The timeline as an SVG document: a row a lane, time in milliseconds, text left as text.
-
-    Args:
-      timeline: what to draw; without spans the chart is an empty axis that says so.
-      width_in: width in inches; the height follows from the number of lanes.
-    """
-    import matplotlib  # takes a third of a second, and the terminal needs none of it
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    lanes = timeline.lanes
-    start, end = stretch(timeline)
-    settings: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "jaxperf",
-        "font.size": 9,
-        "text.parse_math": False,
-    }
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(width_in, 0.9 + 0.32 * max(1, len(lanes))), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
-        for row, lane in enumerate(lanes):
-            bars = [(a * 1e3, (b - a) * 1e3) for a, b in timeline.intervals(lane)]
-            color = COLORS[row % len(COLORS)]
-            axes.broken_barh(bars, (row - 0.36, 0.72), facecolor=color, edgecolor="white", linewidth=0.3)
-        axes.set_yticks(range(len(lanes)), lanes)
-        axes.set_ylim(max(1, len(lanes)) - 0.5, -0.5)  # the first lane on top
-        axes.set_xlim(start * 1e3, max(end * 1e3, start * 1e3 + 1e-6))
-        axes.set_xlabel("ms" if lanes else "the profiler saw nothing")
-        axes.set_title(
-            f"{timeline.name}: {quantity(timeline.wall_s, 's')} on the clock", loc="left", fontsize=9
-        )
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()

@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxperf.measure.record import Environment, Result
-from jaxperf.report.axes import shown
-from jaxperf.report.rows import distinct
+from jaxperf.report.words import shown
+from jaxperf.result import Environment, Result
 
 
 def machine(results: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -20,7 +19,7 @@ def machine(results: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]
         "Devices": _devices,
         "Data": lambda e: e.data_source,
     }
-    table = [(name, distinct(results, [ask(r.environment) for r in results])) for name, ask in asked.items()]
+    table = [(name, _distinct([(ask(r.environment), r) for r in results])) for name, ask in asked.items()]
     if commits := list(dict.fromkeys(r.environment.commit for r in results if r.environment.commit)):
         table.append(("Code", [(f"commit {', '.join(commits)}", "")]))
     days = sorted(r.started_at for r in results if r.started_at)
@@ -30,6 +29,15 @@ def machine(results: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]
         words = f"{first.removesuffix(' UTC' if same_day else '')} to {last.removeprefix(same_day)}"
         table.append(("Measured", [(first if first == last else words, "")]))
     return [(name, answers) for name, answers in table if answers]
+
+
+def _distinct(answers: Sequence[tuple[str, Result]]) -> list[tuple[str, str]]:
+    """Each different answer once, with the sections it is true of ("" where it is true of all)."""
+    found: dict[str, list[str]] = {}
+    for words, result in answers:
+        if words:
+            found.setdefault(words, []).append(result.section or result.title or result.experiment)
+    return [(w, "" if len(found) == 1 else ", ".join(dict.fromkeys(where))) for w, where in found.items()]
 
 
 def _hardware(e: Environment) -> str:

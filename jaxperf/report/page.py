@@ -1,30 +1,55 @@
-"""The report as one HTML page: everything in it, nothing from outside, no script, every word escaped."""
+"""The report as one HTML page that reads as a chapter: no script, nothing from outside, all words escaped."""
 
 from __future__ import annotations
 
+import io
+import itertools
+import keyword
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from jaxperf.measure.record import Result
-from jaxperf.report import figure, rows, systems
+from jaxperf.report import draw
+from jaxperf.report.draw import Picture
 from jaxperf.report.machine import machine, settings
-from jaxperf.report.pictures import pictures
-from jaxperf.report.plots import Picture
-from jaxperf.report.text import VERDICTS, plain
+from jaxperf.report.story import Item, walk
+from jaxperf.report.tables import Tally, counted, tally
+from jaxperf.report.words import plain, scalar
+from jaxperf.result import Heading, Result
+from jaxperf.result.store import write_whole
 
-SYMBOLS = {True: "✓", False: "✗", None: "?"}
-CLASSES = {True: "held", False: "not-held", None: "open"}
+PAGE = "report.html"
+# How a verdict looks: a mark next to its word, and a class that gives the color. Red is kept for predictions
+# that were wrong: a sentence that does not hold here is a finding, and its prediction may well be right.
+MARKS = {
+    "holds": ("●", "yes"),
+    "does not hold": ("○", "no"),
+    "cannot be measured here": ("–", "none"),
+    "right": ("✓", "yes"),
+    "wrong": ("✗", "wrong"),
+    "undecided": ("?", "open"),
+}
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A picture as the page holds it; `svg` is markup, the rest is words."""
+class Shown:
+    """An item as the templates show it: `kind` names its macro, `svg` is a picture's drawing as markup."""
 
+    kind: str
+    item: Item
+    svg: Any = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a section tells under one heading ("" for what comes before its first)."""
+
+    id: str
     title: str
-    caption: str
-    svg: Any
+    shown: tuple[Shown, ...]
 
 
 @dataclass(frozen=True)
@@ -33,58 +58,59 @@ class Section:
 
     id: str
     result: Result
-    tally: rows.Tally
-    drawings: tuple[Drawing, ...]
-    groups: tuple[rows.Group, ...]
-    peers: tuple[Drawing, ...]
+    title: str
+    parts: tuple[Part, ...]
+    tally: Tally
     settings: tuple[tuple[str, str], ...]
 
-    @property
-    def remarks(self) -> list[str]:
-        """The result's notes but for the one on smoke runs, which the page gives a place of its own."""
-        return [note for note in self.result.notes if not note.startswith("--smoke")]
 
-    @property
-    def traces(self) -> list[str]:
-        """Files with the raw traces of its timelines."""
-        return [t.trace for t in self.result.timelines if t.trace]
+def write_report(results: Sequence[Result], folder: Path, *, left_out: Sequence[str] = ()) -> Path:
+    """Write `folder/report.html` whole or not at all, and return its path.
 
-    @property
-    def sources(self) -> list[str]:
-        """Where the published figures beside its rows come from, each once."""
-        return list(dict.fromkeys(source for group in self.groups for source in group.sources))
+    Args:
+      results: what to show, in this order.
+      folder: made where missing.
+      left_out: a line for every file that could not be read; the page names them.
 
-    @property
-    def number(self) -> str:
-        """The book's number, or nothing."""
-        return self.result.section
-
-    @property
-    def title(self) -> str:
-        """The title; the experiment's name where it has none."""
-        return self.result.title or self.result.experiment
+    Raises:
+      JaxperfError: the folder cannot be written.
+    """
+    path = folder / PAGE
+    write_whole(path, render_html(results, left_out=left_out))
+    return path
 
 
 def render_html(results: Sequence[Result], *, left_out: Sequence[str] = ()) -> str:
     """The whole page.
 
     Args:
-      results: what to show, in any order; none gives a page that says so.
+      results: what to show, in this order; none gives a page that says so.
       left_out: a line for every file that could not be read.
     """
-    ordered = rows.in_order(results)
-    peers = [r for r in ordered if r.experiment == "peers"]
-    adopt = _drawer()
-    names = _names(ordered)
-    sections = [_section(r, name, peers, adopt) for r, name in zip(ordered, names)]
-    page = _environment().get_template("report.html.j2")
-    return page.render(
-        sections=sections,
-        tally=rows.tally(ordered),
-        machine=machine(ordered),
-        smoke=[s for s in sections if s.result.smoke],
-        fake=[s for s in sections if s.result.environment.devices_are_fake],
-        left_out=list(left_out),
+    peers = [r for r in results if r.experiment == "peers"]
+    show = _shower()
+    sections = [
+        Section(
+            id=name,
+            result=result,
+            title=result.title or result.experiment,
+            parts=tuple(_parts(name, map(show, walk(result, peers=peers)))),
+            tally=tally([result]),
+            settings=tuple(settings(result)),
+        )
+        for result, name in zip(results, _names(results))
+    ]
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            sections=sections,
+            tally=tally(results),
+            machine=machine(results),
+            smoke=[s for s in sections if s.result.smoke],
+            fake=any(r.environment.devices_are_fake for r in results),
+            left_out=list(left_out),
+        )
     )
 
 
@@ -106,59 +132,83 @@ def _environment() -> Any:
         lstrip_blocks=True,
         finalize=finalize,
     )
-    env.globals |= {"verdicts": VERDICTS, "symbols": SYMBOLS, "classes": CLASSES, "facts": rows.facts}
-    env.globals["elsewhere"] = rows.elsewhere
+    env.filters |= {"prose": prose, "code": code}
+    env.globals |= {"marks": MARKS, "scalar": scalar, "counted": counted}
     return env
 
 
-def _drawer() -> Callable[[Picture], Drawing]:
-    """Turns pictures into drawings, each with identifiers of its own."""
+def prose(words: str) -> Any:
+    """A paragraph in which words between backticks are code; a backtick without its twin is a backtick."""
+    from markupsafe import Markup, escape
+
+    pieces = re.split(r"`([^`]+)`", plain(words))
+    marked = [Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces)]
+    return Markup("").join(marked)
+
+
+def code(source: str) -> Any:
+    """Python source with its keywords, strings and comments marked; what is not Python stays as it is."""
+    from markupsafe import Markup, escape
+
+    source, shown, done = plain(source), Markup(""), 0
+    for start, end, kind in _tokens(source):
+        shown += escape(source[done:start]) + Markup("<span class={}>{}</span>").format(
+            kind, source[start:end]
+        )
+        done = end
+    return shown + escape(source[done:])
+
+
+def _tokens(source: str) -> Iterator[tuple[int, int, str]]:
+    """Where keywords, strings and comments start and end: as far as the source is Python."""
+    starts = list(itertools.accumulate((len(line) + 1 for line in source.split("\n")), initial=0))
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            kind = {tokenize.COMMENT: "c", tokenize.STRING: "s"}.get(token.type)
+            if token.type == tokenize.NAME and keyword.iskeyword(token.string):
+                kind = "k"
+            if kind:
+                (row, column), (last, until) = token.start, token.end
+                yield starts[row - 1] + column, starts[last - 1] + until, kind
+    except (tokenize.TokenError, SyntaxError, IndexError):
+        return
+
+
+def _shower() -> Callable[[Item], Shown]:
+    """A function that makes items ready to be shown; each drawing gets identifiers of its own."""
     from markupsafe import Markup
 
-    count = 0
+    count = itertools.count(1)
 
-    def adopt(picture: Picture) -> Drawing:
-        nonlocal count
-        count += 1
-        drawn = figure.svg(
-            picture.draw,
-            title=picture.title,
-            description=picture.description,
-            prefix=f"plot{count}-",
-            height_in=picture.height_in,
-        )
-        return Drawing(picture.title, picture.caption, Markup(drawn))  # escaped by who wrote it
+    def show(item: Item) -> Shown:
+        if not isinstance(item, Picture):
+            return Shown(type(item).__name__, item)
+        try:
+            drawn = draw.svg(
+                item.draw,
+                title=item.title,
+                description=item.description,
+                prefix=f"plot{next(count)}-",
+                height_in=item.height_in,
+            )
+        except (ArithmeticError, TypeError, ValueError):  # near 1.8e308 matplotlib's margins overflow
+            return Shown("Undrawn", item)
+        return Shown("Picture", item, Markup(drawn))  # escaped by who wrote it
 
-    return adopt
+    return show
 
 
-def _section(
-    result: Result, name: str, peers: Sequence[Result], adopt: Callable[[Picture], Drawing]
-) -> Section:
-    """A result with everything drawn."""
-    own = systems.runs(result) if result.experiment == "peers" else {}
-    if own:
-        drawings = [systems.picture(title, some, result) for title, some in own.items()]
-        drawings += [*systems.curves(result), *pictures(replace(result, measurements=(), series=()))]
-        groups = [systems.group(title, some, result) for title, some in own.items()]
-    else:
-        drawings, groups = pictures(result), rows.groups(result)
-    theirs = [
-        systems.picture(title, some, peer)
-        for peer in peers
-        if result.experiment != "peers"
-        for title, some in systems.runs(peer).items()
-        if systems.belongs_to(title, result)
-    ]
-    return Section(
-        id=name,
-        result=result,
-        tally=rows.tally([result]),
-        drawings=tuple(map(adopt, drawings)),
-        groups=tuple(groups),
-        peers=tuple(map(adopt, theirs)),
-        settings=tuple(settings(result)),
-    )
+def _parts(section: str, shown: Iterable[Shown]) -> Iterator[Part]:
+    """Items by the heading that they follow."""
+    parts: list[tuple[str, list[Shown]]] = [("", [])]
+    for one in shown:
+        if isinstance(one.item, Heading):
+            parts.append((one.item.title, []))
+        else:
+            parts[-1][1].append(one)
+    for i, (title, some) in enumerate(parts):
+        if i or some:
+            yield Part(f"{section}_{i}", title, tuple(some))
 
 
 def _names(results: Sequence[Result]) -> list[str]:

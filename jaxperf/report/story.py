@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxperf.report.figures import Picture, bars, picture
+from jaxperf.report.draw import Picture
+from jaxperf.report.figures import pictures
 from jaxperf.report.tables import Rows, rows_of
 from jaxperf.result import (
     Block,
@@ -75,16 +76,21 @@ def items(
             yield Facts((block,))
         case Table():
             yield rows_of(block, brief=brief)
-            if block.bars and len(block.rows) > 1:
-                yield bars(block)
+            yield from pictures(block, systems=_systems(result))
         case Grid():
             yield rows_of(block)
         case Lines() | Dots() | Timelines():
-            yield picture(block, devices_are_fake=result.environment.devices_are_fake)
+            yield from pictures(block, systems=_systems(result))
         case Peers():
             yield from _of_peers(block.workload, result, peers)
         case _:
             yield block
+
+
+def _systems(result: Result) -> list[str]:
+    """The systems that a result names, in the order in which they first appear."""
+    found = [m.system for m in result.measurements] + [c.system for c in result.curves]
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def _of_peers(workload: str, result: Result, peers: Sequence[Result]) -> Iterator[Item]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text as Words
 
-from jaxperf.report.figures import Picture
+from jaxperf.report.draw import Picture
 from jaxperf.report.gantt import gantt
 from jaxperf.report.story import Facts, Item, walk
 from jaxperf.report.tables import Rows
