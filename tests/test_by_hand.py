@@ -1,21 +1,52 @@
+"""The book's `train_batch` on copies of the parameters: one device's steps, on any number of devices."""
+
 import functools
 
+import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from jaxperf.errors import JaxperfError
-from jaxperf.models import lenet, lenet_params, sgd
-from jaxperf.parallel import first_devices, get_params, train_batch
+from jaxperf.models import lenet_params, sgd
+from jaxperf.parallel import first_devices, get_params, pmap_train_batch, split_and_load, train_batch
 
 cpus = functools.partial(first_devices, platform="cpu")  # eight of them, wherever the tests run
+LR = 0.1
+
+
+def gradient(params, X, y):
+    """The gradient of a share's summed loss, with images of three values and two outputs."""
+    return jax.grad(lambda p: ((jnp.tanh(X @ p[0]) + p[1] - y[:, None]) ** 2).sum())(params)
+
+
+def update(params, total, n):
+    return sgd(params, total, LR, n)
+
+
+compiled = {"gradient": jax.jit(gradient), "update": jax.jit(update, static_argnums=2)}
+
+
+def start():
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=shape), "float32") for shape in ((3, 2), (2,))]
 
 
 @pytest.fixture(scope="module")
-def batch():
+def batches():
     rng = np.random.default_rng(3)
-    return rng.integers(0, 256, (16, 28, 28, 1), dtype=np.uint8), rng.integers(0, 10, 16).astype(np.int32)
+    return [(rng.random((16, 3), np.float32), rng.random(16, np.float32)) for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def expected(batches):
+    """The parameters after the book's steps on the whole batch, in float64."""
+    with jax.enable_x64(True):
+        params = [np.asarray(p, "float64") for p in start()]
+        for X, y in batches:
+            whole = gradient(params, X.astype("float64"), y.astype("float64"))
+            params = sgd(params, whole, LR, len(X))
+        return jax.device_get(params)
 
 
 def test_get_params_copies_to_the_device_and_shares_no_memory():
@@ -23,39 +54,62 @@ def test_get_params_copies_to_the_device_and_shares_no_memory():
     device = cpus(2)[1]
     copies = get_params(params, device)
     assert all(c.devices() == {device} for c in copies)
-    for copy, param in zip(copies, params, strict=True):
-        np.testing.assert_array_equal(copy, param)
+    chex.assert_trees_all_equal(jax.device_get(copies), jax.device_get(params))
     here = get_params(params, params[0].devices().pop())
     assert not {c.unsafe_buffer_pointer() for c in here} & {p.unsafe_buffer_pointer() for p in params}
 
 
+def by_hand(batches, devices, *, weights=None, programs=compiled):
+    copies = [get_params(start(), d) for d in devices]
+    for X, y in batches:
+        shards = [split_and_load(a, devices, weights=weights) for a in (X, y)]
+        copies = train_batch(*shards, copies, **programs)
+    return copies
+
+
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
-def test_three_batches_by_hand_are_three_of_the_books_steps(batch, k):
-    X, y = batch
-    expected = params = lenet_params(jax.random.key(1), scale=0.1)
-
-    def loss(params):
-        logits = lenet(X.astype(np.float32) / 255, params)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y).sum()
-
+def test_three_batches_by_hand_are_three_of_the_books_steps_on_every_device(batches, expected, k):
     devices = cpus(k)
-    copies = [get_params(params, d) for d in devices]
-    value_and_grad = jax.jit(jax.value_and_grad(loss))
-    for _ in range(3):
-        total, grads = value_and_grad(expected)
-        expected = sgd(expected, grads, 0.1, len(X))
-        copies, losses = train_batch(X, y, copies, devices, 0.1)
-        np.testing.assert_allclose(sum(map(float, losses)), total, rtol=1e-5)
+    copies = by_hand(batches, devices)
     for copy, device in zip(copies, devices, strict=True):
         assert all(p.devices() == {device} for p in copy)
-        for mine, first, theirs in zip(copy, copies[0], expected, strict=True):
-            np.testing.assert_array_equal(mine, first)
-            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+        chex.assert_trees_all_equal(jax.device_get(copy), jax.device_get(copies[0]))
+    chex.assert_trees_all_close(jax.device_get(copies[0]), expected, rtol=0, atol=1e-6)
 
 
-def test_a_batch_that_does_not_divide_is_refused(batch):
-    X, y = batch
-    devices = cpus(3)
-    copies = [get_params(lenet_params(jax.random.key(0)), d) for d in devices]
-    with pytest.raises(JaxperfError, match="batch size 16 is not divisible by 3 devices; use 15 or 18"):
-        train_batch(X, y, copies, devices, 0.1)
+def test_uneven_shares_give_the_same_parameters(batches, expected):
+    for weights in ((3, 1), (1, 7)):
+        for copy in by_hand(batches, cpus(2), weights=weights):
+            chex.assert_trees_all_close(jax.device_get(copy), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_pmap_and_psum_are_the_same_step(batches, k):
+    train = pmap_train_batch(cpus(k), gradient=gradient, update=update)
+    params = get_params(start(), cpus(1)[0])
+    for X, y in batches:
+        params = train(params, X.reshape(k, -1, 3), y.reshape(k, -1))
+    same = by_hand(batches, cpus(k))[0]
+    chex.assert_trees_all_close(jax.device_get(params), jax.device_get(same), rtol=0, atol=1e-6)
+
+
+def test_one_trace_serves_all_devices_and_steps(batches):
+    chex.clear_trace_counter()
+    once = {"gradient": jax.jit(chex.assert_max_traces(gradient, n=1)), "update": compiled["update"]}
+    by_hand(batches, cpus(4), programs=once)
+    with pytest.raises(AssertionError, match="traced > 1 times"):  # a share of another size would be seen
+        by_hand(batches, cpus(2), programs=once)
+
+
+def test_nothing_is_waited_for():
+    """The sums of work still queued, and what is done with them, are returned before the work is done."""
+    devices = cpus(2)
+    slow = jax.jit(lambda a, X, y: functools.reduce(jnp.matmul, [a / 800] * 6))
+    step = jax.jit(lambda a, total, n: a + 0 * total, static_argnums=2)
+    a = [jax.device_put(jnp.ones((800, 800)), d) for d in devices]
+    shards = [split_and_load(np.ones(2), devices)] * 2
+    for _ in range(2):  # the first time compiles
+        new = train_batch(*shards, a, gradient=slow, update=step)
+        ready = [x.is_ready() for x in new]
+        jax.block_until_ready(new)
+    assert ready == [False, False]

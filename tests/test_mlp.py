@@ -63,7 +63,7 @@ def test_relu_stands_between_layers_and_not_after_the_last():
     np.testing.assert_array_equal(net(jnp.array([[-2.0], [3.0]])), [[0.0], [-3.0]])
 
 
-def test_the_initialiser_reaches_the_weights():
+def test_the_initializer_reaches_the_weights():
     kernel = MLP((512, 256, 2), kernel_init=BOOK_INIT, rngs=nnx.Rngs(0)).layers[0].kernel[...]
     assert abs(float(kernel.std()) - 0.01) < 2e-4
 

@@ -1,5 +1,6 @@
 """A layer over several devices: equal to one device, and only the sums that the scheme needs."""
 
+import chex
 import jax
 import numpy as np
 import optax
@@ -19,23 +20,32 @@ Y = rng.integers(0, 10, 6)
 WAYS = [lenet_by_sharding, lenet_by_hand]
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
-@pytest.mark.parametrize("make", WAYS)
-def test_output_and_training_equal_one_device(make, devices):
+@pytest.fixture(scope="module")
+def alone():
+    """One device's logits, its loss at each of three steps, and its parameters by name after them."""
     net = LeNet(rngs=nnx.Rngs(0))
-    params, mesh = split_lenet(net, jax.devices()[:devices])
-    batch = replicate((X, Y), mesh)
-    np.testing.assert_allclose(jax.jit(make(mesh))(params, batch[0]), net(X), rtol=1e-5, atol=1e-6)
-
-    step = sgd_step(make(mesh), softmax_cross_entropy, 0.1)
+    logits, losses = net(X), []
+    gradient = nnx.jit(nnx.value_and_grad(lambda net: softmax_cross_entropy(net(X), Y).mean()))
     optimizer = nnx.Optimizer(net, optax.sgd(0.1), wrt=nnx.Param)
     for _ in range(3):
-        params, loss = step(params, *batch)
-        alone, grads = nnx.value_and_grad(lambda n: softmax_cross_entropy(n(X), Y).mean())(net)
+        loss, grads = gradient(net)
+        losses.append(loss)
         optimizer.update(net, grads)
-        np.testing.assert_allclose(loss, alone, rtol=1e-5)
-    for path, v in nnx.to_flat_state(nnx.state(net, nnx.Param)):
-        np.testing.assert_allclose(params["/".join(path)], v[...], rtol=1e-5, atol=1e-6)
+    return logits, losses, {"/".join(k): v[...] for k, v in nnx.to_flat_state(nnx.state(net, nnx.Param))}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("make", WAYS)
+def test_output_and_training_equal_one_device(make, devices, alone):
+    logits, losses, expected = alone
+    params, mesh = split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices()[:devices])
+    batch = replicate((X, Y), mesh)
+    np.testing.assert_allclose(jax.jit(make(mesh))(params, batch[0]), logits, rtol=1e-5, atol=1e-6)
+    step = sgd_step(make(mesh), softmax_cross_entropy, 0.1)
+    for wanted in losses:
+        params, loss = step(params, *batch)
+        np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    chex.assert_trees_all_close(jax.device_get(params), jax.device_get(expected), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("make", WAYS)

@@ -1,4 +1,4 @@
-"""What a caller can get wrong about a network's input, each told in one line with the way out."""
+"""What a caller can get wrong about a network's input: one line each, with the way out."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def check_images(X: jax.Array | np.ndarray, *, channels: int, size: tuple[int, i
     """Refuse images that are not NHWC floats, before a convolution refuses them less clearly.
 
     Args:
-        X: the images; shape (n, height, width, channels), a float dtype.
-        channels: how many channels the network's first convolution reads.
-        size: (height, width) where the network has only one; None takes any.
+      X: the images; shape (n, height, width, channels), a float dtype.
+      channels: how many channels the network's first convolution reads.
+      size: (height, width) where the network has only one; None takes any.
 
     Raises:
-        JaxperfError: another rank, size or channel count (NCHW images get the transposition), or integers.
+      JaxperfError: another rank, size or channel count (NCHW images get the transposition), or integers.
     """
     height, width = size or ("h", "w")
     wanted = f"(n, {height}, {width}, {channels})"
@@ -46,7 +46,7 @@ def check_compute_dtype(dtype: DTypeLike | None) -> None:
     """Refuse a compute dtype that has no gradient.
 
     Raises:
-        JaxperfError: `dtype` is neither None nor a real floating type.
+      JaxperfError: `dtype` is neither None nor a real floating type.
     """
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         name = jnp.dtype(dtype).name

@@ -1,6 +1,6 @@
-"""Weights to and from MXNet Gluon, so that a trained Gluon model goes on living here, and the way back.
+"""Weights from and to MXNet Gluon, so that a model trained there can be used here, and the way back.
 
-In MXNet's environment save `collect_params()` in its own order, here hand the file over:
+In MXNet's environment save `collect_params()` in its own order, and load the file here:
 
     np.savez("w.npz", **{name: p.data().asnumpy() for name, p in mx_net.collect_params().items()})
 
@@ -72,17 +72,17 @@ def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
     """Fill `net` with Gluon's weights and running statistics.
 
     Args:
-        net: an `MLP`, `LeNet`, `ResNet` or `Residual`, or an `nnx.Sequential` of those or of plain layers;
-            an abstract one, `nnx.eval_shape(lambda: resnet18(rngs=nnx.Rngs(0)))`, spares drawing weights.
-        arrays: Gluon's arrays, in MXNet's layout and in the order of `collect_params()`; a mapping whose
-            names are exactly `to_gluon`'s may come in any order. Cast to the variables' dtype.
+      net: an `MLP`, `LeNet`, `ResNet` or `Residual`, or an `nnx.Sequential` of those or of plain layers;
+        an abstract one, `nnx.eval_shape(lambda: resnet18(rngs=nnx.Rngs(0)))`, spares drawing weights.
+      arrays: Gluon's arrays, in MXNet's layout and in the order of `collect_params()`; a mapping whose
+        names are exactly `to_gluon`'s may come in any order. Cast to the variables' dtype.
 
     Returns:
-        `net` itself, changed in place; it is left as it was where anything is wrong.
+      `net` itself, changed in place; it is left as it was where anything is wrong.
 
     Raises:
-        JaxperfError: an array missing or left over, of another shape, of no floating dtype, or by its name of
-            another kind than the parameter whose turn it is.
+      JaxperfError: an array missing or left over, of another shape, of no floating dtype, or by its name of
+        another kind than the parameter whose turn it is.
     """
     slots = list(_slots(net))
     pairs = _named(arrays, [slot.name for slot in slots])
@@ -93,10 +93,10 @@ def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
 
 
 def to_gluon(net: nnx.Module) -> dict[str, np.ndarray]:
-    """`net`'s weights and running statistics as Gluon keeps them, in the order of `collect_params()`.
+    """Return `net`'s weights and running statistics as Gluon keeps them, in the order of `collect_params()`.
 
     Raises:
-        JaxperfError: `net` holds a layer for which no Gluon order is known.
+      JaxperfError: `net` holds a layer for which no Gluon order is known.
     """
     return {slot.name: slot.to_gluon() for slot in _slots(net)}
 
@@ -143,7 +143,7 @@ def _slots(net: nnx.Module) -> Iterator[_Slot]:
 
 
 def _layers(net: Any, prefix: str) -> Iterator[tuple[str, Any, tuple[int, int, int] | None]]:
-    """Each plain layer: its dotted name, itself, and (h, w, c) of the image it reads flattened, if any."""
+    """Yield each plain layer: its dotted name, itself, and (h, w, c) of the image it reads flattened."""
     children = _children(net)
     if not children:
         yield prefix, net, None
@@ -153,10 +153,10 @@ def _layers(net: Any, prefix: str) -> Iterator[tuple[str, Any, tuple[int, int, i
 
 
 def _children(net: Any) -> list[tuple[str, Any]]:
-    """The parts of a composed network in Gluon's order; nothing for a plain layer.
+    """Return the parts of a composed network in Gluon's order; nothing for a plain layer.
 
     The order is spelled out because a module that went through `nnx.split` and `nnx.merge` has its attributes
-    sorted by name. Numbers are places in the book's `Sequential`, which counts pooling and relu too.
+    sorted by name. Numbers are positions in the book's `Sequential`, which counts pooling and relu too.
     """
     match net:
         case MLP() | nnx.Sequential():

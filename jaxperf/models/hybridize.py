@@ -1,14 +1,15 @@
-"""Gluon's `hybridize` for Flax NNX: the compiled twin of a module, at the price of a plain `jax.jit` call.
+"""Gluon's `hybridize` for Flax NNX: a compiled version of a module, with the call overhead of `jax.jit`.
 
 `nnx.jit` takes the module apart and puts it together again at each call (measured: 316 us for the MLP of
 section 8.1, where `jax.jit` over the flat arrays takes 10 us). `Hybridized` takes it apart once, remembers
-where each array lives, and at a call only looks whether the module is still put together the same way.
+where each array is, and at a call only checks that the module is still put together the same way.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -18,15 +19,13 @@ from flax import nnx
 from jaxperf.errors import JaxperfError
 from jaxperf.models.retrace import Signature, Trace, read_signature, why
 
-Leaf = Any  # an nnx.Variable, or the (attributes, name) of a bare array
-
 
 def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
-    """The compiled twin of `net` (section 8.1.2); call it as you would call `net`.
+    """Return a compiled version of `net` (section 8.1.2); call it as you would call `net`.
 
     It shares the module's variables: parameters that you change are seen at the next call, and what a call
-    changes (BatchNorm statistics, dropout's counters) is written back. `net.eval()`, `net.train()`, a new
-    layer or any other changed attribute make it trace again, once.
+    changes (BatchNorm statistics, dropout's counters) is written back. After `net.eval()`, `net.train()`, a
+    new layer or any other changed attribute it is traced again, once.
 
     Args:
       net: any module; its `__call__` is compiled.
@@ -57,31 +56,29 @@ class Hybridized:
         self._take_apart()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's output for these arguments, from the compiled program."""
+        """Return the module's output for these arguments, from the compiled program."""
+        # Compared by identity: equality would compare arrays by their values, at every call
         for attributes, snapshot in self._snapshots:
             if len(attributes) != len(snapshot) or not all(map(is_, attributes.values(), snapshot)):
                 self._take_apart()
                 break
-        output, changed = self.function([v.get_raw_value() for v in self._variables], *args, **kwargs)
-        for i, value in changed.items():
-            self._variables[i].set_raw_value(value)
-        return output
+        return _run(self.function, self._variables, *args, **kwargs)
 
     @property
     def trace_count(self) -> int:
-        """How often the module's Python code ran to be compiled."""
+        """How often the module's Python code ran, to be compiled."""
         return len(self.traces)
 
     def explain(self) -> str:
-        """One line a trace: why it was made."""
+        """Return one line per trace: why it was made."""
         return "\n".join(f"trace {i}: {t.reason}" for i, t in enumerate(self.traces, 1))
 
     def leaves(self) -> list[Any]:
-        """The arrays of the module now, in the order in which `function` takes them."""
+        """Return the module's arrays of now, in the order in which `function` takes them."""
         return [v.get_raw_value() for v in self._variables]
 
     def leaf_names(self) -> list[str]:
-        """The names of `leaves()`: paths in the module such as "layers/0/kernel"."""
+        """Return the names of `leaves()`: paths in the module such as "layers/0/kernel"."""
         return list(self._names)
 
     def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -92,15 +89,7 @@ class Hybridized:
           module's arrays as a call does, and keeps the module's structure of now.
         """
         compiled = self.function.lower(self.leaves(), *args, **kwargs).compile()
-        variables = self._variables
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            output, changed = compiled([v.get_raw_value() for v in variables], *args, **kwargs)
-            for i, value in changed.items():
-                variables[i].set_raw_value(value)
-            return output
-
-        return run
+        return partial(_run, compiled, self._variables)
 
     def _take_apart(self) -> None:
         """Find the module's arrays and remember what it is made of, for `__call__` to compare with."""
@@ -120,7 +109,7 @@ class Hybridized:
         self.function: Any = self._programs[graphdef]
 
     def _make_program(self, graphdef: Any, structure: Any) -> Callable[..., Any]:
-        """`jax.jit` of a function of the flat arrays; returns the output and the arrays that it changed."""
+        """Return `jax.jit` of a function of the flat arrays, giving the output and what it changed."""
         names, settings = self._names, self._settings
         called = inspect.signature(self.net.__call__)
 
@@ -134,7 +123,7 @@ class Hybridized:
                     f"hybridize: calling {type(net).__name__} changes its attributes or adds variables, "
                     "which a compiled program can't repeat; call it without hybridize, or through nnx.jit"
                 )
-            new = jax.tree.leaves(state)
+            new = jax.tree.leaves(state)  # what the call left alone is still the tracer that came in
             return output, {i: v for i, v in enumerate(new) if v is not leaves[i]}
 
         program.__name__ = type(self.net).__name__
@@ -146,6 +135,16 @@ class Hybridized:
         self.traces.append(Trace(signature, why(signature, [t.signature for t in self.traces])))
 
 
+def _run(
+    program: Callable[..., Any], variables: Sequence[nnx.Variable[Any]], *args: Any, **kwargs: Any
+) -> Any:
+    """Call a program of the flat arrays, and write what it changed back into the module's variables."""
+    output, changed = program([v.get_raw_value() for v in variables], *args, **kwargs)
+    for i, value in changed.items():
+        variables[i].set_raw_value(value)
+    return output
+
+
 def _variable(nodes: dict[Any, Any], path: tuple[Any, ...]) -> nnx.Variable[Any]:
     found = nodes.get(path)
     if not isinstance(found, nnx.Variable):
@@ -155,14 +154,14 @@ def _variable(nodes: dict[Any, Any], path: tuple[Any, ...]) -> nnx.Variable[Any]
 
 
 def _attributes(node: Any) -> dict[Any, Any] | None:
-    """The dictionary in which a node of the module keeps what can be replaced."""
+    """Return the dictionary in which a node of the module keeps what can be replaced."""
     if isinstance(node, dict):
         return node
     return vars(node) if isinstance(node, nnx.Pytree) else None
 
 
 def _is_setting(path: tuple[Any, ...], node: Any) -> bool:
-    """A plain attribute (a flag, a rate, a function) as opposed to a module, a variable or Flax's own."""
+    """Return whether it is a plain attribute (a flag, a rate), not a module, a variable or Flax's own."""
     return not isinstance(node, nnx.Pytree | nnx.Variable) and not str(path[-1] if path else "").startswith(
         "_"
     )

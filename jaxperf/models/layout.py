@@ -15,27 +15,27 @@ A = TypeVar("A", jax.Array, np.ndarray)
 
 
 def oihw_to_hwio(kernel: A) -> A:
-    """A convolution's kernel, (o, i, h, w) to (h, w, i, o)."""
+    """Return a convolution's kernel (o, i, h, w) as (h, w, i, o)."""
     return kernel.transpose(2, 3, 1, 0)
 
 
 def hwio_to_oihw(kernel: A) -> A:
-    """A convolution's kernel, (h, w, i, o) to (o, i, h, w)."""
+    """Return a convolution's kernel (h, w, i, o) as (o, i, h, w)."""
     return kernel.transpose(3, 2, 0, 1)
 
 
 def chw_to_hwc_rows(kernel: A, image: tuple[int, int, int]) -> A:
-    """A dense kernel (c * h * w, o) whose rows follow a channel-first image, to (h * w * c, o).
+    """Return a dense kernel (c * h * w, o), whose rows follow a channel-first image, as (h * w * c, o).
 
     Args:
-        kernel: the kernel.
-        image: (h, w, c) of the image that is flattened.
+      kernel: the kernel.
+      image: (h, w, c) of the image that is flattened.
     """
     h, w, c = image
     return kernel.reshape(c, h, w, -1).transpose(1, 2, 0, 3).reshape(h * w * c, -1)
 
 
 def hwc_to_chw_rows(kernel: A, image: tuple[int, int, int]) -> A:
-    """The way back: a dense kernel (h * w * c, o) to (c * h * w, o), with the same `image`."""
+    """Return a dense kernel (h * w * c, o) as (c * h * w, o): the way back, with the same `image`."""
     h, w, c = image
     return kernel.reshape(h, w, c, -1).transpose(2, 0, 1, 3).reshape(c * h * w, -1)

@@ -40,11 +40,11 @@ PARAM_SHAPES = {
 
 
 def lenet_params(key: jax.Array, *, scale: float = 0.01) -> list[jax.Array]:
-    """Fresh parameters [W1, b1, ..., W4, b4] in the book's shapes: weights normal, biases zero, float32.
+    """Return fresh parameters [W1, b1, ..., W4, b4] in the book's shapes, float32; biases are zero.
 
     Args:
-        key: a `jax.random.key`.
-        scale: the weights' standard deviation; the book's is 0.01.
+      key: a `jax.random.key`.
+      scale: the weights' standard deviation; the book's is 0.01.
     """
     keys = iter(jax.random.split(key, len(PARAM_SHAPES)))
     return [
@@ -54,18 +54,18 @@ def lenet_params(key: jax.Array, *, scale: float = 0.01) -> list[jax.Array]:
 
 
 def lenet(X: jax.Array, params: Sequence[jax.Array]) -> jax.Array:
-    """The network from scratch.
+    """Return the logits of the network from scratch.
 
     Args:
-        X: images, (n, 28, 28, 1), float32, NHWC.
-        params: [W1, b1, W2, b2, W3, b3, W4, b4] in the book's shapes.
+      X: images, (n, 28, 28, 1), float32, NHWC.
+      params: [W1, b1, W2, b2, W3, b3, W4, b4] in the book's shapes.
 
     Returns:
-        Logits, (n, 10).
+      Logits, (n, 10).
 
     Raises:
-        JaxperfError: images of another shape (NCHW gets the transposition) or of integers; a parameter
-            missing or of another shape.
+      JaxperfError: images of another shape (NCHW gets the transposition) or of integers; a parameter
+        missing or of another shape.
     """
     check_images(X, channels=1, size=IMAGE)
     _check_params(params)
@@ -97,16 +97,16 @@ def _check_params(params: Sequence[jax.Array]) -> None:
 
 
 def sgd(params: list[jax.Array], grads: list[jax.Array], lr: float, batch_size: int) -> list[jax.Array]:
-    """One step of the book's stochastic gradient descent, as new arrays.
+    """Return new arrays after one step of the book's stochastic gradient descent.
 
     Args:
-        params: any tree of arrays.
-        grads: the same tree; gradients of the loss summed over the batch.
-        lr: learning rate.
-        batch_size: how many examples `grads` sums over, on all devices together.
+      params: any tree of arrays.
+      grads: the same tree; gradients of the loss summed over the batch.
+      lr: learning rate.
+      batch_size: how many examples `grads` sums over, on all devices together.
 
     Returns:
-        `param - lr * grad / batch_size` for each leaf.
+      `param - lr * grad / batch_size` for each leaf.
     """
     return jax.tree.map(lambda param, grad: param - lr * grad / batch_size, params, grads)
 
@@ -115,13 +115,13 @@ class LeNet(nnx.Module):
     """The same network in Flax's layout: HWIO kernels, dense rows that follow a channel-last image.
 
     Args:
-        kernel_init: how the weights start (`BOOK_INIT` for the book's); biases start at zero.
-        dtype: what to compute in, e.g. bfloat16; None takes the promoted type of images and weights.
-            Weights and logits stay float32.
-        rngs: where the weights' keys come from.
+      kernel_init: how the weights start (`BOOK_INIT` for the book's); biases start at zero.
+      dtype: what to compute in, e.g. bfloat16; None takes the promoted type of images and weights.
+        Weights and logits stay float32.
+      rngs: where the weights' keys come from.
 
     Raises:
-        JaxperfError: a `dtype` without gradients.
+      JaxperfError: a `dtype` without gradients.
     """
 
     def __init__(
@@ -136,24 +136,24 @@ class LeNet(nnx.Module):
         self.dense2 = nnx.Linear(128, 10, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
 
     def __call__(self, X: jax.Array) -> jax.Array:
-        """Logits (n, 10), float32, of images (n, 28, 28, 1); raises JaxperfError as `lenet` does."""
+        """Return logits (n, 10), float32, of images (n, 28, 28, 1); raises JaxperfError as `lenet` does."""
         check_images(X, channels=1, size=IMAGE)
         return self.classify(self.features(X))
 
     def features(self, X: jax.Array) -> jax.Array:
-        """The first half: images (n, 28, 28, 1) to (n, 4, 4, 50)."""
+        """Map images (n, 28, 28, 1) to (n, 4, 4, 50), the first half."""
         h1 = nnx.avg_pool(nnx.relu(self.conv1(X)), (2, 2), strides=(2, 2))
         return nnx.avg_pool(nnx.relu(self.conv2(h1)), (2, 2), strides=(2, 2))
 
     def classify(self, h2: jax.Array) -> jax.Array:
-        """The second half: (n, 4, 4, 50) to logits (n, 10), float32."""
+        """Map (n, 4, 4, 50) to logits (n, 10), float32, the second half."""
         h3 = nnx.relu(self.dense1(h2.reshape(len(h2), -1)))
         logits = self.dense2(h3)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
     @classmethod
     def from_params(cls, params: Sequence[jax.Array], *, dtype: DTypeLike | None = None) -> LeNet:
-        """The module that computes what `lenet(X, params)` does; raises JaxperfError for a wrong list."""
+        """Return the module that computes `lenet(X, params)`; raises JaxperfError for a wrong list."""
         _check_params(params)
         W1, b1, W2, b2, W3, b3, W4, b4 = map(jnp.asarray, params)
         net = nnx.eval_shape(lambda: cls(dtype=dtype, rngs=nnx.Rngs(0)))  # nothing is drawn to be thrown away
@@ -164,7 +164,7 @@ class LeNet(nnx.Module):
         return net
 
     def to_params(self) -> list[jax.Array]:
-        """The book's list [W1, b1, ..., W4, b4] of this module's values."""
+        """Return the book's list [W1, b1, ..., W4, b4] of this module's values."""
         K1, K2, K3, W4 = [layer.kernel[...] for layer in self._layers()]
         b1, b2, b3, b4 = [layer.bias[...] for layer in self._layers()]
         return [hwio_to_oihw(K1), b1, hwio_to_oihw(K2), b2, hwc_to_chw_rows(K3, FLATTENED), b3, W4, b4]

@@ -20,13 +20,13 @@ class MLP(nnx.Module):
     The default is section 8.1's network; section 8.2's is `MLP((512, 2048, 512, 1), rngs=...)`.
 
     Args:
-        sizes: the input's width, each hidden layer's, and the output's.
-        kernel_init: how the weights start; biases start at zero.
-        dtype: what to compute in; None takes the promoted type of input and weights. Weights stay float32.
-        rngs: where the weights' keys come from.
+      sizes: the input's width, each hidden layer's, and the output's.
+      kernel_init: how the weights start; biases start at zero.
+      dtype: what to compute in; None takes the promoted type of input and weights. Weights stay float32.
+      rngs: where the weights' keys come from.
 
     Raises:
-        JaxperfError: fewer than two sizes, a size below one, or a `dtype` without gradients.
+      JaxperfError: fewer than two sizes, a size below one, or a `dtype` without gradients.
     """
 
     def __init__(

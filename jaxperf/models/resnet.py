@@ -1,9 +1,8 @@
 """ResNet-18 as section 8.5 builds it for 28 x 28 images: a 3 x 3 stem of stride 1 and no max-pooling.
 
-One block class and one network class make the family; `resnet18` is the book's member, and a small one for
-quick tests is `ResNet(10, stages=((8, 1), (16, 1)), rngs=...)`. What makes it equal to Gluon's: convolutions
-carry biases, strided ones are padded by one on both sides (JAX's "SAME" would pad only the end), and
-BatchNorm has epsilon 1e-5, momentum 0.9 and running variances of the biased kind, in Gluon as in Flax.
+`resnet18` is the book's; a small one for quick tests is `ResNet(10, stages=((8, 1), (16, 1)), rngs=...)`.
+What makes it equal to Gluon's: convolutions have biases, strided ones are padded by one on both sides (JAX's
+"SAME" would pad only the end), and BatchNorm has epsilon 1e-5, momentum 0.9 and biased running variances.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _conv1x1 = partial(nnx.Conv, kernel_size=(1, 1), padding="VALID")
 
 
 def _as_they_are(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any:
-    # Flax would round running statistics, gamma and beta to the compute dtype; left float32, the whole
-    # normalisation is computed in float32 and only its result is rounded.
+    # Flax would round running statistics, gamma and beta to the compute dtype. Left float32, the whole
+    # normalization is computed in float32 and only its result is rounded.
     return arrays
 
 
@@ -39,18 +38,16 @@ class Residual(nnx.Module):
     """relu(bn2(conv2(relu(bn1(conv1(X))))) + X), where a 1 x 1 convolution may fit X to the sum.
 
     Args:
-        in_channels: channels of the input.
-        num_channels: channels of the output.
-        use_1x1conv: whether X goes through a 1 x 1 convolution; needed where channels or size change.
-        strides: of the first 3 x 3 convolution and of the 1 x 1.
-        kernel_init: how the weights start; biases start at zero, gamma at one, beta at zero.
-        dtype: what to compute in; weights, running statistics and the normalisation itself stay float32.
-        axis_name: the `pmap` or `shard_map` axis over whose devices training statistics are averaged;
-            None normalises each device's share by itself.
-        rngs: where the weights' keys come from.
+      in_channels: channels of the input.
+      num_channels: channels of the output.
+      use_1x1conv: whether X goes through a 1 x 1 convolution; needed where channels or size change.
+      strides: of the first 3 x 3 convolution and of the 1 x 1.
+      kernel_init: how the weights start; biases start at zero, gamma at one, beta at zero.
+      dtype: what to compute in; weights, running statistics and the normalization itself stay float32.
+      rngs: where the weights' keys come from.
 
     Raises:
-        JaxperfError: the sum would not fit without the 1 x 1 convolution.
+      JaxperfError: the sum would not fit without the 1 x 1 convolution.
     """
 
     def __init__(
@@ -62,7 +59,6 @@ class Residual(nnx.Module):
         strides: int = 1,
         kernel_init: nnx.Initializer = HE_INIT,
         dtype: DTypeLike | None = None,
-        axis_name: str | None = None,
         rngs: nnx.Rngs,
     ) -> None:
         if not use_1x1conv and (strides != 1 or in_channels != num_channels):
@@ -71,15 +67,14 @@ class Residual(nnx.Module):
                 "pass use_1x1conv=True"
             )
         conv: Any = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
-        norm: Any = {"dtype": dtype, "axis_name": axis_name, "rngs": rngs}
         self.conv1 = _conv3x3(in_channels, num_channels, strides=strides, **conv)
         self.conv2 = _conv3x3(num_channels, num_channels, **conv)
         self.conv3 = _conv1x1(in_channels, num_channels, strides=strides, **conv) if use_1x1conv else None
-        self.bn1 = _batch_norm(num_channels, **norm)
-        self.bn2 = _batch_norm(num_channels, **norm)
+        self.bn1 = _batch_norm(num_channels, dtype=dtype, rngs=rngs)
+        self.bn2 = _batch_norm(num_channels, dtype=dtype, rngs=rngs)
 
     def __call__(self, X: jax.Array) -> jax.Array:
-        """(n, h, w, in_channels) to (n, ceil(h / strides), ceil(w / strides), num_channels)."""
+        """Map (n, h, w, in_channels) to (n, ceil(h / strides), ceil(w / strides), num_channels)."""
         Y = nnx.relu(self.bn1(self.conv1(X)))
         Y = self.bn2(self.conv2(Y))
         if self.conv3 is not None:
@@ -94,17 +89,16 @@ class ResNet(nnx.Module):
     and moves the running ones; after `net.eval()` it uses the running ones, after `net.train()` the batch's.
 
     Args:
-        num_classes: width of the output.
-        stages: (channels, blocks) for each stage; from the second stage on the first block halves the image.
-        in_channels: channels of the images.
-        kernel_init: how the weights start (`BOOK_INIT` for the book's); biases start at zero.
-        dtype: what to compute in, e.g. bfloat16; None takes the promoted type of images and weights.
-            Weights, running statistics and logits stay float32.
-        axis_name: the `pmap` or `shard_map` axis over which BatchNorm averages; None: each device for itself.
-        rngs: where the weights' keys come from.
+      num_classes: width of the output.
+      stages: (channels, blocks) for each stage; from the second stage on the first block halves the image.
+      in_channels: channels of the images.
+      kernel_init: how the weights start (`BOOK_INIT` for the book's); biases start at zero.
+      dtype: what to compute in, e.g. bfloat16; None takes the promoted type of images and weights.
+        Weights, running statistics and logits stay float32.
+      rngs: where the weights' keys come from.
 
     Raises:
-        JaxperfError: no stage or an empty one, or a `dtype` without gradients.
+      JaxperfError: no stage or an empty one, or a `dtype` without gradients.
     """
 
     def __init__(
@@ -115,7 +109,6 @@ class ResNet(nnx.Module):
         in_channels: int = 1,
         kernel_init: nnx.Initializer = HE_INIT,
         dtype: DTypeLike | None = None,
-        axis_name: str | None = None,
         rngs: nnx.Rngs,
     ) -> None:
         if not stages or min(min(stage) for stage in stages) < 1:
@@ -126,8 +119,8 @@ class ResNet(nnx.Module):
         self.in_channels = in_channels
         channels = stages[0][0]
         self.conv = _conv3x3(in_channels, channels, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
-        self.bn = _batch_norm(channels, dtype=dtype, axis_name=axis_name, rngs=rngs)
-        block = partial(Residual, kernel_init=kernel_init, dtype=dtype, axis_name=axis_name, rngs=rngs)
+        self.bn = _batch_norm(channels, dtype=dtype, rngs=rngs)
+        block = partial(Residual, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
         self.stages: nnx.List[nnx.Sequential] = nnx.List()
         for i, (num_channels, num_blocks) in enumerate(stages):
             first = block(channels, num_channels) if i == 0 else _halving(block, channels, num_channels)
@@ -137,10 +130,10 @@ class ResNet(nnx.Module):
         self.dense = nnx.Linear(channels, num_classes, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
 
     def __call__(self, X: jax.Array) -> jax.Array:
-        """Logits (n, num_classes), float32, of images (n, h, w, in_channels).
+        """Return logits (n, num_classes), float32, of images (n, h, w, in_channels).
 
         Raises:
-            JaxperfError: images of another shape (NCHW gets the transposition) or of integers.
+          JaxperfError: images of another shape (NCHW gets the transposition) or of integers.
         """
         check_images(X, channels=self.in_channels)
         X = self.stem(X)
@@ -149,11 +142,11 @@ class ResNet(nnx.Module):
         return self.head(X)
 
     def stem(self, X: jax.Array) -> jax.Array:
-        """What comes before the stages: images to (n, h, w, channels of the first stage)."""
+        """Map images to what the stages read, (n, h, w, channels of the first stage)."""
         return nnx.relu(self.bn(self.conv(X)))
 
     def head(self, X: jax.Array) -> jax.Array:
-        """What comes after the stages: (n, h, w, channels of the last stage) to logits, float32."""
+        """Map what the stages give, (n, h, w, channels of the last stage), to logits, float32."""
         logits = self.dense(X.mean((1, 2)))
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
@@ -168,19 +161,13 @@ def resnet18(
     in_channels: int = 1,
     kernel_init: nnx.Initializer = HE_INIT,
     dtype: DTypeLike | None = None,
-    axis_name: str | None = None,
     rngs: nnx.Rngs,
 ) -> ResNet:
-    """The book's ResNet-18 (section 8.5); the options are `ResNet`'s.
+    """Return the book's ResNet-18 (section 8.5); the options are `ResNet`'s.
 
     With one input channel and ten classes it has 11,175,818 trainable values and 7,808 running statistics.
     """
     return ResNet(
-        num_classes,
-        stages=RESNET18_STAGES,
-        in_channels=in_channels,
-        kernel_init=kernel_init,
-        dtype=dtype,
-        axis_name=axis_name,
+        num_classes, stages=RESNET18_STAGES, in_channels=in_channels, kernel_init=kernel_init, dtype=dtype,
         rngs=rngs,
-    )
+    )  # fmt: skip

@@ -14,7 +14,7 @@ Signature = Mapping[str, str]  # what a trace depends on, by name: {"x": "float3
 
 @dataclass(frozen=True)
 class Trace:
-    """One trace: what it was made for, and why the traces before it did not serve."""
+    """One trace: what it was made for, and why the earlier ones could not be used."""
 
     signature: Signature
     reason: str
@@ -27,7 +27,7 @@ def read_signature(
     parameters: Mapping[str, Any],
     settings: Mapping[str, str],
 ) -> Signature:
-    """What a trace depends on; call it while tracing.
+    """Return what a trace depends on; call it while tracing.
 
     Args:
       called: the signature of the function being traced, for the arguments' names.
@@ -47,7 +47,7 @@ def read_signature(
 
 
 def describe(value: Any) -> str:
-    """An array as "float32[2,512]" (after "weak" where the dtype is), a static value as itself."""
+    """Return an array as "float32[2,512]" (after "weak" where the dtype is), a static value as itself."""
     if not isinstance(value, jax.Array):
         return repr(value)
     text = f"{value.dtype}[{','.join(map(str, value.shape))}]"
@@ -55,7 +55,7 @@ def describe(value: Any) -> str:
 
 
 def why(new: Signature, before: Sequence[Signature]) -> str:
-    """The difference of `new` to the nearest of `before`, as text."""
+    """Return the difference between `new` and the nearest of `before`, as text."""
     if not before:
         return "first call"
     near = min(before, key=lambda old: len(_changes(old, new)))

@@ -1,12 +1,12 @@
 """Many devices: which there are, dividing a batch, summing over them, and the training step four ways."""
 
-from jaxperf.parallel.by_hand import get_params, train_batch
+from jaxperf.parallel.by_hand import get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import allreduce
+from jaxperf.parallel.data_parallel import WAYS, BatchNorm, Step, Way, make_step
 from jaxperf.parallel.devices import first_devices, set_cpu_devices, try_all_gpus, try_gpu
 from jaxperf.parallel.model import Model, model_of, model_of_function
-from jaxperf.parallel.split import share_sizes, split_and_load
-from jaxperf.parallel.steps import WAYS, Step, Way, make_step
-from jaxperf.parallel.update import BatchNorm, TrainState, softmax_cross_entropy
+from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
+from jaxperf.parallel.update import TrainState, softmax_cross_entropy
 
 __all__ = [
     "WAYS",
@@ -16,11 +16,13 @@ __all__ = [
     "TrainState",
     "Way",
     "allreduce",
+    "check_divisible",
     "first_devices",
     "get_params",
     "make_step",
     "model_of",
     "model_of_function",
+    "pmap_train_batch",
     "set_cpu_devices",
     "share_sizes",
     "softmax_cross_entropy",

@@ -1,66 +1,86 @@
-"""Section 8.4 as the book has it: a list of parameters on every device, and a step that keeps them equal.
+"""Section 8.4: a copy of the parameters on every device, and a step that keeps the copies equal.
 
 JAX queues work and returns, so a plain Python loop over devices makes them all compute at the same time.
-What the book reads from a parameter's `.grad` is here a value that `value_and_grad` returns.
+The book reads gradients from a parameter's `.grad`; here they are what `gradient` returns:
+
+    X_shards, y_shards = split_and_load(X, devices), split_and_load(y, devices)
+    device_params = train_batch(X_shards, y_shards, device_params, gradient=gradient, update=update)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import jax
-import jax.numpy as jnp
-import optax
+from jax import lax
 
-from jaxperf.data import to_float
-from jaxperf.models import lenet, sgd
 from jaxperf.parallel.collectives import allreduce
-from jaxperf.parallel.split import split_and_load
 
-Params = list[jax.Array]
+AXIS = "devices"
+Tree = TypeVar("Tree")
+State = TypeVar("State")
+Sums = TypeVar("Sums")
+New = TypeVar("New")
 
 
-def get_params(params: Sequence[jax.Array], device: jax.Device) -> Params:
-    """A copy of `params` on `device`; the copy is never the original's own memory."""
-    return [jax.device_put(p, device, may_alias=False) for p in params]
+def get_params(params: Tree, device: jax.Device) -> Tree:
+    """Return a copy of `params`, any tree of arrays, on `device`.
+
+    The copy never is the original's own memory (`may_alias=False`), which a step that donates it would free.
+    """
+    return jax.device_put(params, device, may_alias=False)
 
 
 def train_batch(
-    X: Any, y: Any, device_params: Sequence[Params], devices: Sequence[jax.Device], lr: float
-) -> tuple[list[Params], list[jax.Array]]:
-    """One minibatch on all devices.
+    X_shards: Sequence[jax.Array],
+    y_shards: Sequence[jax.Array],
+    device_params: Sequence[State],
+    *,
+    gradient: Callable[[State, jax.Array, jax.Array], Sums],
+    update: Callable[[State, Sums, int], New],
+) -> list[New]:
+    """Train one minibatch on all devices (section 8.4.5); all of it is queued and nothing waited for.
 
     Args:
-        X: images, (n, 28, 28, 1), float32, or uint8 which the devices scale to 0..1.
-        y: labels, (n,), integers.
-        device_params: LeNet's parameter list on each device, all equal.
-        devices: where those lie, in order.
-        lr: learning rate.
+      X_shards: each device's images, from `split_and_load`.
+      y_shards: each device's labels.
+      device_params: what each device trains, all equal: the book's list of parameters, or a `TrainState`.
+      gradient: `gradient(params, X, y)` gives sums over a share's examples, a tree of arrays.
+      update: `update(params, total, n)` changes one device's parameters, given the sums over the full batch.
 
     Returns:
-        The new parameters of each device, equal again, and each share's summed loss, on its device. All of
-        it is queued, nothing waited for.
-
-    Raises:
-        JaxperfError: a batch that does not divide among the devices.
+      What `update` returned for each device, equal again.
     """
-    X_shards, y_shards = split_and_load(X, devices), split_and_load(y, devices)
-    losses, grads = [], []
-    for X_shard, y_shard, params in zip(X_shards, y_shards, device_params):  # no device waits for another
-        share_loss, share_grads = _loss_and_grads(params, X_shard, y_shard)
-        losses.append(share_loss)
-        grads.append(share_grads)
-    sums = allreduce(grads)
-    return [_sgd(p, g, lr, len(X)) for p, g in zip(device_params, sums)], losses  # the full batch's size
+    # The loss and its gradient are computed separately on each device; no device waits for another
+    sums = [gradient(params, X, y) for params, X, y in zip(device_params, X_shards, y_shards, strict=True)]
+    # Sum the gradients of all devices and copy the total to each of them
+    totals = allreduce(sums)
+    # The parameters are updated separately on each device, with the full batch's size
+    n = sum(map(len, y_shards))
+    return [update(params, total, n) for params, total in zip(device_params, totals)]
 
 
-@jax.jit
-@jax.value_and_grad
-def _loss_and_grads(params: Params, X: jax.Array, y: jax.Array) -> jax.Array:
-    X = to_float(X) if X.dtype == jnp.uint8 else X
-    return optax.softmax_cross_entropy_with_integer_labels(lenet(X, params), y).sum()
+def pmap_train_batch(
+    devices: Sequence[jax.Device],
+    *,
+    gradient: Callable[[State, jax.Array, jax.Array], Sums],
+    update: Callable[[State, Sums, int], New],
+) -> Callable[[State, jax.Array, jax.Array], New]:
+    """Return the same step as one program per device: `train_batch(params, X, y)`, summed by `lax.psum`.
 
+    Args:
+      devices: k of them; X is (k, m, ...) and y (k, m), a share of m examples for each.
+      gradient: as for `train_batch`.
+      update: as for `train_batch`.
+    """
+    k = len(devices)
 
-_sgd = partial(jax.jit, static_argnums=3)(sgd)
+    @partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None, devices=devices, donate_argnums=0)
+    def step(params: State, X: jax.Array, y: jax.Array) -> New:
+        sums = gradient(params, X, y)
+        total = lax.psum(sums, AXIS) if k > 1 else sums
+        return update(params, total, k * len(y))
+
+    return step

@@ -19,35 +19,35 @@ def allreduce(data: Sequence[Tree]) -> list[Tree]:
     The book overwrites its arrays; JAX's are immutable, so the sums are returned. Nothing is waited for.
 
     Args:
-        data: for each device an array, or a tree of arrays such as a list of gradients, all of the same
-            structure and shapes; each lies on a device of its own.
+      data: for each device an array, or a tree of arrays such as a list of gradients, all of the same
+        structure and shapes; each is on a device of its own.
 
     Returns:
-        The sum, once a device, in the order of `data`.
+      The sum, once per device, in the order of `data`.
 
     Raises:
-        JaxperfError: nothing to add, or structures or shapes that differ.
+      JaxperfError: nothing to add, or structures or shapes that differ.
     """
     if not data:
-        raise JaxperfError("allreduce of an empty list; give one array a device")
+        raise JaxperfError("allreduce of an empty list; give one array per device")
     shapes = [jax.tree.map(jnp.shape, tree) for tree in data]
     for i, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise JaxperfError(f"allreduce of shape {shapes[0]} on device 0 and {shape} on device {i}")
     total = data[0]
     for other in data[1:]:
-        total = _add(total, copy_beside(other, data[0]))
-    return [total] + [copy_beside(total, other) for other in data[1:]]
+        total = _add(total, _copy_to(other, data[0]))
+    return [total] + [_copy_to(total, other) for other in data[1:]]
 
 
 def compile_sum(tree: Tree) -> None:
-    """Compile what `allreduce` runs, for arrays of these shapes, dtypes and shardings; nothing is run."""
+    """Compile what `allreduce` runs for arrays of these shapes, dtypes and shardings, without running it."""
     _add.lower(tree, tree).compile()
 
 
-def copy_beside(tree: Tree, model: Tree) -> Tree:
-    """`tree` copied to where `model`, of the same structure, lies."""
-    return jax.device_put(tree, jax.tree.map(lambda a: a.sharding, model))
+def _copy_to(tree: Tree, there: Tree) -> Tree:
+    """Return `tree` copied to where `there`, a tree of the same structure, is."""
+    return jax.device_put(tree, jax.tree.map(lambda a: a.sharding, there))
 
 
 @jax.jit

@@ -1,7 +1,7 @@
 """Which devices to compute on, and how many a CPU pretends to be.
 
-A CPU is one device unless JAX is told otherwise before its backend starts; then it is several, which share
-the cores: good for equality and for counting messages, never for speed.
+A CPU is one device unless JAX is told otherwise before its backend starts. Then it is several, which share
+the cores: enough to check equality and to count messages, never to measure speed.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from jaxperf.errors import JaxperfError
 
 
 def try_gpu(i: int = 0) -> jax.Device:
-    """GPU number `i` if there is one, else the first CPU device (the book's helper of this name).
+    """Return GPU number `i` if there is one, else the first CPU device (the book's helper of this name).
 
     Raises:
-        JaxperfError: `i` is negative.
+      JaxperfError: `i` is negative.
     """
     if i < 0:
         raise JaxperfError(f"no GPU has number {i}; they count from 0")
@@ -24,7 +24,7 @@ def try_gpu(i: int = 0) -> jax.Device:
 
 
 def try_all_gpus() -> list[jax.Device]:
-    """All GPUs, or the first CPU device alone where there is none (the book's helper of this name)."""
+    """Return all GPUs, or the first CPU device alone where there is none (the book's helper of this name)."""
     return _gpus() or [jax.devices("cpu")[0]]
 
 
@@ -36,14 +36,14 @@ def _gpus() -> list[jax.Device]:
 
 
 def first_devices(count: int | None = None, *, platform: str | None = None) -> list[jax.Device]:
-    """The first `count` devices of the platform in use; all of them for None.
+    """Return the first `count` devices of a platform; all of them for None.
 
     Args:
-        count: how many.
-        platform: "cpu" or "gpu"; JAX's default platform for None.
+      count: how many.
+      platform: "cpu" or "gpu"; JAX's default platform for None.
 
     Raises:
-        JaxperfError: there are fewer, or `count` is not positive.
+      JaxperfError: there are fewer, or `count` is not positive.
     """
     devices = jax.devices(platform)
     if count is None:
@@ -60,10 +60,10 @@ def first_devices(count: int | None = None, *, platform: str | None = None) -> l
 
 
 def set_cpu_devices(count: int) -> None:
-    """Make `count` devices of the CPU: possible only before anything has started JAX's backend.
+    """Split the CPU into `count` devices: possible only before anything has started JAX's backend.
 
     Raises:
-        JaxperfError: `count` is not positive, or the backend runs already with another number.
+      JaxperfError: `count` is not positive, or the backend runs already with another number.
     """
     if count < 1:
         raise JaxperfError(f"{count} CPU devices asked for; a program needs at least 1")

@@ -1,8 +1,8 @@
-"""Random graphs of operations over several devices, and the same in NumPy: are involved needs met?
+"""Random graphs of operations over several devices, and the same in NumPy: are dependencies respected?
 
 The second exercise of section 8.3. Every operation waits for its inputs alone, wherever they are computed,
-and nobody says in which order the rest may run. Integers wrap around alike everywhere, so that equal means
-in every bit, whatever the order of additions in a product.
+and nobody says in which order the rest may run. Integers wrap around in the same way everywhere, so results
+are equal in every bit, whatever the order of additions in a product.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from jaxperf.measure.timing import block
 LEAVES = 4
 OPS = {"add": 2, "subtract": 2, "maximum": 2, "dot": 2, "transpose": 1, "flip": 1}  # NumPy's and JAX's names
 RECENT = 30  # most inputs are among the latest values, which makes chains long
-ANYWHERE = 0.2  # share of operations whose inputs are any
+ANYWHERE = 0.2  # share of operations whose inputs may be any value
 
 
 @dataclass(frozen=True)
 class Node:
-    """An operation of a graph: `op` of earlier values, by their numbers, on the device of this number."""
+    """An operation of a graph: `op` of earlier values, given by number, on the device of this number."""
 
     op: str
     inputs: tuple[int, ...]
@@ -33,9 +33,9 @@ class Node:
 
 
 def random_graph(seed: int, *, nodes: int, devices: int) -> tuple[Node, ...]:
-    """A graph of `nodes` operations, each on one of `devices`, over `LEAVES` inputs.
+    """Return a graph of `nodes` operations, each on one of `devices`, over `LEAVES` inputs.
 
-    Two inputs of an operation are never the same value: x - x would make a graph of zeros, right or wrong.
+    Two inputs of an operation are never the same value: x - x would make zeros, which are equal by chance.
     """
     rng = random.Random(seed)
     graph = []
@@ -53,13 +53,13 @@ def run_graph(
     """Compute every value of a graph, each on its node's device.
 
     Args:
-      graph: operations, in an order in which inputs come before what needs them.
+      graph: operations, each after those whose values it reads.
       leaves: `LEAVES` arrays, int32 (n, n), on any devices.
       devices: as many as the graph was made for.
-      wait: let every operation finish before the next is called.
+      wait: whether every operation must finish before the next is called.
 
     Returns:
-      One array an operation, int32 (n, n).
+      One array per operation, int32 (n, n).
     """
     values = list(leaves)
     for node in graph:
@@ -70,7 +70,7 @@ def run_graph(
 
 
 def oracle(graph: Sequence[Node], leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What `run_graph` computes, in NumPy."""
+    """Compute in NumPy what `run_graph` does."""
     values = list(leaves)
     for node in graph:
         values.append(getattr(np, node.op)(*(values[i] for i in node.inputs)))
@@ -78,7 +78,7 @@ def oracle(graph: Sequence[Node], leaves: Sequence[np.ndarray]) -> list[np.ndarr
 
 
 def depth(graph: Sequence[Node]) -> int:
-    """Operations on the longest chain of needs."""
+    """Return how many operations are on the longest dependency chain."""
     found = [0] * LEAVES
     for node in graph:
         found.append(1 + max(found[i] for i in node.inputs))
@@ -86,6 +86,6 @@ def depth(graph: Sequence[Node]) -> int:
 
 
 def graph_leaves(seed: int, n: int) -> list[np.ndarray]:
-    """`LEAVES` inputs, int32 (n, n), of all integers alike."""
+    """Return `LEAVES` random inputs, int32 (n, n), uniform over all integers."""
     rng = np.random.default_rng(seed)
     return [rng.integers(-(2**31), 2**31, (n, n), dtype=np.int32) for _ in range(LEAVES)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,30 +18,26 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Model:
-    """A network split into what computes, what is trained and what is merely remembered.
+    """A network split into what computes, what is trained and what is only remembered.
 
     Attributes:
-        apply: `apply(params, stats, X, train=..., axis_name=...)` gives (logits, new stats). With an
-            `axis_name`, BatchNorm averages its training statistics over the devices of that axis.
-        params: the trained arrays, float.
-        stats: BatchNorm's running statistics, an empty tree where there are none.
+      apply: `apply(params, stats, X, train=...)` gives (logits, new stats). Where there are statistics it
+        takes `axis_name` too: BatchNorm then averages its training statistics over that axis of devices.
+      params: the trained arrays, float.
+      stats: BatchNorm's running statistics, an empty tree where there are none.
     """
 
     apply: Callable[..., tuple[jax.Array, Tree]]
     params: Tree
     stats: Tree
 
-    def with_params(self, params: Tree, stats: Tree) -> Model:
-        """The same network with other values."""
-        return replace(self, params=params, stats=stats)
-
 
 def model_of(net: nnx.Module) -> Model:
-    """A Flax module as a `Model`; the module itself is left alone.
+    """Return a Flax module as a `Model`; the module itself is left alone.
 
     Raises:
-        JaxperfError: parameters that cannot be trained (integers), or state other than parameters and
-            BatchNorm statistics, such as dropout's keys.
+      JaxperfError: parameters that cannot be trained (integers), or state other than parameters and BatchNorm
+        statistics, such as dropout's keys.
     """
     parts: Any = nnx.split(net, nnx.Param, nnx.BatchStat, ...)
     graphdef, params, stats, rest = parts
@@ -67,23 +63,21 @@ def model_of(net: nnx.Module) -> Model:
 
 
 def model_of_function(net: Callable[[jax.Array, Tree], jax.Array], params: Tree) -> Model:
-    """A function of images and parameters, such as `lenet(X, params)`, as a `Model` without statistics.
+    """Return a function of images and parameters, such as `lenet(X, params)`, as a `Model`; it has no stats.
 
     Raises:
-        JaxperfError: parameters that cannot be trained (integers).
+      JaxperfError: parameters that cannot be trained (integers).
     """
     check_trainable(params)
 
-    def apply(
-        params: Tree, stats: Tree, X: jax.Array, *, train: bool, axis_name: str | None = None
-    ) -> tuple[jax.Array, Tree]:
+    def apply(params: Tree, stats: Tree, X: jax.Array, *, train: bool) -> tuple[jax.Array, Tree]:
         return net(scaled(X), params), stats
 
     return Model(apply, params, {})
 
 
 def scaled(X: jax.Array) -> jax.Array:
-    """uint8 images as float32 0..1, as a quarter of the bytes travels then; others as they are."""
+    """Return uint8 images as float32 0..1 and others as they are: bytes are a quarter of what must travel."""
     return to_float(X) if X.dtype == jnp.uint8 else X
 
 
@@ -91,7 +85,7 @@ def check_trainable(params: Tree) -> None:
     """Refuse parameters that have no gradient.
 
     Raises:
-        JaxperfError: a leaf whose dtype is not a real float.
+      JaxperfError: a leaf whose dtype is not a real float.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         dtype = jnp.result_type(leaf)

@@ -1,8 +1,9 @@
 """Layers on different devices, and micro-batches that keep all of them busy (GPipe, Huang et al. 2019).
 
-Each part of a network lives on a device of its own; activations cross forwards, their gradients backwards.
-With one batch only one device works at a time. Cut into m micro-batches, p devices work like an assembly
-line, which idles while it fills and drains: (p - 1) / (m + p - 1) of the time, if all parts take as long.
+Each part of a network is on a device of its own; activations cross forwards, their gradients backwards. With
+one batch only one device works at a time. With the batch cut into m micro-batches, p devices work like an
+assembly line, which idles while it fills and drains: (p - 1) / (m + p - 1) of the time, if all parts take as
+long.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from flax import nnx
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models import LeNet, ResNet
+from jaxperf.parallel.by_hand import get_params
 from jaxperf.parallel.model import Model, Tree, scaled
 from jaxperf.parallel.split import check_divisible
-from jaxperf.parallel.update import Loss, Metrics, TrainState, softmax_cross_entropy
+from jaxperf.parallel.update import Loss, Metrics, TrainState, apply_gradients, softmax_cross_entropy
 
 Call = Callable[[Any, jax.Array], jax.Array]
 
 
 def lenet_halves(net: LeNet) -> list[Model]:
-    """LeNet's convolutions and its dense layers as two networks, with copies of `net`'s values."""
+    """Return LeNet's convolutions and its dense layers as two networks, with copies of `net`'s values."""
     return [
         _part(net, ("conv1", "conv2"), lambda part, X: part.features(scaled(X))),
         _part(net, ("dense1", "dense2"), lambda part, X: part.classify(X)),
@@ -35,7 +37,11 @@ def lenet_halves(net: LeNet) -> list[Model]:
 
 
 def resnet_halves(net: ResNet) -> list[Model]:
-    """Stem and the first half of the stages; the other half and the head; with copies of `net`'s values."""
+    """Return stem and half the stages, and the rest, as two networks with copies of `net`'s values.
+
+    Raises:
+      JaxperfError: a network of one stage.
+    """
     middle = len(net.stages) // 2
     if not middle:
         raise JaxperfError("a ResNet of one stage has no halves; give it two stages or more")
@@ -59,7 +65,7 @@ def resnet_halves(net: ResNet) -> list[Model]:
 
 
 def _part(net: nnx.Module, owned: Sequence[str], call: Call) -> Model:
-    """The part of `net` below the paths `owned`; what lies elsewhere is neither kept nor read by `call`."""
+    """Return the part of `net` below the paths `owned`; the rest is neither kept nor read by `call`."""
     parts: Any = nnx.split(net, nnx.Param, nnx.BatchStat, ...)
     graphdef, params, stats, rest = parts
     shapes = jax.eval_shape(lambda: (params, stats))
@@ -69,17 +75,18 @@ def _part(net: nnx.Module, owned: Sequence[str], call: Call) -> Model:
         return {name: v for name, v in named.items() if name.startswith(tuple(f"{o}/" for o in owned))}
 
     def whole(own: Tree, like: Any) -> Any:
-        """The network's whole state, zeros for what is not ours: merging wants it, `call` never reads it."""
+        """Return the whole network's state, with zeros for what is not ours.
+
+        `nnx.merge` wants it, `call` never reads it, and the compiler drops it.
+        """
         names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(like)]
         values = [own.get(name, jnp.zeros(v.shape, v.dtype)) for name, v in zip(names, jax.tree.leaves(like))]
         return jax.tree.unflatten(jax.tree.structure(like), values)
 
-    def apply(
-        own: Tree, own_stats: Tree, X: jax.Array, *, train: bool, axis_name: str | None = None
-    ) -> tuple[jax.Array, Tree]:
+    def apply(own: Tree, own_stats: Tree, X: jax.Array, *, train: bool) -> tuple[jax.Array, Tree]:
         merged = nnx.merge(graphdef, whole(own, shapes[0]), whole(own_stats, shapes[1]), rest)
         merged.train() if train else merged.eval()
-        Y = call(merged, X)
+        Y = call(merged, X)  # before its statistics are read
         return Y, keep(nnx.state(merged, nnx.BatchStat))
 
     return Model(apply, keep(params), keep(stats))
@@ -87,14 +94,14 @@ def _part(net: nnx.Module, owned: Sequence[str], call: Call) -> Model:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A training step whose parts lie on different devices; `step(states, X, y)` gives states and metrics.
+    """A training step whose parts are on different devices; `step(states, X, y)` gives states and metrics.
 
     Attributes:
-        parts: the network's parts in order.
-        devices: where each lies.
-        micro_batches: into how many the batch is cut.
-        optimizer: optax's; each part has its own state of it.
-        programs: the jitted functions a part runs, by name, for timing each alone.
+      parts: the network's parts in order.
+      devices: where each is.
+      optimizer: optax's; each part has its own state of it.
+      micro_batches: into how many the batch is cut.
+      programs: the jitted functions that each part runs, by name, to time each alone.
     """
 
     parts: tuple[Model, ...]
@@ -104,23 +111,23 @@ class Pipeline:
     programs: Sequence[dict[str, Callable[..., Any]]]
 
     def init(self) -> list[TrainState]:
-        """Each part's state on its device."""
+        """Return each part's state on its device."""
         states = [TrainState(p.params, p.stats, self.optimizer.init(p.params)) for p in self.parts]
-        return [jax.device_put(s, d, may_alias=False) for s, d in zip(states, self.devices)]
+        return [get_params(s, d) for s, d in zip(states, self.devices)]
 
     def __call__(self, states: Sequence[TrainState], X: Any, y: Any) -> tuple[list[TrainState], Metrics]:
-        """One update with images (n, ...) and labels (n,); all of it is queued and nothing waited for.
+        """Train on images (n, ...) and labels (n,); all of it is queued and nothing waited for.
 
         BatchNorm sees one micro-batch at a time. All forward passes are queued before the first backward one.
 
         Returns:
-            The new state of each part, and {"loss", "accuracy"}, means over the batch, on the last device.
+          The new state of each part, and {"loss", "accuracy"}, means over the batch, on the last device.
 
         Raises:
-            JaxperfError: a batch that does not divide into micro-batches.
+          JaxperfError: a batch that does not divide into micro-batches.
         """
         m, last = self.micro_batches, len(self.parts) - 1
-        check_divisible(len(y), m)
+        check_divisible(len(y), m, kind="micro-batches")
         inputs: list[list[jax.Array]] = [[] for _ in self.parts]
         stats = [s.stats for s in states]
         for piece in jnp.split(X, m):
@@ -148,7 +155,7 @@ class Pipeline:
         return more if total is None else self.programs[i]["add"](total, more)
 
     def crossing_bytes(self, X: Any) -> int:
-        """Bytes that cross between devices in one step: activations forwards, their gradients backwards."""
+        """Return the bytes that cross in one step: activations forwards, their gradients backwards."""
         shape, total = jax.ShapeDtypeStruct(X.shape, X.dtype), 0
         for part in self.parts[:-1]:
             shape, _ = jax.eval_shape(partial(part.apply, train=True), part.params, part.stats, shape)
@@ -164,19 +171,19 @@ def make_pipeline(
     micro_batches: int = 1,
     loss: Loss = softmax_cross_entropy,
 ) -> Pipeline:
-    """A training step with `parts[i]` on `devices[i]`.
+    """Return a training step with `parts[i]` on `devices[i]`.
 
     Backward passes compute their part's forward pass again rather than keep its activations (as GPipe does).
 
     Args:
-        parts: a network cut into parts, e.g. by `lenet_halves`.
-        optimizer: any of optax's.
-        devices: as many as parts.
-        micro_batches: into how many the batch is cut; 1 runs the parts one after the other.
-        loss: `loss(logits, labels)` gives each example's.
+      parts: a network cut into parts, e.g. by `lenet_halves`.
+      optimizer: any of optax's.
+      devices: as many as parts.
+      micro_batches: into how many the batch is cut; 1 runs the parts one after the other.
+      loss: `loss(logits, labels)` gives each example's.
 
     Raises:
-        JaxperfError: another number of devices than of parts, fewer than two, or no micro-batch.
+      JaxperfError: another number of devices than of parts, fewer than two, or no micro-batch.
     """
     if len(parts) != len(devices) or len(parts) < 2:
         raise JaxperfError(
@@ -191,10 +198,8 @@ def make_pipeline(
 def _programs(
     part: Model, optimizer: Any, loss: Loss, micro_batches: int, *, first: bool
 ) -> dict[str, Callable[..., Any]]:
-    """What one device runs; gradients are of the full batch's mean, so a micro-batch's count 1 / m."""
-
-    def forward(params: Tree, stats: Tree, X: jax.Array) -> tuple[jax.Array, Tree]:
-        return part.apply(params, stats, X, train=True)
+    """Return what one device runs; gradients are of the full batch's mean, so a micro-batch's count 1 / m."""
+    forward = partial(part.apply, train=True)
 
     def last(params: Tree, stats: Tree, X: jax.Array, y: jax.Array) -> Any:
         def mean_loss(params: Tree, X: jax.Array) -> Any:
@@ -212,18 +217,10 @@ def _programs(
         _, pull, _ = jax.vjp(lambda p, x: forward(p, stats, x), params, X, has_aux=True)
         return pull(error)
 
-    def update(state: TrainState, grads: Tree, stats: Tree) -> TrainState:
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        return TrainState(optax.apply_updates(state.params, updates), stats, opt_state)
-
-    def add(total: Tree, more: Tree) -> Tree:
-        return jax.tree.map(jnp.add, total, more)
-
-    named: dict[str, Callable[..., Any]] = {
-        "forward": forward,
-        "loss": last,
-        "backward": backward,
-        "update": update,
-        "add": add,
+    return {
+        "forward": jax.jit(forward),
+        "loss": jax.jit(last),
+        "backward": jax.jit(backward),
+        "update": jax.jit(partial(apply_gradients, optimizer)),
+        "add": jax.jit(partial(jax.tree.map, jnp.add)),
     }
-    return {name: jax.jit(fn) for name, fn in named.items()}

@@ -17,15 +17,15 @@ def split_and_load(
     """Cut `data` along its first axis and copy each share to its device (section 8.4.3).
 
     Args:
-        data: (n, ...), a NumPy or JAX array; only the shares are copied, each once.
-        devices: one a share, in order.
-        weights: each device's strength, e.g. images per second; None for equal shares.
+      data: (n, ...), a NumPy or JAX array; only the shares are copied, each once.
+      devices: one per share, in order.
+      weights: each device's strength, e.g. images per second; None for equal shares.
 
     Returns:
-        One array a device, shares of n examples in all, in order. The copies are queued, not waited for.
+      One array per device, shares of n examples in all, in order. The copies are queued, not waited for.
 
     Raises:
-        JaxperfError: as `share_sizes`.
+      JaxperfError: as `share_sizes`.
     """
     sizes = share_sizes(len(data), len(devices), weights=weights)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
@@ -33,16 +33,16 @@ def split_and_load(
 
 
 def share_sizes(n: int, devices: int, *, weights: Sequence[float] | None = None) -> list[int]:
-    """How many of `n` examples each of `devices` devices gets.
+    """Return how many of `n` examples each of `devices` devices gets.
 
     Args:
-        n: examples in the batch.
-        devices: how many devices share it.
-        weights: each device's strength; shares are proportional up to rounding and sum to `n`.
+      n: examples in the batch.
+      devices: how many devices share it.
+      weights: each device's strength; shares are proportional up to rounding and sum to `n`.
 
     Raises:
-        JaxperfError: equal shares do not divide `n` (the message names sizes that do), or a weight that is
-            negative, not finite or so small that its share is empty, or not one weight a device.
+      JaxperfError: equal shares do not divide `n` (the message names sizes that do), or a weight that is
+        negative, not finite or so small that its share is empty, or not one weight per device.
     """
     if devices < 1:
         raise JaxperfError("no devices to split the batch among; give at least 1")
@@ -50,7 +50,7 @@ def share_sizes(n: int, devices: int, *, weights: Sequence[float] | None = None)
         check_divisible(n, devices)
         return [n // devices] * devices
     if len(weights) != devices:
-        raise JaxperfError(f"{len(weights)} weights for {devices} devices; give one a device")
+        raise JaxperfError(f"{len(weights)} weights for {devices} devices; give one per device")
     for i, weight in enumerate(weights):
         if not (math.isfinite(weight) and weight > 0):
             raise JaxperfError(
@@ -59,16 +59,26 @@ def share_sizes(n: int, devices: int, *, weights: Sequence[float] | None = None)
     return _largest_remainders(n, weights)
 
 
-def check_divisible(n: int, devices: int) -> None:
-    """Refuse a batch of `n` that `devices` devices can't share equally; the message names sizes that fit."""
-    if n % devices or not n:
-        low = n // devices * devices
-        fitting = f"{low} or {low + devices}" if low else f"{devices}"
-        raise JaxperfError(f"batch size {n} is not divisible by {devices} devices; use {fitting}")
+def check_divisible(n: int, parts: int, *, name: str = "batch size", kind: str = "devices") -> None:
+    """Refuse a batch of `n` that cannot be cut into equal parts.
+
+    Args:
+      n: examples in the batch.
+      parts: into how many it is cut.
+      name: what the caller calls `n`, e.g. a flag.
+      kind: what the parts are.
+
+    Raises:
+      JaxperfError: they do not divide `n`, or `n` is 0; the message names sizes that fit.
+    """
+    if n % parts or not n:
+        low = n // parts * parts
+        fitting = f"{low} or {low + parts}" if low else f"{parts}"
+        raise JaxperfError(f"{name} {n} is not divisible by {parts} {kind}; use {fitting}")
 
 
 def _largest_remainders(n: int, weights: Sequence[float]) -> list[int]:
-    """Round down, then give what is left to the largest remainders."""
+    """Return each share rounded down, with what is left given to the largest remainders."""
     exact = [n * weight / sum(weights) for weight in weights]
     sizes = [math.floor(share) for share in exact]
     by_remainder = sorted(range(len(sizes)), key=lambda i: sizes[i] - exact[i])

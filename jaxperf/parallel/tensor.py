@@ -1,6 +1,6 @@
 """One layer over several devices: channels and columns split, by the compiler and by hand.
 
-LeNet's layers in pairs, so that each pair costs one sum over devices (Shoeybi et al. 2019):
+LeNet's layers in pairs, so that each pair costs one sum over devices (Megatron, Shoeybi et al. 2019):
 
     convolution 1   its output channels are split: each device computes its own, nothing is sent
     convolution 2   its input channels are split the same way: partial results, summed over devices
@@ -40,10 +40,10 @@ WIDTHS = {"convolution 1's channels": 20, "dense 1's columns": 128}
 
 
 def split_lenet(net: LeNet, devices: Sequence[jax.Device]) -> tuple[Params, Mesh]:
-    """`net`'s arrays by name, cut over `devices` as `SPLIT` says, and the mesh they lie on.
+    """Return `net`'s arrays by name, cut over `devices` as `SPLIT` says, and the mesh they are on.
 
     Raises:
-        JaxperfError: a width that does not divide among the devices.
+      JaxperfError: a width that does not divide among the devices.
     """
     for name, width in WIDTHS.items():
         if width % len(devices):
@@ -55,9 +55,9 @@ def split_lenet(net: LeNet, devices: Sequence[jax.Device]) -> tuple[Params, Mesh
 
 
 def lenet_by_sharding(mesh: Mesh) -> Callable[[Params, jax.Array], jax.Array]:
-    """`f(params, X)` written for one device; the compiler divides it as the parameters' shardings say.
+    """Return `f(params, X)` written for one device; the compiler divides it as the parameters' shardings say.
 
-    The one hint is where convolution 1's output lies; left alone, the compiler may gather the kernels.
+    The one hint is how convolution 1's output is cut; without it the compiler may gather the kernels.
     """
 
     def forward(params: Params, X: jax.Array) -> jax.Array:
@@ -70,7 +70,7 @@ def lenet_by_sharding(mesh: Mesh) -> Callable[[Params, jax.Array], jax.Array]:
 
 
 def lenet_by_hand(mesh: Mesh) -> Callable[[Params, jax.Array], jax.Array]:
-    """The same with `shard_map`: each device runs this on its slices, and we write the two sums."""
+    """Return the same with `shard_map`: each device runs it on its slices, and we write the two sums."""
 
     def forward(params: Params, X: jax.Array) -> jax.Array:
         return _lenet(params, X, total=lambda partial_result: lax.psum(partial_result, AXIS))
@@ -85,7 +85,7 @@ def _lenet(
     after_conv1: Callable[[jax.Array], jax.Array] = lambda h: h,
     total: Callable[[jax.Array], jax.Array] = lambda partial_result: partial_result,
 ) -> jax.Array:
-    """LeNet on whole arrays or on one device's slices; `total` adds up what the devices have in part."""
+    """Return LeNet's logits from whole arrays or slices; `total` sums the devices' partial results."""
     h = _conv(scaled(X), params["conv1/kernel"]) + params["conv1/bias"]
     h = nnx.avg_pool(jax.nn.relu(after_conv1(h)), (2, 2), strides=(2, 2))
     h = total(_conv(h, params["conv2/kernel"])) + params["conv2/bias"]
@@ -103,7 +103,7 @@ def sgd_step(
     loss: Callable[[jax.Array, jax.Array], jax.Array],
     lr: float,
 ) -> Any:
-    """A jitted `step(params, X, y)` giving new parameters, cut as the old ones, and the mean loss."""
+    """Return a jitted `step(params, X, y)`: new parameters, cut as the old ones, and the mean loss."""
 
     def step(params: Params, X: jax.Array, y: jax.Array) -> tuple[Params, jax.Array]:
         value, grads = jax.value_and_grad(lambda p: loss(forward(p, X), y).mean())(params)
@@ -113,5 +113,5 @@ def sgd_step(
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """`tree` whole on every device of `mesh`."""
+    """Return `tree` whole on every device of `mesh`."""
     return jax.device_put(tree, NamedSharding(mesh, P()))

@@ -1,38 +1,36 @@
-"""One training update as each device sees it: the function that all ways to run a step wrap.
+"""The two halves of a training step: the gradient of a share of the batch, and the update with the total.
 
-Letters: k devices, n examples in the full batch, m in a device's share (n / k where shares are equal).
+What every way to train on several devices has in common; they differ in how they sum between the halves. The
+first half gives sums over the share's examples, and the second divides by the full batch's size (as the book
+does), so the result does not depend on how the batch is cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
 from jaxperf.parallel.model import Model
 
 Tree = Any
-BatchNorm = Literal["share", "whole"]
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 Metrics = dict[str, jax.Array]
-
-AXIS = "devices"
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """What a step takes and returns; no array in it has an axis for devices.
+    """What a training step takes and returns; no array in it has an axis for devices.
 
     Attributes:
-        params: the trained arrays.
-        stats: BatchNorm's running statistics.
-        opt_state: the optimiser's.
+      params: the trained arrays.
+      stats: BatchNorm's running statistics.
+      opt_state: the optimizer's state.
     """
 
     params: Tree
@@ -40,79 +38,70 @@ class TrainState:
     opt_state: Tree
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the examples of one share; added over devices, they are the full batch's.
+
+    Attributes:
+      grads: gradients of the summed loss, like `TrainState.params`.
+      stats: BatchNorm's new running statistics times the number of examples, so that the total divided by the
+        full batch's size averages the shares with their sizes as weights. Gluon keeps each device's own.
+      loss: a scalar.
+      hits: how many examples have their largest logit at the label; a scalar of the loss's dtype, because
+        sums of one dtype travel in one collective.
+    """
+
+    grads: Tree
+    stats: Tree
+    loss: jax.Array
+    hits: jax.Array
+
+
+Gradient = Callable[[TrainState, jax.Array, jax.Array], Sums]
+Update = Callable[[TrainState, Sums, int], tuple[TrainState, Metrics]]
+
+
 def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Loss of each example, (n,), float32 or wider, of logits (n, classes) and integer labels (n,)."""
+    """Return each example's loss, (n,), float32 or wider, of logits (n, classes) and integer labels (n,)."""
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return optax.softmax_cross_entropy_with_integer_labels(wide, labels)
 
 
-def share_update(
-    model: Model, optimizer: optax.GradientTransformation, *, loss: Loss, batch_norm: BatchNorm, devices: int
-) -> Callable[..., tuple[TrainState, Metrics]]:
-    """`update(state, X, y, n=...)` for one device's share, to be run on all devices along the axis `AXIS`.
+def gradient_of(model: Model, loss: Loss = softmax_cross_entropy) -> Gradient:
+    """Return `gradient(state, X, y)`, the first half: images (m, ...) and labels (m,) give `Sums`."""
 
-    Gradients, loss and hits are sums over the share divided by `n`, so their sum over devices is the full
-    batch's mean however the shares are cut (the book: "the full batch size"). Running statistics of
-    BatchNorm over shares are averaged with the shares' sizes as weights; Gluon keeps each device's own, whose
-    average they equal. One device alone sums nothing.
+    def gradient(state: TrainState, X: jax.Array, y: jax.Array) -> Sums:
+        def total(params: Tree) -> tuple[jax.Array, tuple[Tree, jax.Array, jax.Array]]:
+            logits, stats = model.apply(params, state.stats, X, train=True)
+            value = loss(logits, y).sum()
+            return value, (stats, value, (logits.argmax(-1) == y).sum(dtype=value.dtype))
+
+        grads, (stats, value, hits) = jax.grad(total, has_aux=True)(state.params)
+        return Sums(grads, jax.tree.map(lambda s: s * len(y), stats), value, hits)
+
+    return gradient
+
+
+def update_of(optimizer: optax.GradientTransformation) -> Update:
+    """Return `update(state, total, n)`, the second half: the new state and {"loss", "accuracy"}.
+
+    `total` are the sums over a full batch of `n` examples; the metrics are its means before the update.
     """
-    axis_name = AXIS if batch_norm == "whole" and devices > 1 else None
 
-    def update(state: TrainState, X: jax.Array, y: jax.Array, *, n: int) -> tuple[TrainState, Metrics]:
-        def total_loss(params: Tree) -> tuple[jax.Array, tuple[Tree, Metrics]]:
-            logits, stats = model.apply(params, state.stats, X, train=True, axis_name=axis_name)
-            return _means(loss, logits, y, stats, n)
-
-        grads, (stats, metrics) = jax.grad(total_loss, has_aux=True)(state.params)
-        if devices == 1:
-            pass
-        elif batch_norm == "share":
-            stats = jax.tree.map(lambda s: s * (len(y) / n), stats)
-            grads, metrics, stats = lax.psum((grads, metrics, stats), AXIS)
-        else:  # the statistics are the whole batch's already
-            grads, metrics = lax.psum((grads, metrics), AXIS)
-        return _apply(optimizer, state, grads, stats), metrics
+    def update(state: TrainState, total: Sums, n: int) -> tuple[TrainState, Metrics]:
+        mean = jax.tree.map(lambda a: a / n, total)
+        return apply_gradients(optimizer, state, mean.grads, mean.stats), {
+            "loss": mean.loss,
+            "accuracy": mean.hits,
+        }
 
     return update
 
 
-def whole_update(
-    model: Model, optimizer: optax.GradientTransformation, *, loss: Loss, batch_norm: BatchNorm, devices: int
-) -> Callable[..., tuple[TrainState, Metrics]]:
-    """`update(state, X, y, n=...)` for the whole batch at once, for the compiler to divide among devices.
-
-    BatchNorm over shares is said by giving the shares an axis of their own: X (n, ...) becomes (k, m, ...)
-    and the network is mapped over k.
-    """
-
-    def forward(params: Tree, stats: Tree, X: jax.Array) -> tuple[jax.Array, Tree]:
-        if batch_norm == "whole" or not jax.tree.leaves(stats):
-            return model.apply(params, stats, X, train=True)
-        shares = X.reshape(devices, -1, *X.shape[1:])
-        logits, stats = jax.vmap(lambda x: model.apply(params, stats, x, train=True))(shares)
-        return logits.reshape(-1, logits.shape[-1]), jax.tree.map(lambda s: s.mean(0), stats)
-
-    def update(state: TrainState, X: jax.Array, y: jax.Array, *, n: int) -> tuple[TrainState, Metrics]:
-        def total_loss(params: Tree) -> tuple[jax.Array, tuple[Tree, Metrics]]:
-            logits, stats = forward(params, state.stats, X)
-            return _means(loss, logits, y, stats, n)
-
-        grads, (stats, metrics) = jax.grad(total_loss, has_aux=True)(state.params)
-        return _apply(optimizer, state, grads, stats), metrics
-
-    return update
-
-
-def _means(
-    loss: Loss, logits: jax.Array, y: jax.Array, stats: Tree, n: int
-) -> tuple[jax.Array, tuple[Tree, Metrics]]:
-    mean = loss(logits, y).sum() / n
-    hits = (logits.argmax(-1) == y).sum() / n
-    return mean, (stats, {"loss": mean, "accuracy": hits})
-
-
-def _apply(
+def apply_gradients(
     optimizer: optax.GradientTransformation, state: TrainState, grads: Tree, stats: Tree
 ) -> TrainState:
+    """Return the state after one step of the optimizer with the batch's mean gradients."""
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     return TrainState(optax.apply_updates(state.params, updates), stats, opt_state)

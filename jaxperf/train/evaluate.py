@@ -1,7 +1,7 @@
 """Accuracy on all devices, with every example counted once.
 
-The last batch of an epoch is usually smaller. Evaluated as it is, it would be compiled for anew; dropped, its
-examples would not count. It is padded to the full size and a mask leaves the padding out.
+The last batch of an epoch is usually smaller. Evaluated as it is, it would need a compilation of its own;
+dropped, its examples would not count. It is padded to the full size, and a mask leaves the padding out.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Apply = Callable[[Tree, jax.Array], jax.Array]
 
 
 class Evaluator:
-    """Counts hits of a network on several devices; compiled once, for any number of calls.
+    """The share of hits of a network on several devices; compiled once, for any number of calls.
 
     Args:
-        apply: `apply(variables, X)` gives logits (n, classes) of images (n, ...).
-        devices: each batch is cut into equal shares over them, `variables` are copied to all.
-        batch_size: images at a time, on all devices together.
+      apply: `apply(variables, X)` gives logits (n, classes) of images (n, ...).
+      devices: each batch is cut into equal shares over them, `variables` are copied to all.
+      batch_size: images at a time, on all devices together.
 
     Raises:
-        JaxperfError: no devices, or a batch that does not divide among them.
+      JaxperfError: no devices, or a batch that does not divide among them.
     """
 
     def __init__(self, apply: Apply, devices: Sequence[jax.Device], *, batch_size: int = 512) -> None:
@@ -45,15 +45,15 @@ class Evaluator:
             right = (apply(variables, X).argmax(-1) == y) & mask
             return right.reshape(len(devices), -1).sum(1)
 
-        # A count a device, added up on the host: independent programs that meet in a sum over devices can
-        # wait for each other for ever where CPU devices share a few threads (seen on JAX 0.10.2, 2 cores).
+        # One count per device, added up on the host: several queued programs that each sum over devices can
+        # deadlock where CPU devices share a few threads (seen with JAX 0.10.2 on 2 cores).
         self._hits = jax.jit(hits, out_shardings=NamedSharding(self._mesh, P("devices")))
 
     def accuracy(self, variables: Tree, images: Any, labels: Any) -> float:
-        """Share of `images` (n, ...), uint8 or float32, whose largest logit is at `labels` (n,).
+        """Return the share of `images` (n, ...), uint8 or float32, whose largest logit is at `labels` (n,).
 
         Raises:
-            JaxperfError: no images, or another number of labels.
+          JaxperfError: no images, or another number of labels.
         """
         variables = jax.device_put(variables, NamedSharding(self._mesh, P()))
         cut = NamedSharding(self._mesh, P("devices"))
@@ -73,9 +73,9 @@ def evaluate_accuracy(
     devices: Sequence[jax.Device],
     batch_size: int = 512,
 ) -> float:
-    """The book's `evaluate_accuracy`, on all of `devices` (exercise of section 8.4); see `Evaluator`.
+    """Return the book's `evaluate_accuracy`, on all of `devices` (exercise of section 8.4); see `Evaluator`.
 
     Raises:
-        JaxperfError: as `Evaluator` and `Evaluator.accuracy`.
+      JaxperfError: as `Evaluator` and `Evaluator.accuracy`.
     """
     return Evaluator(apply, devices, batch_size=batch_size).accuracy(variables, images, labels)

@@ -1,4 +1,4 @@
-"""One training loop for every way to run a step: what an epoch took, what it waited for, what came out."""
+"""One training loop for every way to run a step, and what each epoch took and reached."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from jaxperf.data import epoch_batches, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN, FashionMNIST
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.timing import block
-from jaxperf.parallel.steps import Step
-from jaxperf.parallel.update import TrainState
+from jaxperf.parallel.data_parallel import State, Step
 from jaxperf.train.evaluate import Evaluator
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -23,17 +22,17 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, in figures.
+    """The figures of one epoch.
 
     Attributes:
-        number: 1, 2, ...
-        loss: mean over the epoch's examples, each at the parameters of its own step.
-        train_accuracy: likewise.
-        test_accuracy: after the epoch, on all test images.
-        train_s: seconds from the first batch to the last parameter, all of it waited for; without compiling.
-        compile_s: seconds for compiling the step, before the first epoch; 0 after it.
-        data_s: of `train_s`, the seconds in which the loop prepared and sent batches.
-        images: how many were trained on.
+      number: 1, 2, ...
+      loss: mean over the epoch's examples, each at the parameters of its own step.
+      train_accuracy: likewise.
+      test_accuracy: after the epoch, on all test images.
+      train_s: seconds from the first batch until the last parameter is ready; without compiling.
+      compile_s: seconds for compiling the step, before the first epoch; 0 for the others.
+      data_s: of `train_s`, the seconds in which the loop prepared and sent batches.
+      images: how many were trained on.
     """
 
     number: int
@@ -51,7 +50,7 @@ class Epoch:
         return self.images / self.train_s
 
     def line(self) -> str:
-        """The book's line, with the loss."""
+        """Return the book's line, with the loss."""
         return (
             f"epoch {self.number}, time {self.train_s:.1f} sec, loss {self.loss:.4f}, "
             f"train acc {self.train_accuracy:.2f}, test acc {self.test_accuracy:.2f}"
@@ -66,32 +65,32 @@ def train(
     batch_size: int,
     seed: int = 0,
     updates: int | None = None,
-    state: TrainState | None = None,
+    state: State | None = None,
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
-) -> Iterator[tuple[Epoch, TrainState]]:
-    """Train as sections 8.4 and 8.5 do, giving each epoch when it is over.
+) -> Iterator[tuple[Epoch, State]]:
+    """Train as sections 8.4 and 8.5 do, and yield each epoch when it is over.
 
     A step is queued while the one before it computes, and the metrics of an epoch are read once it has ended,
     so the loop waits for nothing in between.
 
     Args:
-        step: from `make_step`; it says how and where.
-        data: images and labels.
-        epochs: how many.
-        batch_size: images of one update, on all devices together; the trailing partial batch is dropped.
-        seed: of the order of the images.
-        updates: of one epoch; as many as the full data set has batches if None, so that the small subset,
-            gone through several times, follows the book's curve too.
-        state: where to start; the step's own fresh state if None. It is used up.
-        evaluator: for the test accuracy; one over the step's devices if None.
-        progress: `progress(batches, updates)` goes through the batches of an epoch, e.g. with a bar.
+      step: from `make_step`; it says how and where.
+      data: images and labels.
+      epochs: how many.
+      batch_size: images of one update, on all devices together; the trailing partial batch is dropped.
+      seed: of the order of the images.
+      updates: how many per epoch; as many as the full data set has batches if None, so that the small
+        subset, used several times per epoch, follows the book's curve too.
+      state: where to start; the step's own fresh state if None. It is used up.
+      evaluator: for the test accuracy; one over the step's devices if None.
+      progress: `progress(batches, updates)` goes through the batches of an epoch, e.g. with a bar.
 
     Yields:
-        The epoch and the state after it. The state is used up by the next epoch: copy what must last.
+      The epoch and the state after it, for `step.read`. The next epoch uses it up: copy what must last.
 
     Raises:
-        JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data.
+      JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data.
     """
     if epochs < 1:
         raise JaxperfError(f"{epochs} epochs leave nothing to train; give at least 1")
@@ -111,7 +110,8 @@ def train(
         state, metrics, data_s = _one_epoch(step, state, progress(batches, updates) if progress else batches)
         block((state, metrics))
         train_s = time.perf_counter() - began
-        accuracy = evaluator.accuracy((state.params, state.stats), data.test_images, data.test_labels)
+        found = step.read(state)
+        accuracy = evaluator.accuracy((found.params, found.stats), data.test_images, data.test_labels)
         means = {k: float(np.mean([m[k] for m in metrics])) for k in metrics[0]}
         yield (
             Epoch(
@@ -130,9 +130,9 @@ def _evaluator(step: Step, batch_size: int) -> Evaluator:
 
 
 def _one_epoch(
-    step: Step, state: TrainState, batches: Iterable[Any]
-) -> tuple[TrainState, Sequence[dict[str, jax.Array]], float]:
-    """Queue an epoch's steps; of their seconds, those spent on getting batches and sending them."""
+    step: Step, state: State, batches: Iterable[Any]
+) -> tuple[State, Sequence[dict[str, jax.Array]], float]:
+    """Queue an epoch's steps; the seconds returned are those spent on getting batches and sending them."""
     metrics, data_s = [], 0.0
     clock = time.perf_counter
     before = clock()

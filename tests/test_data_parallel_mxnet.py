@@ -5,8 +5,9 @@ the trainer's rate in float32 whatever the network's dtype, hence the ResNets' w
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,19 +30,13 @@ from mxnet_fixtures import (
 )
 
 from jaxperf.models import ResNet, from_gluon, lenet, to_gluon
-from jaxperf.parallel import (
-    WAYS,
-    first_devices,
-    get_params,
-    make_step,
-    model_of,
-    model_of_function,
-    train_batch,
-)
+from jaxperf.parallel import WAYS, first_devices, make_step, model_of, model_of_function
 
+SUMMING = WAYS[1:]  # those that can sum in the middle of the network
 NETS = {"resnet18": (RESNET18_STAGES, RESNET18), "resnet_small": (SMALL_STAGES, RESNET_SMALL)}
 # Rounding of float64; the same in a gradient told by an update; what MXNet keeps in float32 anyhow.
 SUMS, GRADIENTS, FLOAT32_INSIDE = 1e-10, 1e-9, 1e-5
+EXACT = 1e-13  # between our ways, which differ only in the order of sums
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +65,13 @@ def check_lenet(kind, contexts, losses, start, params):
     assert digest_error(answers, f"{case}/update", update).max() < SUMS
 
 
-@pytest.mark.parametrize(("way", "contexts"), [*((way, 2) for way in WAYS), ("pmap", 4), ("jit", 8)])
-def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, contexts):
-    start = lenet_start("sound")
+LENETS = [*((way, "sound", 2) for way in WAYS), ("manual", "book", 2), ("manual", "sound", 4)]
+LENETS += [("pmap", "sound", 4), ("jit", "sound", 8)]
+
+
+@pytest.mark.parametrize(("way", "kind", "contexts"), LENETS)
+def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, kind, contexts):
+    start = lenet_start(kind)
     step = make_step(
         way, model_of_function(lenet, start), optax.sgd(LENET.lr), first_devices(contexts, platform="cpu")
     )
@@ -80,18 +79,8 @@ def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, contexts):
     for X, y in batches("lenet", LENET):
         state, metrics = step(state, X, y)
         losses.append(float(metrics["loss"]))
-    check_lenet("sound", contexts, losses, start, state.params)
-
-
-@pytest.mark.parametrize(("kind", "contexts"), [("book", 2), ("sound", 2), ("sound", 4)])
-def test_eight_batches_by_hand_equal_mxnets_allreduce(kind, contexts):
-    start, devices = lenet_start(kind), first_devices(contexts, platform="cpu")
-    copies, losses = [get_params(start, d) for d in devices], []
-    for X, y in batches("lenet", LENET):
-        copies, shares = train_batch(X, y, copies, devices, LENET.lr)
-        losses.append(sum(map(float, shares)) / len(y))
-    for params in copies:
-        check_lenet(kind, contexts, losses, start, params)
+    for own in state if way == "manual" else [state]:
+        check_lenet(kind, contexts, losses, start, own.params)
 
 
 @functools.cache
@@ -131,6 +120,7 @@ class Trained:
     stats: list
 
 
+@functools.cache
 def trained(name, way, contexts, batch_norm):
     """The fixture's steps.
 
@@ -144,9 +134,10 @@ def trained(name, way, contexts, batch_norm):
         state, metrics = step(state, X, y)
         losses.append(float(metrics["loss"]))
         if i == 0:
-            first = jax.device_get(state.params)
+            first = jax.device_get(step.read(state).params)
         if i == 0 and batch_norm == "share":
-            state = step.init(model.with_params(state.params, stats_of_context_0(name, contexts)))
+            state = step.init(replace(model, params=first, stats=stats_of_context_0(name, contexts)))
+    state = step.read(state)
     start, first, last = (as_gluon(name, p, state.stats) for p in (model.params, first, state.params))
     grad = [(old - new) / setting.lr * setting.batch for old, new in zip(start[0], first[0])]
     return Trained(losses, grad, [new - old for new, old in zip(last[0], start[0])], last[1])
@@ -164,15 +155,23 @@ def check_resnet(name, contexts, found):
 
 
 @pytest.mark.parametrize(("way", "contexts"), [*((way, 2) for way in WAYS), ("pmap", 4)])
-def test_shares_normalised_apart_equal_gluon_on_that_many_contexts(way, contexts):
+def test_shares_normalized_apart_equal_gluon_on_that_many_contexts(way, contexts):
     check_resnet("resnet_small", contexts, trained("resnet_small", way, contexts, "share"))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_whole_batch_normalised_over_devices_equals_gluon_on_one_context(way):
+@pytest.mark.parametrize("way", SUMMING)
+def test_the_whole_batch_normalized_over_devices_equals_gluon_on_one_context(way):
     found = trained("resnet_small", way, 2, "whole")
     check_resnet("resnet_small", 1, found)
     assert digest_error(load("resnet_small"), "sound/float64/grad", found.grad).max() < GRADIENTS
+
+
+def test_all_ways_agree_to_the_last_digits_for_either_batch_norm():
+    one = trained("resnet_small", "jit", 1, "whole")
+    for batch_norm, ways in (("share", WAYS), ("whole", SUMMING)):
+        found = [trained("resnet_small", way, 2, batch_norm) for way in ways]
+        expected = one if batch_norm == "whole" else found[0]
+        chex.assert_trees_all_close(astuple(expected), *map(astuple, found), rtol=0, atol=EXACT)
 
 
 def test_resnet18_by_shares_equals_gluon_on_two_contexts():

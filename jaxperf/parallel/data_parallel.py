@@ -1,0 +1,275 @@
+"""One training step four ways with one signature: by hand, `pmap`, `shard_map`, and `jit` over a sharding.
+
+    model = model_of(resnet18(rngs=nnx.Rngs(0)))
+    step = make_step("pmap", model, optax.sgd(0.1), first_devices(2), batch_norm="share")
+    state = step.init()
+    state, metrics = step(state, X, y)
+
+All four compute `gradient` and `update` (update.py). They differ in who says how the work is divided and
+where the sums over devices are:
+
+    manual      our Python loop, `train_batch`: programs queued device by device, sums by `allreduce`
+    pmap        one program per device; we write `lax.psum`
+    shard_map   the same program of one device over a named mesh; we write `lax.psum`
+    jit         one program of the whole batch; the compiler divides it and finds the sums
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxperf.errors import JaxperfError
+from jaxperf.parallel.by_hand import AXIS, get_params, pmap_train_batch, train_batch
+from jaxperf.parallel.collectives import compile_sum
+from jaxperf.parallel.model import Model, Tree
+from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
+from jaxperf.parallel.update import (
+    Gradient,
+    Loss,
+    Metrics,
+    TrainState,
+    Update,
+    gradient_of,
+    softmax_cross_entropy,
+    update_of,
+)
+
+Way = Literal["manual", "pmap", "shard_map", "jit"]
+WAYS: tuple[Way, ...] = get_args(Way)
+BatchNorm = Literal["share", "whole"]
+Shares = tuple[Any, ...]  # X and y on the devices: an array each, or a list of one array per device
+State = (
+    Any  # a TrainState of whole arrays, each with a copy on every device; by hand a list of one per device
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step on `devices`; `step(state, X, y)` gives the new state and the batch's metrics.
+
+    Attributes:
+      way: which of the four.
+      devices: where it runs.
+      model: the network with its initial values.
+      optimizer: optax's.
+      load: `load(X, y)` starts copying a batch's shares to the devices.
+      run: `run(state, shares)` on a loaded batch; queued, not waited for. `state` is used up.
+      compile: `compile(state, shares)` compiles without running, and gives the text of each program that the
+        first device runs.
+      programs: the jitted functions it runs, for timing each alone: "gradient" and "update" by hand,
+        otherwise "step".
+    """
+
+    way: Way
+    devices: tuple[jax.Device, ...]
+    model: Model
+    optimizer: optax.GradientTransformation
+    load: Callable[[Any, Any], Shares]
+    run: Callable[[State, Shares], tuple[State, Metrics]]
+    compile: Callable[[State, Shares], list[str]]
+    programs: Mapping[str, Any]
+
+    def init(self, model: Model | None = None) -> State:
+        """Return a fresh state on all devices: copies of the values of `model`, or else of the step's own."""
+        source = model or self.model
+        state = TrainState(source.params, source.stats, self.optimizer.init(source.params))
+        if self.way == "manual":
+            return [get_params(state, device) for device in self.devices]
+        # Copied first, because the step uses its state up, and `device_put` to a sharding reuses the memory
+        # of an array that is on one of the devices already, whatever its `may_alias` says (JAX 0.10)
+        return jax.device_put(jax.tree.map(jnp.array, state), NamedSharding(_mesh(self.devices), P()))
+
+    def read(self, state: State) -> TrainState:
+        """Return the state as one `TrainState`; by hand it is the first device's, which all others equal."""
+        return state[0] if self.way == "manual" else state
+
+    def __call__(self, state: State, X: Any, y: Any) -> tuple[State, Metrics]:
+        """Train on images (n, ...) and labels (n,), n the full batch; `state` is used up.
+
+        Returns:
+          The new state and {"loss", "accuracy"}, means over the full batch, float32 scalars.
+
+        Raises:
+          JaxperfError: a batch that does not divide among the devices.
+        """
+        return self.run(state, self.load(X, y))
+
+    def compile_s(self, state: State, shares: Shares) -> float:
+        """Return the seconds to compile the step for such a batch; running it then compiles nothing."""
+        began = time.perf_counter()
+        self.compile(state, shares)
+        return time.perf_counter() - began
+
+
+def make_step(
+    way: Way,
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    devices: Sequence[jax.Device],
+    *,
+    batch_norm: BatchNorm = "share",
+    loss: Loss = softmax_cross_entropy,
+    weights: Sequence[float] | None = None,
+) -> Step:
+    """Return a data-parallel training step.
+
+    Args:
+      way: one of `WAYS`.
+      model: the network, from `model_of` or `model_of_function`.
+      optimizer: any of optax's, with any schedule.
+      devices: where to run; every one holds the whole state.
+      batch_norm: "share" normalizes each device's share by itself, as Gluon and PyTorch's DataParallel do,
+        and averages running statistics; "whole" normalizes over the full batch, so that the result does not
+        depend on the number of devices.
+      loss: `loss(logits, labels)` gives each example's.
+      weights: each device's strength, for uneven shares; "manual" only.
+
+    Raises:
+      JaxperfError: an unknown way or choice, no devices, `weights` where they cannot be, or "manual" with
+        batch_norm "whole" over several devices.
+    """
+    if way not in WAYS:
+        raise JaxperfError(f"no way {way!r} to run a step; use {', '.join(WAYS)}")
+    if batch_norm not in get_args(BatchNorm):
+        raise JaxperfError(f"batch_norm {batch_norm!r} is neither 'share' nor 'whole'")
+    if not devices:
+        raise JaxperfError("no devices to run on; give at least 1")
+    if weights is not None:
+        share_sizes(len(devices) * 1_000_000, len(devices), weights=weights)  # bad weights before any batch
+        if way != "manual":
+            raise JaxperfError(f"way {way!r} has equal shares only; use 'manual' for shares by weight")
+    makers: dict[Way, Any] = {
+        "manual": partial(_manual, weights=weights), "pmap": _pmap, "shard_map": _shard_map, "jit": _jit,
+    }  # fmt: skip
+    gradient = gradient_of(_with_batch_norm(model, way, batch_norm, len(devices)), loss)
+    parts = makers[way](gradient, update_of(optimizer), tuple(devices))
+    return Step(way, tuple(devices), model, optimizer, *parts)
+
+
+def _with_batch_norm(model: Model, way: Way, batch_norm: BatchNorm, devices: int) -> Model:
+    """Return the model whose BatchNorm sees a share or the whole batch in a program of this way."""
+    if devices == 1 or not jax.tree.leaves(model.stats) or (way == "jit") == (batch_norm == "whole"):
+        return model  # what the program sees at once is what is to be normalized
+    if way == "jit":
+        return _mapped_over_shares(model, devices)
+    if way == "manual":
+        raise JaxperfError(
+            "batch_norm 'whole' needs sums in the middle of the network, and 'manual' has them at its end; "
+            "use 'pmap', 'shard_map' or 'jit'"
+        )
+    return replace(model, apply=partial(model.apply, axis_name=AXIS))
+
+
+def _mapped_over_shares(model: Model, devices: int) -> Model:
+    """Return the model with an axis of shares of its own: X (n, ...) becomes (k, m, ...), mapped over k.
+
+    So the one program of the whole batch normalizes each share by itself, wherever the compiler puts it.
+    """
+
+    def apply(params: Tree, stats: Tree, X: jax.Array, *, train: bool) -> tuple[jax.Array, Tree]:
+        shares = X.reshape(devices, -1, *X.shape[1:])
+        logits, stats = jax.vmap(lambda x: model.apply(params, stats, x, train=train))(shares)
+        return logits.reshape(len(X), -1), jax.tree.map(lambda s: s.mean(0), stats)
+
+    return replace(model, apply=apply)
+
+
+def _mesh(devices: Sequence[jax.Device]) -> Mesh:
+    return Mesh(np.array(devices), (AXIS,))
+
+
+def _pmap(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
+    cut = NamedSharding(_mesh(devices), P(AXIS))
+
+    def load(X: Any, y: Any) -> Shares:
+        check_divisible(len(y), len(devices))
+        split = [a.reshape(len(devices), -1, *a.shape[1:]) for a in (X, y)]
+        return tuple(jax.device_put(split, cut))
+
+    return load, *_as_one_program(pmap_train_batch(devices, gradient=gradient, update=update))
+
+
+def _shard_map(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
+    k, mesh = len(devices), _mesh(devices)
+
+    # Unchecked, so that the sums are where we write them and nowhere else: with the check, `jax.grad` of what
+    # all devices share (the parameters) would sum over devices by itself.
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(), check_vma=False)
+    def step(state: TrainState, X: jax.Array, y: jax.Array) -> tuple[TrainState, Metrics]:
+        sums = gradient(state, X, y)
+        return update(state, lax.psum(sums, AXIS) if k > 1 else sums, k * len(y))
+
+    return partial(_load_whole, mesh), *_as_one_program(jax.jit(step, donate_argnums=0))
+
+
+def _jit(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
+    mesh = _mesh(devices)
+
+    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()), donate_argnums=0)
+    def step(state: TrainState, X: jax.Array, y: jax.Array) -> tuple[TrainState, Metrics]:
+        return update(state, gradient(state, X, y), len(y))
+
+    return partial(_load_whole, mesh), *_as_one_program(step)
+
+
+def _load_whole(mesh: Mesh, X: Any, y: Any) -> Shares:
+    check_divisible(len(y), mesh.size)
+    return tuple(jax.device_put([X, y], NamedSharding(mesh, P(AXIS))))
+
+
+def _as_one_program(program: Any) -> tuple[Any, ...]:
+    def run(state: TrainState, shares: Shares) -> tuple[TrainState, Metrics]:
+        return program(state, *shares)
+
+    def compile_(state: TrainState, shares: Shares) -> list[str]:
+        return [program.lower(state, *shares).compile().as_text()]
+
+    return run, compile_, {"step": program}
+
+
+def _manual(
+    gradient: Gradient, update: Update, devices: Sequence[jax.Device], *, weights: Sequence[float] | None
+) -> tuple[Any, ...]:
+    first = jax.jit(gradient)
+    second = jax.jit(update, static_argnums=2, donate_argnums=0)
+
+    def load(X: Any, y: Any) -> Shares:
+        return tuple(split_and_load(a, devices, weights=weights) for a in (X, y))
+
+    def run(states: list[TrainState], shares: Shares) -> tuple[list[TrainState], Metrics]:
+        X_shards, y_shards = shares
+        new = train_batch(X_shards, y_shards, states, gradient=first, update=second)
+        return [state for state, _ in new], new[0][1]  # every device has the same metrics
+
+    def compile_(states: list[TrainState], shares: Shares) -> list[str]:
+        n, lowered = sum(map(len, shares[1])), []
+        for state, X, y, device in zip(states, *shares, devices):
+            one = first.lower(state, X, y)
+            sums = _placed(one.out_info, device)
+            lowered += [one, second.lower(state, sums, n)]
+        if len(devices) > 1:
+            compile_sum(_placed(lowered[0].out_info, devices[0]))
+        with ThreadPoolExecutor() as pool:  # XLA compiles without Python's lock, which lowering needs
+            compiled = list(pool.map(lambda each: each.compile(), lowered))
+        return [each.as_text() or "" for each in compiled[:2]]
+
+    return load, run, compile_, {"gradient": first, "update": second}
+
+
+def _placed(shapes: Tree, device: jax.Device) -> Tree:
+    """Return shapes and dtypes as those of arrays on `device`."""
+    sharding = SingleDeviceSharding(device)
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), shapes)
