@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf import cli
+from jaxperf import cli, exits
 from jaxperf.errors import JaxperfError
 from jaxperf.peers import command, environments
 from jaxperf.peers.environments import MARKER, PEERS, Peer, chosen, look
@@ -295,7 +295,7 @@ def test_a_peer_that_cannot_be_installed_does_not_stop_the_next(
 
 def test_a_wrong_word_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["instal"], ["install", "jax"], ["mxnet"]):
-        assert cli.main(["peers", *words]) == cli.USER_MISTAKE
+        assert cli.main(["peers", *words]) == exits.USER_MISTAKE
         shown = capsys.readouterr()
         assert shown.out == ""
         assert shown.err.startswith("error: ")
