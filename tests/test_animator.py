@@ -108,8 +108,8 @@ def test_what_cannot_be_drawn_is_told_in_one_line_and_leaves_no_file(tmp_path):
     found = animator([(1.0, 2.0)])
     for path, message in (
         (tmp_path / "file" / "curve.png", "^cannot write .*curve.png.*; give another path$"),
-        (tmp_path / "curve.docx", "docx is no kind of picture; use .svg or .png$"),
-        (tmp_path / "curve", "no ending is no kind of picture"),
+        (tmp_path / "curve.docx", "docx is not a picture format; use .svg or .png$"),
+        (tmp_path / "curve", "no ending is not a picture format"),
     ):
         for call in (check_picture, found.save):
             with pytest.raises(JaxperfError, match=message) as caught:

@@ -1,7 +1,7 @@
 """A network on disk without its code: Gluon's `net.export("my_mlp")`, which section 8.1.2 shows, for JAX.
 
-Two files, as there: NAME.jaxexport holds the program (StableHLO, serialised by `jax.export`),
-NAME.safetensors the arrays by name. Reading them takes JAX and safetensors, and no code of the model's.
+Two files, as there: NAME.jaxexport holds the program (StableHLO, serialized by `jax.export`),
+NAME.safetensors the arrays by name. Reading them takes JAX and safetensors, and none of the model's code.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jax import export as jax_export
 from safetensors.numpy import load_file, save
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.store import write_whole
 from jaxperf.models.hybridize import Hybridized, hybridize
+from jaxperf.result.store import write_whole
 
 
 def export_net(net: nnx.Module | Hybridized, stem: Path, *args: Any) -> tuple[Path, Path]:
@@ -27,7 +27,7 @@ def export_net(net: nnx.Module | Hybridized, stem: Path, *args: Any) -> tuple[Pa
     output; what a call would change in the module (BatchNorm statistics) is dropped: call `net.eval()` first.
 
     Args:
-      net: the module, or its compiled twin.
+      net: the module, or what `hybridize` made of it.
       stem: path without ending.
       *args: example arguments: arrays, or `jax.ShapeDtypeStruct`s (symbolic shapes too).
 

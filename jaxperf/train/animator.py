@@ -14,20 +14,20 @@ from rich.live import Live
 from rich.text import Text
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.store import check_writable, write_whole
+from jaxperf.result.store import check_writable, write_whole
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
 
 
 class Animator:
-    """Add points to named curves as they come; on a terminal the curves are drawn anew each time.
+    """Add points to named curves as they come; on a terminal the curves are redrawn each time.
 
     Args:
-        xlabel: what x counts, e.g. "epoch".
-        legend: the curves' names, in the order in which `add` takes their values.
-        ylim: the range drawn; of the data where None.
-        console: where to draw; nothing is drawn when it is no terminal.
+      xlabel: what x counts, e.g. "epoch".
+      legend: the curves' names, in the order in which `add` takes their values.
+      ylim: the range drawn; the range of the data where None.
+      console: where to draw; nothing is drawn when it is not a terminal.
 
     Use it as a context manager, so that the terminal is given back::
 
@@ -67,7 +67,7 @@ class Animator:
         """Add a point to each curve.
 
         Raises:
-            JaxperfError: another number of values than of curves.
+          JaxperfError: another number of values than of curves.
         """
         if len(y) != len(self.legend):
             raise JaxperfError(f"{len(y)} values for {len(self.legend)} curves; give one for each")
@@ -78,7 +78,7 @@ class Animator:
             self._live.update(Text(self.text()), refresh=True)
 
     def text(self) -> str:
-        """The curves as lines of block characters, the newest value at the end."""
+        """Return the curves as lines of block characters, the newest value at the end."""
         names = max((len(name) for name in self.legend), default=0)
         rows = [
             f"{name:{names}} {_bars(curve[-WIDTH:], *self._range(curve))} {curve[-1]:.4g}"
@@ -88,10 +88,10 @@ class Animator:
         return "\n".join([*rows, f"{self.xlabel} {self.X[-1]:g}"] if self.X else rows)
 
     def save(self, path: Path) -> None:
-        """Draw the curves into a picture file; its ending (.svg, .png, .pdf) says which kind.
+        """Draw the curves into a picture file; its ending (.svg, .png, .pdf) gives the format.
 
         Raises:
-            JaxperfError: nothing to draw, or a path or ending that cannot be written.
+          JaxperfError: nothing to draw, or a path or ending that cannot be written.
         """
         if not self.X:
             raise JaxperfError(f"nothing to draw into {path}: no point was added")
@@ -119,23 +119,23 @@ class Animator:
 
 
 def check_picture(path: Path) -> None:
-    """Find out that no picture can be drawn at `path` before the work is done rather than after.
+    """Check that a picture can be drawn at `path`, before the work rather than after it.
 
     Raises:
-        JaxperfError: an ending that is no kind of picture, or a path that cannot be written.
+      JaxperfError: an ending that is not a picture format, or a path that cannot be written.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
     kind = path.suffix.removeprefix(".")
     if kind.lower() not in FigureCanvasBase.filetypes:
         raise JaxperfError(
-            f"cannot draw {path}: {kind or 'no ending'} is no kind of picture; use .svg or .png"
+            f"cannot draw {path}: {kind or 'no ending'} is not a picture format; use .svg or .png"
         )
     check_writable(path)
 
 
 def _bars(values: Sequence[float], low: float, high: float) -> str:
-    """A value as one of nine block heights; what is not finite as a question mark."""
+    """Return each value as one of nine block heights, and what is not finite as a question mark."""
     span = (high - low) or 1.0
     steps = len(BLOCKS) - 1
     return "".join(
