@@ -50,7 +50,7 @@ def test_two_devices_compute_what_one_does_and_tell_what_it_costs(tmp_path):
         (("--lr", "nan"), "--lr nan and --scale 0.01 must be positive numbers"),
         (("--scale", "inf"), "--lr 0.2 and --scale inf must be positive numbers"),
         (("--updates", "-1"), "--updates must not be negative"),
-        (("--picture", "curve.docx"), "docx is no kind of picture; use .svg or .png"),
+        (("--picture", "curve.docx"), "docx is not a picture format; use .svg or .png"),
         (("--devices", "0"), "--devices is 0; a program needs at least 1"),
     ],
 )
