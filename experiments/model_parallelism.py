@@ -1,62 +1,38 @@
-"""Splitting the model: layers on different devices, a layer over several, and data parallelism beside them.
+"""Splitting the model: layers on different devices, one layer over several, and data parallelism beside them.
 
-The book trains with data parallelism and names the other two ways. Layers on different devices need
-activations to cross, and only one device works unless the batch is cut into micro-batches; a layer over
-several devices needs a sum of partial results for every pair of layers.
-
-Prediction: all three compute what one device computes. A pipeline of p devices and m micro-batches idles at
-least (p - 1) / (m + p - 1) of the time. Data parallelism sums the gradients at each step, the same bytes for
-any batch; the two others move activations, which grow with it, but a device holds a part of the parameters.
+Prediction: all of them compute what one device computes. Data parallelism sums the gradients at each step,
+the same bytes for any batch; the other two move activations, which grow with the batch, but every device
+holds only a part of the parameters.
 
     python experiments/model_parallelism.py --json results/model_parallelism.json
     python experiments/model_parallelism.py --devices 4 --batch-size 512
-
-On 2 cores of an AMD EPYC as two fake devices, Python 3.11.7, JAX 0.10.2, it printed, among the rest:
-
-max_param_diff_vs_one_device/halves/ResNet-18 = 1.49e-08
-idle_share/1 = 0.484, idle_share/4 = 0.431 (the formula: 0.500, 0.200; fake devices share cores)
-allreduce_count/tensor/shard_map = 3
-moved_bytes/data = 516 kB, moved_bytes/pipeline = 1.64 MB, moved_bytes/tensor = 4.98 MB
-params_bytes_per_device/data = 516 kB, .../pipeline = 415 kB, .../tensor = 258 kB
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from jaxperf import script
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import at_least, more_than
 
 
 @dataclass(frozen=True)
 class Config:
     """Flags of this section."""
 
-    batch_size: int = 256
-    """Images in a batch for LeNet; ResNet-18 gets an eighth of it."""
-    micro_batches: tuple[int, ...] = (1, 2, 4, 8)
-    """Into how many micro-batches the pipeline cuts a batch."""
-    steps: int = 5
-    """Updates after which parameters are compared with one device's."""
-    lr: float = 0.1
-    """Learning rate."""
-    seed: int = 0
-    """Seed of parameters, images and labels."""
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or not self.micro_batches or min(self.micro_batches) < 1:
-            raise JaxperfError("--steps and --micro-batches are counts; give at least 1")
-        for m in self.micro_batches:
-            if self.batch_size < 8 or self.batch_size // 8 % m:
-                raise JaxperfError(
-                    f"--batch-size {self.batch_size} has an eighth that {m} micro-batches do not divide; "
-                    f"use {8 * m} or a multiple"
-                )
+    batch_size: Annotated[int, at_least(8)] = 256  # images in a batch for LeNet; ResNet-18 gets an eighth
+    micro_batches: Annotated[tuple[int, ...], at_least(1)] = (1, 2, 4, 8)  # parts of a batch in the pipeline
+    steps: Annotated[int, at_least(1)] = 5  # updates after which parameters are compared with one device's
+    rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
+    lr: Annotated[float, more_than(0)] = 0.1  # learning rate
+    seed: int = 0  # seed of parameters, images and labels
 
     @staticmethod
     def smoke() -> Config:
         """Every part, in seconds."""
-        return Config(batch_size=16, micro_batches=(1, 2), steps=2)
+        return Config(batch_size=16, micro_batches=(1, 2), steps=2, rounds=6)
 
 
 FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
@@ -69,20 +45,63 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jaxperf.measure import Measurement, Series, count_ops, measure
+from jaxperf.chapter import pipelines
+from jaxperf.measure import count_ops, interleaved
 from jaxperf.measure.traffic import collective_bytes, device_bytes
 from jaxperf.models import LeNet, ResNet, resnet18
 from jaxperf.parallel import first_devices, make_step, model_of, softmax_cross_entropy
 from jaxperf.parallel.pipeline import Pipeline, lenet_halves, make_pipeline, resnet_halves
 from jaxperf.parallel.tensor import lenet_by_hand, lenet_by_sharding, replicate, sgd_step, split_lenet
+from jaxperf.report.words import quantity
 
 Batch = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+ROUNDING = 2e-5  # of parameters after a few updates; ReLUs at zero magnify float32 rounding
 
 
-def pipelined(net: LeNet | ResNet, devices: Sequence[jax.Device], config: Config, m: int) -> Pipeline:
-    """The network's halves on two devices, a batch cut into `m` micro-batches."""
-    halves = lenet_halves(net) if isinstance(net, LeNet) else resnet_halves(net)
-    return make_pipeline(halves, optax.sgd(config.lr), devices[:2], micro_batches=m)
+def main(config: Config, story: script.Story) -> None:
+    """The ways to split a model, each against one device."""
+    check(config)
+    devices = devices_to_split_over(story)
+    story.part(layers_apart, config, devices)
+    story.part(
+        pipelines.micro_batches,
+        devices=devices[:2],
+        batch=config.batch_size // 8,
+        counts=config.micro_batches,
+        rounds=config.rounds,
+        seed=config.seed,
+    )
+    story.part(layer_over_devices, config, devices)
+    story.part(side_by_side, config, devices)
+
+
+def check(config: Config) -> None:
+    """Refuse a batch that cannot be cut.
+
+    Raises:
+      JaxperfError: a number of micro-batches does not divide an eighth of the batch.
+    """
+    for m in config.micro_batches:
+        if config.batch_size // 8 % m:
+            raise JaxperfError(
+                f"--batch-size {config.batch_size} has an eighth that {m} micro-batches do not divide; "
+                f"use {8 * m} or a multiple"
+            )
+
+
+def devices_to_split_over(story: script.Story) -> list[jax.Device]:
+    """Two devices or more: those in use, or the CPU's where there is a single GPU.
+
+    Raises:
+      JaxperfError: there is only one device of any kind.
+    """
+    devices = first_devices()
+    if len(devices) < 2:
+        devices = jax.devices("cpu")
+        if len(devices) < 2:
+            raise JaxperfError(f"--devices {len(devices)} leaves nothing to split; use 2 or more")
+        story.note(f"one GPU cannot be split: this section runs on {len(devices)} CPU devices")
+    return devices
 
 
 def some_images(n: int, seed: int) -> Batch:
@@ -105,180 +124,181 @@ def largest_difference(ours: Any, theirs: Any) -> float:
 
 
 def after_steps(step: Callable[..., Any], state: Any, batch: Batch, steps: int) -> Any:
-    """The state after `steps` updates on the same batch."""
-    for _ in range(steps):
-        state, _ = step(state, *batch)
+    """The state after `steps` updates on the same batch, products in float32's full precision."""
+    with jax.default_matmul_precision("highest"):
+        for _ in range(steps):
+            state, _ = step(state, *batch)
     return jax.block_until_ready(state)
 
 
-def one_device(net: nnx.Module, batch: Batch, config: Config, steps: int) -> Any:
+def one_device(net: nnx.Module, batch: Batch, devices: Sequence[jax.Device], lr: float, steps: int) -> Any:
     """Parameters after the same updates on one device: what every way must give."""
-    step = make_step("jit", model_of(net), optax.sgd(config.lr), first_devices(1), batch_norm="whole")
-    return after_steps(step, step.init(), batch, steps).params
+    step = make_step("jit", model_of(net), optax.sgd(lr), devices[:1], batch_norm="whole")
+    return step.read(after_steps(step, step.init(), batch, steps)).params
 
 
-def judge(story: script.Story, name: str, difference: float) -> None:
-    """Keep the largest difference to one device as a fact; float32 rounding grows over the steps."""
-    story.fact(f"max_param_diff_vs_one_device/{name}", difference)
+def equal(story: script.Story, what: str, differences: dict[str, float]) -> None:
+    """Judge the largest differences to one device, by name."""
+    for name, value in differences.items():
+        fact = f"max_param_diff_{name.lower().replace('-', '').replace(' ', '_')}"
+        story.fact(fact, value, words=f"largest difference to one device, {name}")
+    worst = max(differences.values())
     story.claim(
-        f"{name}: equal to one device",
-        predicted="parameters equal up to float32 rounding, below 2e-5",
-        observed=f"largest difference {difference:.1e}",
-        held=difference <= 2e-5,
+        ours=f"{what} computes what one device computes",
+        holds=worst <= ROUNDING,
+        predicted=f"parameters equal up to float32 rounding, below {ROUNDING:g}",
+        right=worst <= ROUNDING,
+        observed=", ".join(f"{name} {value:.1e}" for name, value in differences.items()),
     )
 
 
-def layers_apart(config: Config, story: script.Story) -> None:
-    """LeNet's and ResNet-18's halves on two devices, one batch at a time."""
+def pipelined(net: LeNet | ResNet, devices: Sequence[jax.Device], lr: float, m: int) -> Pipeline:
+    """The network's halves on two devices, a batch cut into `m` micro-batches."""
+    halves = lenet_halves(net) if isinstance(net, LeNet) else resnet_halves(net)
+    return make_pipeline(halves, optax.sgd(lr), devices[:2], micro_batches=m)
+
+
+def layers_apart(story: script.Story, config: Config, devices: Sequence[jax.Device]) -> None:
+    """Put LeNet's and ResNet-18's halves on two devices, one batch at a time."""
     story.heading("Layers on different devices")
-    devices = first_devices()
-    small = config.batch_size // 8
+    story.text(
+        """The book trains with data parallelism: every device holds the whole network. A network that does
+        not fit on one device must be split. The first way is to cut it between layers: the first half of the
+        layers is
+        on one device, the second half on another. Activations cross forwards, their gradients backwards."""
+    )
+    story.habit(
+        gluon="h = net1(x.as_in_context(mx.gpu(0)))\ny = net2(h.as_in_context(mx.gpu(1)))",
+        jax="""
+        h = first(params1, jax.device_put(x, devices[0]))
+        y = second(params2, jax.device_put(h, devices[1]))
+        """,
+        remark="In both, a computation runs where its operands are, and nothing is copied unless you say so.",
+    )
+    found = {}
     for name, net, n, steps in (  # ResNet's ReLUs magnify rounding from the second update on
         ("LeNet", LeNet(rngs=nnx.Rngs(config.seed)), config.batch_size, config.steps),
-        ("ResNet-18", resnet18(10, rngs=nnx.Rngs(config.seed)), small, 1),
+        ("ResNet-18", resnet18(10, rngs=nnx.Rngs(config.seed)), config.batch_size // 8, 1),
     ):
         batch = some_images(n, config.seed)
-        step = pipelined(net, devices, config, 1)
+        step = pipelined(net, devices, config.lr, 1)
         states = after_steps(step, step.init(), batch, steps)
         ours = {k: v for state in states for k, v in state.params.items()}
-        judge(story, f"halves/{name}", largest_difference(ours, one_device(net, batch, config, steps)))
-        crossing = step.crossing_bytes(batch[0])
-        story.say(f"{name}, batch {n}: {crossing / 1e6:.2f} MB cross at each step")
+        theirs = one_device(net, batch, devices, config.lr, steps)
+        found[f"{name} in halves"] = largest_difference(ours, theirs)
+        crossing = quantity(step.crossing_bytes(batch[0]), "bytes")
+        story.say(f"{name}, batch {n}: {crossing} cross in each step")
+    equal(story, "A network cut between layers", found)
 
 
-def pipeline(config: Config, story: script.Story) -> None:
-    """The same with micro-batches: how long the devices idle, beside what the formula says."""
-    story.heading("Micro-batches in a pipeline")
-    n = config.batch_size // 8
-    net, batch = resnet18(10, rngs=nnx.Rngs(config.seed)), some_images(n, config.seed)
-    devices = first_devices(2)
-    rows, idle, formula = [], [], []
-    for m in config.micro_batches:
-        step = pipelined(net, devices, config, m)
-        states = step.init()
-        options: dict[str, Any] = {"min_values": 3, "max_values": 15, "budget_s": 2.0, "warmup_calls": 1}
-        row = measure(step, states, *batch, name=f"pipeline/{m}", items=n, **options)
-        busy_s = busy(step, states, batch, options)
-        rows.append(row)
-        idle.append(1 - sum(busy_s) / (2 * row.median))
-        formula.append(1 / (m + 1))
-        shares = " and ".join(f"{s / row.median:.0%}" for s in busy_s)
-        story.say(f"micro-batches {m}: the devices compute {shares} of the step when each is timed alone")
-        story.fact(f"idle_share/{m}", idle[-1])
-        story.fact(f"idle_share_formula/{m}", formula[-1])
-    story.measured(*rows, base=rows[0].name)
-    x = tuple(float(m) for m in config.micro_batches)
-    story.curve(Series("idle/measured", x, tuple(idle), "micro-batches", "share"))
-    story.curve(Series("idle/formula", x, tuple(formula), "micro-batches", "share"))
-    story.claim(
-        "A pipeline idles less, the more micro-batches there are: (p - 1) / (m + p - 1)",
-        predicted=", ".join(f"{f:.0%}" for f in formula),
-        observed=", ".join(f"{i:.0%}" for i in idle),
-        held=None if len(idle) < 2 or story.environment.devices_are_fake else idle[-1] < idle[0],
-    )
-    if story.environment.devices_are_fake:
-        story.note(
-            "fake devices share cores, so one that waits lends its core: idle shares do not carry over"
-        )
-
-
-def busy(step: Pipeline, states: Any, batch: Batch, options: dict[str, Any]) -> list[float]:
-    """Seconds that each device computes in one step, from its programs timed alone, one after the other."""
-    m = step.micro_batches
-    X = jax.device_put(batch[0][: len(batch[0]) // m], step.devices[0])
-    y = jax.device_put(batch[1][: len(batch[1]) // m], step.devices[1])
-    first, last = step.programs
-    params, stats = states[0].params, states[0].stats
-    Y, _ = first["forward"](params, stats, X)
-    h = jax.device_put(Y, step.devices[1])
-    _, _, _, error = last["loss"](states[1].params, states[1].stats, h, y)
-    error = jax.device_put(error, step.devices[0])
-    forward = measure(first["forward"], params, stats, X, **options).median
-    backward = measure(first["backward"], params, stats, X, error, **options).median
-    loss = measure(last["loss"], states[1].params, states[1].stats, h, y, **options).median
-    return [m * (forward + backward), m * loss]
-
-
-def layer_over_devices(config: Config, story: script.Story) -> None:
-    """LeNet's channels and columns split, by the compiler and by hand, and what the programs send."""
+def layer_over_devices(story: script.Story, config: Config, devices: Sequence[jax.Device]) -> None:
+    """Split LeNet's channels and columns, by the compiler and by hand, and count what the programs send."""
     story.heading("A layer over several devices")
+    story.text(
+        """The second way is to cut inside a layer. If the first of two layers is split by its outputs and the
+        second by its inputs, each device computes with its own slices, and one sum over the devices completes
+        the pair. In JAX this takes a sharding for each parameter: `jax.jit` divides the program accordingly.
+        `shard_map` runs what we write for one device and leaves the sums to us."""
+    )
+    story.code(lenet_by_hand)
     net, batch = LeNet(rngs=nnx.Rngs(config.seed)), some_images(config.batch_size, config.seed)
-    expected = one_device(net, batch, config, config.steps)
+    expected = one_device(net, batch, devices, config.lr, config.steps)
+    found, rows = {}, []
     for name, make in (("sharding", lenet_by_sharding), ("shard_map", lenet_by_hand)):
-        params, mesh = split_lenet(net, first_devices())
+        params, mesh = split_lenet(net, devices)
         step = sgd_step(make(mesh), softmax_cross_entropy, config.lr)
         spread = replicate(batch, mesh)
-        text = step.lower(params, *spread).compile().as_text()
+        ops = count_ops(step.lower(params, *spread).compile().as_text())
         after = after_steps(step, params, spread, config.steps)
-        judge(story, f"tensor/{name}", largest_difference(after, expected))
-        ops = count_ops(text)
-        story.fact(f"allreduce_count/tensor/{name}", ops["all-reduce"])
-        story.fact(f"allgather_count/tensor/{name}", ops["all-gather"])
-        story.fact(f"params_bytes_per_device/tensor/{name}", max(device_bytes(after).values()))
+        found[f"LeNet by {name}"] = largest_difference(after, expected)
+        held = max(device_bytes(after).values())
+        rows.append((name, str(ops["all-reduce"]), str(ops["all-gather"]), quantity(held, "bytes")))
+        story.fact(f"allreduce_count_{name}", ops["all-reduce"], words=f"sums over devices by {name}")
+        story.fact(f"allgather_count_{name}", ops["all-gather"], words=f"gathers over devices by {name}")
+    story.grid(("way", "sums in the program", "gathers", "parameters per device"), rows, right=(1, 2, 3))
+    equal(story, "A layer cut over devices", found)
 
 
-def side_by_side(config: Config, story: script.Story) -> None:
-    """LeNet three ways on the same devices: bytes moved at each step, memory per device, time."""
+def side_by_side(story: script.Story, config: Config, devices: Sequence[jax.Device]) -> None:
+    """Run LeNet three ways on the same devices: bytes moved in each step, memory per device, time."""
     story.heading("The three kinds of parallelism side by side")
+    story.text(
+        """Which way is right depends on what is large. Data parallelism sends the gradients, as many bytes as
+        there are parameters, however large the batch is. The other two send activations, which grow with the
+        batch, but
+        no device holds all parameters."""
+    )
     net, batch = LeNet(rngs=nnx.Rngs(config.seed)), some_images(config.batch_size, config.seed)
-    rows = [data_parallel(net, batch, config, story), pipeline_parallel(net, batch, config, story)]
-    rows.append(tensor_parallel(net, batch, config, story))
-    story.measured(*rows, base=rows[0].name)
+    ways = {
+        "data": data_parallel(net, batch, config, devices),
+        "pipeline": pipeline_parallel(net, batch, config, devices),
+        "tensor": tensor_parallel(net, batch, config, devices),
+    }
+    rows = interleaved(
+        {name: run for name, (run, _, _) in ways.items()}, count=config.rounds, items=len(batch[1])
+    )
+    story.table(rows.values(), base="data", title=f"Seconds per step, batch {len(batch[1])}")
+    for name, (_, moved, held) in ways.items():
+        words = f"per step, {name} parallelism"
+        story.fact(f"moved_bytes_{name}", moved, unit="bytes", words=f"bytes moved {words}")
+        story.fact(
+            f"params_bytes_per_device_{name}", held, unit="bytes", words=f"parameters per device, {name}"
+        )
+    story.grid(
+        ("parallelism", "moved per step", "parameters on the fullest device"),
+        [
+            (name, quantity(moved, "bytes"), quantity(held, "bytes"))
+            for name, (_, moved, held) in ways.items()
+        ],
+        right=(1, 2),
+    )
+    (_, moved, held), *others = ways.values()
+    story.claim(
+        ours="Splitting the model saves memory per device and moves more bytes than data parallelism",
+        holds=all(other[2] < held and other[1] > moved for other in others),
+        predicted=f"at batch {len(batch[1])}, for both ways to split LeNet",
+        right=all(other[2] < held and other[1] > moved for other in others),
+        observed=f"{quantity(held, 'bytes')} held and {quantity(moved, 'bytes')} moved by data parallelism, "
+        + ", ".join(
+            f"{quantity(h, 'bytes')} and {quantity(m, 'bytes')} by {n}"
+            for n, (_, m, h) in list(ways.items())[1:]
+        ),
+    )
 
 
-OPTIONS: dict[str, Any] = {"min_values": 5, "max_values": 50, "budget_s": 1.5}
+Costs = tuple[Callable[[], Any], int, int]  # one step, bytes moved, bytes of parameters on the fullest device
 
 
-def keep_costs(story: script.Story, name: str, *, moved: int, held: dict[jax.Device, int]) -> None:
-    """Bytes moved per step and bytes of parameters on the fullest device, as facts."""
-    story.fact(f"moved_bytes/{name}", moved, unit="bytes")
-    story.fact(f"params_bytes_per_device/{name}", max(held.values()), unit="bytes")
-
-
-def data_parallel(net: LeNet, batch: Batch, config: Config, story: script.Story) -> Measurement:
+def data_parallel(net: LeNet, batch: Batch, config: Config, devices: Sequence[jax.Device]) -> Costs:
     """Every device has all parameters and a share of the batch; gradients are summed."""
-    step = make_step("shard_map", model_of(net), optax.sgd(config.lr), first_devices())
+    step = make_step("shard_map", model_of(net), optax.sgd(config.lr), devices)
     state, shares = step.init(), step.load(*batch)
-    held = device_bytes(state.params)
+    held = max(device_bytes(state.params).values())
     moved = sum(collective_bytes(step.compile(state, shares)[0]).values())
-    keep_costs(story, "data", moved=moved, held=held)
 
     def run() -> Any:
         nonlocal state  # the step uses its state up
         state, metrics = step.run(state, shares)
         return metrics, state.params
 
-    return measure(run, name="data", items=len(batch[1]), **OPTIONS)
+    return run, moved, held
 
 
-def pipeline_parallel(net: LeNet, batch: Batch, config: Config, story: script.Story) -> Measurement:
+def pipeline_parallel(net: LeNet, batch: Batch, config: Config, devices: Sequence[jax.Device]) -> Costs:
     """Convolutions on one device, dense layers on the other; activations cross."""
-    step = pipelined(net, first_devices(), config, max(config.micro_batches))
+    step = pipelined(net, devices, config.lr, max(config.micro_batches))
     states = step.init()
-    keep_costs(
-        story, "pipeline", moved=step.crossing_bytes(batch[0]), held=device_bytes([s.params for s in states])
-    )
-    return measure(step, states, *batch, name="pipeline", items=len(batch[1]), **OPTIONS)
+    held = max(device_bytes([s.params for s in states]).values())
+    return lambda: step(states, *batch), step.crossing_bytes(batch[0]), held
 
 
-def tensor_parallel(net: LeNet, batch: Batch, config: Config, story: script.Story) -> Measurement:
+def tensor_parallel(net: LeNet, batch: Batch, config: Config, devices: Sequence[jax.Device]) -> Costs:
     """Every device has a slice of every layer and the whole batch; partial results are summed."""
-    params, mesh = split_lenet(net, first_devices())
+    params, mesh = split_lenet(net, devices)
     step = sgd_step(lenet_by_hand(mesh), softmax_cross_entropy, config.lr)
     spread = replicate(batch, mesh)
     moved = sum(collective_bytes(step.lower(params, *spread).compile().as_text()).values())
-    keep_costs(story, "tensor", moved=moved, held=device_bytes(params))
-    return measure(step, params, *spread, name="tensor", items=len(batch[1]), **OPTIONS)
-
-
-def main(config: Config, story: script.Story) -> None:
-    """The ways to split a model, each against one device."""
-    if story.flags.devices < 2:
-        raise JaxperfError(f"--devices {story.flags.devices} leaves nothing to split; use 2 or more")
-    layers_apart(config, story)
-    pipeline(config, story)
-    layer_over_devices(config, story)
-    side_by_side(config, story)
+    return lambda: step(params, *spread), moved, max(device_bytes(params).values())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The script of the split models at toy size: every way equals one device, mistakes end in one line."""
+"""The section on split models: every way equals one device, the schedule is GPipe's, errors are one line."""
 
-import json
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
@@ -8,41 +9,71 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "model_parallelism.py"
+from experiments import model_parallelism as section
+from jaxperf.chapter.pipelines import schedule
+from jaxperf.errors import JaxperfError
+from jaxperf.flags import check_bounds
+from jaxperf.result import load_result
+
+SCRIPT = Path(section.__file__)
 
 
-def run(*words):
-    command = [sys.executable, str(SCRIPT), "--platform", "cpu", *words]
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
-
-
-def test_every_way_to_split_equals_one_device(tmp_path):
+def test_every_way_to_split_equals_one_device(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    done = run("--smoke", "--json", str(path))
+    command = [sys.executable, str(SCRIPT), "--platform", "cpu", "--smoke", "--json", str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
     assert done.returncode == 0, done.stderr
-    result = json.loads(path.read_text())
-    facts = result["facts"]
-    ways = ("halves/LeNet", "halves/ResNet-18", "tensor/sharding", "tensor/shard_map")
-    for way in ways:
-        assert facts[f"max_param_diff_vs_one_device/{way}"] <= 2e-5, way
-    assert facts["allreduce_count/tensor/sharding"] == facts["allreduce_count/tensor/shard_map"] == 3
-    assert facts["allgather_count/tensor/sharding"] == facts["allgather_count/tensor/shard_map"] == 0
-    held = facts["params_bytes_per_device/tensor"]
-    assert held < facts["params_bytes_per_device/pipeline"] < facts["params_bytes_per_device/data"]
-    equal = [c for c in result["claims"] if "equal to one device" in c["statement"]]
-    assert len(equal) == len(ways) and all(c["held"] for c in equal)
+    result = load_result(path)
+    facts = result.facts
+    for way in ("lenet_in_halves", "resnet18_in_halves", "lenet_by_sharding", "lenet_by_shard_map"):
+        assert facts[f"max_param_diff_{way}"] <= section.ROUNDING, way
+    assert facts["allreduce_count_sharding"] == facts["allreduce_count_shard_map"] == 3
+    assert facts["allgather_count_sharding"] == facts["allgather_count_shard_map"] == 0
+    held = [facts[f"params_bytes_per_device_{way}"] for way in ("tensor", "pipeline", "data")]
+    assert held == sorted(held)
+    assert held[0] < held[1] < held[2]
+    equal = [c for c in result.claims if "one device computes" in c.statement]
+    assert [c.holds for c in equal] == ["holds", "holds"]
+    assert all(0 < facts[f"idle_share_{m}"] < 1 for m in (1, 2))  # type: ignore[operator]
+    assert len(result.timelines) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--devices", "1"), "--devices 1 leaves nothing to split; use 2 or more"),
-        (("--batch-size", "100"), "--batch-size 100 has an eighth that 8 micro-batches do not divide"),
-        (("--steps", "0"), "--steps and --micro-batches are counts"),
-    ],
-)
-def test_mistakes_end_in_one_line(words, said):
-    done = run(*words)
-    assert done.returncode == 2
-    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+def test_equal_stages_idle_as_gpipes_formula_says() -> None:
+    for m in (1, 2, 3, 8):
+        times = {"forward": 1.0, "backward": 1.0, "loss": 2.0}
+        total, worked = schedule(m, times, times)
+        assert worked == pytest.approx(4 * m)
+        assert total == pytest.approx(2 * m + 2)  # one stage's work for every micro-batch, and one more
+        assert 1 - worked / (2 * total) == pytest.approx(1 / (m + 1))
+
+
+def test_a_long_stage_sets_the_pace_and_shared_cores_slow_both() -> None:
+    times = {"forward": 1.0, "backward": 1.0, "loss": 10.0}
+    total, worked = schedule(4, times, times)
+    assert (total, worked) == (pytest.approx(42.0), pytest.approx(48.0))
+    shared = {name: 2 * seconds for name, seconds in times.items()}
+    slower, _ = schedule(4, times, shared)
+    assert total < slower < 2 * total
+    assert schedule(1, times, shared)[0] == pytest.approx(
+        12.0
+    )  # with one micro-batch they never work together
+
+
+def test_mistakes_end_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        JaxperfError, match=r"^--batch-size 100 has an eighth that 8 micro-batches do not divide"
+    ):
+        section.check(section.Config(batch_size=100))
+    for flags, line in (
+        ({"steps": 0}, "--steps is 0"),
+        ({"micro_batches": (0,)}, "--micro-batches is 0"),
+        ({"micro_batches": ()}, "--micro-batches is empty"),
+        ({"lr": 0.0}, "--lr is 0"),
+    ):
+        with pytest.raises(JaxperfError, match=f"^{line}"):
+            check_bounds(section.Config(**flags))  # type: ignore[arg-type]
+    monkeypatch.setattr(section, "first_devices", lambda: ["cpu"])
+    monkeypatch.setattr(section.jax, "devices", lambda platform: ["cpu"])
+    with pytest.raises(JaxperfError, match=r"^--devices 1 leaves nothing to split; use 2 or more"):
+        section.devices_to_split_over(None)  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ import pytest
 
 from jaxperf import peers
 from jaxperf.peers import Limits, Pool, Study, System, Workload
-from jaxperf.peers.rounds import order
 from jaxperf.peers.worker import Worker
 
 FAKE = Path(__file__).with_name("fake_peer.py")
@@ -76,22 +75,13 @@ def test_everyone_takes_one_turn_a_round_and_only_one_works_at_a_time(run: Run, 
     assert all(before[4] <= after[3] for before, after in zip(log(pool), log(pool)[1:]))
 
 
-def test_no_one_is_always_first_nor_always_after_the_same_other() -> None:
-    parts = ["a", "b", "c", "d"]
-    rounds = [order(parts, i) for i in range(8)]
-    assert all(sorted(r) == parts for r in rounds)
-    assert Counter(r[0] for r in rounds) == dict.fromkeys(parts, 2)
-    before = {(r[i], r[i + 1]) for r in rounds for i in range(3)}
-    assert {("a", "b"), ("b", "a")} <= before
-    assert order([], 3) == []
-
-
 def test_warm_up_is_kept_apart_and_values_are_raw(run: Run) -> None:
     study = run(4)
-    [row] = [m for m in peers.measurements(study, "") if m.name == "mxnet/8.1 net/good"]
+    [row] = [m for m in peers.measurements(study, "") if m.name == "mxnet good"]
     assert row.values == (2.0,) * 4
     assert row.warmup == (2.0,)
     assert (row.loops, row.items, row.unit) == (3, 4, "s")
+    assert (row.system, row.workload, row.configuration, row.quantity) == ("mxnet", "8.1 net", "good", "")
 
 
 def test_rounds_end_with_the_budget_but_not_before_the_sixth(run: Run) -> None:
@@ -119,9 +109,9 @@ def test_who_disagrees_is_not_timed_and_the_result_says_so(
     assert not [row for row in log(pool) if row[1] == "turn" and row[2].endswith(how)]
     assert said == [f"8.1 net: {system}/{how} is lost: {why}" for system in ("mxnet", "torch")]
     claim = peers.agreement([study], "mxnet")
-    assert claim.held is False
-    assert why in claim.observed
-    assert peers.agreement([study], "jax").held is True
+    assert claim.agrees is False
+    assert why in claim.seen
+    assert peers.agreement([study], "jax").agrees is True
 
 
 def test_a_configuration_of_jax_must_agree_with_its_first_too(run: Run) -> None:
@@ -133,7 +123,7 @@ def test_without_an_answer_of_jax_nothing_is_timed(run: Run, said: list[str]) ->
     assert timed(study) == {}
     assert said[1] == "8.1 net: mxnet/good is lost: there is no answer of JAX's to agree with"
     assert peers.comparisons(study) == []
-    assert peers.agreement([study], "mxnet").held is None
+    assert peers.agreement([study], "mxnet").agrees is None
 
 
 # --- failing
@@ -150,7 +140,8 @@ def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, said: list[st
     assert len(said) == 1
     assert said[0].startswith(f"8.1 net: mxnet/{how} is lost: ")
     assert "\n" not in said[0]
-    assert peers.agreement([study], "mxnet").held is (True if how in ("diverges", "odd", "nothing") else None)
+    answered = how in ("diverges", "odd", "nothing")
+    assert peers.agreement([study], "mxnet").agrees is (True if answered else None)
 
 
 def test_a_death_in_the_middle_costs_the_others_no_round(run: Run, pool: Pool) -> None:
@@ -208,21 +199,19 @@ def test_all_systems_get_the_same_cores_threads_and_settings(tmp_path: Path) -> 
 
 def test_the_best_configuration_counts_by_name_and_ratios_carry_intervals(run: Run) -> None:
     study = run(6, jax=("slow", "good"), mxnet=("slow", "good"), torch=("good", "slow"))
-    found = {(c.peer, c.best, c.base): c.ratio.median for c in peers.comparisons(study)}
-    assert found == {("mxnet", "good", "good"): 2.0, ("torch", "good", "good"): 0.5}
-    facts = peers.facts(study)
-    name = "ratio/8.1 net/mxnet_over_jax"
-    assert [facts[name + end] for end in ("", "/low", "/high")] == [2.0, 2.0, 2.0]
-    assert facts["best/8.1 net/mxnet"] == facts["best/8.1 net/jax"] == "good"
-    assert facts["first_call_s/torch/8.1 net/slow"] == 0.25
-    line = peers.line(peers.comparisons(study)[0])
-    assert line == "8.1 net: mxnet (good) over jax (good): 2 (2 to 2), slower"
+    found = {(c.theirs.name, c.ours.name): c.ratio.median for c in peers.comparisons(study)}
+    assert found == {("mxnet/good", "jax/good"): 2.0, ("torch/good", "jax/good"): 0.5}
+    first, second = peers.comparisons(study)
+    assert first.cells == ("8.1 net", "good", "mxnet good", "2 (2 to 2)", "JAX is faster")
+    assert second.cells[-1] == "JAX is slower"
+    assert study.entries[-1].first_s == 0.25
+    assert peers.comparisons(run(2))[0].cells[-1] == "undecided"  # too few rounds
 
 
 def test_losses_become_a_curve_over_steps(run: Run) -> None:
     study = run(2, jax=("good",))
     [curve] = peers.curves(study)
-    assert (curve.name, curve.x_unit) == ("jax/8.1 net/good loss", "step")
+    assert (curve.name, curve.system, curve.workload) == ("jax good", "jax", "8.1 net")
     assert curve.x == (2.0, 5.0, 8.0)  # the last of three steps in each turn, warm-up among them
     assert curve.y == (1.0, 1 / 2, 1 / 3)
     study.entries[0].losses.clear()

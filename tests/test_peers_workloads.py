@@ -13,19 +13,20 @@ from flax import nnx
 
 from jaxperf import launch, peers
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.store import load_result
+from jaxperf.exits import USER_MISTAKE
 from jaxperf.models import MLP, ResNet, from_gluon, to_gluon
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.models.resnet import RESNET18_STAGES
 from jaxperf.peers import SMOKE, Limits, Pool, Sizes, System, Workload, inputs
 from jaxperf.peers.workers import files
+from jaxperf.result.store import load_result
 
 IMAGES = np.arange(64 * 28 * 28, dtype=np.uint8).reshape(64, 28, 28, 1)
 LABELS = np.arange(64) % 10
 
 
 def defined(folder: Path, sizes: Sizes = SMOKE, **options: Any) -> dict[str, Workload]:
-    return {w.name: w for w in peers.workloads(sizes, folder, IMAGES, LABELS, **options)}
+    return {w.name: w for w in peers.workloads(sizes, folder, IMAGES, LABELS, lenet=PARAM_SHAPES, **options)}
 
 
 def shapes(net: nnx.Module) -> dict[str, tuple[int, ...]]:
@@ -33,7 +34,6 @@ def shapes(net: nnx.Module) -> dict[str, tuple[int, ...]]:
 
 
 def test_the_weights_fit_our_models_name_by_name() -> None:
-    assert inputs.LENET == PARAM_SHAPES
     assert inputs.mlp_shapes((512, 256, 128, 2)) == shapes(MLP(rngs=nnx.Rngs(0)))
     for stages in (((8, 1), (16, 2)), RESNET18_STAGES):
         weights = inputs.draw(inputs.resnet_shapes(stages), np.random.default_rng(0))
@@ -153,10 +153,10 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     notes = [note for note in result.notes if "is not measured" in note]
     assert [note.split(" ")[0] for note in notes] == ["mxnet", "torch"]
     assert all("jaxperf peers install" in note or "none is here" in note for note in notes)
-    assert {m.name for m in result.measurements} == {
-        f"jax/8.2 dot {quantity}/{way}" for quantity in ("queued", "finished") for way in ("eager", "jit")
+    assert {(m.system, m.workload, m.quantity, m.configuration) for m in result.measurements} == {
+        ("jax", "8.2 dot", quantity, way) for quantity in ("queued", "finished") for way in ("eager", "jit")
     }
-    assert result.facts["threads_per_device/1"] == result.facts["cores"]
+    assert result.facts["threads_on_one_device"] == result.facts["cores"]
 
 
 def test_a_word_that_no_workload_holds_is_one_line(
@@ -166,8 +166,7 @@ def test_a_word_that_no_workload_holds_is_one_line(
 
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
     assert (
-        cli.main(["run", "peers", "--smoke", "--out", str(tmp_path), "--", "--only", "8.9"])
-        == cli.USER_MISTAKE
+        cli.main(["run", "peers", "--smoke", "--out", str(tmp_path), "--", "--only", "8.9"]) == USER_MISTAKE
     )
     assert "error: no workload holds 8.9; there are 8.1 MLP," in capfd.readouterr().err
     assert not (tmp_path / "peers.json").exists()

@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 
-from jaxperf.measure.record import Series
 from jaxperf.peers.agree import Verdict, compare, read
 from jaxperf.peers.pool import GivenUpError, Pool
 from jaxperf.peers.study import Entry, Limits, Study, number
 from jaxperf.peers.worker import TaskError, Worker, WorkerGoneError
+from jaxperf.result import Curve
 
 Say = Callable[[str], None]
 
@@ -65,7 +65,7 @@ class MemoryRun:
     entry: Entry
     mode: str
     increase: int
-    curve: Series
+    curve: Curve
     handed_out_s: float
     finished_s: float
 
@@ -105,8 +105,15 @@ def _memory_run(
         "turn", limit_s=limits.turn_s, watch=watch, key=entry.name, calls=workload.calls, lead=0
     )
     watch()
-    name = f"{entry.system}/{workload.measured(mode)}/{entry.configuration}"
-    curve = Series(name, *_thinned(times, above), "s", "bytes")
+    curve = Curve(
+        f"{entry.system} {mode}",
+        *_thinned(times, above),
+        dash=mode,
+        system=entry.system,
+        workload=workload.name,
+        configuration=entry.configuration,
+        quantity=mode,
+    )
     return MemoryRun(entry, mode, max(above), curve, number(value, "handed_out"), number(value, "finished"))
 
 

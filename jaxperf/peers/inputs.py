@@ -1,4 +1,4 @@
-"""Weights and inputs that all systems read, drawn with NumPy, written once a run (see `workers/files.py`)."""
+"""Weights and inputs that all systems read, drawn with NumPy and written once per run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-LENET = {
-    "W1": (20, 1, 3, 3),
-    "b1": (20,),
-    "W2": (50, 20, 5, 5),
-    "b2": (50,),
-    "W3": (800, 128),
-    "b3": (128,),
-    "W4": (128, 10),
-    "b4": (10,),
-}
 Shapes = dict[str, tuple[int, ...]]
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxperf.measure.record import Measurement, Series
 from jaxperf.peers.agree import Verdict, compare, read
 from jaxperf.peers.pool import GivenUpError, Pool
-from jaxperf.peers.rounds import order
 from jaxperf.peers.worker import TaskError, WorkerGoneError
 from jaxperf.peers.workloads import Workload
+from jaxperf.result import Curve, Measurement, turns
 
 BASE = "jax"
 
@@ -67,25 +66,29 @@ class Entry:
         return f"{self.system}/{self.configuration}"
 
     def measurement(self, workload: Workload, quantity: str) -> Measurement:
-        """Its values of one quantity, raw."""
+        """Its values of one quantity, raw; `values[i]` of all entries of a workload are of one round."""
         return Measurement(
-            f"{self.system}/{workload.measured(quantity)}/{self.configuration}",
+            f"{self.system} {self.configuration}",
             workload.unit,
             tuple(self.values[quantity]),
             warmup=(self.warmup[quantity],) if quantity in self.warmup else (),
             loops=workload.calls,
             items=workload.items,
             note="devices are fake" if workload.devices > 1 else "",
+            rounds=f"rounds of {workload.name}" if workload.rounds else "",
+            system=self.system,
+            workload=workload.name,
+            configuration=self.configuration,
+            quantity=quantity,
         )
 
-    def curve(self, workload: Workload) -> Series | None:
+    def curve(self, workload: Workload) -> Curve | None:
         """Its loss over steps, for training."""
         if not self.losses:
             return None
-        name = f"{self.system}/{workload.name}/{self.configuration}"
-        return Series(
-            f"{name} loss", tuple(map(float, self.losses)), tuple(self.losses.values()), "step", "loss"
-        )
+        x, y = tuple(map(float, self.losses)), tuple(self.losses.values())
+        label = f"{self.system} {self.configuration}"
+        return Curve(label, x, y, dash=self.configuration, system=self.system, workload=workload.name)
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class _Run:
         for turn in range(self.workload.rounds + 1 if self.workload.rounds else 0):  # round 0 is warm-up
             if turn > 6 and time.monotonic() - began > self.limits.budget_s:
                 break
-            for entry in order(self.alive(), turn):
+            for entry in turns(self.alive(), turn):
                 if not entry.lost:  # its worker may have gone in this very round
                     self.attempt(entry, partial(self.take_turn, entry, turn))
 

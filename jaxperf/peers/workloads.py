@@ -90,14 +90,14 @@ class Workload:
     """One piece of work for all systems.
 
     Attributes:
-      name: in the names of measurements, `SYSTEM/NAME/CONFIGURATION`; begins with the section's number.
+      name: begins with the section's number; the role `workload` of its measurements.
       title: what is done, in a line.
       settings: what the workers are told; "task" is what to do.
       configurations: of each system that does it; JAX's first one is what all must agree with.
-      quantities: what a turn measures; each is a measurement `SYSTEM/NAME QUANTITY/CONFIGURATION`.
+      quantities: what a turn measures; each becomes a measurement per configuration.
       unit: of all quantities.
       calls: how often the work is done in one turn.
-      lead: calls before each turn that don't count, since the other systems have used the caches meanwhile.
+      lead: calls before each turn that don't count, because the other systems have displaced the caches.
       items: in one call, e.g. images.
       rounds: turns of each configuration that count; 0 where it is measured in fresh processes instead.
       rtol: how far from JAX's an answer may be, relative to the largest value.
@@ -120,10 +120,6 @@ class Workload:
         """How many devices it runs on."""
         return int(self.settings.get("devices", 1))
 
-    def measured(self, quantity: str) -> str:
-        """The workload's name in measurements of a quantity."""
-        return f"{self.name} {quantity}".rstrip()
-
 
 FORWARD = {
     "jax": ("hybridize", "aot"),
@@ -133,7 +129,14 @@ FORWARD = {
 
 
 def workloads(
-    sizes: Sizes, folder: Path, images: np.ndarray, labels: np.ndarray, *, devices: int = 2, seed: int = 0
+    sizes: Sizes,
+    folder: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    lenet: inputs.Shapes,
+    devices: int = 2,
+    seed: int = 0,
 ) -> tuple[Workload, ...]:
     """Write all weights and inputs to `folder` and define the workloads on them.
 
@@ -142,6 +145,7 @@ def workloads(
       folder: takes the files, and what the workers write.
       images: uint8 (N, 28, 28, 1) or (N, 28, 28), the pictures to train on.
       labels: (N,), their classes.
+      lenet: shapes of LeNet's parameters in the book's layout, by name.
       devices: how many the parallel workloads use; 1 leaves those out.
       seed: of weights and inputs.
 
@@ -154,7 +158,7 @@ def workloads(
     for batch in (sizes.lenet_batch, sizes.resnet_batch):
         if batch % devices:
             raise JaxperfError(f"batch size {batch} is not divisible by {devices} devices")
-    files = _write(sizes, folder, images, labels, np.random.default_rng(seed))
+    files = _write(sizes, folder, images, labels, lenet, np.random.default_rng(seed))
     found = [*_section81(sizes, files), *_section82(sizes, files)]
     if devices > 1:
         found.append(_together(sizes, files, devices))
@@ -164,7 +168,12 @@ def workloads(
 
 
 def _write(
-    sizes: Sizes, folder: Path, images: np.ndarray, labels: np.ndarray, rng: np.random.Generator
+    sizes: Sizes,
+    folder: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    lenet: inputs.Shapes,
+    rng: np.random.Generator,
 ) -> dict[str, str]:
     def uniform(n: int) -> np.ndarray:
         return rng.random((n, n), dtype=np.float32)
@@ -172,7 +181,7 @@ def _write(
     nets = {
         "mlp": inputs.mlp_shapes(MLP),
         "mlp824": inputs.mlp_shapes(MLP_OF_824),
-        "lenet": inputs.LENET,
+        "lenet": lenet,
         "resnet": inputs.resnet_shapes(sizes.stages),
     }
     files = {name: inputs.write(folder / f"{name}.npz", **inputs.draw(s, rng)) for name, s in nets.items()}
@@ -193,7 +202,7 @@ def _section81(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
     return (
         Workload(
             "8.1 MLP",
-            "The MLP of section 8.1 on one example, a call",
+            "The MLP of section 8.1 on one example, time per call",
             {"task": "forward", **settings},
             {
                 "jax": ("eager", "nnx.jit", "hybridize", "aot"),
@@ -230,7 +239,7 @@ def _section82(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
         ),
         Workload(
             "8.2 loop",
-            f"x + 1 of section 8.2.3, x {sizes.square} x {sizes.square}, a time",
+            f"x + 1 of section 8.2.3, x {sizes.square} x {sizes.square}, time per operation",
             {"task": "loop", **square},
             {"jax": ("eager", "jit"), "mxnet": ("imperative",), "torch": ("eager",)},
             quantities=("synchronous", "asynchronous"),
