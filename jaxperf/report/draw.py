@@ -117,7 +117,10 @@ def svg(
       title: read aloud in place of the drawing.
       description: what the drawing shows, in words and figures.
       prefix: begins every identifier; differs between the drawings of a page.
-      height_in: height in inches; the width is a phone's.
+      height_in: height in inches; the width is `WIDTH_IN`.
+
+    Raises:
+      ValueError: the values cannot be drawn; near 1.8e308 the margins of an axis overflow.
     """
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     document = _saved(draw, height_in, format="svg", metadata=nothing).decode()
@@ -137,9 +140,13 @@ def _saved(draw: Callable[[Figure], None], height_in: float, **how: Any) -> byte
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # Letters that DejaVu lacks (a name in Chinese) are only measured with it; the page's font has them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.simplefilter("error", RuntimeWarning)  # NumPy's, of numbers that overflow
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-        draw(figure)
-        figure.savefig(out, **how)
+        try:
+            draw(figure)
+            figure.savefig(out, **how)
+        except (ArithmeticError, TypeError, RuntimeWarning) as e:
+            raise ValueError(f"the values cannot be drawn: {e}") from e
     return out.getvalue()
 
 
@@ -262,10 +269,11 @@ def write(axes: Axes, words: str, where: tuple[float, float]) -> None:
     axes.annotate(short(words, 24), where, (7, 0), textcoords="offset points", va="center", color=INK)
 
 
-def name_axes(axes: Axes, x: Along, y: Along) -> None:
+def name_axes(axes: Axes, x: Along, y: Along | None = None) -> None:
     """Say what runs along x, below its right end, and along y, above its top."""
     axes.set_xlabel(short(_named(x), 40), loc="right")
-    axes.set_title(short(_named(y), 40), loc="left", color=MUTED)
+    if y:
+        axes.set_title(short(_named(y), 40), loc="left", color=MUTED)
 
 
 def _named(axis: Along) -> str:

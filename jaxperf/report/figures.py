@@ -149,7 +149,7 @@ def panels(block: Lines) -> Picture:
             axes.set_ylim(min(y) - room, max(y) + room)
         ax.set_scale(column[0].yaxis, y, block.y.unit, log=False, most=2)
         ax.set_scale(column[-1].xaxis, x, block.x.unit, log=False)
-        ax.name_axes(column[-1], block.x, Axis("", "s"))
+        ax.name_axes(column[-1], block.x)
 
     told = "; ".join(
         f"{c.name}: at least {shown(min(v for _, v in c.known), block.y.unit)}, "
@@ -200,7 +200,7 @@ def _bars(table: Table, systems: Sequence[str]) -> Picture:
             axes.plot(r.value, place[r.beside], "D", mfc=PAGE, mec=INK, mew=1.2, ms=6, clip_on=False)
         ax.set_scale(axes.xaxis, ends, unit, log=log)
         if not log:
-            axes.set_xlim(min(0, *values), max(0, *ends) * 1.18 or (0 if min(values) < 0 else 1))
+            axes.set_xlim(_reach(ends, 1.18))
         if unit not in SCALED:
             axes.set_xlabel(ax.short(unit, 40), loc="right")
 
@@ -224,6 +224,12 @@ def _bar(axes: Axes, row: int, m: Measurement, color: str, *, log: bool) -> None
     ax.write(axes, shown(m.median, m.unit), where)
 
 
+def _reach(values: Sequence[float], room: float) -> tuple[float, float]:
+    """From where to where an axis with a zero goes, with room for labels beyond the largest value."""
+    low, high = min(0.0, *values), max(0.0, *values) * room
+    return low, high or (0.0 if low else 1.0)
+
+
 def _stacked(table: Table, whole: Measurement) -> Picture:
     """Parts of a whole, each beginning where the one before ended, and the whole below them."""
     parts = [m for m in table.rows if m is not whole]
@@ -236,9 +242,9 @@ def _stacked(table: Table, whole: Measurement) -> Picture:
             axes.barh(i, m.median, left=start, height=0.56, color=color)
             share = "" if m is whole else f"  {m.median / (whole.median or 1) * 100:.0f} %"
             ax.write(axes, f"{shown(m.median, m.unit)}{share}", (start + m.median, i))
-        end = max(sum(m.median for m in parts), whole.median)
-        axes.set_xlim(0, end * 1.3)
-        ax.set_scale(axes.xaxis, [0, end], whole.unit, log=False)
+        ends = [start + m.median for m, start in zip((*parts, whole), (*starts, 0.0))]
+        axes.set_xlim(_reach(ends, 1.3))
+        ax.set_scale(axes.xaxis, [0.0, *ends], whole.unit, log=False)
 
     told = "; ".join(f"{m.name}: {shown(m.median, m.unit)}" for m in (*parts, whole))
     caption = f"Each part timed alone, medians; percentages are of {whole.name}."
