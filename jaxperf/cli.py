@@ -20,13 +20,11 @@ import tyro
 
 from jaxperf import __version__, catalogue, flags, launch
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.record import Result
-from jaxperf.measure.store import load_result
-from jaxperf.report import output, text
+from jaxperf.exits import ended
+from jaxperf.flags import at_least, between
+from jaxperf.result.record import Result
+from jaxperf.result.store import load_result
 
-USER_MISTAKE = 2
-INTERRUPTED = 130
-PIPE_CLOSED = 141
 RESULTS = Path("results")
 
 
@@ -37,14 +35,16 @@ class List:
 
 @dataclass(frozen=True)
 class Run:
-    """Run sections, each as a process of its own. With one section, words after `--` go to its script."""
+    """Run sections, each in its own process. With one section, words after `--` go to its script."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME...")] = ()
     """Names or numbers from `jaxperf list`, or `all`."""
     smoke: bool = False
     """Seconds instead of minutes: every part, at toy sizes; its times mean nothing."""
-    devices: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """How many devices to use; on a CPU, how many to make of it. Each section knows how many it wants."""
+    verbose: bool = False
+    """Print text, code, facts and figures too, not only the short log."""
+    devices: Annotated[int | None, at_least(1), tyro.conf.arg(metavar="N")] = None
+    """How many devices to use; on a CPU, how many to split it into. Each section has a default of its own."""
     platform: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to run; auto takes a GPU if JAX finds one."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
@@ -55,36 +55,40 @@ class Run:
 
 @dataclass(frozen=True)
 class Report:
-    """Write DIR/report.html, one page of all that a run left in DIR; or print it as Markdown or text."""
+    """Show all that a run left in DIR: as a page, as a notebook per section, or as Markdown or text."""
 
     results: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = RESULTS
-    """Where the JSON files lie, or one of them."""
-    format: Literal["html", "md", "text"] = "html"
-    """A page in a file, or Markdown or text on standard output."""
+    """Folder of the JSON files, or one of them."""
+    format: Literal["html", "md", "text", "ipynb"] = "html"
+    """html writes DIR/report.html, ipynb a notebook next to each result; md and text print."""
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare two results of ours, measurement by measurement; exit status 1 where B is slower than A."""
+    """Compare two runs, measurement by measurement; exit status 1 where B is slower than A.
 
-    a: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="A.json")]
-    """The result to compare with."""
-    b: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="B.json")]
-    """The result to judge."""
-    alpha: float = 0.05
+    A and B are each a result's JSON file, several of them (`a1.json,a2.json`), or a folder of them. Of
+    several results of one experiment, the medians are compared.
+    """
+
+    a: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="A")]
+    """The run to compare with."""
+    b: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="B")]
+    """The run to judge."""
+    alpha: Annotated[float, between(0, 1)] = 0.05
     """Chance of one or more wrong verdicts among all rows."""
-    least: float = 0.02
+    least: Annotated[float, between(0, 1)] = 0.02
     """The smallest difference that counts, as a fraction; 0.02 is 2 %."""
 
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what this machine has, what is missing and the command that mends it."""
+    """Say what this machine has, what is missing, and the command that fixes it."""
 
 
 @dataclass(frozen=True)
 class Peers:
-    """Say which other frameworks are there to compare with; `peers install [NAME...]` installs them."""
+    """Say which other frameworks are installed to compare with; `peers install [NAME...]` installs them."""
 
     words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[install [NAME...]]")] = ()
     """Nothing, or `install`, which takes names (mxnet, torch) or all there are."""
@@ -113,21 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        try:
-            return _dispatch(words)
-        except SystemExit as e:  # --help, or SIGTERM while a section ran
-            return e.code if isinstance(e.code, int) else 0
-        finally:
-            sys.stdout.flush()
-    except JaxperfError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return USER_MISTAKE
-    except BrokenPipeError:  # `| head` has seen enough; keep the interpreter from flushing into it again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return INTERRUPTED
+        return ended(lambda: _dispatch(words))
+    except SystemExit as e:  # --help, or SIGTERM while a section ran
+        return e.code if isinstance(e.code, int) else 0
 
 
 def _dispatch(words: list[str]) -> int:
@@ -190,7 +182,7 @@ def show_list() -> int:
         print(f"{'':<4} {'':<{wide}}  {'':<12}  {s.question}")
     total = _duration(sum(s.takes_s for s in catalogue.SECTIONS if s.name != launch.PEERS))
     print(f"\non two CPU cores, {total} for all; run them: `{_own_name()} run all`, or one by name or number")
-    print(f"peers is not among all: `{_own_name()} peers install`, then `run all --peers mxnet,torch`")
+    print(f"`all` does not include peers: `{_own_name()} peers install`, then `run all --peers mxnet,torch`")
     return 0
 
 
@@ -202,7 +194,7 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     """Run the sections named, one after the other; a failing one does not keep the others from running."""
     names = _peer_names(run.peers) if run.peers else ()
     sections = launch.choose(run.names, peers=bool(names))
-    options = launch.Options(run.out, run.smoke, run.devices, run.platform, names, extra)
+    options = launch.Options(run.out, run.smoke, run.verbose, run.devices, run.platform, names, extra)
     launch.check(sections, options)
     outcomes = []
     for i, section in enumerate(sections, start=1):
@@ -217,7 +209,7 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
 
 
 def _peer_names(words: str) -> tuple[str, ...]:
-    from jaxperf.peers.known import chosen
+    from jaxperf.peers.environments import chosen
 
     return tuple(peer.name for peer in chosen([words]))
 
@@ -225,7 +217,7 @@ def _peer_names(words: str) -> tuple[str, ...]:
 def _tell_results(outcomes: Sequence[launch.Outcome], out: Path) -> None:
     good = [o for o in outcomes if not o.trouble]
     wall_s = sum(o.wall_s for o in outcomes)
-    print(f"\n{len(good)} of {len(outcomes)} sections ran well, in {wall_s:.0f} s")
+    print(f"\n{len(good)} of {len(outcomes)} sections succeeded, in {wall_s:.0f} s")
     for outcome in good:
         print(f"  {outcome.path}")
     if bad := [o.section.name for o in outcomes if o.trouble]:
@@ -240,39 +232,64 @@ def show_report(report: Report) -> int:
     Raises:
       JaxperfError: no such folder, or nothing readable in it.
     """
-    results, left_out = _load(report.results)
-    for line in left_out:
-        print(f"left out: {line}", file=sys.stderr)
+    found, left_out = _load(report.results)
+    results = list(found.values())
     if not results:
         raise JaxperfError(f"no result to show in {report.results}; `{_own_name()} run all` makes some")
-    if report.format == "html":
-        folder = report.results if report.results.is_dir() else report.results.parent
-        page = output.write_report(list(results.values()), folder, left_out=left_out)
-        print(f"report: {page} (one file, open it in a browser: {page.resolve().as_uri()})")
-    elif report.format == "md":
-        print(output.render(list(results.values()), "md", left_out=left_out))
-    else:
-        print(_as_text(list(results.values())))
-        print(f"results: {', '.join(str(path) for path in results)} (JSON, one file a section)")
+    match report.format:
+        case "html":
+            from jaxperf.report.page import write_report
+
+            folder = report.results if report.results.is_dir() else report.results.parent
+            page = write_report(results, folder, left_out=left_out)
+            print(f"report: {page} (one file, open it in a browser: {page.resolve().as_uri()})")
+        case "ipynb":
+            from jaxperf.report.notebook import write_notebooks
+
+            for path in write_notebooks(found):
+                print(f"notebook: {path}")
+        case "md":
+            from jaxperf.report.markdown import render_markdown
+
+            print(render_markdown(results, left_out=left_out), end="")
+        case "text":
+            from jaxperf.report import terminal
+
+            console = terminal.console()
+            color = console.is_terminal and not console.no_color
+            print(terminal.render_text(results, color=color, width=max(console.width, 80)), end="")
+            print(f"results: {', '.join(map(str, found))} (JSON, one file per section)")
     return 0
 
 
 def show_comparison(asked: Compare) -> int:
-    """Print the comparison of two results; 1 where anything became slower, else 0.
+    """Print the comparison of two runs; 1 where anything became slower, else 0.
 
     Raises:
-      JaxperfError: a file is no result of ours, or nothing in them can be compared.
+      JaxperfError: a file is not a result of ours, or nothing in them can be compared.
     """
-    from jaxperf.report.compare import compare  # SciPy, which the other commands need not wait for
-    from jaxperf.report.compare_text import render_comparison
+    from jaxperf.report.compare import (
+        compare,
+        render_comparison,
+    )  # SciPy, which other commands need not wait for
+    from jaxperf.report.terminal import console
 
-    comparison = compare(load_result(asked.a), load_result(asked.b), alpha=asked.alpha, least=asked.least)
-    print(render_comparison(comparison, color=text.console().is_terminal))
+    comparison = compare(_side(asked.a), _side(asked.b), alpha=asked.alpha, least=asked.least)
+    print(render_comparison(comparison, color=console().is_terminal), end="")
     return comparison.status
 
 
+def _side(words: str) -> list[Result]:
+    """The results that a side of a comparison names: files or folders, with commas between them."""
+    found: list[Result] = []
+    for word in words.split(","):
+        folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises where a name is too long
+        found += _load(Path(word))[0].values() if folder else [load_result(Path(word))]
+    return found
+
+
 def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
-    """Results by path, in the book's order, and a line for each file that is none."""
+    """Results by path, in the book's order, and a line for each other file, which is printed too."""
     if not where.exists():
         raise JaxperfError(f"no folder {where}; `{_own_name()} run all --out {where}` makes it")
     found, left_out = {}, []
@@ -281,16 +298,10 @@ def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
             found[path] = load_result(path)
         except JaxperfError as e:
             left_out.append(str(e))
+            print(f"left out: {e}", file=sys.stderr)
     order = {s.name: i for i, s in enumerate(catalogue.SECTIONS)}
     by_section = sorted(found.items(), key=lambda item: order.get(item[1].experiment, len(order)))
     return dict(by_section), left_out
-
-
-def _as_text(results: Sequence[Result]) -> str:
-    terminal = text.console()
-    color = terminal.is_terminal and not terminal.no_color
-    width = max(terminal.width, 80)
-    return "\n".join(text.render_text(r, color=color, width=width) for r in results)
 
 
 def _own_name() -> str:

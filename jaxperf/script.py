@@ -132,8 +132,8 @@ def begin(
     explicit = any(word.split("=")[0] == "--devices" for word in sys.argv)
     devices = found.devices if explicit else min(found.devices, len(environment.devices))
     config = {**dataclasses.asdict(found.config), "devices": devices}
-    options = {"smoke": found.smoke, "verbose": found.verbose, "keep": found.json}
-    return Story(section, environment, config, **options, show=show)
+    told = {"smoke": found.smoke, "verbose": found.verbose}
+    return Story(section, environment, config, **told, keep=found.json, show=show)
 
 
 def notebook(
@@ -154,6 +154,7 @@ def notebook(
     section = catalogue.find(name)
     # The notebook stands for the script: a class's source and `in_fresh_process` need the file of `__main__`.
     sys.modules["__main__"].__file__ = str(catalogue.folder() / f"{name}.py")
+    os.environ.pop("FORCE_COLOR", None)  # ipykernel sets it; a bar that erases itself needs a terminal
     prepare(devices=devices, platform=platform)
     return begin(section, Flags(config, smoke=smoke, verbose=True, devices=devices), show=live())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -13,9 +12,10 @@ import pytest
 
 import jaxperf
 from jaxperf import catalogue, cli
+from jaxperf.exits import INTERRUPTED, PIPE_CLOSED
 from jaxperf.launch import child_environment
-from jaxperf.measure.record import Environment, Measurement, Result
-from jaxperf.measure.store import load_result, save_result, to_json
+from jaxperf.result import Environment, Measurement, Result, Table, save_result
+from jaxperf.result.store import to_json
 
 GOOD = """
 import pathlib, shutil, sys
@@ -26,8 +26,12 @@ print("told by", pathlib.Path(__file__).stem, *(a for a in sys.argv[1:] if not a
 
 
 def sample(name: str) -> str:
-    measurement = Measurement(f"time of {name}", "s", (1.0, 2.0))
-    return to_json(Result(name, "9.1", name.title(), "What?", {}, Environment(), measurements=(measurement,)))
+    return to_json(timed(name, (1.0, 2.0)))
+
+
+def timed(name: str, values: tuple[float, ...]) -> Result:
+    table = Table("Times", (Measurement(f"time of {name}", "s", values),))
+    return Result(name, "9.1", name.title(), "What?", {}, Environment(), blocks=(table,))
 
 
 @pytest.fixture
@@ -105,7 +109,7 @@ def test_the_list_tells_number_name_time_and_question_of_each_section(
         (["run", "first", "--size", "3"], "a section's own flags come after `--`"),
         (["run", "first", "--devices", "two"], "--devices"),
         (["run", "first", "--devices", "-2"], "--devices is -2"),
-        (["run", "first", "--devices", "0"], "--devices is 0; give 1 or more, or leave it out"),
+        (["run", "first", "--devices", "0"], "--devices is 0; give at least 1"),
         (["run", "first", "--platform", "tpu"], "'auto', 'cpu', 'gpu'"),
         (["run", "all", "--", "--size=3"], "first, second"),
         (["list", "all"], "Unrecognized"),
@@ -149,7 +153,7 @@ def test_a_failing_section_is_named_and_the_others_still_run(
     (catalogue.folder() / "first.py").write_text("raise SystemExit(7)")
     assert cli.main(["run", "all", "--out", str(out)]) == 1
     shown = capfd.readouterr()
-    assert "told by second" in shown.out and "1 of 2 sections ran well" in shown.out
+    assert "told by second" in shown.out and "1 of 2 sections succeeded" in shown.out
     assert "failed: first: exit status 7" in shown.err
     assert [p.name for p in out.iterdir()] == ["second.json"]
 
@@ -164,7 +168,7 @@ def test_an_interrupted_run_ends_with_130(out: Path, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli.launch, "run_section", interrupted)
-    assert cli.main(["run", "all", "--out", str(out)]) == cli.INTERRUPTED
+    assert cli.main(["run", "all", "--out", str(out)]) == INTERRUPTED
 
 
 # --- reporting
@@ -220,25 +224,57 @@ def test_the_report_goes_to_standard_output_as_markdown(
 
 
 def test_a_result_is_no_slower_than_itself_but_than_a_faster_one(
-    out: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out.mkdir()
-    result = load_result_of(sample("first"), out)
-    slow = tuple(0.010 + 0.00001 * i for i in range(20))
-    for name, factor in (("a", 1.0), ("b", 1.5)):
-        m = dataclasses.replace(result.measurements[0], values=tuple(v * factor for v in slow))
-        save_result(dataclasses.replace(result, measurements=(m,)), out / f"{name}.json")
-    a, b = str(out / "a.json"), str(out / "b.json")
-    assert cli.main(["compare", a, a]) == 0
-    assert cli.main(["compare", a, b]) == 1
-    assert "slower" in capsys.readouterr().out
-    assert cli.main(["compare", b, a]) == 0
-    assert cli.main(["compare", a, str(out / "none.json")]) == 2
+    """As a file, as several with commas between them, and as a folder."""
+    for side, factor in (("a", 1.0), ("b", 1.5)):
+        for i in range(6):
+            values = tuple(factor * (0.010 + 0.00001 * (i + k)) for k in range(20))
+            save_result(timed("first", values), tmp_path / side / f"{i}.json")
+    files, lists, folders = [], [], []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        paths = [str(path) for path in sorted(folder.iterdir())]
+        files.append(paths[0])
+        lists.append(",".join(paths))  # longer than a file's name may be
+        folders.append(f"{folder}/")
+    for a, b in (files, lists, folders):
+        assert cli.main(["compare", a, a]) == 0
+        assert cli.main(["compare", b, a]) == 0
+        assert cli.main(["compare", a, b]) == 1
+        assert "slower" in capsys.readouterr().out
 
 
-def load_result_of(text: str, folder: Path) -> Result:
-    (folder / "whole.json").write_text(text)
-    return load_result(folder / "whole.json")
+def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, empty = tmp_path / "a.json", tmp_path / "empty"
+    save_result(timed("first", (1.0,)), good)
+    empty.mkdir()
+    for words, says in (
+        ([str(tmp_path / "none.json")], "cannot read"),
+        ([f"{good},"], "cannot read"),
+        (["x" * 300], "cannot read"),
+        ([str(empty)], "no result to compare on one side"),
+        ([str(good), "--alpha", "2"], "--alpha is 2.0; give at least 0 and at most 1"),
+        ([str(good), "--least", "-1"], "--least is -1.0"),
+    ):
+        assert cli.main(["compare", str(good), *words]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and said.count("\n") == 1 and says in said
+
+
+def test_what_is_not_a_file_is_left_out_and_never_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_result(timed("first", (1.0,)), tmp_path / "first.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.json").mkdir()
+    assert cli.main(["report", str(tmp_path), "--format", "md"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("left out: cannot read") == 4
+    assert "time of first" in shown.out and shown.out.count("left out") == 4
 
 
 def test_a_folder_without_a_readable_result_is_a_mistake(
@@ -270,4 +306,4 @@ def test_a_pipe_closed_early_leaves_no_traceback(tmp_path: Path, words: list[str
         timeout=60,
     )
     os.close(writer)
-    assert (done.returncode, done.stderr) == (cli.PIPE_CLOSED, b"")
+    assert (done.returncode, done.stderr) == (PIPE_CLOSED, b"")

@@ -9,16 +9,20 @@ from dataclasses import replace
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.record import Environment, Measurement, Result
 from jaxperf.report import ranks
-from jaxperf.report.compare import compare
-from jaxperf.report.compare_text import render_comparison
+from jaxperf.report.compare import Comparison, render_comparison
+from jaxperf.report.compare import compare as compare_runs
+from jaxperf.result import Dots, Environment, Heading, Measurement, Result, Table
 
 RESULT = Result("hybridize", "8.1", "Title", "Why?", {"size": 3}, Environment(cpu="one", cores=2))
 
 
 def result(*measurements: Measurement, **changes: object) -> Result:
-    return replace(RESULT, measurements=measurements, **changes)  # type: ignore[arg-type]
+    return replace(RESULT, blocks=(Table("", measurements),), **changes)  # type: ignore[arg-type]
+
+
+def compare(a: Result, b: Result, **options: float) -> Comparison:
+    return compare_runs([a], [b], **options)
 
 
 def noisy(
@@ -136,13 +140,13 @@ def test_what_has_no_ratio_or_stands_alone_is_named() -> None:
         timing("new", (1.0,)),
     )
     found = compare(a, b)
-    remarks = {row.name: row.remark for row in found.rows}
+    remarks = {row.key.name: row.remark for row in found.rows}
     assert remarks["unit"] == "units differ: s and bytes"
     assert "no ratio" in remarks["zero"]
-    assert (found.only_a, found.only_b, found.status) == (("old",), ("new",), 0)
+    assert (found.only_a, found.only_b, found.status) == (("hybridize: old",), ("hybridize: new",), 0)
     text = render_comparison(found)
-    assert "only in A: old" in text
-    assert "only in B: new" in text
+    assert "only in A: hybridize: old" in text
+    assert "only in B: hybridize: new" in text
     assert "units differ: s and bytes" in text.replace("\n", " ") or "units differ" in text
 
 
@@ -163,47 +167,80 @@ def test_differing_circumstances_are_named_in_the_output() -> None:
     assert "differs" not in render_comparison(compare(a, a))
 
 
-def test_several_results_a_side_are_compared_by_their_medians() -> None:
+def test_several_results_per_side_are_compared_by_their_medians() -> None:
     def runs(medians: list[float]) -> list[Result]:
         return [result(timing("x", tuple(m + i * 1e-6 for i in range(50)))) for m in medians]
 
     a, b = [1.0, 1.3, 1.1, 1.2, 1.05], [1.25, 1.02, 1.15, 1.28, 1.07]
-    assert compare(runs(a)[0], runs(b)[0]).rows[0].verdict == "slower"  # one process a side differs
-    found = compare(runs(a), runs(b))
+    assert compare(runs(a)[0], runs(b)[0]).rows[0].verdict == "slower"  # one process per side differs
+    found = compare_runs(runs(a), runs(b))
     assert found.rows[0].verdict == "undecided"  # but processes differ as much among themselves
     assert found.runs == (5, 5)
     assert "one process" not in render_comparison(found)
-    assert compare(runs(a), runs([2 * m for m in b])).rows[0].verdict == "slower"
+    assert compare_runs(runs(a), runs([2 * m for m in b])).rows[0].verdict == "slower"
 
 
-def test_rows_of_the_same_name_are_compared_in_their_order() -> None:
-    twice = result(timing("x", (1.0,) * 5), timing("x", (2.0,) * 5))
-    assert [(row.name, row.ratio) for row in compare(twice, twice).rows] == [("x", 1.0), ("x (2)", 1.0)]
+def test_rows_are_matched_within_their_table_or_part_and_else_by_their_order() -> None:
+    def run(*titles: str) -> Result:
+        """Tables with a row "x" each: 1 s in "copy", 2 s in "sum"."""
+        seconds = {"copy": 1.0, "sum": 2.0}
+        return replace(RESULT, blocks=tuple(Table(t, (timing("x", (seconds[t],) * 9),)) for t in titles))
+
+    rows = compare(run("copy", "sum"), run("sum", "copy")).rows
+    assert [(row.key.title, row.key.name, row.ratio) for row in rows] == [("copy", "x", 1), ("sum", "x", 1)]
+    x = (timing("x", (1.0,) * 9),)
+    parts = replace(RESULT, blocks=(Heading("One"), Table("", x), Heading("Two"), Dots("", x), Table("", x)))
+    titles = [(row.key.title, row.key.name) for row in compare(parts, parts).rows]
+    assert titles == [("One", "x"), ("Two", "x"), ("Two", "x (2)")]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "options", "words"),
-    [
-        ([RESULT], [RESULT], {}, "no measurement is in both"),
-        ([], [RESULT], {}, "no result to compare"),
-        ([RESULT, replace(RESULT, experiment="other")], [RESULT], {}, "one experiment at a time"),
-        ([RESULT], [RESULT], {"alpha": 0.0}, "--alpha is 0;"),
-        ([RESULT], [RESULT], {"least": -1.0}, "--least is -1;"),
-    ],
-)
-def test_mistakes_are_one_line(
-    a: list[Result], b: list[Result], options: dict[str, float], words: str
-) -> None:
-    with pytest.raises(JaxperfError, match=words) as caught:
-        compare(a, b, **options)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
+def test_several_experiments_are_compared_each_with_its_own_and_judged_together() -> None:
+    quick, slow = (tuple(s + i * 1e-6 for i in range(20)) for s in (1.0, 2.0))
+    other = replace(result(timing("x", slow)), experiment="other")
+    alone = replace(result(timing("a", quick), timing("b", quick)), experiment="alone")
+    found = compare_runs([result(timing("x", quick)), other, alone], [other, result(timing("x", slow))])
+    verdicts = [(row.key.experiment, row.verdict) for row in found.rows]
+    assert verdicts == [("hybridize", "slower"), ("other", "same")]
+    assert (found.only_a, found.only_b, found.status) == (("alone",), (), 1)
+    single = compare(result(timing("x", quick)), result(timing("x", slow)))
+    assert found.rows[0].p == pytest.approx(2 * single.rows[0].p)  # Holm over both
 
 
-def test_names_cannot_command_the_terminal() -> None:
-    hostile = result(timing("\x1b[31m[red]", (1.0,) * 6))
-    text = render_comparison(compare(hostile, hostile))
-    assert "\x1b" not in text
-    assert "[red]" in text
+def test_mistakes_are_one_line() -> None:
+    x = result(timing("x", (1.0,)))
+    other_unit = result(timing("x", (1.0,), "bytes"))
+    mistakes: list[tuple[list[Result], list[Result], dict[str, float], str]] = [
+        ([RESULT], [RESULT], {}, "no measurement is in both: A has none"),
+        ([x], [replace(x, experiment="other")], {}, "A has 'hybridize: x', B has 'other: x'"),
+        ([], [RESULT], {}, "no result to compare on one side"),
+        ([x, other_unit], [x], {}, "results of hybridize on one side have different units"),
+        ([x], [x], {"alpha": 0.0}, "^alpha is 0; give"),
+        ([x], [x], {"alpha": 1.0}, "^alpha is 1; give"),
+        ([x], [x], {"least": -1.0}, "^least is -1; give"),
+        ([x], [x], {"least": 1.0}, "^least is 1; give"),
+    ]
+    for a, b, options, words in mistakes:
+        with pytest.raises(JaxperfError, match=words) as caught:
+            compare_runs(a, b, **options)
+        assert "\n" not in str(caught.value)
+
+
+def test_nothing_in_a_result_can_command_the_terminal() -> None:
+    words = "\x1b[31m[red] [/x] :warning: \u202e"
+    measured = (timing(words, (1.0,) * 6, words), timing("unit", (1.0,) * 6, "s"))
+    hostile = replace(
+        result(experiment=words, config={words: words}),
+        blocks=(Heading(words), Table(words, measured), Table("old", measured)),
+    )
+    b = replace(
+        hostile,
+        blocks=(Table(words, (replace(measured[0], unit="s"), measured[1])),),
+        config={},
+        environment=Environment(cpu=words, versions={words: words}),
+    )
+    text = render_comparison(compare(hostile, b), width=2000)
+    assert not set("\x1b\u202e") & set(text)
+    assert text.count("[31m[red] [/x] :warning:") >= 10
 
 
 def test_holm_is_never_below_the_raw_chance_and_keeps_its_order() -> None:

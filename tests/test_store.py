@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from jaxperf.result import (
     Timelines,
     load_result,
     save_result,
+    store,
 )
 from jaxperf.result.record import SCHEMA_VERSION
 from jaxperf.result.store import to_json
@@ -220,3 +222,23 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(JaxperfError, match=f"cannot read {path}"):
             load_result(path)
+
+
+def test_what_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", Path("/dev/zero"), tmp_path):
+        with pytest.raises(JaxperfError, match="it is not a file; give") as caught:
+            load_result(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_larger_than_any_result_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.json"
+    path.write_text("{" + " " * 999)
+    with path.open("r+b") as f:
+        f.truncate(store.LARGEST + 1)  # a sparse file
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(JaxperfError, match="has 67,108,865 bytes, which no result has"):
+        load_result(path)

@@ -68,7 +68,9 @@ def _file_of(fn: Callable[..., Any]) -> Path:
     """The file at whose top level `fn` stands."""
     name = fn.__qualname__
     path = Path(inspect.getsourcefile(fn) or "") if inspect.isfunction(fn) else None
-    if path and not path.is_file() and fn.__module__ == "__main__":  # a notebook's cell; its script has it too
+    if (
+        path and not path.is_file() and fn.__module__ == "__main__"
+    ):  # a notebook's cell; its script has it too
         path = Path(sys.modules["__main__"].__dict__.get("__file__") or "")
     if path is None or not path.is_file() or not name.isidentifier():  # "outer.<locals>.inner", "<lambda>"
         raise JaxperfError(f"{name} can't be called in another process; define it at the top level of a file")

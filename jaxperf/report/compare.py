@@ -1,4 +1,4 @@
-"""Two results side by side: is anything faster or slower, beyond noise and beyond a minimum that matters?
+"""Two runs side by side: is anything faster or slower, beyond noise and beyond a minimum that matters?
 
 Every row holds two samples, the values of A and those of B, compared by ranks (`ranks` says why). The test
 asks whether B differs from A by more than `least`, not by anything at all.
@@ -11,36 +11,56 @@ comparison that stays under `alpha`: Holm's procedure, which holds whatever the 
 on one machine), where Benjamini and Hochberg's would bound only a share. Rows with so few values that they
 could never pass are set aside first, by their numbers alone (Tarone, 1990), and cost the others nothing.
 
-With one result a side the chance is that of these two processes. Two processes of the same program may differ
-by more than their own spread (how memory and threads happened to lie, what else ran), which only several
-results a side can tell: then the values of a row are the medians of the processes.
+With one result per side the chance is that of these two processes. Two processes of the same program may
+differ by more than their own spread (how memory and threads happened to be placed, what else ran), which only
+several results per side can tell: then the values of a row are the medians of the processes.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import io
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from rich.console import Console
+from rich.table import Table as Shown
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.record import Measurement, Result
 from jaxperf.report import ranks
+from jaxperf.report.terminal import literal
+from jaxperf.report.words import quantity
+from jaxperf.result import Dots, Heading, Measurement, Result, Table
 
-Side = Result | Sequence[Result]
 Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
 ALPHA = 0.05
 LEAST = 0.02
 WIDE = 0.10  # an interval that leaves 1 by more does not let us say "same"
+STYLES = {"slower": "red", "faster": "green", "same": "", "changed": "yellow", "undecided": "dim"}
+
+
+class Key(NamedTuple):
+    """What two runs call the same: an experiment, the title of a table (or of its part), and a row's name."""
+
+    experiment: str
+    title: str
+    name: str
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, self))
+
+
+Rows = dict[Key, Measurement]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One measurement of both results.
+    """One measurement of both runs.
 
     Attributes:
-      name, unit: of the measurement.
+      key, unit: of the measurement.
       a, b: its medians, in `unit`.
       ratio: b as a multiple of a; NaN where there is none.
       low, high: the ratio's interval at level 1 - alpha, for this row alone; NaN for too few values.
@@ -51,7 +71,7 @@ class Compared:
       remark: why there is no verdict, or "noisy".
     """
 
-    name: str
+    key: Key
     unit: str
     a: float
     b: float
@@ -65,7 +85,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows, what only one side has, and what else differs between the two runs."""
+    """All rows, what only one side has, and what else differs between the two runs; `runs` is per side."""
 
     rows: tuple[Compared, ...]
     only_a: tuple[str, ...]
@@ -81,98 +101,117 @@ class Comparison:
         return int(any(row.verdict == "slower" for row in self.rows))
 
 
-def compare(a: Side, b: Side, *, alpha: float = ALPHA, least: float = LEAST) -> Comparison:
-    """Compare two results by the names of their measurements; `b` is judged against `a`.
+def compare(
+    a: Sequence[Result], b: Sequence[Result], *, alpha: float = ALPHA, least: float = LEAST
+) -> Comparison:
+    """Compare two runs, each one or more results of one or more experiments; `b` is judged against `a`.
 
     Args:
-      a: the base, a result or several of the same experiment.
-      b: the other, likewise.
+      a: the base.
+      b: the other.
       alpha: chance of one or more wrong verdicts among all rows.
       least: the smallest difference that counts, as a fraction: 0.02 is 2 %.
 
     Raises:
-      JaxperfError: an option is out of range, no measurement is in both, or a side mixes experiments.
+      JaxperfError: an option is out of range, no measurement is in both, or units differ within a side.
     """
-    sides = [[side] if isinstance(side, Result) else list(side) for side in (a, b)]
-    a, b = map(pooled, sides)
     if not 0 < alpha < 1:
-        raise JaxperfError(f"--alpha is {alpha:g}; give a chance between 0 and 1, e.g. {ALPHA}")
+        raise JaxperfError(f"alpha is {alpha:g}; give a chance between 0 and 1, e.g. {ALPHA}")
     if not 0 <= least < 1:
-        raise JaxperfError(f"--least is {least:g}; give a fraction from 0 up to 1, e.g. {LEAST} for 2 %")
-    ours, theirs = _named(a), _named(b)
-    pairs = [(m, theirs[name]) for name, m in ours.items() if name in theirs]
+        raise JaxperfError(f"least is {least:g}; give a fraction from 0 up to 1, e.g. {LEAST} for 2 %")
+    if not a or not b:
+        raise JaxperfError("no result to compare on one side; give a result's JSON file or a folder of them")
+    groups = [
+        {r.experiment: [s for s in side if s.experiment == r.experiment] for r in side} for side in (a, b)
+    ]
+    ours, theirs = ({k: m for some in side.values() for k, m in _pooled(some).items()} for side in groups)
+    pairs = {key: (m, theirs[key]) for key, m in ours.items() if key in theirs}
     if not pairs:
-        raise JaxperfError(
-            f"no measurement is in both: {a.experiment} has {_few(ours)}, {b.experiment} has {_few(theirs)}"
-        )
+        raise JaxperfError(f"no measurement is in both: A has {_few(ours)}, B has {_few(theirs)}")
+    both = [name for name in groups[0] if name in groups[1]]
+    runs = [min(len(side[name]) for name in both) for side in groups]
     return Comparison(
         rows=tuple(_judge(pairs, alpha, least)),
-        only_a=tuple(name for name in ours if name not in theirs),
-        only_b=tuple(name for name in theirs if name not in ours),
-        differences=tuple(differences(a, b)),
+        only_a=_only(ours, theirs),
+        only_b=_only(theirs, ours),
+        differences=tuple(line for name in both for line in _differences(*(side[name] for side in groups))),
         alpha=alpha,
         least=least,
-        runs=(len(sides[0]), len(sides[1])),
+        runs=(runs[0], runs[1]),
     )
 
 
-def pooled(results: Sequence[Result]) -> Result:
-    """Several results of one experiment as one, whose values are the medians of the processes.
+def _pooled(results: Sequence[Result]) -> Rows:
+    """The measurements of one experiment; of several results with the medians of the processes as values.
 
     Raises:
-      JaxperfError: none, results of different experiments, or a measurement whose unit differs.
+      JaxperfError: a measurement's unit differs between the results.
     """
-    if not results:
-        raise JaxperfError("no result to compare on one side; give a result's JSON file or a folder of them")
-    first = results[0]
     if len(results) == 1:
-        return first
-    if len(names := dict.fromkeys(r.experiment for r in results)) > 1:
-        raise JaxperfError(f"results of {', '.join(names)} on one side; compare one experiment at a time")
-    found: dict[tuple[str, str], list[float]] = {}
-    for m in (m for r in results for m in _named(r).values()):
-        found.setdefault((m.name, m.unit), []).append(m.median)
-    if len({name for name, _ in found}) < len(found):
-        raise JaxperfError(f"results of {first.experiment} on one side have different units; compare fewer")
-    measurements = tuple(Measurement(name, unit, tuple(v)) for (name, unit), v in found.items())
-    return dataclasses.replace(first, measurements=measurements, smoke=any(r.smoke for r in results))
+        return _named(results[0])
+    found: dict[Key, list[Measurement]] = {}
+    for result in results:
+        for key, m in _named(result).items():
+            found.setdefault(key, []).append(m)
+    for key, some in found.items():
+        if len({m.unit for m in some}) > 1:
+            raise JaxperfError(f"results of {key.experiment} on one side have different units; compare fewer")
+    return {k: Measurement(k.name, some[0].unit, tuple(m.median for m in some)) for k, some in found.items()}
 
 
-def _named(result: Result) -> dict[str, Measurement]:
-    """Measurements by name; where several have the same, the second is called "name (2)"."""
-    found: dict[str, Measurement] = {}
-    for m in result.measurements:
-        name, i = m.name, 2
-        while name in found:
-            name, i = f"{m.name} ({i})", i + 1
-        found[name] = dataclasses.replace(m, name=name)
+def _named(result: Result) -> Rows:
+    """Measurements by what they are called; where several are called the same, the second is "name (2)"."""
+    found: Rows = {}
+    part = ""
+    for block in result.blocks:
+        if isinstance(block, Heading):
+            part = block.title
+        if not isinstance(block, Table | Dots):
+            continue
+        for m in block.rows:
+            key, i = Key(result.experiment, block.title or part, m.name), 2
+            while key in found:
+                key, i = key._replace(name=f"{m.name} ({i})"), i + 1
+            found[key] = m
     return found
 
 
-def _few(names: dict[str, Measurement]) -> str:
-    some = ", ".join(repr(name) for name in list(names)[:3]) or "none"
-    return some + (", ..." if len(names) > 3 else "")
+def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
+    """What the others lack: rows, or the name of an experiment of which they have nothing."""
+    known = {key.experiment for key in others}
+    missing = (key for key in rows if key not in others)
+    return tuple(dict.fromkeys(str(k) if k.experiment in known else k.experiment for k in missing))
 
 
-def _judge(pairs: Sequence[tuple[Measurement, Measurement]], alpha: float, least: float) -> list[Compared]:
-    samples = [None if _excuse(x, y) else (ranks.blocks(x.values), ranks.blocks(y.values)) for x, y in pairs]
-    smallest = {i: ranks.smallest_p(len(s[0]), len(s[1])) for i, s in enumerate(samples) if s}
-    able = ranks.testable(smallest, alpha)
-    chances = {i: ranks.p_value(*s, least=least) for i, s in enumerate(samples) if s and i in able}
-    adjusted = ranks.holm(chances)
+def _few(rows: Rows) -> str:
+    some = ", ".join(repr(str(key)) for key in list(rows)[:3]) or "none"
+    return some + (", ..." if len(rows) > 3 else "")
+
+
+def _judge(
+    pairs: Mapping[Key, tuple[Measurement, Measurement]], alpha: float, least: float
+) -> list[Compared]:
+    samples = {
+        key: (ranks.blocks(x.values), ranks.blocks(y.values))
+        for key, (x, y) in pairs.items()
+        if not _excuse(x, y)
+    }
+    able = ranks.testable({key: ranks.smallest_p(*map(len, s)) for key, s in samples.items()}, alpha)
+    adjusted = ranks.holm({key: ranks.p_value(*samples[key], least=least) for key in samples if key in able})
     found = []
-    for i, ((x, y), sample) in enumerate(zip(pairs, samples)):
+    for key, (x, y) in pairs.items():
+        sample = samples.get(key)
         ratio = ranks.ratio(*sample) if sample else math.nan
         low, high = ranks.interval(*sample, alpha=alpha) if sample else (math.nan, math.nan)
-        p = adjusted.get(i, math.nan)
+        p = adjusted.get(key, math.nan)
         room = 1 + max(WIDE, least)
-        verdict: Verdict = "same" if 1 / room <= low and high <= room and i in able else "undecided"
+        verdict: Verdict = "same" if 1 / room <= low and high <= room and key in able else "undecided"
         if p <= alpha:
             verdict = _word(ratio, x.unit)
-        few = "" if i in able else f"too few values: {len(x.values)} and {len(y.values)}"
+        few = "" if key in able else f"too few values: {len(x.values)} and {len(y.values)}"
         noisy = "noisy" if "noisy" in (x.noise, y.noise) else ""
         remark = _excuse(x, y) or few or noisy
-        found.append(Compared(x.name, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
+        found.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
     return found
 
 
@@ -194,20 +233,68 @@ def _word(ratio: float, unit: str) -> Verdict:
     return "changed"
 
 
-def differences(a: Result, b: Result) -> list[str]:
-    """What else differs between two runs, a line each: what ran, on which machine, with which software."""
+def _differences(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
+    """What else differs between two runs of an experiment, a line each, by the first result of each side."""
     lines = []
-    if a.smoke != b.smoke:
-        lines.append(f"only {'A' if a.smoke else 'B'} is a smoke run, whose toy sizes take other times")
-    for name in ("experiment", "config"):
-        lines += _difference(name, getattr(a, name), getattr(b, name))
-    for name in a.environment.__dataclass_fields__:
-        lines += _difference(name, getattr(a.environment, name), getattr(b.environment, name))
+    if (smoke := any(r.smoke for r in a)) != any(r.smoke for r in b):
+        lines.append(f"only {'A' if smoke else 'B'} is a smoke run, whose toy sizes take other times")
+    for name, x, y in (
+        ("config", a[0].config, b[0].config),
+        ("", vars(a[0].environment), vars(b[0].environment)),
+    ):
+        lines += _difference(name, x, y)
     return lines
 
 
 def _difference(name: str, a: object, b: object) -> list[str]:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         pairs = ((k, a.get(k, "unset"), b.get(k, "unset")) for k in dict.fromkeys([*a, *b]))
-        return [line for k, x, y in pairs for line in _difference(f"{name} {k}", x, y)]
+        return [line for k, x, y in pairs for line in _difference(f"{name} {k}".strip(), x, y)]
     return [f"{name}: {a} and {b}"] if a != b else []
+
+
+def render_comparison(comparison: Comparison, *, color: bool = False, width: int = 100) -> str:
+    """A comparison as text for a terminal: what differs, a row each, what is missing, how it was judged."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, force_terminal=color, no_color=not color)
+    for line in dict.fromkeys(comparison.differences):  # experiments of one run differ in the same
+        console.print(literal(f"differs: {line}", style="yellow"), soft_wrap=True)
+    console.print(_table(comparison))
+    for side, names in (("A", comparison.only_a), ("B", comparison.only_b)):
+        for name in names:
+            console.print(literal(f"only in {side}: {name}"), soft_wrap=True)
+    counts = Counter[str](row.verdict for row in comparison.rows)
+    console.print(literal(", ".join(f"{counts[v]} {v}" for v in STYLES if v in counts)))
+    console.print(_how(comparison), soft_wrap=True)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _table(comparison: Comparison) -> Shown:
+    """A row per measurement, below the title of its table."""
+    shown = Shown(box=None, pad_edge=False)
+    shown.add_column("", overflow="fold")
+    for head in ("A", "B", "B / A", f"{(1 - comparison.alpha) * 100:g} % interval"):
+        shown.add_column(head, justify="right", overflow="fold")
+    shown.add_column("verdict")
+    before: tuple[str, ...] = ()
+    for row in comparison.rows:
+        if row.key[:2] != before:
+            before = row.key[:2]
+            shown.add_row(literal(": ".join(filter(None, before)), style="bold"))
+        verdict = f"{row.verdict} ({row.remark})" if row.remark else row.verdict
+        span = f"{row.low:.3f} to {row.high:.3f}" if math.isfinite(row.low) else "-"
+        times = f"{row.ratio:.3f}" if math.isfinite(row.ratio) else "-"
+        words = row.key.name, quantity(row.a, row.unit), quantity(row.b, row.unit), times, span
+        shown.add_row(*map(literal, words), literal(verdict, style=STYLES[row.verdict]))
+    return shown
+
+
+def _how(comparison: Comparison) -> str:
+    """What the verdicts mean, and what they leave open."""
+    single = min(comparison.runs) == 1
+    return (
+        f"Rank test for differences over {comparison.least * 100:g} %; the chance of any wrong verdict "
+        f"is at most {comparison.alpha * 100:g} % (Holm){' for these processes' if single else ''}. "
+        "Each interval is for its row alone."
+        + (" Give several results per side to judge the program, not one process of it." if single else "")
+    )

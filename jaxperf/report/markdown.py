@@ -1,48 +1,122 @@
-"""Results as Markdown, for a README or a note: tables whose cells hold any text."""
+"""Results as Markdown, for a README or a note: every item of the walk, and words that stay words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from jaxperf.measure.record import Result
-from jaxperf.report import rows, systems
+from jaxperf.report.figures import Picture
 from jaxperf.report.machine import machine
-from jaxperf.report.text import VERDICTS, plain
+from jaxperf.report.story import Facts, Item, walk
+from jaxperf.report.tables import Rows, counted, tally
+from jaxperf.report.words import plain, scalar
+from jaxperf.result import Claim, Code, Failed, Habit, Heading, Note, Output, Result, Text
 
 _MEANT = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
 _LINE_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])(?=[-+=\s]|$)")
 
 
 def render_markdown(results: Sequence[Result], *, left_out: Sequence[str] = ()) -> str:
-    """All results, in the book's order, with the machine and the claims' tally above them.
+    """All results in the order given, below the machine and the verdicts on all claims.
 
     Args:
       results: what to show; none gives a page that says so.
       left_out: a line for every file that could not be read.
     """
-    ordered = rows.in_order(results)
     lines = ["# Computational performance, measured", ""]
     lines += [f"- left out: {escape(line)}" for line in left_out]
-    for name, answers in machine(ordered):
+    if not results:
+        return "\n".join([*lines, "There is no result to show.", ""])
+    lines += [*summary(results), ""]
+    peers = [r for r in results if r.experiment == "peers"]
+    for result in results:
+        lines += [*opening(result, "##"), ""]
+        lines += [line for item in walk(result, peers=peers) for line in markdown(item)]
+        if result.command:
+            lines += [f"Repeat it: {_code(result.command)}", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """A list of where the results come from and of the verdicts on their claims."""
+    lines = []
+    for name, answers in machine(results):
         words = "; ".join(f"{w} ({where})" if where else w for w, where in answers)
         lines.append(f"- {name}: {escape(words)}")
-    if not ordered:
-        return "\n".join([*lines, "There is no result to show.", ""])
-    lines += [f"- Claims: {rows.tally(ordered)}", ""]
-    for result in ordered:
-        lines += _section(result)
-    return "\n".join(lines).rstrip() + "\n"
+    counts = tally(results)
+    lines.append(f"- Sentences of the book and ours, here: {counted(counts.sentences)}")
+    return [*lines, f"- Our predictions: {counted(counts.predictions)}"]
+
+
+def opening(result: Result, level: str) -> list[str]:
+    """A result's title and question, and what a reader of its times must know."""
+    title = f"{result.section} {result.title or result.experiment}".strip()
+    lines = [f"{level} {escape(title)}", "", escape(result.question)]
+    if result.smoke:
+        lines += ["", "**Smoke run: toy sizes, the times mean nothing.**"]
+    if result.environment.devices_are_fake:
+        many, cores = len(result.environment.devices), result.environment.cores
+        lines += ["", f"Devices are fake: {many} CPU devices share {cores} cores of one host."]
+    return lines
+
+
+def markdown(item: Item, *, level: str = "###") -> list[str]:
+    """One item as lines, with an empty one after each paragraph; `level` begins a heading."""
+    match item:
+        case Heading():
+            return [f"{level} {escape(item.title)}", ""]
+        case Text():
+            return _paragraph(prose(item.text))
+        case Habit():
+            blocks = [
+                "In Gluon:",
+                "",
+                *fenced(item.gluon, "python"),
+                "In JAX:",
+                "",
+                *fenced(item.jax, "python"),
+            ]
+            return [*blocks, *_paragraph(prose(item.remark))]
+        case Code():
+            where = f"{item.file}, line {item.line}:" if item.file else ""
+            return [*_paragraph(escape(where)), *fenced(item.source, "python")]
+        case Output():
+            return fenced(item.text, "text")
+        case Rows():
+            remarks = [line for remark in item.remarks for line in _paragraph(escape(remark))]
+            shown = table(item.heads, item.cells, right=item.right) if item.cells else []
+            return [*_paragraph(strong(item.title)), *shown, *remarks]
+        case Picture():
+            words = " ".join(filter(None, [f"Figure: {item.title}.", item.caption, item.description]))
+            return [f"*{escape(words)}*", ""]
+        case Claim():
+            return [*_claim(item), ""]
+        case Facts():
+            facts = [f"{fact.words or fact.name}: {scalar(fact.value, fact.unit)}" for fact in item.facts]
+            return [*(f"- {escape(fact)}" for fact in facts), ""]
+        case Note():
+            return [f"Note: {escape(item.text)}", ""]
+        case Failed():
+            return [strong(f"Failed: {item.part}: {item.error}"), ""]
 
 
 def escape(words: str) -> str:
     """Words that mean nothing to Markdown and fit in one cell of a table."""
-    one_line = " ".join(plain(words).split())
-    return _LINE_START.sub(_harmless, _MEANT.sub(r"\\\1", one_line))
+    return _LINE_START.sub(_harmless, _quiet(_one_line(words)))
 
 
-def _harmless(start: re.Match[str]) -> str:
-    return f"{start[1]}\\{start[2]}" if start[1] else f"\\{start[3]}"
+def prose(words: str) -> str:
+    """A paragraph in which words between backticks are code and nothing else is markup."""
+    pieces = re.split("`([^`]*[^`\\s][^`]*)`", _one_line(words))  # every other piece was between backticks
+    return _LINE_START.sub(
+        _harmless, "".join(f"`{piece}`" if i % 2 else _quiet(piece) for i, piece in enumerate(pieces))
+    )
+
+
+def fenced(code: str, language: str) -> list[str]:
+    """A block of code as it is, between fences that nothing in it can close, and an empty line after it."""
+    fence = "`" * max(3, _longest_run(code) + 1)
+    return [f"{fence}{language}", *plain(code).split("\n"), fence, ""]
 
 
 def table(heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
@@ -52,43 +126,42 @@ def table(heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequen
     return [f"| {' | '.join(row)} |" for row in ([escape(h) for h in heads], rule, *body)] + [""]
 
 
-def _section(result: Result) -> list[str]:
-    title = f"{result.section} {result.title or result.experiment}".strip()
-    lines = [f"## {escape(title)}", "", escape(result.question), ""]
-    if result.smoke:
-        lines += ["**Smoke run: toy sizes, the times mean nothing.**", ""]
-    if result.environment.devices_are_fake:
-        many, cores = len(result.environment.devices), result.environment.cores
-        lines += [f"Devices are fake: {many} CPU devices share {cores} cores of one host.", ""]
-    if result.claims:
-        cells = [(VERDICTS[c.held][0], c.statement, c.predicted, c.observed) for c in result.claims]
-        lines += table(("Verdict", "Claim", "Predicted", "Seen"), cells)
-    lines += _measurements(result)
-    if published := rows.elsewhere(result):
-        cells = [(name, p.value, p.system, p.source) for name, p in published]
-        lines += table(("Published", "Value", "System", "Source"), cells, right=[1])
-    lines += [f"- {escape(note)}" for note in result.notes if not note.startswith("--smoke")]
-    if result.command:
-        fence = "`" * (max(map(len, re.findall("`+", result.command)), default=0) + 1)
-        lines += ["", f"Repeat it: {fence} {' '.join(plain(result.command).split())} {fence}"]
-    return [*lines, ""]
+def _claim(claim: Claim) -> list[str]:
+    """A list item: the sentence with its verdict, then the prediction with its own, and what was seen."""
+    source = f" ({claim.source})" if claim.source else ""
+    predicted = "predicted" if claim.prediction == "not stated" else f"prediction **{claim.prediction}**"
+    return [
+        f"- **{claim.holds}**: {escape(claim.statement + source)}",
+        f"  ({predicted}: {escape(claim.predicted)}; observed: {escape(claim.observed)})",
+    ]
 
 
-def _measurements(result: Result) -> list[str]:
-    workloads = systems.runs(result) if result.experiment == "peers" else {}
-    groups = [systems.group(title, some, result) for title, some in workloads.items()] or rows.groups(result)
-    lines: list[str] = []
-    for group in groups:
-        heads = ["Measurement" if not group.title else group.title, "Median", "Spread", "Noise"]
-        heads += [f"Of {group.base}"] if group.base else []
-        heads += ["Published", "Ours / published"] if group.sources else []
-        cells = []
-        for r in group.rows:
-            cell = [f"{r.name} ({r.note})" if r.note else r.name, r.median, r.spread, r.noise]
-            cell += [r.of_base] if group.base else []
-            if group.sources:
-                cell.append("; ".join(f"{p.value} ({p.system})" for p in r.published))
-                cell.append("; ".join(p.ours for p in r.published))
-            cells.append(cell)
-        lines += table(heads, cells, right=[1, 2, *range(4, len(heads))])
-    return lines
+def _one_line(words: str) -> str:
+    return " ".join(plain(words).split())
+
+
+def _quiet(words: str) -> str:
+    return _MEANT.sub(r"\\\1", words)
+
+
+def _harmless(start: re.Match[str]) -> str:
+    return f"{start[1]}\\{start[2]}" if start[1] else f"\\{start[3]}"
+
+
+def strong(words: str) -> str:
+    """Words in bold; nothing where there are none."""
+    return f"**{escape(words)}**" if words.strip() else ""
+
+
+def _paragraph(line: str) -> list[str]:
+    return [line, ""] if line else []
+
+
+def _longest_run(words: str) -> int:
+    return max(map(len, re.findall("`+", words)), default=0)
+
+
+def _code(words: str) -> str:
+    """Words as code within a line."""
+    fence = "`" * (_longest_run(words) + 1)
+    return f"{fence} {_one_line(words)} {fence}"

@@ -11,8 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
+K = TypeVar("K", bound=Hashable)
 BLOCKS = 12
 
 
@@ -63,7 +65,7 @@ def smallest_p(n: int, m: int) -> float:
     return 2 / math.comb(n + m, n)
 
 
-def testable(smallest: Mapping[int, float], alpha: float) -> set[int]:
+def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
     """Rows that could pass at all, given how many there are of them (Tarone's rule)."""
     for count in range(1, len(smallest) + 1):
         able = {i for i, p in smallest.items() if p <= alpha / count}
@@ -72,7 +74,7 @@ def testable(smallest: Mapping[int, float], alpha: float) -> set[int]:
     return set()
 
 
-def holm(p_values: Mapping[int, float]) -> dict[int, float]:
+def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     """Chances corrected so that the chance of any wrong rejection stays under the level, by Holm's steps."""
     adjusted, largest = {}, 0.0
     for place, i in enumerate(sorted(p_values, key=lambda i: p_values[i])):

@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import os
+import stat
 import tempfile
 import types
 import typing
@@ -20,6 +21,7 @@ from jaxperf.result.record import SCHEMA_VERSION, Block, Result
 from jaxperf.result.upgrade import upgraded
 
 FORMAT = "jaxperf-result"
+LARGEST = 64 * 2**20  # bytes; a full run with peers leaves under one MiB per section
 
 
 def to_json(result: Result) -> str:
@@ -96,9 +98,15 @@ def load_result(path: Path) -> Result:
     """Read a result written by `save_result`, of this or an older schema version.
 
     Raises:
-      JaxperfError: no such file, not JSON, another program's JSON, damaged, or of a newer schema.
+      JaxperfError: no such file, not a regular one, over 64 MiB, not JSON, another program's JSON, damaged,
+        or of a newer schema.
     """
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, a device may never end
+            raise JaxperfError(f"cannot read {path}: it is not a file; give a result's JSON file")
+        if found.st_size > LARGEST:
+            raise JaxperfError(f"{path} has {found.st_size:,} bytes, which no result has; give another file")
         body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except OSError as e:
         raise JaxperfError(f"cannot read {path}: {e.strerror or e}") from None
