@@ -1,89 +1,40 @@
 """8.3 Automatic parallelism: what runs at the same time, without being told to?
 
-A JAX call returns before its value exists, so whatever depends on nothing unfinished can run beside it: work
-on another device, or the copy of an earlier result. How much of what could be saved was saved is measured
-twice, by the clock (sum, together, best possible, in interleaved rounds) and from the profiler's spans.
+A JAX call returns before its value exists, so what depends on nothing unfinished can run meanwhile: work
+on another device, or the copy of an earlier result. What that saves is judged against what could be saved.
 
-Prediction: two devices with a core each take little longer than one alone. Two CPU devices that share all
-cores gain nothing, because one operation uses every core already, although their spans overlap as fully: a
-span says that a device was busy, not that it got anywhere. Copies hide behind computing where something else
-than the computing cores can make them. Independent products called one by one on one device run one after
-the other. Small ones gain from being one program, not from being parallel.
+Prediction: two devices with a core each save most of it, two that share all cores nothing. Copies hide behind
+computing where a core is free. Small products gain from being one program, not from being parallel.
 
-    python experiments/auto_parallelism.py --json results/auto_parallelism.json
+    python experiments/auto_parallelism.py
     python experiments/auto_parallelism.py --size 2000 --rounds 25
-
-On 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2, in 32 s, it printed, among the rest:
-
-all cores: run on cpu 0                54.8 ms  5.4 %
-all cores: then run on cpu 1           54.8 ms  4.7 %
-all cores: run on both in parallel      108 ms  3.7 %
-all cores: overlap by the spans    0.999 of the shorter          2.2 %
-all cores: overlap by the clock  0.0715 of the possible  134.3 % noisy
-a core each: run on cpu 0                94.1 ms  9.6 %
-a core each: then run on cpu 1           91.9 ms  2.6 %
-a core each: run on both in parallel      108 ms  6.2 %
-two devices, a core each: 104 ms on the clock
-python |▓█▓                                                                 | 4.16 ms, 4 %, 20 spans
-wait   |  ░████████████████████████████████████████████████████████████████▓| 99.3 ms, 96 %, 2 spans
-cpu 0  |▓█████▓████▓█████▓██▓██████████▓███████▓█████▓███████▓██████▓██████▓| 103 ms, 99 %, 10 spans
-cpu 1  |▓█████▓████▓████████▓█████▓████▓██████▓██████▓██████▓███████▓██████░| 102 ms, 98 %, 10 spans
-        0 s                                                           104 ms
-a core each: overlap by the spans   0.999 of the shorter   1.6 %
-a core each: overlap by the clock  0.865 of the possible  10.0 %
-thin to NumPy: sum / together            1.10 times         9.3 %
-thin to NumPy: sum / best possible       1.47 times         5.2 %
-dots_at_once/eager = 1
-dots_at_once/one program = 3
-dots_in_program = 10
-dots_in_program_merged = 1
-graph, awaited / not            1.30 times  5.9 %
-graph, one / all devices       0.843 times  2.4 %
-queued, 20         107 us  22.0 % noisy             1x
-one program, 20   79.4 us  30.5 % noisy          0.74x
-vmap, 20          31.9 us  54.9 % noisy         0.298x
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from jaxperf import script
-from jaxperf.errors import JaxperfError
+from jaxperf.flags import at_least
 
 
 @dataclass(frozen=True)
 class Config:
     """Flags of this section."""
 
-    size: int = 1000
-    """Rows and columns of the matrices on a CPU device; the book has 2000."""
-    gpu_size: int = 6000
-    """Rows and columns of the matrices on a GPU, as in the book."""
-    products: int = 10
-    """Matrix products in one run, as in the book."""
-    rounds: int = 15
-    """Rounds of every comparison; each part is timed once a round."""
-    recordings: int = 5
-    """Recorded runs of the two devices together, for the spread of the overlap."""
-    copy_size: int = 2000
-    """Rows and columns of the thin products' results, whose copies cost about as much as they do."""
-    small_sizes: tuple[int, ...] = (20, 50, 100, 200, 400)
-    """Sizes of the sweep over small operations."""
-    nodes: int = 300
-    """Operations in a random dependency graph."""
-    node_size: int = 128
-    """Rows and columns of the integer matrices in it."""
-    graphs: int = 5
-    """Random graphs, each of a seed of its own."""
-    seed: int = 0
-    """Seed of the first graph and of all matrices."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            for number in value if isinstance(value, tuple) else (value,):
-                if number < 1 and name != "seed":
-                    raise JaxperfError(f"--{name.replace('_', '-')} is {number}; give at least 1")
+    size: Annotated[int, at_least(1)] = 1000  # rows of the square matrices on a CPU device; the book: 2000
+    gpu_size: Annotated[int, at_least(1)] = 6000  # rows of the square matrices on a GPU, as in the book
+    products: Annotated[int, at_least(1)] = 10  # matrix products in one run, as in the book
+    rounds: Annotated[int, at_least(1)] = 15  # rounds of each comparison; twice as many of small products
+    recordings: Annotated[int, at_least(1)] = 6  # recorded runs of the two devices together
+    copy_size: Annotated[int, at_least(10)] = 2000  # rows of the results that a CPU device copies
+    nodes: Annotated[int, at_least(1)] = 200  # operations in a random graph
+    node_size: Annotated[int, at_least(1)] = 128  # rows of its matrices where it is compared with NumPy
+    node_sizes: Annotated[tuple[int, ...], at_least(1)] = (16, 64, 128, 320)  # and where it is timed
+    graphs: Annotated[int, at_least(1)] = 5  # random graphs that are compared with NumPy
+    small_sizes: Annotated[tuple[int, ...], at_least(1)] = (20, 50, 100, 200, 400)  # rows of small matrices
+    seed: int = 0  # seed of the matrices and of the first graph
 
     @staticmethod
     def smoke() -> Config:
@@ -91,194 +42,167 @@ class Config:
         return Config(
             size=200,
             gpu_size=500,
-            rounds=4,
+            rounds=6,
             recordings=2,
             copy_size=300,
-            small_sizes=(20, 50),
-            nodes=100,
+            nodes=60,
+            node_size=16,
+            node_sizes=(8, 32),
             graphs=2,
+            small_sizes=(20, 50),
         )
 
 
-FLAGS = (
-    script.parse(Config, devices=2) if __name__ == "__main__" else None
-)  # flags are read before JAX starts
+FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
 
 import contextlib
-import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 
-from jaxperf.chapter import copying, independent_products, random_graphs, small_operations
-from jaxperf.chapter.independent_products import run
-from jaxperf.measure import Measurement, Timeline, block, timeline, together
-from jaxperf.measure.cores import available, on_cores
-from jaxperf.measure.intervals import length
-from jaxperf.measure.rounds import Together, spread
-
-Run = Callable[[], Any]
+from jaxperf.chapter import copying, devices_together, independent_products, random_graphs, small_operations
+from jaxperf.measure import interleaved, timeline
+from jaxperf.measure.cores import available
 
 
-@dataclass(frozen=True)
-class Side:
-    """A device and its matrix, of float32, (n, n)."""
-
-    device: jax.Device
-    x: jax.Array
-
-    @property
-    def name(self) -> str:
-        """As its lane in a timeline is called."""
-        return timeline.lane_of(self.device)
+def run(x: jax.Array, products: int = 10) -> list[jax.Array]:
+    """The book's `run`: products of `x`, (n, n), with itself, none of which depends on another."""
+    return [jnp.dot(x, x) for _ in range(products)]
 
 
-def two_sides(config: Config) -> tuple[Side, Side]:
-    """A CPU and a GPU where there are both, else two devices of one kind."""
-    devices = jax.devices()
+def run_on_all(xs: Sequence[jax.Array], products: Sequence[int]) -> list[list[jax.Array]]:
+    """A loop that looks serial: `run` on one device after the other, and nobody waits in between."""
+    return [run(x, count) for x, count in zip(xs, products, strict=True)]
+
+
+def lane(x: jax.Array) -> str:
+    """The device of `x`, as a timeline calls it."""
+    [device] = x.devices()
+    return timeline.lane_of(device)
+
+
+def matrices(config: Config, count: int) -> list[jax.Array]:
+    """A matrix of float32, (n, n), on each of two devices: a CPU and a GPU where there are both.
+
+    Otherwise the first two of `count` devices of one kind; one matrix where there is one device.
+    """
+    devices = jax.devices()[:count]
     if devices[0].platform != "cpu":
         with contextlib.suppress(RuntimeError):  # raised where JAX was told to leave the CPU alone
             devices = [jax.devices("cpu")[0], *devices]
-    if len(devices) < 2:
-        name = timeline.lane_of(devices[0])
-        raise JaxperfError(f"two devices run side by side here, and there is only {name}; give --devices 2")
-    key = jax.random.key(config.seed)
-    sizes = [config.size if d.platform == "cpu" else config.gpu_size for d in devices[:2]]
-    first, second = (
-        Side(d, jax.device_put(jax.random.uniform(key, (n, n)), d)) for d, n in zip(devices, sizes)
+    xs = []
+    for device in devices[:2]:
+        n = config.size if device.platform == "cpu" else config.gpu_size
+        xs.append(jax.device_put(jax.random.uniform(jax.random.key(config.seed), (n, n)), device))
+    return xs
+
+
+def balanced(xs: Sequence[jax.Array], products: int) -> list[int]:
+    """How many products each device computes: fewer on the slower one of unlike devices.
+
+    With ten on each, a GPU that is done in a twentieth of the CPU's time leaves nothing to save.
+    """
+    if len({device.platform for x in xs for device in x.devices()}) < 2:
+        return [products] * len(xs)
+    took = interleaved({lane(x): partial(run, x, products) for x in xs}, count=3).values()
+    quickest = min(m.median for m in took)
+    return [max(1, round(products * quickest / m.median)) for m in took]
+
+
+def what_depends_on_what(story: script.Story, xs: Sequence[jax.Array]) -> None:
+    """Show the book's `run`, and why its products may run at the same time."""
+    story.heading("8.3 Which work can run at the same time?")
+    story.text(
+        """Two operations can run at the same time if neither needs what the other computes. You do not have
+        to say which those are: a call returns at once, and the runtime starts each operation when its inputs
+        exist. `a = jnp.ones((1, 2))` and `b = jnp.ones((1, 2))` need nothing; `a + b` needs both.""",
+        """Running at the same time does not always save time. A large product uses every core of a CPU, so
+        two of them at once get half of the cores each. Time is saved where different hardware does the work:
+        two devices, or one part that computes and one that copies. This section looks at both.""",
     )
-    return first, second
+    story.habit(
+        gluon="x_gpu = nd.random.uniform(shape=(6000, 6000), ctx=mx.gpu(0))\nrun(x_gpu)\nnd.waitall()",
+        jax="x_gpu = jax.device_put(x, try_gpu(0))\noutputs = run(x_gpu)\njax.block_until_ready(outputs)",
+        remark="JAX has no `waitall`: wait for the outputs of every device, not only for the last one.",
+    )
+    story.code(run, run_on_all)
+    with story.output(detail=True):
+        for x in xs:
+            print(f"x on {lane(x)}: {' x '.join(map(str, x.shape))}, {len(run(x))} products in one run")
 
 
-def limited(fn: Run, cores: Sequence[int] | None) -> Run:
-    """`fn` with all its outputs awaited, on these cores only; None: on all."""
-    if cores is None:
-        return fn
-
-    def on_few() -> Any:
-        with on_cores(cores):
-            outputs = fn()
-            with timeline.mark("outputs"):
-                return block(outputs)
-
-    return on_few
-
-
-def on_both_devices(config: Config, story: script.Story, pair: tuple[Side, Side]) -> None:
+def two_devices(story: script.Story, config: Config, xs: Sequence[jax.Array]) -> None:
     """Section 8.3.1: `run` on one device, then on the other, then on both without waiting in between."""
-    story.heading(f"8.3.1 {config.products} products on {pair[0].name} and on {pair[1].name}")
-    if {side.device.platform for side in pair} != {"cpu"}:
-        claim_faster_together(story, devices_together(config, story, pair, tag="both devices"))
-        return
-    story.note("no GPU here: two CPU devices of one host stand for the book's CPU and GPU")
-    shared = devices_together(config, story, pair, tag="all cores", suffix="_shared_cores")
-    story.claim(
-        "An operation on the CPU uses all its threads, so that running several at once gains little",
-        predicted="two CPU devices that share all cores at most 1.2 times as fast as one after the other",
-        observed=f"{spread(shared.ratio)} times, at {spread(shared.possible)} possible",
-        held=shared.ratio.median <= 1.2,
+    story.heading("8.3.1 Computing on two devices")
+    story.text(
+        """Time `run` on one device, then on the other, then on both. Together they take at worst the sum of
+        the two and at best as long as the longer one. What was saved is given as a share of what could be
+        saved: 0 means one after the other, 1 means the best possible. All three take turns for many rounds.
+        The numbers in parentheses are an interval around the median of the rounds: how sure it is."""
     )
-    cores = available()[:2]
-    if len(cores) < 2:
-        for name in ("overlap_fraction", "overlap_fraction_clock", "sum_over_together"):
-            story.fact(name, story.facts[f"{name}_shared_cores"])
-        claim_faster_together(story, shared, undecided=f"{len(cores)} cores to choose from, 2 are needed; ")
-        return
-    story.say("a core each: one core for a device that works alone, two for two that work together")
-    claim_faster_together(story, devices_together(config, story, pair, tag="a core each", cores=cores))
-
-
-def claim_faster_together(story: script.Story, found: Together, *, undecided: str = "") -> None:
-    story.claim(
-        "Two devices together take less time than one after the other",
-        predicted="at least 1.5 times as fast as the sum",
-        observed=f"{undecided}{spread(found.ratio)} times, at {spread(found.possible)} possible",
-        held=None if undecided else found.ratio.median >= 1.5,
-    )
-
-
-def devices_together(
-    config: Config,
-    story: script.Story,
-    pair: tuple[Side, Side],
-    *,
-    tag: str,
-    cores: Sequence[int] | None = None,
-    suffix: str = "",
-) -> Together:
-    """The two devices alone and together; with `cores`, one of them for a device alone and both for both."""
-    (first, second), n = pair, config.products
-    one, other = ([cores[0]], [cores[1]]) if cores else (None, None)
-    both = limited(lambda: (run(first.x, n), run(second.x, n)), cores)
-    parts = {
-        f"run on {first.name}": limited(lambda: run(first.x, n), one),
-        f"then run on {second.name}": limited(lambda: run(second.x, n), other),
-        "run on both in parallel": both,
-    }
-    found = together(tag, parts, count=config.rounds)
-    story.measured(*found.rows())
-    recorded = [
-        timeline.record(both, name=f"two devices, {tag}", folder=None if i else story.traces)
-        for i in range(config.recordings)
-    ]
-    story.timeline(recorded[0])
-    shares = tuple(timeline.overlap(t, first.name, second.name) for t in recorded)
-    spans = Measurement(f"{tag}: overlap by the spans", "of the shorter", shares)
-    story.measured(spans, found.overlap)
-    story.fact(f"overlap_fraction{suffix}", spans.median)
-    story.fact(f"overlap_fraction_clock{suffix}", found.overlap.median)
-    story.fact(f"sum_over_together{suffix}", found.ratio.median)
-    check_against_clock(story, pair, recorded, suffix=suffix)
-    return found
-
-
-def check_against_clock(
-    story: script.Story, pair: tuple[Side, Side], recorded: Sequence[Timeline], *, suffix: str
-) -> None:
-    """What the spans leave of the time on the clock: nothing was missed if the devices fill it."""
-    lanes = [side.name for side in pair]
-    filled = [length(i for lane in lanes for i in t.intervals(lane)) / t.wall_s for t in recorded]
-    story.fact(f"spans_over_clock{suffix}", statistics.median(filled))
-    story.fact(f"profiler_over_clock{suffix}", statistics.median(t.traced_s / t.wall_s for t in recorded))
-
-
-def results_copied(config: Config, story: script.Story, pair: tuple[Side, Side]) -> None:
-    """Section 8.3.2: the results of one device, the GPU where there is one, copied to the other."""
-    target, source = pair if pair[1].device.platform != "cpu" else pair[::-1]
-    copying.compute_and_copy(
+    fake = {device.platform for x in xs for device in x.devices()} == {"cpu"}
+    if fake:
+        story.text(
+            """There is no GPU here, so the CPU was split into two devices. First they share all cores. Then
+            each gets a core: a device that works alone has one core, two that work together have two. This
+            is how two real devices behave."""
+        )
+    cores, names = available()[:2], [lane(x) for x in xs]
+    products = balanced(xs, config.products)
+    one = "" if len(xs) > 1 else "there is one device"
+    alone = one or ("" if len(cores) > 1 else "there are no two cores to choose from")
+    compare = partial(
+        devices_together.alone_and_together,
         story,
-        x=source.x,
-        target=target.device,
-        thin_size=config.copy_size if source.device.platform == "cpu" else config.gpu_size,
-        products=config.products,
+        {name: partial(run, x, count) for name, x, count in zip(names, xs, products, strict=True)},
+        partial(run_on_all, xs, products),
         rounds=config.rounds,
+        recordings=config.recordings,
     )
-
-
-def exercises(config: Config, story: script.Story, pair: tuple[Side, Side]) -> None:
-    """Independent products on one device, random graphs over all, small products on one and on two."""
-    (first, second), n, rounds = pair, config.products, config.rounds
-    independent_products.on_one_device(story, x=first.x, products=n, rounds=rounds)
-    ours = [first.device, second.device]
-    devices = ours + [d for d in jax.devices() if d not in ours]
-    graph = {"nodes": config.nodes, "node_size": config.node_size, "seed": config.seed}
-    random_graphs.equal_to_numpy(story, devices=devices, graphs=config.graphs, **graph)
-    random_graphs.awaited_or_not(story, devices=devices, rounds=rounds, **graph)
-    small_operations.over_sizes(
-        story, device=ours[0], other=ours[1], sizes=config.small_sizes, products=n, rounds=rounds
-    )
+    found = [] if one else [compare(tag="all cores" if fake else "two devices")]
+    if fake and not alone:
+        found.append(compare(tag="a core each", cores=cores))
+    if found:
+        devices_together.overview(story, [both for both, _ in found], title="Two devices")
+        story.timeline(
+            *(recorded[0] for _, recorded in found),
+            title="The loop over two devices",
+            caption="Both devices are busy from beginning to end: the loop is not serial. Being busy is not "
+            "the same as being fast; two devices that share all cores each take twice as long.",
+        )
+    last, recorded = found[-1] if found else (None, [])
+    shared = alone or ("" if fake else "a CPU and a GPU share no cores")
+    devices_together.claim_about_cores(story, None if shared else found[0][0], cannot=shared)
+    cannot = alone if fake else one
+    devices_together.claim_saved(story, last, fake=fake, cannot=cannot)
+    devices_together.claim_loop(story, recorded, names, cannot=cannot)
+    story.peers("8.3 products")
 
 
 def main(config: Config, story: script.Story) -> None:
     """Section 8.3 in the book's order, then its exercises."""
-    pair = two_sides(config)
-    on_both_devices(config, story, pair)
-    results_copied(config, story, pair)
-    exercises(config, story, pair)
-    copying.everything_at_once(
-        story, on_cpu=pair[0].x, on_gpu=pair[1].x, products=config.products, rounds=config.rounds
+    xs = matrices(config, story.devices)
+    devices = jax.devices()[: story.devices]
+    sizes = {"products": config.products, "rounds": config.rounds}
+    everywhere = list(dict.fromkeys([*(device for x in xs for device in x.devices()), *devices]))
+    node_sizes = [n if devices[0].platform == "cpu" else 4 * n for n in config.node_sizes]
+    graph = {"nodes": config.nodes, "seed": config.seed}
+    story.part(what_depends_on_what, xs)
+    story.part(two_devices, config, xs)
+    story.part(copying.compute_and_copy, run, xs=xs, size=config.copy_size, **sizes)
+    story.part(independent_products.on_one_device, run, x=xs[0], **sizes)
+    story.part(
+        random_graphs.equal_to_numpy,
+        devices=everywhere,
+        size=config.node_size,
+        graphs=config.graphs,
+        **graph,
     )
+    story.part(random_graphs.over_sizes, devices=devices, sizes=node_sizes, rounds=config.rounds, **graph)
+    story.part(small_operations.over_sizes, devices=devices[:2], sizes=config.small_sizes, **sizes)
+    story.part(copying.everything_at_once, run, xs=xs, **sizes)
 
 
 if __name__ == "__main__":

@@ -1,112 +1,122 @@
-"""Section 8.3: two devices with the same numbers, and that a whole pass keeps its promises."""
+"""Section 8.3: two matrices with the same numbers, what one device or one core leaves, and one whole pass."""
 
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stories import begin
 
 from experiments import auto_parallelism as section
-from jaxperf import catalogue, script
 from jaxperf.errors import JaxperfError
-from jaxperf.measure import load_result, save_result
-from jaxperf.measure.cores import available
+from jaxperf.flags import check_bounds
+from jaxperf.result import Failed, Heading, Lines, Table, load_result
 
 SCRIPT = Path(section.__file__)
-TINY = section.Config(
-    size=64,
-    gpu_size=64,
-    rounds=2,
-    recordings=2,
-    copy_size=96,
-    small_sizes=(8, 16),
-    nodes=60,
-    node_size=8,
-    graphs=2,
-)
+TINY = replace(section.Config.smoke(), size=64, gpu_size=64)
+CANNOT = "cannot be measured here"
 
 
-def test_two_sides_are_two_devices_with_the_same_numbers():
-    first, second = section.two_sides(TINY)
-    assert first.device != second.device
-    assert first.x.devices() == {first.device} and second.x.devices() == {second.device}
-    np.testing.assert_array_equal(first.x, second.x)
+def test_run_computes_every_product_on_the_device_of_its_operand():
+    xs = [jax.device_put(jnp.arange(9.0).reshape(3, 3), d) for d in jax.devices("cpu")[:2]]
+    x = np.arange(9.0).reshape(3, 3)
+    for count, device, ys in zip((4, 2), jax.devices("cpu"), section.run_on_all(xs, [4, 2])):
+        assert len(ys) == count
+        for y in ys:
+            assert y.devices() == {device}
+            np.testing.assert_array_equal(y, x @ x)
 
 
-def test_one_device_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(jax, "devices", lambda *_: [jax.local_devices()[0]])
-    with pytest.raises(JaxperfError, match="--devices 2") as e:
-        section.two_sides(TINY)
-    assert "\n" not in str(e.value)
+def test_there_are_matrices_on_two_devices_with_the_same_numbers_or_on_the_only_one():
+    first, second = section.matrices(TINY, 8)
+    assert first.devices() != second.devices()
+    np.testing.assert_array_equal(first, second)
+    if jax.default_backend() == "cpu":
+        assert len(section.matrices(TINY, 1)) == 1
 
 
-@pytest.mark.skipif(not available(), reason="this system cannot choose cores")
-def test_limited_runs_on_the_cores_given_and_hands_over_finished_outputs():
-    seen = []
+def test_devices_of_one_kind_compute_as_many_products_each():
+    xs = [jax.device_put(jnp.ones((8, 8)), d) for d in jax.devices("cpu")[:2]]
+    assert section.balanced(xs, 10) == [10, 10]
 
-    def work():
-        seen.append(available())
-        return [jnp.ones((200, 200)) @ jnp.ones((200, 200))]
 
-    core = available()[0]
-    (y,) = section.limited(work, [core])()
-    assert seen == [(core,)]
-    assert y.is_ready()
+@pytest.mark.parametrize("lacking", ["device", "core"])
+def test_with_one_device_or_one_core_nothing_is_judged_by_time(lacking, monkeypatch):
+    story = begin("auto_parallelism")
+    xs = [jax.device_put(jnp.ones((16, 16)), d) for d in jax.devices("cpu")[:2]]
+    monkeypatch.setattr(section, "available", lambda: (0,))
+    section.two_devices(story, TINY, xs[:1] if lacking == "device" else xs)
+    told = story.result()
+    assert len(told.claims) == 4 and {claim.holds for claim in told.claims} == {CANNOT}
+    assert (told.measurements == ()) is (lacking == "device")
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory):
-    """One whole pass at tiny sizes, stored and read again."""
-    folder = tmp_path_factory.mktemp("pass")
-    flags = script.Flags(config=TINY, json=folder / "r.json", devices=len(jax.devices()))
-    entry = catalogue.Section("auto_parallelism", "8.3", "Automatic parallelism", "q", 60)
-    story = script.Story(entry, flags)
-    section.main(TINY, story)
-    save_result(story.result(), flags.json)
-    return load_result(flags.json)
+def passed(tmp_path_factory):
+    """One whole pass at toy size, in a process of its own: what it printed, and its result."""
+    path = tmp_path_factory.mktemp("pass") / "r.json"
+    command = [sys.executable, str(SCRIPT), "--smoke", "--platform", "cpu", "--json", str(path)]
+    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, load_result(path)
 
 
-def test_a_pass_has_the_promised_facts(result):
-    assert {"overlap_fraction", "overlap_fraction_clock", "sum_over_together", "dots_in_program"} <= set(
-        result.facts
-    )
-    assert result.facts["dots_in_program"] == TINY.products
-    assert result.facts["dots_in_program_merged"] == 1
-    assert result.facts["graphs_equal"] == TINY.graphs
-    assert 0 <= result.facts["overlap_fraction"] <= 1
+def test_a_pass_tells_all_parts_and_none_fails(passed):
+    _, result = passed
+    assert not list(result.of(Failed))
+    titles = [heading.title for heading in result.of(Heading)]
+    assert [t.split()[0] for t in titles[:3]] == ["8.3", "8.3.1", "8.3.2"]
+    assert [t.split(":")[0] for t in titles[3:6]] == [f"Exercise {i}" for i in (1, 2, 3)]
 
 
-def test_a_pass_has_the_timelines_and_keeps_their_traces(result):
+def test_the_log_of_a_pass_is_short(passed):
+    printed, _ = passed
+    assert len(printed.splitlines()) <= 75
+
+
+def test_a_pass_has_the_promised_facts(passed):
+    _, result = passed
+    facts = result.facts
+    assert facts["dots_in_program"] == section.Config.smoke().products
+    assert facts["dots_in_program_merged"] == 1
+    assert facts["graphs_equal"] == section.Config.smoke().graphs
+    for word in ("all_cores", "a_core_each") if result.environment.cores > 1 else ("all_cores",):
+        assert 0 <= facts[f"spans_overlap_{word}"] <= 1
+        assert {f"share_saved_{word}", f"spans_over_clock_{word}"} <= set(facts)
+    assert {"copies_saved_numpy", "copies_saved_device", "graph_gains_from_size"} <= set(facts)
+
+
+def test_a_pass_keeps_its_timelines_and_their_traces(passed):
+    _, result = passed
     names = [t.name for t in result.timelines]
     assert len(set(names)) == len(names)
     kept = [t for t in result.timelines if t.trace]
-    assert {"random graph", "thin to NumPy"} <= {t.name for t in kept}
+    assert {"random graph", "compute and copy to NumPy"} <= {t.name for t in kept}
     assert all(Path(t.trace).is_file() for t in kept)
     assert all(t.spans for t in result.timelines)
 
 
-def test_measurements_of_a_pass_have_names_of_their_own(result):
-    names = [m.name for m in result.measurements]
-    assert len(set(names)) == len(names)
+def test_names_in_a_table_are_told_apart_and_every_figure_says_its_units(passed):
+    _, result = passed
+    for table in result.of(Table):
+        assert len({m.name for m in table.rows}) == len(table.rows)
+    assert all(lines.y.unit == "s" for lines in result.of(Lines))
 
 
-def test_what_was_not_measured_is_said(result):
-    if jax.default_backend() == "cpu":
-        assert any("not measured" in note for note in result.notes)
+def test_what_takes_a_gpu_is_said_not_to_be_measured(passed):
+    _, result = passed
+    judged = {claim.statement: claim.holds for claim in result.claims}
+    assert {holds for sentence, holds in judged.items() if "GPU" in sentence} == {CANNOT}
 
 
-@pytest.mark.parametrize(
-    ("flags", "word"),
-    [(["--products", "0"], "--products is 0"), (["--small-sizes", "20", "-1"], "--small-sizes is -1")],
-)
-def test_a_wrong_flag_ends_in_one_line(flags, word):
-    command = [sys.executable, str(SCRIPT), *flags]
-    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert word in done.stderr and done.stderr.count("\n") == 1
+def test_numbers_out_of_bounds_are_refused_in_one_line():
+    for wrong, word in (({"products": 0}, "--products is 0"), ({"small_sizes": (20, -1)}, "is -1")):
+        with pytest.raises(JaxperfError, match=word) as e:
+            check_bounds(section.Config(**wrong))
+        assert "\n" not in str(e.value)

@@ -1,62 +1,85 @@
-"""Small operations: five ways at every size, the reader's figures beside, and what calls lose."""
+"""Small operations: every way at every size, the reader's figures next to ours, and where calls cost."""
 
 import jax
 import pytest
 from stories import begin
 
 from jaxperf.chapter import small_operations
-from jaxperf.measure import Measurement
+from jaxperf.chapter.small_operations import BATCH, CALLS, DEVICES, PROGRAM
+from jaxperf.result import Grid, Lines, Ratio, Table
 
-WAYS = ("each awaited", "queued", "one program", "vmap", "two devices")
+WAYS = ["each waited for", CALLS, PROGRAM, BATCH, DEVICES]
 
 
 @pytest.fixture(scope="module")
 def told():
-    story, (device, other) = begin("auto_parallelism"), jax.devices()[:2]
-    small_operations.over_sizes(story, device=device, other=other, sizes=(16, 8), products=4, rounds=2)
+    story = begin("auto_parallelism")
+    small_operations.over_sizes(story, devices=jax.devices("cpu")[:2], sizes=(16, 8), products=4, rounds=3)
     return story.result()
 
 
+def timed(told):
+    return [table for table in told.of(Table) if table.base]
+
+
 def test_every_way_is_timed_at_every_size_in_ascending_order(told):
-    timed = [m for m in told.measurements if m.base]
-    assert [m.name for m in timed] == [f"{way}, {n}" for n in (8, 16) for way in WAYS]
-    assert [m.base for m in timed] == [f"queued, {n}" for n in (8, 16) for _ in WAYS]
-    assert {len(m.values) for m in timed} == {6}
+    assert [table.title for table in timed(told)] == [f"4 products of {n} x {n}" for n in (8, 16)]
+    for table in timed(told):
+        assert [m.name for m in table.rows] == WAYS and table.base == CALLS
+        assert {len(m.values) for m in table.rows} == {6}
+        assert {m.rounds for m in table.rows} == {table.rows[0].rounds}
+    [grid] = told.of(Grid)
+    assert grid.heads == ("size", PROGRAM, BATCH, DEVICES)
 
 
 def test_curves_hold_the_medians_over_the_sizes(told):
-    medians = {m.name: m.median for m in told.measurements}
-    for way, curve in zip(WAYS, told.series, strict=True):
-        assert curve.name == f"small products, {way}"
-        assert dict(zip(curve.x, curve.y)) == {float(n): medians[f"{way}, {n}"] for n in (8, 16)}
+    [lines] = told.of(Lines)
+    assert [curve.name for curve in lines.curves] == WAYS
+    for curve in lines.curves:
+        medians = [m.median for table in timed(told) for m in table.rows if m.name == curve.name]
+        assert curve.x == (8.0, 16.0) and list(curve.y) == medians
 
 
-def test_the_published_figures_stand_beside_and_not_among_the_measured(told):
-    assert [r.value for r in told.references] == [0.0006, 0.0]
-    kind = jax.devices()[0].platform
-    assert {r.name.split()[-1]: r.beside for r in told.references}[kind] == "called, not awaited, 8"
-    assert {r.beside for r in told.references} == {"", "called, not awaited, 8"}
+def test_the_published_figures_are_next_to_ours_and_not_among_them(told):
+    [table] = [table for table in told.of(Table) if table.references]
+    assert [r.value for r in table.references] == [0.0006, 0.0]
+    assert [r.beside for r in table.references] == ["called, not waited for, 8 x 8", ""]
 
 
-def made_up(n, **factors):
-    """Rows of one size: `queued` takes a second, the others that divided by their factor."""
-    rows = {way: Measurement(f"{way}, {n}", "s", (1 / factors.get(way[:3], 1),)) for way in WAYS}
-    return {n: rows}
+def test_one_device_has_no_second_one(told):
+    assert list(small_operations.ways(4, jax.devices("cpu")[:1], 2)) == WAYS[:-1]
 
 
-@pytest.mark.parametrize(
-    ("small", "large", "held", "up_to"),
-    [
-        ({"one": 4, "vma": 8}, {}, True, 20),
-        ({"one": 4, "two": 2}, {"vma": 2}, False, 50),  # two devices gain as well
-        ({}, {"one": 2}, False, 50),  # nothing gained where operations are smallest
-        ({}, {}, False, None),
-    ],
-)
-def test_calls_lose_where_one_program_or_one_batch_is_a_fifth_faster(small, large, held, up_to):
+def exactly(value):
+    return Ratio(value, value, value, 30)
+
+
+def test_the_smallest_size_decides_and_a_second_device_must_not_gain():
+    for small, large, holds, right, up_to in (
+        ({PROGRAM: 4, BATCH: 8, DEVICES: 1}, {PROGRAM: 1, BATCH: 1, DEVICES: 1}, "holds", "right", 20),
+        ({PROGRAM: 4, BATCH: 0.9, DEVICES: 1}, {PROGRAM: 1, BATCH: 2, DEVICES: 1}, "holds", "right", 50),
+        ({PROGRAM: 4, BATCH: 1, DEVICES: 2}, {PROGRAM: 1, BATCH: 1, DEVICES: 1}, "holds", "wrong", 20),
+        (
+            {PROGRAM: 1, BATCH: 1, DEVICES: 1},
+            {PROGRAM: 2, BATCH: 1, DEVICES: 1},
+            "does not hold",
+            "wrong",
+            50,
+        ),
+        ({PROGRAM: 1, BATCH: 1}, {PROGRAM: 1, BATCH: 1}, "does not hold", "wrong", None),
+    ):
+        story = begin("auto_parallelism")
+        against = {n: {way: exactly(r) for way, r in of.items()} for n, of in ((20, small), (50, large))}
+        small_operations._claim_faster_than_calls(story, against)
+        told = story.result()
+        [claim] = told.claims
+        assert (claim.holds, claim.prediction) == (holds, right)
+        assert told.facts["calls_lose_up_to_size"] == up_to
+
+
+def test_rounds_that_cannot_decide_leave_the_sentence_open():
     story = begin("auto_parallelism")
-    small_operations._claim_faster_than_calls(story, {**made_up(20, **small), **made_up(50, **large)})
-    told = story.result()
-    assert told.facts["calls_lose_up_to_size"] == up_to
-    assert told.facts["times_as_fast_as_calls/one program, 20"] == small.get("one", 1)
-    assert [claim.held for claim in told.claims] == [held]
+    unsure = Ratio(1.1, 0.9, 1.3, 30)
+    small_operations._claim_faster_than_calls(story, {20: {PROGRAM: unsure, BATCH: exactly(0.9)}})
+    [claim] = story.result().claims
+    assert (claim.holds, claim.prediction) == ("undecided", "undecided")

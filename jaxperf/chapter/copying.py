@@ -1,37 +1,42 @@
-"""Section 8.3.2: do copies, to another device and to NumPy, hide behind computing?
+"""Section 8.3.2: are results copied, to another device and to NumPy, while the next ones are computed?
 
-At the end CPU, GPU and the copies between them are at work all at once.
+At the end CPU, GPU and the copies between them work all at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from jaxperf.chapter.independent_products import run
-from jaxperf.measure import interleaved, per_round, timeline, together
-from jaxperf.measure.rounds import Together, above_one, spread
-from jaxperf.script import Story
+from jaxperf.chapter.devices_together import overview, saved, share
+from jaxperf.measure import Together, interleaved, per_round, timeline, together
+from jaxperf.result import Timeline, both, ratio
+from jaxperf.story import Story
 
-Run = Callable[[], Any]
-Copy = Callable[[Any], Any]
+Compute = Callable[[int], list[jax.Array]]  # from how many results are wanted
+Copy = Callable[[list[jax.Array]], list[Any]]
 THIN = 64  # columns of the thin factors: copying their product costs about what computing it does
+STEPS = 100  # rows of the averages; XLA gives rows of 256 KB and more to several cores
+SHOWN = 3  # results in a timeline: each leaves 400 spans
+ALREADY = 1.1  # what must be possible before a comparison says anything: a copy of a tenth of the computing
 
 
-def to_device(ys: Sequence[jax.Array], device: jax.Device) -> list[jax.Array]:
-    """Copies on another device, each begun as soon as its original is there."""
+def copy_to_device(ys: Sequence[jax.Array], device: jax.Device) -> list[jax.Array]:
+    """Copies on another device, each begun as soon as its original exists."""
     return [jax.device_put(y, device) for y in ys]
 
 
-def to_host(ys: Sequence[jax.Array]) -> list[np.ndarray]:
-    """Copies in NumPy: all begun at once, then fetched in order.
+def copy_to_numpy(ys: Sequence[jax.Array]) -> list[np.ndarray]:
+    """Copies in NumPy: all are begun at once, then fetched in order.
 
-    What a CPU device holds lies in the host's memory already, where `np.asarray` shows it uncopied; there
-    Python makes one.
+    A CPU device's arrays are in the host's memory already, and `np.asarray` shows them there without a copy;
+    then Python makes one.
     """
     for y in ys:
         y.copy_to_host_async()
@@ -44,110 +49,189 @@ def to_host(ys: Sequence[jax.Array]) -> list[np.ndarray]:
     return copies
 
 
-def compute_and_copy(
-    story: Story, *, x: jax.Array, target: jax.Device, thin_size: int, products: int, rounds: int
-) -> None:
-    """Results copied after all are computed, and each as soon as it is there.
+@jax.jit
+def moving_averages(x: jax.Array) -> jax.Array:
+    """Moving averages of the rows of `x`, (n, m); each needs the one before, so XLA uses one core."""
 
-    Two kinds of products, of `x` with itself and of thin matrices, each copied to two places.
-    Facts: `copy_sum_over_together`.
+    def step(average: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        average = 0.9 * average + 0.1 * row
+        return average, average
+
+    return lax.scan(step, x[0], x)[1]
+
+
+def compute_and_copy(
+    story: Story,
+    run: Callable[[jax.Array, int], list[jax.Array]],
+    *,
+    xs: Sequence[jax.Array],
+    size: int,
+    products: int,
+    rounds: int,
+) -> None:
+    """Results copied after all are computed, and each as soon as it exists.
+
+    Facts: `copies_saved_numpy`, `copies_saved_device`.
 
     Args:
-      story: is told the headings, times, timelines and the claim.
-      x: the square products' operand, float32 (n, n), on the device that computes.
-      target: another device, to which results are copied; the other place is NumPy.
-      thin_size: rows and columns of the thin products' results.
-      products: how many are computed in one run.
+      story: is told text, code, times, timelines and claims.
+      run: the book's `run`, from an operand and a number of products.
+      xs: its operands, float32 (n, n). The device of the last one computes; results are copied to NumPy and,
+        where there are two, to the device of the first.
+      size: rows and columns of the results of a CPU device.
+      products: how many results are computed in one run.
       rounds: of the comparison.
     """
-    [source] = x.devices()
-    thin = jax.device_put(jnp.ones((thin_size, THIN)), source)
-    runs: dict[str, Run] = {
-        "square": lambda: run(x, products),
-        "thin": lambda: [jnp.dot(thin, thin.T) for _ in range(products)],
+    [target], [source] = xs[0].devices(), xs[-1].devices()
+    on_cpu = source.platform == "cpu"
+    _explain(story, on_cpu=on_cpu)
+    ways: dict[str, Copy] = {"NumPy": copy_to_numpy}
+    if target != source:
+        ways[timeline.lane_of(target)] = partial(copy_to_device, device=target)
+    work = _on_one_core_and_on_all(source, size) if on_cpu else {"products": partial(run, xs[-1])}
+    free, *busy = (
+        {
+            where: _timed(story, f"{what} to {where}", partial(compute, products), copy, rounds)
+            for where, copy in ways.items()
+        }
+        for what, compute in work.items()
+    )
+    for where, found in free.items():
+        name = "numpy" if where == "NumPy" else "device"
+        hidden = f"share of what copies to {where} could save that was saved"
+        story.fact(f"copies_saved_{name}", share(found).median, words=hidden)
+    everything = [found for group in (free, *busy) for found in group.values()]
+    overview(story, everything, title="Computing and copying")
+    compute = partial(next(iter(work.values())), min(SHOWN, products))
+    story.timeline(
+        *(_recorded(story, compute, where, copy) for where, copy in ways.items()),
+        title="Computing and copying",
+        caption="The copies lie under the computing of the next result, but for the last copy.",
+    )
+    cores = story.environment.cores
+    _claim_hidden(story, free, real=not on_cpu, lacking="1 core" if on_cpu and cores < 2 else "")
+
+
+def _explain(story: Story, *, on_cpu: bool) -> None:
+    story.heading("8.3.2 Computing and copying")
+    story.text(
+        """Results often have to leave the device that computed them. A copy depends on its own result only:
+        while the second one is computed, the first can be copied. Nothing has to be arranged for that. Ask
+        for the copy right after asking for the result, and wait for neither."""
+    )
+    story.habit(
+        gluon="ys = run(x_gpu)\ncopies = [y.copyto(mx.cpu()) for y in ys]\nnd.waitall()",
+        jax="ys = run(x_gpu)\ncopies = copy_to_device(ys, jax.devices('cpu')[0])\n"
+        "jax.block_until_ready(copies)",
+    )
+    story.code(copy_to_device, copy_to_numpy)
+    if on_cpu:
+        story.text(
+            """A GPU has engines that only copy. On a CPU a copy needs a core, and a product leaves none
+            free. So the results here are moving averages: each row needs the row before it, so XLA computes
+            them on one core and another core can copy. Thin products, which use all cores and whose copies
+            cost about as much as they do, are timed in the same way to compare."""
+        )
+        story.code(moving_averages)
+
+
+def _on_one_core_and_on_all(device: jax.Device, n: int) -> dict[str, Compute]:
+    x = jax.device_put(jnp.ones((STEPS, n * n // STEPS)), device)
+    thin = jax.device_put(jnp.ones((n, THIN)), device)
+    return {
+        "averages (one core)": lambda count: [moving_averages(x) for _ in range(count)],
+        "products (all cores)": lambda count: [jnp.dot(thin, thin.T) for _ in range(count)],
     }
-    ways: dict[str, Copy] = {timeline.lane_of(target): lambda ys: to_device(ys, target), "NumPy": to_host}
-    found = []
-    for what, compute in runs.items():
-        for where, copy in ways.items():
-            story.heading(f"8.3.2 {what} products on {timeline.lane_of(source)}, copied to {where}")
-            found.append(_one_way(story, compute, copy, tag=f"{what} to {where}", rounds=rounds))
-    _claim_faster_together(story, found)
 
 
-def _one_way(story: Story, compute: Run, copy: Copy, *, tag: str, rounds: int) -> Together:
-    """Computed, copied and both, timed; then both, recorded."""
+def _together(compute: Callable[[], list[jax.Array]], copy: Copy) -> Any:
+    ys = compute()
+    return ys, copy(ys)
 
-    def both() -> Any:
-        ys = compute()
-        return ys, copy(ys)
 
+def _timed(
+    story: Story, tag: str, compute: Callable[[], list[jax.Array]], copy: Copy, rounds: int
+) -> Together:
+    """Computed, copied, and both."""
     parts: dict[str, Callable[..., Any]] = {
-        "run": compute,
-        "then copy": copy,
-        "run and copy in parallel": both,
+        "compute": compute,
+        "copy": copy,
+        "compute and copy": partial(_together, compute, copy),
     }
-    found = together(tag, parts, count=rounds, before={"then copy": compute})
-    story.measured(*found.rows())
-    recorded = timeline.record(both, name=tag, folder=story.traces)
-    story.timeline(recorded)
-    for device in timeline.devices(recorded):
-        inside = timeline.overlap(recorded, device, "copies")
-        story.say(f"{device} and the copies overlap for {inside * 100:.0f} % of the shorter of the two")
+    # results that nobody has fetched yet: an array keeps the copy in NumPy that was made of it
+    found = together(tag, parts, count=rounds, before={"copy": compute})
+    story.table(found.rows(), title=found.tag, base=found.total.name, detail=True)
     return found
 
 
-def _claim_faster_together(story: Story, found: Sequence[Together]) -> None:
-    """Over all ways whose copies take long enough to be hidden; undecided where the rounds are."""
-    worth = [c for c in found if c.possible.median >= 1.1]
-    story.fact("copy_sum_over_together", max(c.ratio.median for c in worth or found))
-    decided = [above_one(c.ratio) for c in worth]
-    story.claim(
-        "Computing and copying together take less time than one after the other",
-        predicted="less than the sum wherever a copy takes at least a tenth of the computing",
-        observed="; ".join(f"{c.tag} {spread(c.ratio)} times" for c in worth or found)
-        + (
-            " (no copy takes a tenth)"
-            if not worth
-            else " (undecided: quartiles on both sides of 1)"
-            if None in decided
-            else ""
-        ),
-        held=False if False in decided else None if None in decided or not worth else True,
-    )
+def _recorded(story: Story, compute: Callable[[], list[jax.Array]], where: str, copy: Copy) -> Timeline:
+    name = f"compute and copy to {where}"
+    return timeline.record(partial(_together, compute, copy), name=name, folder=story.traces)
+
+
+def _claim_hidden(story: Story, found: Mapping[str, Together], *, real: bool, lacking: str = "") -> None:
+    """Judge every way whose copies take a tenth of the computing, against what it could save."""
+    worth = [t for t in found.values() if t.possible.above(ALREADY)]
+    verdict: dict[str, Any] = {
+        "holds": both(*(t.ratio.above() for t in worth)),
+        "predicted": "at least half of what the copies could save is saved",
+        "right": both(*(share(t).at_least(0.5) for t in worth)),
+        "observed": saved(worth),
+    }
+    lacking = lacking or ("" if worth else "no copy takes a tenth of the computing")
+    if not real:
+        ours = (
+            "While one core computes, another copies: together they take less time than one after the other"
+        )
+        story.claim(ours=ours, cannot=lacking, **verdict)
+        lacking = "no GPU here; these copies stay in one host's memory"
+    book = "Computing on a GPU and copying from it take less time together than one after the other"
+    story.claim(book=book, cannot=lacking, **verdict)
 
 
 def everything_at_once(
-    story: Story, *, on_cpu: jax.Array, on_gpu: jax.Array, products: int, rounds: int
+    story: Story,
+    run: Callable[[jax.Array, int], list[jax.Array]],
+    *,
+    xs: Sequence[jax.Array],
+    products: int,
+    rounds: int,
 ) -> None:
     """CPU, GPU and the copies from one to the other, all at once: what hides behind what.
 
     Args:
-      story: is told times, timeline and claim; a note, where the devices aren't a CPU and a GPU.
-      on_cpu, on_gpu: the products' operands, float32 (n, n), each on its device.
+      story: is told times, a timeline and a claim, which cannot be measured without a CPU and a GPU.
+      run: the book's `run`.
+      xs: the products' operands, float32 (n, n), on the CPU and on the GPU.
       products: how many a device computes in one run.
       rounds: of the comparison.
     """
     story.heading("CPU, GPU and copies at once")
-    [cpu], [gpu] = on_cpu.devices(), on_gpu.devices()
-    if gpu.platform == "cpu" or cpu.platform != "cpu":
-        story.note("CPU, GPU and copies at once: not measured, it takes a CPU and a GPU")
+    story.text("Both kinds of parallelism go together: the CPU computes while the GPU computes and copies.")
+    statement = "A CPU and a GPU compute at the same time as results are copied between them"
+    predicted = "all at once faster than the CPU, then the GPU with its copies"
+    devices = [device for x in xs for device in x.devices()]
+    if len(devices) < 2 or devices[0].platform != "cpu" or devices[1].platform == "cpu":
+        verdict: dict[str, Any] = {"holds": None, "right": None, "observed": ""}
+        story.claim(ours=statement, predicted=predicted, cannot="it takes a CPU and a GPU", **verdict)
         return
-    parts: dict[str, Run] = {
-        "at once: run on the CPU": lambda: run(on_cpu, products),
-        "at once: run on the GPU": lambda: run(on_gpu, products),
-        "at once: run on the GPU, copy to the CPU": lambda: to_device(run(on_gpu, products), cpu),
-        "at once: all": lambda: (to_device(run(on_gpu, products), cpu), run(on_cpu, products)),
+    (on_cpu, on_gpu), cpu = xs, devices[0]
+    parts: dict[str, Callable[[], Any]] = {
+        "CPU": lambda: run(on_cpu, products),
+        "GPU": lambda: run(on_gpu, products),
+        "GPU, copied to the CPU": lambda: copy_to_device(run(on_gpu, products), cpu),
+        "all at once": lambda: (copy_to_device(run(on_gpu, products), cpu), run(on_cpu, products)),
     }
-    rows = list(interleaved(parts, count=rounds).values())
-    story.measured(*rows, base=rows[-1].name)
-    recorded = timeline.record(parts["at once: all"], name="CPU, GPU and copies", folder=story.traces)
-    story.timeline(recorded)
-    total = per_round("at once: sum / all", lambda a, _, c, d: (a + c) / d, *rows, unit="times")
-    story.measured(total)
+    rows = interleaved(parts, count=rounds)
+    total = per_round("CPU, then GPU and copies", float.__add__, rows["CPU"], rows["GPU, copied to the CPU"])
+    story.table([*rows.values(), total], title="CPU, GPU and copies", base=total.name)
+    recorded = timeline.record(parts["all at once"], name="CPU, GPU and copies", folder=story.traces)
+    story.timeline(recorded, title="CPU, GPU and copies at once")
+    found = ratio(total, rows["all at once"])
     story.claim(
-        "Computing on the CPU, on the GPU and copying between them go on at the same time",
-        predicted="all at once faster than CPU and GPU with its copies one after the other",
-        observed=f"{spread(total)} times",
-        held=above_one(total),
+        ours=statement,
+        holds=found.above(),
+        predicted=predicted,
+        right=found.above(),
+        observed=f"one after the other takes {found} times as long",
     )

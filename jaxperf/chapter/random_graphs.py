@@ -1,91 +1,165 @@
-"""Exercise 2 of section 8.3: more involved needs over all devices. Right in every bit, and faster?"""
+"""Exercise 2 of section 8.3: complex dependencies over several devices. Right in every bit, and faster?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxperf.measure import interleaved, per_round, timeline
-from jaxperf.measure.intervals import length
-from jaxperf.measure.rounds import above_one, spread
+from jaxperf.chapter.devices_together import limited
+from jaxperf.measure import interleaved, timeline
+from jaxperf.measure.cores import available
 from jaxperf.parallel.graph import depth, graph_leaves, oracle, random_graph, run_graph
-from jaxperf.script import Story
+from jaxperf.result import Axis, Curve, Measurement, Ratio, both, ratio
+from jaxperf.story import Story
+
+AWAITED, ONE, SEVERAL = "all devices, each operation waited for", "one device", "all devices"
+ALL_CORES = "one device, all cores"
 
 
 def equal_to_numpy(
-    story: Story, *, devices: Sequence[jax.Device], nodes: int, node_size: int, graphs: int, seed: int
+    story: Story, *, devices: Sequence[jax.Device], nodes: int, size: int, graphs: int, seed: int
 ) -> None:
     """Exercise 2: graphs of operations, each on a device of its own choice: right in every bit?
 
     Facts: `graphs_equal`.
 
     Args:
-      story: is told a line for each graph, the fact and the claim.
+      story: is told text, code, a line per graph, the fact and the claim.
       devices: over which the operations are spread.
       nodes: operations in a graph.
-      node_size: rows and columns of the int32 matrices in it.
+      size: rows and columns of the int32 matrices in it.
       graphs: how many.
       seed: of the first graph; those after it count up.
     """
-    story.heading(f"Exercise 2: random graphs of {nodes} operations on {len(devices)} devices")
+    story.heading(f"Exercise 2: complex dependencies, {nodes} operations on {len(devices)} devices")
+    story.text(
+        """Does the runtime respect dependencies that nobody drew by hand? Each operation of a random graph
+        reads one or two earlier values and runs on a random device; all are called without waiting. The
+        values are integers, which overflow in the same way everywhere, so they must equal NumPy's in every
+        bit: an operation that started too early would be seen."""
+    )
+    story.code(run_graph)
     wrong = []
     for s in range(seed, seed + graphs):
         graph = random_graph(s, nodes=nodes, devices=len(devices))
-        leaves = graph_leaves(s, node_size)
+        leaves = graph_leaves(s, size)
         ours = run_graph(graph, [jnp.asarray(x) for x in leaves], devices)
         equal = [np.array_equal(a, b) for a, b in zip(ours, oracle(graph, leaves), strict=True)]
         wrong += [s] * (not all(equal))
+        chain = depth(graph)
         story.say(
-            f"seed {s}: {sum(equal)} of {len(equal)} values equal NumPy's; longest chain {depth(graph)}"
+            f"seed {s}: {sum(equal)} of {len(equal)} values equal NumPy's; longest chain {chain}", detail=True
         )
-    story.fact("graphs_equal", graphs - len(wrong))
+    story.fact("graphs_equal", graphs - len(wrong), words="graphs equal to NumPy's in every bit")
     story.claim(
-        "A task with involved dependencies is computed correctly when parallelised automatically",
+        book="A task with complex dependencies is computed correctly when it is parallelized automatically",
+        holds=not wrong,
         predicted="every value of every graph equal to NumPy's in every bit",
+        right=not wrong,
         observed=f"{graphs - len(wrong)} of {graphs} graphs equal" + f", not {wrong}" * bool(wrong),
-        held=not wrong,
+        cannot="there is one device" if len(devices) < 2 else "",
     )
 
 
-def awaited_or_not(
-    story: Story, *, devices: Sequence[jax.Device], nodes: int, node_size: int, seed: int, rounds: int
+def over_sizes(
+    story: Story, *, devices: Sequence[jax.Device], nodes: int, sizes: Sequence[int], seed: int, rounds: int
 ) -> None:
-    """Exercise 2, its second half: is it faster as well?
+    """Exercise 2, its second half: at which size of the operations are several devices faster?
+
+    Facts: `graph_gains_from_size`.
 
     Args:
-      story: is told times, timeline and claims.
-      devices, nodes, node_size, seed: as for `equal_to_numpy`, of one graph.
-      rounds: of the comparison.
+      story: is told times, curves, a timeline, the fact and claims.
+      devices: of one kind; several, or the comparison cannot be made.
+      nodes: operations in the graph.
+      sizes: rows and columns of the int32 matrices in it.
+      seed: of the graph.
+      rounds: of the comparison at each size.
     """
-    graph = random_graph(seed, nodes=nodes, devices=len(devices))
-    leaves = [jnp.asarray(x) for x in graph_leaves(seed, node_size)]
-    alone = [replace(node, device=0) for node in graph]
-    parts: dict[str, Callable[[], Any]] = {
-        "graph, each operation awaited": lambda: run_graph(graph, leaves, devices, wait=True),
-        "graph on one device": lambda: run_graph(alone, leaves, devices),
-        "graph on all devices": lambda: run_graph(graph, leaves, devices),
-    }
-    awaited, one, queued = interleaved(parts, count=rounds).values()
-    ratio = per_round("graph, awaited / not", lambda a, b: a / b, awaited, queued, unit="times")
-    against_one = per_round("graph, one / all devices", lambda a, b: a / b, one, queued, unit="times")
-    story.measured(awaited, one, queued, ratio, against_one)
-    recorded = timeline.record(parts["graph on all devices"], name="random graph", folder=story.traces)
-    story.timeline(recorded)
-    story.claim(
-        "Such a task is faster when its operations are not awaited one by one",
-        predicted="faster",
-        observed=f"{spread(ratio)} times",
-        held=above_one(ratio),
+    story.text(
+        """And is it faster? The same graph runs on one device and on all of them. On a CPU each device has a
+        core: one device runs on one, all devices on as many as they are, as real devices would. Python calls
+        one operation after the other and copies inputs to where they are needed. So where operations are
+        tiny, these calls and copies take the time, and more devices only add copies."""
     )
-    python = length(recorded.intervals("python")) / recorded.wall_s
+    found = {n: times(n, devices, nodes=nodes, seed=seed, rounds=rounds) for n in sorted(set(sizes))}
+    for n, rows in found.items():
+        story.table(rows.values(), title=f"Graphs of {n} x {n} matrices", base=ONE, detail=True)
+    story.lines(
+        "Random graphs over the size of their operations",
+        [
+            Curve(way, tuple(map(float, found)), tuple(rows[way].median for rows in found.values()))
+            for way in found[max(found)]
+        ],
+        x=Axis("rows and columns of the matrices"),
+        y=Axis("time of a graph", "s"),
+        caption=f"{nodes} operations; lower is faster. Devices gain where their line is below that of one.",
+    )
+    against = {n: (ratio(r[AWAITED], r[SEVERAL]), ratio(r[ONE], r[SEVERAL])) for n, r in found.items()}
+    story.grid(
+        ("size", "all devices, each operation waited for", "one device"),
+        [(f"{n} x {n}", *map(str, ratios)) for n, ratios in against.items()],
+        title="Random graphs: time over that on all devices",
+        right=(1, 2),
+    )
+    graph, leaves = _graph(max(found), devices, nodes=nodes, seed=seed)
+    recorded = timeline.record(
+        partial(run_graph, graph, leaves, devices), name="random graph", folder=story.traces
+    )
+    story.timeline(recorded, title="A random graph on all devices")
+    _claims(story, against, devices=devices)
+
+
+def times(
+    n: int, devices: Sequence[jax.Device], *, nodes: int, seed: int, rounds: int
+) -> dict[str, Measurement]:
+    """Seconds for a graph over int32 (n, n), by way of running it; CPU devices get a core each."""
+    graph, leaves = _graph(n, devices, nodes=nodes, seed=seed)
+    alone = [replace(node, device=0) for node in graph]
+    cores = available()[: len(devices)] if devices[0].platform == "cpu" else ()
+    one, several = partial(run_graph, alone, leaves, devices), partial(run_graph, graph, leaves, devices)
+    parts = {
+        AWAITED: limited(partial(several, wait=True), cores or None),
+        ONE: limited(one, cores[:1] or None),
+        SEVERAL: limited(several, cores or None),
+    }
+    return interleaved({**parts, ALL_CORES: one} if cores else parts, count=rounds)
+
+
+def _graph(n: int, devices: Sequence[jax.Device], *, nodes: int, seed: int) -> tuple[Any, list[jax.Array]]:
+    graph = random_graph(seed, nodes=nodes, devices=len(devices))
+    return graph, [jax.device_put(x, devices[0]) for x in graph_leaves(seed, n)]
+
+
+def _claims(story: Story, against: dict[int, tuple[Ratio, Ratio]], *, devices: Sequence[jax.Device]) -> None:
+    """Judge what not waiting and what more devices bring, at the smallest and the largest size."""
+    smallest, largest = against[min(against)], against[max(against)]
+    shown = f"{min(against)} and {max(against)}"
+    gains = [n for n, (_, devices_gain) in against.items() if devices_gain.above()]
+    story.fact(
+        "graph_gains_from_size", min(gains, default=None), words="smallest operations that gain from devices"
+    )
+    few_cores = "1 core" if story.environment.cores == 1 and devices[0].platform == "cpu" else ""
     story.claim(
-        "Such a task is faster on several devices than on one",
-        predicted="not where operations are so small that Python, which calls them, is what takes the time",
-        observed=f"{spread(against_one)} times; Python at work for {python * 100:.0f} % of the time",
-        held=above_one(against_one),
+        ours="Such a task is faster when its operations are not waited for one by one",
+        holds=largest[0].above(),
+        predicted=f"faster at size {max(against)}",
+        right=largest[0].above(),
+        observed=f"{smallest[0]} and {largest[0]} times as fast at sizes {shown}",
+        cannot=few_cores,
+    )
+    gained = both(largest[1].above(), smallest[1].at_most(1.1))
+    story.claim(
+        ours="Such a task is faster on several devices than on one only where its operations are large",
+        holds=gained,
+        predicted=f"faster at size {max(against)}, at most 1.1 times as fast at size {min(against)}",
+        right=gained,
+        observed=f"{smallest[1]} and {largest[1]} times as fast at sizes {shown}",
+        cannot=few_cores or ("there is one device of a kind" if len(devices) < 2 else ""),
     )

@@ -3,102 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxperf.chapter.independent_products import run
-from jaxperf.measure import Benchmark, Measurement, Reference, Series, block, interleaved
-from jaxperf.script import Story
+from jaxperf.measure import Benchmark, block, interleaved
+from jaxperf.result import Axis, Curve, Decision, Measurement, Ratio, Reference, both, negated, ratio
+from jaxperf.story import Story
 
 READER = {"system": "MXNet, a reader", "source": "reading notes on section 8.3, exercise 3", "unit": "s"}
+CALLS, PROGRAM, BATCH, DEVICES = "called one by one", "one program", "one batch (vmap)", "on two devices"
 Found = dict[int, dict[str, Measurement]]  # by size, then by way of running
 
 
-def over_sizes(
-    story: Story,
-    *,
-    device: jax.Device,
-    other: jax.Device,
-    sizes: Sequence[int],
-    products: int,
-    rounds: int,
-) -> None:
-    """Exercise 3: small products, five ways, over their size.
+def ways(n: int, devices: Sequence[jax.Device], products: int) -> dict[str, Callable[[], Any]]:
+    """Products of float32 (n, n), computed in several ways."""
+    xs = [jax.device_put(jnp.full((n, n), 1.0 + i), devices[0]) for i in range(products)]
+    apart = [jax.device_put(x, devices[i % len(devices)]) for i, x in enumerate(xs)]
+    program, batch = jax.jit(lambda xs: [jnp.dot(x, x) for x in xs]), jax.jit(jax.vmap(jnp.dot))
+    stacked = jnp.stack(xs)
+    found: dict[str, Callable[[], Any]] = {
+        "each waited for": lambda: [block(jnp.dot(x, x)) for x in xs],
+        CALLS: lambda: [jnp.dot(x, x) for x in xs],
+        PROGRAM: lambda: program(xs),
+        BATCH: lambda: batch(stacked, stacked),
+    }
+    return found if len(devices) < 2 else {**found, DEVICES: lambda: [jnp.dot(x, x) for x in apart]}
 
-    Facts: `times_as_fast_as_calls/WAY, SIZE` for the smallest and the largest size, `calls_lose_up_to_size`.
+
+def over_sizes(
+    story: Story, *, devices: Sequence[jax.Device], sizes: Sequence[int], products: int, rounds: int
+) -> None:
+    """Exercise 3: small products, in several ways, over their size.
+
+    Facts: `calls_lose_up_to_size`.
 
     Args:
-      story: is told times, curves, the reader's figures, facts and the claim.
-      device: where the products are computed.
-      other: where half of them are in the way "two devices".
+      story: is told text, code, times, curves, the reader's figures, the fact and the claim.
+      devices: of one kind; the products are computed on the first, half of them on the second in one way.
       sizes: rows and columns of the matrices.
       products: how many in one run.
-      rounds: of the comparison; three times as many here, where each is short.
+      rounds: of the comparison at each size, where they are doubled: each is short.
     """
     story.heading("Exercise 3: small operations")
-    found = {n: five_ways(n, device, other, products=products, rounds=3 * rounds) for n in sorted(sizes)}
-    called = called_only(min(found), device, products=products, repeats=rounds)
+    story.text(
+        """The book asks whether small operations gain from running in parallel on one device. When a product
+        takes less than a microsecond, calling it from Python takes ten times as long. What helps is to call
+        less often: one program of all products, or one batch. A second device does not call any faster."""
+    )
+    story.code(ways)
+    found = {n: interleaved(ways(n, devices, products), count=2 * rounds) for n in sorted(set(sizes))}
+    _reader(story, min(found), devices[0], products=products, repeats=rounds)
+    for n, rows in found.items():
+        story.table(rows.values(), title=f"{products} products of {n} x {n}", base=CALLS, detail=True)
+    first, *_ = found.values()
+    story.lines(
+        "Small products over their size",
+        [Curve(way, tuple(map(float, found)), tuple(r[way].median for r in found.values())) for way in first],
+        x=Axis("rows and columns of the matrices"),
+        y=Axis(f"time of {products} products", "s"),
+        caption="Where the lines meet, computing takes the time and not calling.",
+    )
+    against = {
+        n: {way: ratio(rows[CALLS], m) for way, m in rows.items() if way in (PROGRAM, BATCH, DEVICES)}
+        for n, rows in found.items()
+    }
+    story.grid(
+        ("size", *against[min(against)]),
+        [(f"{n} x {n}", *map(str, ratios.values())) for n, ratios in against.items()],
+        title="Small products: how many times as fast as called one by one",
+        right=tuple(range(1, 1 + len(against[min(against)]))),
+    )
+    _claim_faster_than_calls(story, against)
+
+
+def _reader(story: Story, n: int, device: jax.Device, *, products: int, repeats: int) -> None:
+    """Show the reader's own experiment next to the reader's figures."""
+    story.text(
+        """A reader timed ten products of 20 x 20 on a GPU and found 0.0000 s. The clock stopped when the
+        calls had returned, so nothing was computed yet. Here is the same mistake."""
+    )
+    called = called_only(n, device, products=products, repeats=repeats)
     references = [
         Reference(f"ten 20 x 20, {kind}", value, beside=called.name * (kind == device.platform), **READER)
         for kind, value in {"cpu": 0.0006, "gpu": 0.0}.items()
     ]
-    story.measured(called, references=references)
-    for rows in found.values():
-        story.measured(*rows.values(), base=rows["queued"].name)
-    for way in found[min(found)]:
-        medians = tuple(rows[way].median for rows in found.values())
-        story.curve(Series(f"small products, {way}", tuple(map(float, found)), medians, "rows", "s"))
-    _claim_faster_than_calls(story, found)
-
-
-def _claim_faster_than_calls(story: Story, found: Found) -> None:
-    smallest, largest = min(found), max(found)
-    against = {
-        way: {n: rows["queued"].median / rows[way].median for n, rows in found.items()}
-        for way in ("one program", "vmap", "two devices")
-    }
-    for way, ratios in against.items():
-        story.fact(f"times_as_fast_as_calls/{way}, {smallest}", ratios[smallest])
-        story.fact(f"times_as_fast_as_calls/{way}, {largest}", ratios[largest])
-    losing = [n for n in found if max(against["one program"][n], against["vmap"][n]) >= 1.2]
-    story.fact("calls_lose_up_to_size", max(losing, default=None))
-    gained = [f"{way} {ratios[smallest]:.2f} and {ratios[largest]:.2f}" for way, ratios in against.items()]
-    story.claim(
-        "With operations small enough, running them in parallel on one device can be faster",
-        predicted="faster as one program or one batch, which saves calls; not on two devices",
-        observed=f"times as fast as calls at sizes {smallest} and {largest}: {', '.join(gained)}",
-        held=smallest in losing and against["two devices"][smallest] < 1.2,
-    )
-
-
-def five_ways(
-    n: int, device: jax.Device, other: jax.Device, *, products: int, rounds: int
-) -> dict[str, Measurement]:
-    """Products of float32 (n, n), seconds for all of them, by way of running them."""
-    xs = [jax.device_put(jnp.full((n, n), 1.0 + i), device) for i in range(products)]
-    apart = [jax.device_put(x, other) if i % 2 else x for i, x in enumerate(xs)]
-    program, batch = jax.jit(lambda xs: [jnp.dot(x, x) for x in xs]), jax.jit(jax.vmap(jnp.dot))
-    stacked = jnp.stack(xs)
-    parts: dict[str, Callable[[], Any]] = {
-        "each awaited": lambda: [block(jnp.dot(x, x)) for x in xs],
-        "queued": lambda: [jnp.dot(x, x) for x in xs],
-        "one program": lambda: program(xs),
-        "vmap": lambda: batch(stacked, stacked),
-        "two devices": lambda: [jnp.dot(x, x) for x in apart],
-    }
-    rows = interleaved(parts, count=rounds)
-    return {way: replace(m, name=f"{way}, {n}") for way, m in rows.items()}
+    story.table([called], title="Called and not waited for", references=references, detail=True)
 
 
 def called_only(n: int, device: jax.Device, *, products: int, repeats: int) -> Measurement:
-    """What the reader timed: calls that return, with nothing awaited, on float32 (n, n)."""
+    """Seconds until the calls have returned, with nothing waited for, on float32 (n, n)."""
     x, seconds = jax.device_put(jnp.ones((n, n)), device), []
     for _ in range(repeats + 1):
         with Benchmark("Run.", show=None) as bench:
-            outputs = run(x, products)
+            outputs = [jnp.dot(x, x) for _ in range(products)]
         seconds.append(bench.seconds)
         block(outputs)
-    return Measurement(f"called, not awaited, {n}", "s", tuple(seconds[1:]), warmup=(seconds[0],))
+    return Measurement(f"called, not waited for, {n} x {n}", "s", tuple(seconds[1:]), warmup=(seconds[0],))
+
+
+def _claim_faster_than_calls(story: Story, against: dict[int, dict[str, Ratio]]) -> None:
+    """Judge fewer calls at every size, and the sentence at the smallest."""
+    faster = {n: _either(r[PROGRAM].above(), r[BATCH].above()) for n, r in against.items()}
+    losing = max((n for n, decision in faster.items() if decision), default=None)
+    story.fact("calls_lose_up_to_size", losing, words="largest products that gain from fewer calls")
+    smallest = min(against)
+    others = [r.at_most(1.2) for way, r in against[smallest].items() if way == DEVICES]
+    story.claim(
+        book="With operations small enough, running them in parallel on one device can be faster",
+        holds=faster[smallest],
+        predicted="faster as one program or one batch, which saves calls; at most 1.2 times on two devices",
+        right=both(faster[smallest], *others),
+        observed=f"at size {smallest}: " + ", ".join(f"{way} {r}" for way, r in against[smallest].items()),
+    )
+
+
+def _either(a: Decision, b: Decision) -> Decision:
+    return negated(both(negated(a), negated(b)))
