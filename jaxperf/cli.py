@@ -21,7 +21,7 @@ import tyro
 from jaxperf import __version__, catalogue, flags, launch
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
-from jaxperf.flags import at_least, between
+from jaxperf.flags import between
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
 
@@ -43,7 +43,7 @@ class Run:
     """Seconds instead of minutes: every part, at toy sizes; its times mean nothing."""
     verbose: bool = False
     """Print text, code, facts and figures too, not only the short log."""
-    devices: Annotated[int | None, at_least(1), tyro.conf.arg(metavar="N")] = None
+    devices: Annotated[int | None, between(1, 1024), tyro.conf.arg(metavar="N")] = None
     """How many devices to use; on a CPU, how many to split it into. Each section has a default of its own."""
     platform: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to run; auto takes a GPU if JAX finds one."""
@@ -123,9 +123,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if words == ["--version"]:
+    if words in (["--version"], ["-V"], ["version"]):
         print(f"jaxperf {__version__}")
         return 0
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     own, extra = _split(words)
     if extra and own[:1] != ["run"]:
         raise JaxperfError(f"words after -- go to a section's script, so only `run` takes them: {extra[0]!r}")

@@ -12,6 +12,7 @@ import io
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import tyro
 
 from jaxperf.errors import JaxperfError
+
+NARROWEST, WIDEST = 40, 400  # columns that help and errors are laid out for
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Bounds:
     def allow(self, value: float) -> bool:
         """Whether a number is finite and within the bounds."""
         above = value > self.low if self.open_low else value >= self.low
-        return above and value <= self.high and math.isfinite(value)
+        return above and value <= self.high and abs(value) < math.inf
 
     def __str__(self) -> str:
         low = f"more than {self.low:g}" if self.open_low else f"at least {self.low:g}"
@@ -91,7 +94,7 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
     extra: dict[str, Any] = {} if default is None else {"default": default}
     try:
         asks_help = bool({"-h", "--help"} & set(args))
-        with contextlib.redirect_stderr(shown), _columns(None if asks_help else 400):
+        with contextlib.redirect_stderr(shown), _columns(_help_columns() if asks_help else WIDEST):
             found = tyro.cli(
                 kind,
                 args=list(args),
@@ -109,23 +112,27 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
         raise JaxperfError(f"{_first_paragraph(shown.getvalue())}; see `{prog} --help`") from None
 
 
+def _help_columns() -> int:
+    """The terminal's width, within reason: for 1 to 5 columns rich takes minutes to lay out the help."""
+    return min(max(NARROWEST, shutil.get_terminal_size().columns), WIDEST)
+
+
 @contextlib.contextmanager
-def _columns(count: int | None) -> Iterator[None]:
-    """Let the terminal seem `count` columns wide, so that tyro breaks no sentence of its error box."""
+def _columns(count: int) -> Iterator[None]:
+    """Let the terminal seem `count` columns wide; at 400, tyro breaks no sentence of its error box."""
     before = os.environ.get("COLUMNS")
-    if count:
-        os.environ["COLUMNS"] = str(count)
+    os.environ["COLUMNS"] = str(count)
     try:
         yield
     finally:
-        if count and before is None:
+        if before is None:
             del os.environ["COLUMNS"]
-        elif before is not None:
+        else:
             os.environ["COLUMNS"] = before
 
 
 def _first_paragraph(box: str) -> str:
-    """The sentence in tyro's box: what stands before the first rule, plus its suggestion.
+    """The sentence in tyro's box: the words before the first rule, plus its suggestion.
 
     The title is in the frame, or, where the terminal has no UTF-8 and so no frame, a part of its own.
     """

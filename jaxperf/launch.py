@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from jaxperf import catalogue
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import PIPE_CLOSED
 
 # glibc hands large temporaries back to the kernel after every step, and the next step faults them in again.
 # LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s as
@@ -116,11 +117,16 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     """Run one section to its end; its output goes where ours goes.
 
     An interrupt (Ctrl-C) or SIGTERM ends the child first and is then raised here.
+
+    Raises:
+      BrokenPipeError: nobody reads the child's output any more, so nobody reads ours.
     """
     path = options.out / f"{section.name}.json"
     before, began = _stamp(path), time.perf_counter()
     sys.stdout.flush()  # what we said comes before what the child says
     status = _wait(subprocess.Popen(command(section, path, options), env=child_environment()))
+    if status == PIPE_CLOSED:
+        raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
     trouble = _trouble(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
     if trouble and not fresh and before is not None:

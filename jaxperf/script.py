@@ -21,10 +21,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from jaxperf import catalogue, flags
-from jaxperf.data import check_source
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import FAILED, ended
-from jaxperf.flags import at_least
+from jaxperf.flags import between
 from jaxperf.report import terminal
 from jaxperf.report.notebook import live
 from jaxperf.result import Environment, save_result
@@ -44,7 +43,7 @@ class Flags(Generic[C]):
     json: Path | None = None  # write the result here as JSON
     smoke: bool = False  # run in seconds: every part, at toy sizes; its times mean nothing
     verbose: bool = False  # print text, code, facts and figures too, not only the short log
-    devices: Annotated[int, at_least(1)] = 1  # how many devices to use; on a CPU, how many to split it into
+    devices: Annotated[int, between(1, 1024)] = 1  # how many to use; on a CPU, how many to split it into
     platform: Literal["auto", "cpu", "gpu"] = "auto"  # where to run; auto takes a GPU if JAX finds one
 
 
@@ -58,6 +57,8 @@ class Data:
     """Folder of the four IDX files."""
 
     def __post_init__(self) -> None:
+        from jaxperf.data import check_source  # NumPy, which sections without images need not wait for
+
         check_source(self.data_source, self.data_folder)  # before JAX starts, which takes seconds
 
 

@@ -127,6 +127,8 @@ class Story:
         self._part = tell.__name__
         try:
             return tell(self, *args, **options)
+        except BrokenPipeError:  # nobody reads on
+            raise
         except Exception as e:
             if not isinstance(e, JaxperfError):
                 traceback.print_exc()

@@ -24,12 +24,18 @@ def literal(words: str, *, style: str = "") -> Words:
     return Words(plain(words), style=style)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let `jaxperf.exits` end the program: rich itself would exit with 1, as if a section had failed."""
+        raise BrokenPipeError
+
+
 def console(*, color: bool | None = None, width: int | None = None) -> Console:
     """A console that uses color on a terminal and is plain, 100 columns wide, when piped."""
     if color is False:
-        return Console(no_color=True, width=width or 100, highlight=False, force_terminal=False)
-    found = Console(highlight=False, force_terminal=color, width=width)
-    return found if found.is_terminal else Console(highlight=False, width=width or 100, force_jupyter=False)
+        return _Console(no_color=True, width=width or 100, highlight=False, force_terminal=False)
+    found = _Console(highlight=False, force_terminal=color, width=width)
+    return found if found.is_terminal else _Console(highlight=False, width=width or 100, force_jupyter=False)
 
 
 def show(console: Console, item: Item, *, verbose: bool) -> None:
