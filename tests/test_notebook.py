@@ -89,6 +89,14 @@ def test_cells_are_text_definitions_and_statement_with_its_outputs() -> None:
     assert list(shown(cells[11])) == []
 
 
+def test_what_is_told_before_all_parts_belongs_to_the_statement_before_them() -> None:
+    later = dataclasses.replace(
+        small(), blocks=(Output("early"), Heading("Second", "second"), Output("late"))
+    )
+    sources = {c.source.split("\n")[0]: list(shown(c)) for c in read(later).cells if c.get("outputs")}
+    assert sources == {"found = story.part(first, config)": ["early\n"], "# and then": ["late\n"]}
+
+
 def test_the_first_code_cell_has_the_settings_of_the_run_and_comes_before_jax() -> None:
     setup = read(small()).cells[1].source
     assert setup.endswith(

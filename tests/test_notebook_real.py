@@ -31,6 +31,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.real
+@pytest.mark.timeout(900)  # on two busy cores section 8.4 took 170 s
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_on_a_fresh_kernel_and_tells_what_the_script_told(
     name: str, results: Path, tmp_path: Path

@@ -97,13 +97,15 @@ def _setup(result: Result, script: Script) -> str:
     )
 
 
-def _by_step(items: Iterable[Item], steps: Sequence[Step]) -> list[tuple[Step, list[Item]]]:
+def _by_step(items: Sequence[Item], steps: Sequence[Step]) -> list[tuple[Step, list[Item]]]:
     """The items that each step tells: a heading says of which part it is, and what follows belongs to it."""
     told: list[list[Item]] = [[] for _ in steps]
-    at = 0
+    parts = [item.part for item in items if isinstance(item, Heading)]
+    tells = {part: i for part in parts for i, step in reversed(list(enumerate(steps))) if part in step.names}
+    at = max(0, tells.get(parts[0], 0) - 1) if parts else 0  # what comes before all parts
     for item in items:
         if isinstance(item, Heading):
-            at = next((i for i, step in enumerate(steps) if item.part in step.names), at)
+            at = tells.get(item.part, at)
         told[at].append(item)
     return list(zip(steps, told))
 
