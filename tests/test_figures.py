@@ -167,6 +167,14 @@ def test_colors_and_dashes_are_shared_by_the_words_that_say_so() -> None:
     assert len(set(re.findall(r"stroke-dasharray: ([^;\"]+)", picture))) == 1  # solid has none
 
 
+def test_the_curve_without_a_word_for_its_dash_is_the_solid_one() -> None:
+    line = (1.0, 2.0)
+    for words in (("", "dashed"), ("dashed", "")):
+        picture = svg(one(lines(*(Curve(f"{i}", line, line, "line", dash=w) for i, w in enumerate(words)))))
+        strokes = re.findall(r'style="fill: none; (stroke-dasharray[^"]*)?[^"]*var\(--series-(\d)', picture)
+        assert {color for dashed, color in strokes if dashed} == {str(words.index("dashed") + 1)}
+
+
 def test_points_are_drawn_however_many_they_are() -> None:
     x = tuple(map(float, range(200)))
     for kind, count in (("points", 200), ("hollow points", 200), ("line and points", 0)):

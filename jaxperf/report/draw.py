@@ -231,21 +231,17 @@ def set_scale(
     from matplotlib import ticker
 
     along = axis.axis_name  # type: ignore[attr-defined]
+    whole = each and all(float(v).is_integer() for v in values)
     if log:
         getattr(axis.axes, f"set_{along}scale")("log")
         decades = math.log10(max(values) / min(values)) if values else 1
         axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades < 1.7 else (1.0,)))
         axis.set_minor_locator(ticker.NullLocator())
     else:
-        axis.set_major_locator(ticker.MaxNLocator(most, integer=each and _whole(values)))
-    whole = each and _whole(values)
+        axis.set_major_locator(ticker.MaxNLocator(most, integer=whole))
     if whole and len(different := sorted(set(values))) <= FEW:
         axis.set_major_locator(ticker.FixedLocator(different))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: tick(value, unit)))
-
-
-def _whole(values: Sequence[float]) -> bool:
-    return all(float(v).is_integer() for v in values)
 
 
 def rows(figure: Figure, names: Sequence[str]) -> Axes:

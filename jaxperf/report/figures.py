@@ -58,12 +58,13 @@ def lines(block: Lines, systems: Sequence[str]) -> Picture:
     log_x = block.x.unit != "s" and ax.geometric(sorted(set(x)))
     log_y = log_x and ax.positive(y) and max(y) > 5 * min(y)
     colors = _colors([c.system for c in curves], systems, [c.color for c in curves])
-    dashes = _indices([c.dash or c.system or "solid" for c in curves])
+    words = [c.dash or c.system for c in curves]
+    dashes = list(dict.fromkeys(sorted(words, key=bool)))  # without a word first: that is the solid line
     names = _legend(curves)
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        drawn = [_curve(axes, c, color, dash) for c, color, dash in zip(curves, colors, dashes)]
+        drawn = [_curve(axes, c, color, dashes.index(w)) for c, color, w in zip(curves, colors, words)]
         ax.set_scale(axes.xaxis, x, block.x.unit, log=log_x, each=True)
         ax.set_scale(axes.yaxis, y, block.y.unit, log=log_y)
         if block.zero and not log_y:
@@ -196,6 +197,8 @@ def _bars(table: Table, systems: Sequence[str]) -> Picture:
         axes = ax.rows(figure, list(place))
         for i, (m, color) in enumerate(zip(rows, colors)):
             _bar(axes, i, m, color, log=log)
+            end = _beyond(m, [r.value for r in beside if r.beside == m.name], ends, log=log)
+            ax.write(axes, shown(m.median, unit), (end, i))
         for r in beside:
             axes.plot(r.value, place[r.beside], "D", mfc=PAGE, mec=INK, mew=1.2, ms=6, clip_on=False)
         ax.set_scale(axes.xaxis, ends, unit, log=log)
@@ -220,8 +223,14 @@ def _bar(axes: Axes, row: int, m: Measurement, color: str, *, log: bool) -> None
         axes.barh(row, m.median, height=0.56, color=color)
     if high > low and (low > 0 or not log):
         axes.plot([low, high], [row, row], color=color if log else INK, lw=1.4, solid_capstyle="butt")
-    where = (max(m.median, high), row)  # beyond the bar's end and its interval's, whichever is further
-    ax.write(axes, shown(m.median, m.unit), where)
+
+
+def _beyond(m: Measurement, published: Sequence[float], all_ends: Sequence[float], *, log: bool) -> float:
+    """Where a bar's label begins: beyond the bar, its interval, and published figures that it would cover."""
+    place = math.log if log else float
+    end = max(m.median, m.quartiles[1])
+    reach = (place(max(all_ends)) - place(min(all_ends))) * 0.2
+    return max([end, *(v for v in published if v > end and place(v) < place(end) + reach)])
 
 
 def _reach(values: Sequence[float], room: float) -> tuple[float, float]:
