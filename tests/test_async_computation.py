@@ -1,4 +1,4 @@
-"""Section 8.2: asynchronous dispatch can be off, a whole pass keeps its promises, mistakes are one line."""
+"""Section 8.2: a whole pass keeps its promises, and mistakes are one line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from experiments import async_computation as section
-from jaxperf.chapter.training_memory import RUNS
 from jaxperf.errors import JaxperfError
-from jaxperf.measure import in_fresh_process, load_result
-from jaxperf.measure.record import Result
+from jaxperf.flags import check_bounds
+from jaxperf.result import Grid, Peers, Result, Timelines, load_result
 
 SCRIPT = Path(section.__file__)
 ROOT = SCRIPT.parents[1]
@@ -23,32 +23,39 @@ ENVIRONMENT = {
 }
 
 
-def test_without_asynchronous_dispatch_every_call_returns_with_its_result() -> None:
-    found = in_fresh_process(section.dispatch_child, 700, 0, False)
-    assert found["ready"] == [True] * 7
-    assert found["asynchronous"] is False
-
-
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        ({"size": 3}, "--size is 3; give at least 64"),
+def test_a_flag_out_of_range_is_refused_in_one_line() -> None:
+    for flags, line in (
+        ({"size": -1}, "--size is -1; give at least 0"),
         ({"points": 5}, "--points is 5; give at least 11"),
         ({"batch_size": 0}, "--batch-size is 0; give at least 1"),
-        ({"largest": 2048}, "--largest is 2048; give at least 65536, or 0 to have one chosen"),
-    ],
-)
-def test_a_flag_out_of_range_is_refused_in_one_line(flags: dict[str, int], line: str) -> None:
-    with pytest.raises(JaxperfError) as caught:
-        section.Config(**flags)
-    assert str(caught.value) == line
+    ):
+        with pytest.raises(JaxperfError) as caught:
+            check_bounds(section.Config(**flags))
+        assert str(caught.value) == line
 
 
-@pytest.mark.parametrize(
-    ("flags", "books"), [({}, True), ({"rounds": 3}, True), ({"size": 1000}, False), ({"batches": 99}, False)]
-)
-def test_the_books_figures_stand_beside_the_books_sizes_only(flags: dict[str, int], books: bool) -> None:
-    assert section.Config(**flags).is_the_books is books
+def test_a_sweep_too_short_for_a_crossover_is_refused_in_one_line() -> None:
+    line = r"^--largest is 2048; give at least 65536, or 0 to have one chosen$"
+    with pytest.raises(JaxperfError, match=line):
+        section.sweep_sizes(section.Config(largest=2048))
+    sizes = section.sweep_sizes(section.Config(largest=2**17, points=12))
+    assert (len(sizes), sizes[0], sizes[-1]) == (12, 1024, 2**17)
+
+
+def test_a_slow_front_end_computes_the_same() -> None:
+    slow = section.slowly(lambda x: x + 1, 1e-4)
+    assert (slow(jnp.ones(3)) == 2).all()
+
+
+def test_the_books_cells_print_what_the_book_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    x = jnp.ones((8, 8))
+    section.queued_and_finished(x)
+    section.a_thousand_times(x, 3)
+    printed = capsys.readouterr().out
+    for words in ("Workloads are queued. time: ", "sum = 512.0", "Workloads are finished. time: ",
+                  "synchronous. time: ", "asynchronous. time: "):  # fmt: skip
+        assert words in printed
+    assert section.three_statements()[2].tolist() == [[3.0, 3.0]]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +63,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
     """What a whole pass prints, and its result."""
     path = tmp_path_factory.mktemp("smoke") / "async.json"
     command = [sys.executable, str(SCRIPT), "--smoke", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"result: {path}"
     return done.stdout, load_result(path)
@@ -64,7 +71,9 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
 
 def test_a_whole_pass_keeps_every_fact_that_the_section_promises(smoke: tuple[str, Result]) -> None:
     _, result = smoke
-    facts = ("t1_s", "t2_s", "t3_s", "prediction_error_median", "inflight_depth", "inflight_depth_donated")
+    facts = ("t1_s", "t2_s", "t3_s", "prediction_error_synchronous", "prediction_error_asynchronous",
+             "inflight_depth", "inflight_depth_donated", "fused_dot_cpu_ratio",
+             "asleep_over_awake")  # fmt: skip
     assert all(isinstance(result.facts[name], float | int) for name in facts)
     assert result.facts["asynchronous_with_dispatch_off"] is False
     assert result.facts["losses_equal_however_waited_for"] is True
@@ -73,23 +82,25 @@ def test_a_whole_pass_keeps_every_fact_that_the_section_promises(smoke: tuple[st
 
 def test_a_whole_pass_draws_the_models_and_the_memorys_curves(smoke: tuple[str, Result]) -> None:
     _, result = smoke
-    curves = {s.name: s for s in result.series}
-    for way in ("sync", "async"):
+    curves = {c.name: c for c in result.curves}
+    for loop in ("synchronous", "asynchronous"):
         for what in ("measured", "predicted"):
-            curve = curves[f"{way}/{what}"]
-            assert (curve.x_unit, curve.y_unit, len(curve.x)) == ("elements", "s", 11)
+            curve = curves[f"{loop}, {what}"]
+            assert len(curve.x) == 11
             assert all(y and y > 0 for y in curve.y)
-    assert {f"{part}/{name}" for part in ("memory", "produced") for name in RUNS} <= curves.keys()
-    assert len(curves["produced/synchronous"].x) == 6
-    assert len(curves["produced/host window"].x) == 3
-    assert {t.name for t in result.timelines} == {"synchronous loop", "asynchronous loop"}
+    assert {"window of one step", "asynchronous, fits the queue", "arguments donated"} <= curves.keys()
+    [timelines] = result.of(Timelines)
+    assert {t.name for t in timelines.runs} == {"synchronous loop", "asynchronous loop"}
+    pieces = next(g for g in result.of(Grid) if g.heads[0] == "piece")
+    assert [row[0] for row in pieces.rows] == ["t1", "t2", "t2", "t3"]
 
 
-def test_a_whole_pass_judges_every_sentence_once(smoke: tuple[str, Result]) -> None:
+def test_a_whole_pass_judges_every_sentence_once_and_prints_a_short_log(smoke: tuple[str, Result]) -> None:
     printed, result = smoke
     statements = [claim.statement for claim in result.claims]
-    assert len(statements) == len(set(statements)) == 13
-    assert result.claims[0].source == "section 8.2"
-    assert "contradict its text" in printed
-    assert result.references == ()  # toy sizes stand beside no figure of the book's
-    assert len({m.name for m in result.measurements}) == len(result.measurements)
+    assert len(statements) == len(set(statements)) == 19
+    assert {claim.source for claim in result.claims} == {"section 8.2", "jaxperf"}
+    assert any("contradict each other" in b.text for b in result.blocks if b.kind == "text")
+    assert result.references == ()  # toy sizes have no figure of the book's beside them
+    assert {p.workload for p in result.of(Peers)} == {"8.2 dot", "8.2 loop", "8.2 memory"}
+    assert len(printed.splitlines()) <= 80

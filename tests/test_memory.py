@@ -49,18 +49,25 @@ def test_nothing_allocated_is_nothing_seen() -> None:
     assert memory.increase_bytes < 0.25 * KNOWN
 
 
-def test_thinning_a_series_out_keeps_its_peak() -> None:
+def test_thinning_a_curve_out_keeps_its_peak() -> None:
     with MemorySampler(interval_s=0.001) as memory:
         look_again(memory)
         allocate_and_free(memory)
-    series = memory.series("memory/known", points=3)
-    assert len(series.x) <= 3
-    assert max(y or 0 for y in series.y) == memory.increase_bytes
-    assert list(series.x) == sorted(series.x)
-    assert (series.name, series.x_unit, series.y_unit) == ("memory/known", "s", "bytes")
-    whole = memory.series("memory/whole", points=10**6)
+    curve = memory.curve("known", points=3)
+    assert len(curve.x) <= 3
+    assert max(y or 0 for y in curve.y) == memory.increase_bytes
+    assert list(curve.x) == sorted(curve.x)
+    assert curve.name == "known"
+    whole = memory.curve("whole", points=10**6)
     assert whole.y == tuple(float(b - memory.base_bytes) for b in memory.resident_bytes)
     assert whole.y[0] == 0
+
+
+def test_a_sampler_reads_what_it_is_told_to() -> None:
+    seen = iter(range(10**9))
+    with MemorySampler(interval_s=60, read=lambda: next(seen)) as memory:
+        pass
+    assert memory.resident_bytes == [0, 1]
 
 
 def test_a_sampler_may_be_used_again_and_starts_afresh() -> None:

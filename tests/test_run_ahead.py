@@ -84,6 +84,7 @@ def test_numpy_is_synchronous() -> None:
     assert not asked.asynchronous
     assert len(asked.queued_s) == len(asked.finished_s) == 4
     assert all(0 < queued <= done for queued, done in zip(asked.queued_s, asked.finished_s))
+    assert asked.queued_share.rounds == 4 and 0 < asked.queued_share.median <= 1
 
 
 def test_a_large_product_is_asynchronous() -> None:

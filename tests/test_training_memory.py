@@ -1,13 +1,17 @@
-"""Section 8.2.4: trainings agree however they wait, and their batches are the book's."""
+"""Section 8.2.4's programs: trainings agree however they wait, and their batches are the book's."""
 
 from __future__ import annotations
 
 import jax
 import numpy as np
 import pytest
-from stories import begin
 
 from jaxperf.chapter import training_memory as part
+
+
+@pytest.fixture(scope="module")
+def programs() -> tuple[object, object, list[jax.Array]]:
+    return part.make_step(0)
 
 
 def batches(count: int) -> list[tuple[jax.Array, jax.Array]]:
@@ -19,18 +23,17 @@ def batches(count: int) -> list[tuple[jax.Array, jax.Array]]:
     return found
 
 
-def test_losses_are_equal_and_in_order_however_they_are_waited_for() -> None:
-    step, params = part.make_step(0)
-    losses = {
-        wait: part.train(step, params, iter(batches(5)), wait=wait) for wait in ("each", "end", "window")
-    }
+def test_losses_are_equal_and_in_order_however_they_are_waited_for(programs) -> None:
+    step, _, params = programs
+    ways: tuple[part.Wait, ...] = ("each", "end", "window")
+    losses = {wait: part.train(step, params, iter(batches(5)), wait=wait) for wait in ways}
     assert len(losses["each"]) == 5
     assert losses["each"] == losses["end"] == losses["window"]
     assert len(set(losses["each"])) == 5
 
 
-def test_the_step_is_gluons_sgd_on_half_the_squared_error() -> None:
-    step, params = part.make_step(0)
+def test_the_step_is_gluons_sgd_on_half_the_squared_error(programs) -> None:
+    step, mean, params = programs
     ((X, y),) = batches(1)
     changed, loss = step(params, X, y)
     assert sorted(p.shape for p in params) == sorted(
@@ -39,8 +42,10 @@ def test_the_step_is_gluons_sgd_on_half_the_squared_error() -> None:
     W = {p.shape: np.asarray(p, np.float64) for p in params}
     h = np.maximum(np.asarray(X, np.float64) @ W[512, 2048] + W[2048,], 0)
     h = np.maximum(h @ W[2048, 512] + W[512,], 0)
-    wrong = (h @ W[512, 1] + W[1,])[:, 0] - np.asarray(y)
+    out = (h @ W[512, 1] + W[1,])[:, 0]
+    wrong = out - np.asarray(y)
     assert float(loss) == pytest.approx(0.5 * np.mean(wrong**2), rel=1e-5)
+    assert float(mean(params, X)) == pytest.approx(out.mean(), rel=1e-4, abs=1e-5)
     new = {p.shape: np.asarray(p) for p in changed}
     np.testing.assert_allclose(new[1,], W[1,] - 0.005 * wrong.mean(), rtol=1e-4, atol=1e-7)
     last = W[512, 1] - 0.005 * h.T @ wrong[:, None] / len(wrong)
@@ -56,19 +61,14 @@ def test_batches_are_the_books_random_and_each_their_own(feed: str) -> None:
     assert not np.array_equal(found[0][0], found[1][0])
 
 
-@pytest.mark.parametrize("beside_book", [True, False])
-def test_the_books_figures_stand_beside_rows_that_are_there_and_only_when_asked_for(
-    beside_book: bool,
-) -> None:
-    run = {
-        "produced_s": [0.1, 0.2, 0.3, 0.4],
-        "total_s": 0.5,
-        "increase_bytes": 10,
-        "live_bytes": 5,
-        "device": {},
-    }
-    story = begin("8.2")
-    part.show_runs(story, dict.fromkeys(part.RUNS, run), beside_book=beside_book)
-    beside = [reference.beside for reference in story.references]
-    assert len(beside) == len(set(beside)) == (6 if beside_book else 0)  # two batches and a peak, twice
-    assert set(beside) <= {m.name for m in story.measurements}
+def test_every_way_passes_once_per_round_and_says_what_it_held() -> None:
+    ways = {"training": ["train", "end", 3], "predicting": ["predict", "each", 2]}
+    found = part.watch_child({"host": [8, ways]}, 0)["host"]
+    assert {name: len(runs) for name, runs in found.items()} == dict.fromkeys(ways, part.ROUNDS)
+    for name, (_, _, count) in ways.items():
+        for run in found[name]:
+            assert len(run["produced_s"]) == len(run["outputs"]) == count
+            assert 0 <= run["peak_bytes"] >= run["change_bytes"]
+            assert run["total_s"] > run["produced_s"][-1]
+            assert run["live_bytes"] > 4 * 2 * 512 * 2048
+    assert len({tuple(run["outputs"]) for run in found["training"]}) == 1  # every pass starts anew

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import jax
 import jax.numpy as jnp
 import pytest
 from stories import begin
@@ -12,36 +11,51 @@ from stories import begin
 from jaxperf.chapter import waiting
 from jaxperf.measure import pending
 
-WAITING = [way for way in waiting.WAYS if way not in waiting.NO_WAIT]
 
-
-@pytest.mark.parametrize("way", WAITING)
-def test_after_every_way_that_asks_for_a_value_the_value_is_there(way: str) -> None:
-    kind, wait = waiting.WAYS[way]
-    dot, norm = jax.jit(lambda x: x @ x), jax.jit(lambda x: jnp.linalg.norm(x @ x))
+def test_after_every_way_that_asks_for_a_value_the_value_is_there() -> None:
     x = jnp.ones((700, 700))
-    y = {"matrix": lambda: dot(x), "scalar": lambda: norm(x), "tree": lambda: (dot(x), norm(x))}[kind]()
-    wait(y)
-    assert pending(y) == 0
+    for way, wait in waiting.WAYS.items():
+        y = waiting.total(x)
+        wait(y)
+        assert pending(y) == 0, way
 
 
 def test_waiting_for_the_last_of_several_leaves_the_others() -> None:
     story = begin("8.2")
     waiting.last_is_not_all(story, size=900)
+    [claim] = story.result().claims
+    if waiting.two_devices() is None:
+        assert claim.holds == "cannot be measured here"
+        return
     assert story.facts["pending_after_waiting_for_last"] > 0
-    [claim] = story.claims
     assert claim.observed.endswith("and in 0 after block")
 
 
-@pytest.mark.parametrize("beside_book", [True, False])
-def test_the_books_figures_stand_beside_rows_that_are_there_and_only_when_asked_for(
-    beside_book: bool,
-) -> None:
+def test_with_one_device_the_trap_cannot_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "two_devices", lambda: None)
     story = begin("8.2")
-    waiting.ways_to_wait(story, size=100, seed=0, beside_book=beside_book)
-    beside = [reference.beside for reference in story.references]
-    assert bool(beside) is beside_book
-    assert set(beside) <= {m.name for m in story.measurements}
+    waiting.last_is_not_all(story, size=100)
+    [claim] = story.result().claims
+    assert (claim.holds, claim.observed) == ("cannot be measured here", "there is one device only")
+
+
+def test_every_row_is_one_program_in_the_same_rounds() -> None:
+    for beside_book in (True, False):
+        story = begin("8.2")
+        waiting.ways_to_wait(story, size=100, seed=0, rounds=6, beside_book=beside_book)
+        rows = {m.name: m for m in story.result().measurements}
+        assert {rows[way].rounds for way in (*waiting.WAYS, waiting.TWO)} == {rows[waiting.TWO].rounds}
+        beside = [reference.beside for reference in story.result().references]
+        assert len(beside) == (5 if beside_book else 0)
+        assert set(beside) <= rows.keys()
+
+
+def test_what_takes_the_place_of_waitall_is_tried_from_both_threads() -> None:
+    story = begin("8.2")
+    waiting.in_place_of_waitall(story, size=300)
+    [grid] = [b for b in story.result().blocks if b.kind == "grid"]
+    assert len(grid.rows) == 6
+    assert [row[1] for row in grid.rows] == ["this", "another"] * 3
 
 
 @pytest.mark.parametrize(("thread", "same"), [("this", True), ("another", False)])

@@ -1,147 +1,156 @@
-"""Section 8.2.3: t1, t2 and t3 fitted to half of the sizes of y = x + 1, and the other half predicted."""
+"""Section 8.2.3: t1, t2 and t3, fitted to half of the sizes of y = x + 1, and the other half predicted."""
 
 from __future__ import annotations
 
-import dataclasses
-import re
+import math
 import statistics
-from collections.abc import Sequence
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from jaxperf.launch import ALLOCATOR
-from jaxperf.measure import Series, block, in_fresh_process
-from jaxperf.measure.dispatch import Fit, Sample, fit, leaves_plateau, prediction_errors, queueing_s, sweep
-from jaxperf.report.text import quantity
+from jaxperf.chapter.loops import CALLS, Swept, one_core
+from jaxperf.measure.dispatch import Costs, Fit, Sample, leaves_plateau, prediction_errors
+from jaxperf.report.words import quantity
+from jaxperf.result import Axis, Curve, Decision, both, ratio
 from jaxperf.script import Story
 
-CALLS = 200  # in one loop of the sweep
+GOOD = 0.15  # a prediction this far off, or less, counts as right
 
 
-def add_one(x: jax.Array) -> jax.Array:
-    """The book's statement, dispatched eagerly."""
-    return x + 1
-
-
-def the_model(story: Story, *, sizes: Sequence[int], rounds: int) -> None:
-    """t1, t2 and t3 fitted to half of the sizes, and the other half predicted."""
+def the_model(story: Story, swept: Swept) -> None:
+    """t1, t2 and t3 fitted to every other size; the sizes between them are predicted."""
+    samples = swept.samples
+    model = swept.model
+    errors = prediction_errors(model.costs, samples)[1::2]
     story.heading("8.2.3 t1, t2 and t3")
-    one_thread = {"NPROC": "1", **ALLOCATOR}
-    found = in_fresh_process(sweep_child, list(sizes), rounds, environment=one_thread)
-    story.say(
-        f"{CALLS} times y = x + 1, {rounds} rounds, in a process whose back end has one thread, as\n"
-        f"in the book's picture (a program is split in {found['parts']}); two would make large operations\n"
-        "pay for waking the second"
+    story.text(
+        """The book splits a call into three pieces: t1, the front end queues the computation; t2, the back
+        end computes; t3, the front end is told. If it waits each time, n calls take n (t1 + t2 + t3). If it
+        does not, the two ends form a pipeline and its slower stage sets the pace: t1 + t2 + t3 + (n - 1)
+        max(t1, t2). Where t2 is the larger, that is the book's t1 + n t2 + t3. We fit the pieces to every
+        other size and predict the sizes between them.""",
+        """The process of this sweep has one thread for computing, as in the book's picture; a second would
+        have to be woken for large arrays. A program of idle priority keeps each core awake. Otherwise the
+        time to wake a core would be part of t3, and that depends on what else the machine does.""",
     )
-    for way in ("jitted", "eager"):
-        samples = [
-            Sample(row["size"], row["calls"], tuple(row["sync_s"]), tuple(row["async_s"]))
-            for row in found[way]
-        ]
-        model = fit(samples[::2], t1_s=found["t1_alone_s"][way])
-        errors = prediction_errors(model.costs, samples)
-        show_model(story, way, model, samples, errors)
-        missed = statistics.median(abs(e) for pair in errors[1::2] for e in pair)
-        if way == "jitted":
-            keep_model(story, model, samples, missed)
-        else:
-            story.fact("t1_eager_s", model.costs.t1_s, unit="s")
-            story.fact("prediction_error_median_eager", missed)
-            why_999(story, model, samples)
-    story.say("the front end alone, 16 jitted calls queued and the clock read before any waiting, a call:")
-    story.fact("t1_alone_s", found["t1_alone_s"]["jitted"], unit="s")
-
-
-def sweep_child(sizes: list[int], rounds: int) -> dict[str, Any]:
-    """Both loops over all sizes, jitted and eager; into how many parts a large program is split; t1 alone."""
-    jitted = jax.jit(add_one)
-    inputs = [(float(size), block(jnp.ones(size))) for size in sizes]
-    program = jitted.lower(inputs[-1][1]).compile().as_text() or ""
-    parts = re.search(r'outer_dimension_partitions":\["(\d+)"', program)
-    return {
-        "jitted": [dataclasses.asdict(s) for s in sweep(jitted, inputs, calls=CALLS, rounds=rounds)],
-        "eager": [dataclasses.asdict(s) for s in sweep(add_one, inputs, calls=CALLS, rounds=-(-rounds // 2))],
-        "parts": int(parts.group(1)) if parts else 1,
-        "t1_alone_s": {
-            "jitted": queueing_s(jitted, inputs[0][1]),
-            "eager": queueing_s(add_one, inputs[0][1]),
-        },
-    }
-
-
-def show_model(
-    story: Story, way: str, model: Fit, samples: list[Sample], errors: Sequence[tuple[float, float]]
-) -> None:
-    """Costs with their standard errors, then prediction against measurement for every size."""
-    costs, error = model.costs, model.errors
-    each_ns = costs.t2_per_unit_s * 1e9
-    story.say(
-        f"\n{way}, us: t1 = {costs.t1_s * 1e6:.2f} +- {error.t1_s * 1e6:.2f}, "
-        f"t3 = {costs.t3_s * 1e6:.2f} +- {error.t3_s * 1e6:.2f}, "
-        f"t2 = {costs.t2_fixed_s * 1e6:.2f} +- {error.t2_fixed_s * 1e6:.2f} + {each_ns:.3f} for each 1000 "
-        f"elements, {each_ns + costs.t2_per_unit_beyond_s * 1e9:.3f} beyond {costs.knee:.0f}"
-    )
-    story.say(f"{'':20}{'synchronous, ms':>28}{'asynchronous, ms':>28}")
-    story.say(f"{'elements':>10}{'':10}" + f"{'measured':>10}{'predicted':>10}{'':8}" * 2)
-    for i, (s, missed) in enumerate(zip(samples, errors)):
-        totals = (
-            (s.synchronous_s, costs.synchronous_s(s.size, s.calls)),
-            (s.asynchronous_s, costs.asynchronous_s(s.size, s.calls)),
-        )
-        columns = (f"{m * 1e3:10.2f}{p * 1e3:10.2f}  {e:+6.1%}" for (m, p), e in zip(totals, missed))
-        story.say(f"{s.size:10.0f}{'  held out' if i % 2 else '  fitted  '}" + "".join(columns))
-
-
-def keep_model(story: Story, model: Fit, samples: list[Sample], missed: float) -> None:
-    """The fitted costs as facts, the curves for the report, and the verdict on the predictions."""
-    costs, largest = model.costs, samples[-1].size
-    for name in ("t1_s", "t3_s"):
-        story.fact(name, getattr(costs, name), unit="s")
-        story.fact(f"{name}_error", getattr(model.errors, name), unit="s", show=False)
-    story.fact("t2_s", costs.t2_s(largest), unit="s")
-    story.fact("t2_elements", largest)
-    story.fact("prediction_error_median", missed)
-    sizes = tuple(s.size for s in samples)
-    curves = {
-        "sync/measured": [s.synchronous_s for s in samples],
-        "sync/predicted": [costs.synchronous_s(s.size, s.calls) for s in samples],
-        "async/measured": [s.asynchronous_s for s in samples],
-        "async/predicted": [costs.asynchronous_s(s.size, s.calls) for s in samples],
-    }
-    for name, totals in curves.items():
-        story.curve(Series(name, sizes, tuple(totals), "elements", "s"))
-    gap = statistics.median((s.synchronous_s - s.asynchronous_s) / s.calls for s in samples)
+    show_pieces(story, model, swept)
+    show_predictions(story, model.costs, samples)
+    sync, asyn = ([abs(pair[i]) for pair in errors] for i in (0, 1))
+    missed = {"synchronous": statistics.median(sync), "asynchronous": statistics.median(asyn)}
+    for loop, value in missed.items():
+        story.fact(f"prediction_error_{loop}", value, words=f"median error at held-out sizes, {loop} loop")
+    good = max(missed.values()) <= GOOD
     story.claim(
-        "n calls take about n (t1 + t2 + t3) one by one, and t1 + n t2 + t3 asynchronously",
-        predicted="with max(t1, t2) for t2, held-out sizes are predicted within 15 % (median)",
-        observed=f"median error {missed:.1%} at {len(samples) // 2} held-out sizes; waiting for each costs "
-        f"{quantity(gap, 's')} a call",
-        held=missed <= 0.15,
+        book="n calls take about n (t1 + t2 + t3) one by one, and t1 + n t2 + t3 asynchronously",
+        holds=good,
+        predicted=f"with max(t1, t2) for t2, each loop within {GOOD:.0%} at held-out sizes (median)",
+        right=good,
+        observed=f"synchronous {missed['synchronous']:.1%} off (at most {max(sync):.0%}), asynchronous "
+        f"{missed['asynchronous']:.1%} (at most {max(asyn):.0%})",
+        cannot=one_core(story),
+    )
+    why_999(story, model, samples)
+    sleeping_cores(story, swept)
+
+
+def show_pieces(story: Story, model: Fit, swept: Swept) -> None:
+    """The pieces in one table, and the few that other parts and documents name as facts."""
+    costs, error = model.costs, model.errors
+
+    def us(value: float, wrong: float) -> str:
+        return f"{value * 1e6:.2f} ± {wrong * 1e6:.2f}"
+
+    def per_1000(value: float) -> str:
+        return f"{value * 1e9:.3f}"  # seconds per element, times 1e6 us and 1000 elements
+
+    knee = f"{costs.knee:.0f} elements"
+    rows = [
+        ("t1", "call", "queued", us(costs.t1_s, error.t1_s), "0"),
+        ("t2", "computing begins", f"ends, up to {knee}", us(costs.t2_fixed_s, error.t2_fixed_s),
+         per_1000(costs.t2_per_unit_s)),
+        ("t2", "computing begins", f"ends, beyond {knee}", "",
+         per_1000(costs.t2_per_unit_s + costs.t2_per_unit_beyond_s)),
+        ("t3", "computed", "front end told", us(costs.t3_s, error.t3_s), "0"),
+    ]  # fmt: skip
+    heads = ("piece", "from", "to", "microseconds", "microseconds per 1000 elements")
+    story.grid(heads, rows, right=(3, 4), detail=True)
+    largest = swept.samples[-1].size
+    story.fact("t1_s", costs.t1_s, unit="s", words="t1, by the loops")
+    story.fact("t2_s", costs.t2_s(largest), unit="s", words=f"t2 at {largest:.0f} elements")
+    story.fact("t3_s", costs.t3_s, unit="s", words="t3, cores kept awake")
+    story.fact("t1_alone_s", swept.t1_s["eager"], unit="s", words="t1, the front end alone")
+    story.fact("t1_compiled_s", swept.t1_s["compiled"], unit="s", words="the same for a compiled call")
+
+
+def show_predictions(story: Story, costs: Costs, samples: list[Sample]) -> None:
+    """Both loops over the size, measured and predicted."""
+    sizes = tuple(s.size for s in samples)
+    measured = [s.synchronous_s for s in samples], [s.asynchronous_s for s in samples]
+    predicted = (
+        [costs.synchronous_s(s.size, s.calls) for s in samples],
+        [costs.asynchronous_s(s.size, s.calls) for s in samples],
+    )
+    curves = []
+    for loop, seen, said in zip(("synchronous", "asynchronous"), measured, predicted):
+        curves.append(Curve(f"{loop}, measured", sizes, tuple(seen), draw="points", color=loop))
+        curves.append(Curve(f"{loop}, predicted", sizes, tuple(said), draw="line", color=loop))
+    crossover = costs.crossover
+    inside = sizes[0] < crossover < sizes[-1]
+    story.lines(
+        f"{CALLS} times y = x + 1",
+        curves,
+        x=Axis("elements"),
+        y=Axis("time of the loop", "s"),
+        caption="Points are measured, lines predicted. Left of the crossover the front end is the slower "
+        "stage, and the asynchronous loop takes the same time whatever the size.",
+        mark=("t2 = t1", crossover, costs.asynchronous_s(crossover, CALLS)) if inside else None,
     )
 
 
 def why_999(story: Story, model: Fit, samples: list[Sample]) -> None:
     """The exercise: the book's formula assumes 1000 t2 > 999 t1. What happens where that is false?"""
-    costs = model.costs
+    costs, crossover = model.costs, model.costs.crossover
     low, high = leaves_plateau(samples)
-    story.fact("crossover_elements", costs.crossover)
-    story.fact("crossover_elements_error", model.crossover_error)
-    story.fact("plateau_ends_after_elements", low)
-    story.fact("plateau_ends_before_elements", high)
-    share = [costs.book_s(s.size, s.calls) / s.asynchronous_s for s in samples]
-    above = statistics.median([v for v, s in zip(share, samples) if s.size > costs.crossover] or [0.0])
-    story.say(
-        "1000 t2 > 999 t1 says that the back end never runs dry: the front end has queued the last call\n"
-        "before its turn has come. With t2 under t1 it runs dry, the front end is the bottleneck, and the\n"
-        "loop takes n t1 + t2 + t3 whatever the size: a plateau."
+    story.text(
+        """Exercise 1 asks why the formula needs 1000 t2 > 999 t1. It says that the back end never runs out of
+        work: when it ends one computation, the front end has queued the next. With t2 below t1 the back end
+        waits for the front end, and the loop takes n t1 + t2 + t3, more than the book's formula says and the
+        same for every size."""
     )
+    for name, value, words in (
+        ("crossover_elements", crossover, "elements where t2 = t1, by the model"),
+        ("plateau_ends_after_elements", low, "up to here the asynchronous loop costs the same"),
+        ("plateau_ends_before_elements", high, "from here on it costs more"),
+    ):
+        story.fact(name, value, words=words)
+    share = {s.size: costs.book_s(s.size, s.calls) / s.asynchronous_s for s in samples}
+    above = [value for size, value in share.items() if size > crossover]
+    right: Decision = None
+    if above and share and crossover > samples[0].size:
+        right = abs(statistics.median(above) - 1) <= GOOD and share[samples[0].size] < 1 - GOOD
+    beyond = f"{statistics.median(above):.0%}" if above else "nothing"
     story.claim(
-        "t1 + 1000 t2 + t3 holds if 1000 t2 > 999 t1 (exercise 1)",
-        predicted="right within 15 % beyond the crossover t2 = t1, too little before it",
-        observed=f"crossover at {costs.crossover:.0f} elements by the model, the plateau ends between "
-        f"{low:.0f} and {high:.0f}; the book's formula gives {share[0]:.0%} of the time measured at "
-        f"{samples[0].size:.0f} elements, {above:.0%} beyond the crossover",
-        held=abs(above - 1) <= 0.15 if above else None,
+        book="t1 + 1000 t2 + t3 holds if 1000 t2 > 999 t1 (exercise 1)",
+        holds=right,
+        predicted=f"right within {GOOD:.0%} beyond the crossover t2 = t1, too little below it",
+        right=both(right, low <= crossover <= high),
+        observed=f"crossover at {crossover:.0f} elements, by the clock between {low:.0f} and {high:.0f}; the "
+        f"formula gives {share[samples[0].size]:.0%} of the time at {samples[0].size:.0f}, {beyond} beyond",
+        cannot=one_core(story) or ("no crossover among these sizes" if math.isinf(crossover) else ""),
+    )
+
+
+def sleeping_cores(story: Story, swept: Swept) -> None:
+    """The same loop twice: what it costs to wake a core that has gone to sleep."""
+    asleep = ratio(swept.asleep, swept.awake)
+    each = [quantity(m.median / CALLS, "s") for m in (swept.awake, swept.asleep)]
+    story.text(
+        f"""The same synchronous loop takes {each[0]} per call while the cores are kept awake and {each[1]}
+        when they may sleep, {asleep} times as long. An idle core that goes to sleep between two calls has to
+        be woken for each: 47 us of 51 on one idle machine, nothing on one where other programs keep the
+        cores awake. This is why one loop can show 7 us in one table and 51 in another."""
+    )
+    story.fact("asleep_over_awake", asleep.median, words="a synchronous loop, cores asleep over awake")
+    story.table(
+        (swept.awake, swept.asleep),
+        title=f"{CALLS} times y = x + 1, waited for each, {swept.samples[0].size:.0f} elements",
+        base=swept.awake.name,
+        detail=True,
     )

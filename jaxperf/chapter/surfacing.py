@@ -11,29 +11,40 @@ import jax.numpy as jnp
 from jaxperf.measure import block, in_fresh_process
 from jaxperf.script import Story
 
+PENDING, DEPENDENT = "callback, argument pending", "work that depends on it"
+
 
 def errors(story: Story) -> None:
     """Where an error of a queued computation surfaces, tried in a process of its own."""
     story.heading("Where do errors surface?")
-    rows = in_fresh_process(errors_child)
-    for title, surfaced, message in rows:
-        story.say(f"{title:38} {surfaced:32} {message}")
-        story.fact(f"error_surfaces/{title}", surfaced, show=False)
-    where = {title: surfaced for title, surfaced, _ in rows}
-    story.say(
-        "A call that has returned has not succeeded yet, and work that depends on a failed result fails\n"
-        "too. NaN is no error unless jax_debug_nans looks for it, which makes every call wait."
+    story.text(
+        """A call that has returned has not succeeded yet. If the computation fails later, the error waits
+        where the value would have been: in `block`, or in whatever asks for the value. Work that depends on
+        a failed result fails with it. NaN is not an error unless `jax_debug_nans` looks for it, and looking
+        makes every call wait."""
     )
+    rows = in_fresh_process(errors_child, True)
+    story.grid(("what fails", "raised in", "message"), rows, detail=True)
+    where = {title: step for title, step, _ in rows}
+    for name, title in (("pending", PENDING), ("dependent", DEPENDENT)):
+        story.fact(f"error_surfaces_{name}", where[title], words=f"where it surfaces: {title}")
+    late = where[PENDING] == where[DEPENDENT] == "block"
     story.claim(
-        "An error of an asynchronous computation is raised by block",
+        ours="An error of an asynchronous computation is raised by block",
+        holds=late,
         predicted="the call returns, block raises, and so does everything that depends on the result",
-        observed=f"{where['callback, argument pending']}; dependent work: {where['work that depends on it']}",
-        held=where["callback, argument pending"] == where["work that depends on it"] == "block",
+        right=late,
+        observed=f"{where[PENDING]}; dependent work: {where[DEPENDENT]}",
     )
 
 
-def errors_child() -> list[tuple[str, str, str]]:
-    """Provoke errors; for each, the first step that raised, and the last line of what it said."""
+def errors_child(asynchronous: bool) -> list[tuple[str, str, str]]:
+    """Provoke errors; for each, the first step that raised, and the last line of what it said.
+
+    Args:
+      asynchronous: whether the CPU may dispatch asynchronously; where it may not, calls raise themselves.
+    """
+    jax.config.update("jax_cpu_enable_async_dispatch", asynchronous)
 
     def complain(_: Any) -> None:
         raise ValueError("the callback refused")
@@ -46,13 +57,11 @@ def errors_child() -> list[tuple[str, str, str]]:
     dot = jax.jit(lambda x: x @ x)
     refuse = jax.jit(with_callback).lower(x).compile()  # compiled first, or the dot would be through by then
     spoil = jax.jit(lambda x: jnp.log(x @ x - 1e9))
-    block(dot(x))
-    there = surfaces("callback, argument there", lambda: refuse(x))
-    failed = refuse(dot(x))
+    block((dot(x), x + 1))
     rows = [
-        there,
-        surfaces("callback, argument pending", lambda: refuse(dot(x))),
-        surfaces("work that depends on it", lambda: failed + 1),
+        surfaces("callback, argument there", lambda: refuse(x)),
+        surfaces(PENDING, lambda: refuse(dot(x))),
+        surfaces(DEPENDENT, lambda: refuse(dot(x)) + 1),
         surfaces("jax.effects_barrier afterwards", jax.effects_barrier),
         surfaces("NaN", lambda: spoil(x)),
     ]

@@ -6,79 +6,108 @@ import io
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxperf.chapter.book import book
-from jaxperf.measure import Measurement, block, pending
-from jaxperf.report.text import quantity
+from jaxperf.measure import block, interleaved, pending
+from jaxperf.report.words import quantity
+from jaxperf.result import Measurement, both, ratio
 from jaxperf.script import Story
 
-# what is queued, and what is then done with it; the scalar is for ways that need one
-WAYS: dict[str, tuple[Literal["matrix", "scalar", "tree"], Callable[[Any], Any]]] = {
-    "y.block_until_ready()": ("scalar", lambda y: y.block_until_ready()),
-    "jax.block_until_ready((y, z))": ("tree", jax.block_until_ready),
-    "our block((y, z))": ("tree", block),
-    "np.asarray(y)": ("matrix", np.asarray),
-    "y.item()": ("scalar", lambda y: y.item()),
-    "float(y)": ("scalar", float),
-    "print(y)": ("scalar", lambda y: print(y, file=io.StringIO())),
-    "if y > 0": ("scalar", lambda y: bool(y > 0)),
-    "copy_to_host_async, np.asarray": ("matrix", lambda y: (y.copy_to_host_async(), np.asarray(y))),
-    "y.copy_to_host_async()": ("matrix", lambda y: y.copy_to_host_async()),
-    "y.shape, y.dtype": ("matrix", lambda y: (y.shape, y.dtype)),
-    "jax.effects_barrier()": ("matrix", lambda y: jax.effects_barrier()),
+WAYS: dict[str, Callable[[jax.Array], Any]] = {
+    "y.block_until_ready()": lambda y: y.block_until_ready(),
+    "block(y)": block,
+    "np.asarray(y)": np.asarray,
+    "y.item()": lambda y: y.item(),
+    "float(y)": float,
+    "print(y)": lambda y: print(y, file=io.StringIO()),
+    "if y > 0": lambda y: bool(y > 0),
 }
-NO_WAIT = ("y.copy_to_host_async()", "y.shape, y.dtype", "jax.effects_barrier()")
+NO_WAIT: dict[str, Callable[[jax.Array], Any]] = {
+    "y.shape, y.dtype": lambda y: (y.shape, y.dtype),
+    "y.copy_to_host_async()": lambda y: y.copy_to_host_async(),
+    "jax.effects_barrier()": lambda y: jax.effects_barrier(),
+}
+TWO = "two products, block((y, z))"
+AFTER = "print(y) after waiting"
 
 
-def ways_to_wait(story: Story, *, size: int, seed: int, beside_book: bool) -> None:
-    """Each way on a computation of its own that is still pending: does it wait, and how long?"""
-    story.heading("8.2.2 Every way to make the front end wait")
+def total(x: jax.Array) -> jax.Array:
+    """The program of every row: a product, and its sum as a scalar that all ways can take."""
+    return jnp.dot(x, x).sum()
+
+
+def ways_to_wait(story: Story, *, size: int, seed: int, rounds: int, beside_book: bool) -> None:
+    """Each way on a result that is still pending: is it there afterwards, and how long did it take?"""
+    story.heading("8.2.2 Making the front end wait")
+    story.text(
+        """Sooner or later a program wants a value. Whatever turns an array into something that is not
+        asynchronous has to wait for it: a NumPy array, a Python number, a printed line, a condition. MXNet
+        calls such functions synchronizing. To wait and take nothing, as a clock needs it, there is
+        `block_until_ready`. Below, the program is the same in every row and only the way of waiting differs,
+        so the times should not differ."""
+    )
+    story.habit(
+        gluon="y.wait_to_read()\nnd.waitall()\ny.asnumpy()\ny.norm().asscalar()",
+        jax="y.block_until_ready()\njax.block_until_ready((y, z))\nnp.asarray(y)\njnp.linalg.norm(y).item()",
+        remark="Our `block` is `jax.block_until_ready` that refuses what it cannot wait for.",
+    )
+    story.code(total)
     x = block(jax.random.uniform(jax.random.key(seed), (size, size)))
-    dot = jax.jit(lambda x: jnp.dot(x, x))
-    norm = jax.jit(lambda x: jnp.linalg.norm(jnp.dot(x, x)))
-    queue = {"matrix": lambda: dot(x), "scalar": lambda: norm(x), "tree": lambda: (dot(x), norm(x))}
-    rows, left = [], {}
-    for way, (kind, wait) in WAYS.items():
-        block(queue[kind]())
-        times, unfinished = [], 0
-        for _ in range(3):
-            began = time.perf_counter()
-            y = queue[kind]()
-            wait(y)
-            times.append(time.perf_counter() - began)
-            unfinished += pending(y)
-            block(y)
-        rows.append(Measurement(way, "s", tuple(times)))
-        left[way] = unfinished
-    there = [block(norm(x)) for _ in range(3)]
-    rows.append(Measurement("print(y) after waiting", "s", tuple(timed(str, y) for y in there)))
+    block(total(x))
+    left = {way: still_pending(total(x), wait) for way, wait in {**WAYS, **NO_WAIT}.items()}
+    parts = {way: partial(lambda wait: wait(total(x)), wait) for way, wait in WAYS.items()}
+    found = interleaved({**parts, TWO: lambda: block((total(x), total(x)))}, count=rounds, loops=1)
+    after = Measurement(AFTER, "s", tuple(timed(str, block(total(x))) for _ in range(3)))
+    base = next(iter(WAYS))
     references = (
-        book("print after wait_to_read", 0.0011, "8.2.2", "print(y) after waiting"),
-        book("wait_to_read", 0.3558, "8.2.2", "y.block_until_ready()"),
-        book("two dots, waitall", 0.6061, "8.2.2", "jax.block_until_ready((y, z))"),
-        book("asnumpy", 0.3111, "8.2.2", "np.asarray(y)"),
-        book("norm().asscalar()", 0.3302, "8.2.2", "y.item()"),
+        book("wait_to_read", 0.3558, "8.2.2", beside=base),
+        book("asnumpy", 0.3111, "8.2.2", beside="np.asarray(y)"),
+        book("norm().asscalar()", 0.3302, "8.2.2", beside="y.item()"),
+        book("two dots, waitall", 0.6061, "8.2.2", beside=TWO),
+        book("print after wait_to_read", 0.0011, "8.2.2", beside=AFTER),
     )
-    story.measured(
-        *rows,
+    story.table(
+        [*found.values(), after],
+        title=f"one program ({size} x {size}), from queueing it until the way of waiting returned",
+        base=base,
         references=references if beside_book else (),
-        title="from queueing the dot until the way returned",
+        detail=True,
     )
-    waiting = [way for way in WAYS if way not in NO_WAIT]
-    early = [way for way in waiting if left[way]]
+    early = [way for way in WAYS if left[way]]
     idle = [way for way in NO_WAIT if left[way]]
-    story.say(f"these did not wait: {', '.join(idle) or 'none'}")
+    with story.output(detail=True):
+        print(f"these do not wait: {', '.join(idle) or 'none'}")
     story.claim(
-        "Whatever turns an array into something that isn't asynchronous makes the front end wait",
-        predicted="the result is there after each of the ways above that ask for its value",
+        book="Whatever turns an array into something that is not asynchronous makes the front end wait",
+        holds=not early,
+        predicted="the result is there after each way that asks for its value",
+        right=not early,
         observed=f"still pending after: {', '.join(early) or 'none of them'}",
-        held=not early,
     )
+    ratios = {way: ratio(found[way], found[base]) for way in WAYS if way != base}
+    same = both(*(r.within(0.15) for r in ratios.values()))
+    far = max(ratios, key=lambda way: abs(ratios[way].median - 1))
+    story.claim(
+        ours="All ways of waiting take as long: the computation is what is waited for",
+        holds=same,
+        predicted="within 15 % of block_until_ready",
+        right=same,
+        observed=f"the farthest, {far}, takes {ratios[far]} times as long",
+    )
+
+
+def still_pending(y: jax.Array, wait: Callable[[jax.Array], Any]) -> bool:
+    """Whether the result is still pending after this way; it is there when this returns."""
+    wait(y)
+    left = pending(y) > 0
+    block(y)
+    return left
 
 
 def timed(fn: Callable[..., Any], *args: Any) -> float:
@@ -90,38 +119,38 @@ def timed(fn: Callable[..., Any], *args: Any) -> float:
 
 def last_is_not_all(story: Story, *, size: int) -> None:
     """The trap: a long computation on one device, then a short one on another; wait for the last only."""
-    story.heading("8.2.2 The trap: waiting for the last result is not waiting for all")
-    statement = "Waiting for the last of several independent results leaves the others to come"
+    story.heading("8.2.2 The last result, and all of them")
+    story.text(
+        """A common mistake in benchmarks is to wait for the last result only. One device works in the order
+        in which it was told to, so there the last is the last. Two devices are independent: the short
+        computation on the second is done while the first still multiplies."""
+    )
+    statement = "Waiting for the last of several independent results leaves the others pending"
+    predicted = "the product is pending after waiting for the last, nothing is after block"
     devices = two_devices()
     if devices is None:
-        story.claim(statement, predicted="pending results", observed="there is one device only", held=None)
+        one = "there is one device only"
+        story.claim(ours=statement, holds=None, predicted=predicted, right=None, observed="", cannot=one)
         return
     long, short = jax.jit(lambda x: x @ x), jax.jit(lambda x: x + 1)
     x = jax.device_put(jnp.ones((size, size)), devices[0])
     z = jax.device_put(jnp.ones((100, 100)), devices[1])
     block((long(x), short(z)))
-    last_s, all_s, left_last, left_all = [], [], 0, 0
+    left_last = left_all = 0
     for _ in range(5):
-        began = time.perf_counter()
         results = [long(x), short(z)]
         results[-1].block_until_ready()
-        last_s.append(time.perf_counter() - began)
-        left_last += pending(results)
+        left_last += pending(results) > 0
         block(results)
-        all_s.append(time.perf_counter() - began)
-        left_all += pending(results)
-    story.measured(
-        Measurement("results[-1].block_until_ready()", "s", tuple(last_s)),
-        Measurement("block(results)", "s", tuple(all_s)),
-        base="block(results)",
-        title=f"a dot on {devices[0]}, then x + 1 on {devices[1]}",
-    )
-    story.fact("pending_after_waiting_for_last", left_last / 5)
+        left_all += pending(results) > 0
+    story.fact("pending_after_waiting_for_last", left_last / 5, words="share of runs with a pending result")
+    found = left_last > 0 and left_all == 0
     story.claim(
-        statement,
-        predicted="the dot is pending after waiting for the last, nothing is after block",
+        ours=statement,
+        holds=found,
+        predicted=predicted,
+        right=found,
         observed=f"pending in {left_last} of 5 runs, and in {left_all} after block",
-        held=left_last > 0 and left_all == 0,
     )
 
 
@@ -134,7 +163,12 @@ def two_devices() -> tuple[jax.Device, jax.Device] | None:
 
 def in_place_of_waitall(story: Story, *, size: int) -> None:
     """What could take `waitall`'s place, each tried on work whose results nobody holds any more."""
-    story.heading("8.2.2 What takes the place of waitall")
+    story.text(
+        """MXNet has `waitall`, one call that waits for everything. JAX has none, and its candidates differ:
+        `effects_barrier` waits for side effects; `live_arrays` knows what a variable still holds; a program
+        runs after those that its own thread queued on its own device. So keep what you compute and give all
+        of it to `block`: it waits for every leaf and raises what a computation raised."""
+    )
     finished = threading.Event()
     zero = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -152,28 +186,25 @@ def in_place_of_waitall(story: Story, *, size: int) -> None:
         "block(a program queued behind)": lambda: block(add(z)),
     }
     waited: dict[str, list[bool]] = {way: [] for way in ways}
+    rows = []
     for way, wait in ways.items():
         for thread in ("this", "another"):
             finished.clear()
             run_in(thread, lambda: then_tell(dot(x)))  # the result is dropped
-            took = quantity(timed(wait), "s")
+            took = timed(wait)
             waited[way].append(finished.is_set())
             finished.wait(60)
-            verdict = "waited" if waited[way][-1] else "DID NOT WAIT"
-            story.say(f"{way:31} work queued by {thread:8} thread: {verdict:13} ({took})")
-            story.fact(f"waited/{way}/{thread} thread", waited[way][-1], show=False)
-    story.say(
-        "effects_barrier waits for side effects, live_arrays names what a variable still holds, and a\n"
-        "program runs after those that its own thread queued on its own device. So keep what you compute\n"
-        "and hand all of it to block: it waits for every leaf, refuses one that it can't wait for\n"
-        "(TypeError), and raises what a computation raised."
+            rows.append((way, thread, "yes" if waited[way][-1] else "no", quantity(took, "s")))
+    story.grid(
+        ("call", "work queued by thread", "waited for it", "returned after"), rows, right=(3,), detail=True
     )
     complete = [way for way, tries in waited.items() if all(tries)]
     story.claim(
-        "One call, waitall, waits for all computations before it",
+        book="One call, waitall, waits for all computations before it",
+        holds=None if complete else False,  # one that waited in two tries may have been lucky
         predicted="no call of JAX does",
+        right=None if complete else True,
         observed=f"waited whatever thread queued the work: {', '.join(complete) or 'none'}",
-        held=bool(complete),
     )
 
 

@@ -3,6 +3,7 @@
     t1  the front end enqueues one computation
     t2  the back end computes it
     t3  the front end is told that it is there, and the back end, gone idle, is woken for the next
+        (far more where its core has gone to sleep meanwhile, see `awake.py`)
 
 A loop that waits after each of n calls pays all three every time, n (t1 + t2 + t3). A loop that waits once is
 a pipeline of two stages, and its slower stage sets the pace: t1 + t2 + t3 + (n - 1) max(t1, t2). Where t2 is
@@ -16,17 +17,20 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.rounds import interleaved
 from jaxperf.measure.timing import block
+from jaxperf.result import Ratio, ratio_of
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The two loops over one size of an operation: seconds for all `calls`, one value a round.
+    """The two loops over one size of an operation: seconds for all `calls`, one value per round.
 
     Attributes:
       size: of the operation, in any unit: elements, bytes, steps.
@@ -39,6 +43,11 @@ class Sample:
     calls: int
     sync_s: tuple[float, ...]
     async_s: tuple[float, ...]
+
+    @property
+    def gain(self) -> Ratio:
+        """How many times as long the synchronous loop takes, round by round."""
+        return ratio_of([a / b for a, b in zip(self.sync_s, self.async_s, strict=True)])
 
     @property
     def synchronous_s(self) -> float:
@@ -59,33 +68,30 @@ def _lower_quartile(values: Sequence[float]) -> float:
     return float(np.quantile(values, 0.25))
 
 
-def synchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> float:
-    """Seconds for `calls` times `y = fn(x)`, waiting for each (section 8.2.3)."""
-    began = time.perf_counter()
+def synchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
+    """Compute `y = fn(x)` `calls` times and wait for each (section 8.2.3)."""
     for _ in range(calls):
         y = fn(x)
         block(y)
-    return time.perf_counter() - began
+    return y
 
 
-def asynchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> float:
-    """Seconds for `calls` times `y = fn(x)`, waiting once at the end (section 8.2.3).
+def asynchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
+    """Compute `y = fn(x)` `calls` times and wait once, at the end (section 8.2.3).
 
     Each `y` is dropped for the next, as in the book, so only the last can be waited for. That is enough here
     and only here: one device runs the programs of one thread in the order in which they were queued.
     """
-    began = time.perf_counter()
     for _ in range(calls):
         y = fn(x)
-    block(y)
-    return time.perf_counter() - began
+    return block(y)
 
 
 def queueing_s(fn: Callable[[Any], Any], x: Any, *, calls: int = 16, rounds: int = 51) -> float:
     """Seconds that the front end alone takes to queue one call of `fn(x)`: t1, without a loop around it.
 
     Args:
-      fn: jitted; returns arrays of one device.
+      fn: returns arrays of one device.
       x: its argument, small enough that the back end is no slower than the front end.
       calls: how many to queue, by far fewer than the client holds the front end back at.
       rounds: the median of how many.
@@ -108,14 +114,11 @@ def sweep(
     calls: int = 200,
     rounds: int = 15,
 ) -> tuple[Sample, ...]:
-    """Time both loops over each input.
-
-    Every round visits all sizes and both loops before the next begins, so that whatever else the machine does
-    falls on all of them alike.
+    """Time both loops over each input; all sizes and both loops take turns in every round.
 
     Args:
-      fn: jitted; returns arrays of one device.
-      inputs: pairs of a size and the argument that has it.
+      fn: returns arrays of one device.
+      inputs: pairs of a size and the argument that has it; no size twice.
       calls: computations in one loop.
       rounds: how often each loop is timed.
 
@@ -124,14 +127,14 @@ def sweep(
     """
     if calls < 1 or rounds < 1:
         raise JaxperfError(f"sweep needs calls and rounds of at least 1, not {calls} and {rounds}")
-    for _, x in inputs:
-        asynchronous_loop(fn, x, 2)
-    times: list[tuple[list[float], list[float]]] = [([], []) for _ in inputs]
-    for _ in range(rounds):
-        for (_, x), (sync_s, async_s) in zip(inputs, times):
-            sync_s.append(synchronous_loop(fn, x, calls))
-            async_s.append(asynchronous_loop(fn, x, calls))
-    return tuple(Sample(s, calls, tuple(a), tuple(b)) for (s, _), (a, b) in zip(inputs, times))
+    parts = {}
+    for size, x in inputs:
+        parts[f"{size} sync"] = partial(synchronous_loop, fn, x, calls)
+        parts[f"{size} async"] = partial(asynchronous_loop, fn, x, calls)
+    found = interleaved(parts, count=rounds, loops=1)
+    return tuple(
+        Sample(size, calls, found[f"{size} sync"].values, found[f"{size} async"].values) for size, _ in inputs
+    )
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,11 @@ class Costs:
     def book_s(self, size: float, calls: int) -> float:
         """The book's formula for the loop that waits once: t1 + n t2 + t3."""
         return self.t1_s + calls * self.t2_s(size) + self.t3_s
+
+    def gain(self, size: float) -> float:
+        """How many times as long the synchronous loop takes, for many calls: (t1 + t2 + t3) / max(t1, t2)."""
+        t2_s = self.t2_s(size)
+        return (self.t1_s + t2_s + self.t3_s) / max(self.t1_s, t2_s)
 
     @property
     def crossover(self) -> float:
@@ -200,7 +208,7 @@ def fit(samples: Sequence[Sample], *, t1_s: float | None = None) -> Fit:
 
     Args:
       samples: of at least six sizes, some where the front end is the bottleneck and some where it is not.
-      t1_s: seconds a call by `queueing_s`, one observation more. It decides where the loops can't: if t1 is
+      t1_s: seconds per call by `queueing_s`, one more observation. It decides where the loops can't: if t1 is
         about t2's fixed part, both explain why small operations all cost the same.
 
     Raises:
@@ -257,26 +265,32 @@ def _guess(samples: Sequence[Sample]) -> Any:
     return np.array([t1, max(gap, 0.1 * t1), t1, slope, slope])
 
 
-def leaves_plateau(samples: Sequence[Sample], *, rise: float = 1.25) -> tuple[float, float]:
+def leaves_plateau(
+    samples: Sequence[Sample], *, first_rise: float = 1.1, rise: float = 1.25
+) -> tuple[float, float]:
     """Between which two sizes the asynchronous loop stops costing the same: the crossover, without a model.
 
     Args:
       samples: their smallest third makes the plateau.
-      rise: the loop has left the plateau for good once it takes this many times its cost there.
+      first_rise: up to the size before the first that takes this many times the plateau, t2 is below t1. One
+        size further down counts: at 1.1 times the plateau the crossover has been passed already.
+      rise: the loop has left the plateau forever once it takes this many times its cost there.
 
     Returns:
-      The last size on the plateau and the first beyond it; infinity for the second where none is.
+      The last size surely on the plateau and the first surely beyond it; infinity where none is.
     """
     ordered = sorted(samples, key=lambda s: s.size)
     each = [s.asynchronous_s / s.calls for s in ordered]
     plateau = statistics.median(each[: max(1, len(each) // 3)])
-    flat = [i for i, value in enumerate(each) if value < rise * plateau]
-    last = flat[-1]
-    return ordered[last].size, ordered[last + 1].size if last + 1 < len(ordered) else math.inf
+    risen = next((i for i, value in enumerate(each) if value >= first_rise * plateau), len(each))
+    beyond = [i for i, value in enumerate(each) if value < rise * plateau][-1] + 1
+    high = ordered[beyond].size if beyond < len(ordered) else math.inf
+    low = ordered[-1 if risen == len(each) else max(0, risen - 2)].size
+    return low, high
 
 
 def prediction_errors(costs: Costs, samples: Sequence[Sample]) -> tuple[tuple[float, float], ...]:
-    """How far predictions are off, as fractions of the measured: (synchronous, asynchronous) a sample."""
+    """How far predictions are off, as fractions of the measured: (synchronous, asynchronous) per sample."""
     return tuple(
         (
             costs.synchronous_s(s.size, s.calls) / s.synchronous_s - 1,

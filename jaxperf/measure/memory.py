@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,11 +37,13 @@ class MemorySampler:
 
     Attributes:
       interval_s: seconds between two looks; what comes and goes within them is missed.
+      read: what a look reads, in bytes, in place of resident memory: what a device has in use.
       seconds: when each look was taken, seconds since the first.
       resident_bytes: what each look saw; the first is from before the body, the last from after it.
     """
 
     interval_s: float = 0.005
+    read: Callable[[], int] | None = None
     seconds: list[float] = field(default_factory=list)
     resident_bytes: list[int] = field(default_factory=list)
 
@@ -92,7 +95,7 @@ class MemorySampler:
             self._look()
 
     def _look(self) -> None:
-        self.resident_bytes.append(self._process.memory_info().rss)
+        self.resident_bytes.append(self.read() if self.read else self._process.memory_info().rss)
         self.seconds.append(time.perf_counter() - self._began)
 
 

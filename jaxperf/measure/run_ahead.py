@@ -13,13 +13,14 @@ import jax
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.timing import block
+from jaxperf.result import Ratio, ratio_of
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether calls returned before their results were there; one entry a call in each field.
+    """Whether calls returned before their results were there; one entry per call in each field.
 
     Attributes:
       queued_s: seconds until the call returned.
@@ -30,6 +31,11 @@ class Probe:
     queued_s: tuple[float, ...]
     finished_s: tuple[float, ...]
     ready: tuple[bool, ...]
+
+    @property
+    def queued_share(self) -> Ratio:
+        """Which share of the time until the result was there had gone by when the call returned."""
+        return ratio_of([q / f for q, f in zip(self.queued_s, self.finished_s, strict=True)])
 
     @property
     def asynchronous(self) -> bool:

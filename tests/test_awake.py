@@ -1,0 +1,51 @@
+"""Cores kept awake: one program of idle priority per core, which can be stopped, and which ends with us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from jaxperf.measure.awake import cores_awake
+
+needs_linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority here")
+
+
+def spinning() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if "SCHED_IDLE" in " ".join(p.cmdline())]
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within a few thousand looks."""
+    return any(condition() for _ in range(100_000))
+
+
+@needs_linux
+def test_each_core_has_a_program_of_idle_priority_that_stops_when_told_and_ends_at_the_end() -> None:
+    with cores_awake() as keep:
+        found = spinning()
+        assert len(found) == len(os.sched_getaffinity(0))
+        assert {os.sched_getscheduler(p.pid) for p in found} == {os.SCHED_IDLE}
+        keep(False)
+        assert until(lambda: {p.status() for p in found} == {psutil.STATUS_STOPPED})
+        keep(True)
+        assert until(lambda: psutil.STATUS_STOPPED not in {p.status() for p in found})
+        keep(False)  # a stopped program ends, too
+    assert not any(p.is_running() for p in found)
+
+
+@needs_linux
+def test_the_programs_end_with_an_error_inside() -> None:
+    with pytest.raises(ZeroDivisionError), cores_awake():
+        raise ZeroDivisionError
+    assert not spinning()
+
+
+def test_without_an_idle_priority_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "SCHED_IDLE", raising=False)
+    with cores_awake() as keep:
+        keep(False)
+        keep(True)
+        assert not spinning()
