@@ -38,9 +38,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxperf.doctor.driver import ask_driver
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import block, interleaved
-from jaxperf.measure.driver import ask_driver
 from jaxperf.parallel import set_cpu_devices, try_all_gpus, try_gpu
 from jaxperf.report.words import quantity
 from jaxperf.result import ratio

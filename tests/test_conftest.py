@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import jax
-import pytest
 
 SAMPLE = """
 import os, pytest
@@ -38,24 +37,20 @@ def run(folder: Path, source: str, *, require: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize(
-    ("require", "closing", "status"),
-    [("", "1 passed, 3 skipped", 0), ("1", "1 failed, 1 passed, 1 skipped, 1 error", 1)],
-)
-def test_real_tests_that_skip_fail_only_where_they_are_demanded(
-    tmp_path: Path, require: str, closing: str, status: int
-) -> None:
-    done = run(tmp_path, SAMPLE, require=require)
-    assert (done.returncode, closing in done.stdout) == (status, True), done.stdout
-    assert ("no such part" in done.stdout) == (require == "1")
+def test_real_tests_that_skip_fail_only_where_they_are_demanded(tmp_path: Path) -> None:
+    for require, closing, status in (
+        ("", "1 passed, 3 skipped", 0),
+        ("1", "1 failed, 1 passed, 1 skipped, 1 error", 1),
+    ):
+        done = run(tmp_path, SAMPLE, require=require)
+        assert (done.returncode, closing in done.stdout) == (status, True), done.stdout
+        assert ("no such part" in done.stdout) == (require == "1")
 
 
-@pytest.mark.parametrize(("require", "status"), [("", 5), ("1", 2)])
-def test_a_file_that_skips_itself_whole_is_refused_where_real_parts_are_demanded(
-    tmp_path: Path, require: str, status: int
-) -> None:
+def test_a_file_that_skips_itself_whole_is_refused_where_real_parts_are_demanded(tmp_path: Path) -> None:
     source = 'import pytest\npytest.importorskip("no_such_module")\ndef test_x(): pass\n'
-    assert run(tmp_path, source, require=require).returncode == status
+    assert run(tmp_path, source, require="").returncode == 5
+    assert run(tmp_path, source, require="1").returncode == 2
 
 
 def test_tests_have_eight_devices_or_a_gpu() -> None:
@@ -64,3 +59,17 @@ def test_tests_have_eight_devices_or_a_gpu() -> None:
 
 def test_caches_of_the_user_are_out_of_reach() -> None:
     assert Path.home() / ".cache" not in Path(os.environ["XDG_CACHE_HOME"]).parents
+
+
+def test_programs_are_compiled_once_for_all_processes_of_a_run(tmp_path: Path) -> None:
+    folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.jit(lambda x: x * 123.0 + 456.0)(jax.numpy.ones(789)).block_until_ready()
+    assert folder.parent == Path(os.environ["XDG_CACHE_HOME"]).parent
+    assert any(folder.iterdir())
+
+
+def test_the_compile_cache_can_be_switched_off(compiles_anew: None) -> None:
+    before = set(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).iterdir())
+    jax.jit(lambda x: x * 321.0 + 654.0)(jax.numpy.ones(987)).block_until_ready()
+    names = {path.name for path in set(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).iterdir()) - before}
+    assert not [name for name in names if "lambda" in name]

@@ -54,8 +54,8 @@ def test_a_thread_started_inside_is_set_free_with_the_others():
         thread.join()
 
 
-@pytest.mark.parametrize("wanted", [[], [10**6], [-1]])
-def test_cores_that_are_not_ours_are_refused_in_one_line(wanted):
-    with pytest.raises(JaxperfError, match="may choose from") as e, cores.on_cores(wanted):
-        pass
-    assert "\n" not in str(e.value)
+def test_cores_that_are_not_ours_are_refused_in_one_line():
+    for wanted in ([], [10**6], [-1]):
+        with pytest.raises(JaxperfError, match="may choose from") as e, cores.on_cores(wanted):
+            pass
+        assert "\n" not in str(e.value)

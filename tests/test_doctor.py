@@ -14,11 +14,11 @@ from packaging.requirements import Requirement
 from jaxperf import cli, doctor
 from jaxperf.data import download
 from jaxperf.doctor import checks, finding, probe
+from jaxperf.doctor.driver import Driver, Gpu, ask_driver
 from jaxperf.doctor.finding import Finding, checkout, show
 from jaxperf.doctor.probe import Probe, ask_jax
 from jaxperf.errors import JaxperfError
-from jaxperf.launch import ALLOCATOR, uses_glibc
-from jaxperf.measure.driver import Driver, Gpu, ask_driver
+from jaxperf.launch import ALLOCATOR, child_environment, uses_glibc
 
 CPU = Probe("cpu", ("cpu:0 cpu",))
 H100 = Driver("570.86", (Gpu("NVIDIA H100", 80 << 30, 1 << 30),))
@@ -150,6 +150,20 @@ def test_a_flax_that_does_not_fit_jax_is_broken(tmp_path: Path, monkeypatch: pyt
     assert "flax.nnx cannot be imported with JAX" in seen.trouble and "no name Format" in seen.trouble
     [*_, finding] = advise(monkeypatch, seen, Driver(missing=True))
     assert finding.state == "broken" and "pip install" in finding.fix
+
+
+def test_a_jax_that_cannot_be_imported_is_a_finding_too(tmp_path: Path) -> None:
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/__init__.py").write_text("raise ImportError('jaxlib is too old')")
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxperf", "doctor"],
+        env=child_environment(plain | {"PYTHONPATH": str(tmp_path)}),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "ImportError: jaxlib is too old" in done.stdout and "not usable" in done.stdout
 
 
 def test_a_crash_or_a_hang_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

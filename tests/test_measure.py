@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import chain, count, cycle
+from functools import partial
+from itertools import chain, count, cycle, product
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timing
-from jaxperf.measure.timing import measure
+from jaxperf.measure.timing import Wait, measure, time_value
 
 QUICK: dict[str, Any] = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
 
@@ -37,22 +38,25 @@ class Clock:
         return program
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def wind(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let `measure` read this clock."""
     monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(timing, "time_value", partial(time_value, clock=clock.perf_counter))
     return clock
 
 
-@pytest.mark.parametrize("wait", ["each", "end"])
-@pytest.mark.parametrize("loops", [1, 4])
-def test_every_call_is_counted(wait: Any, loops: int) -> None:
-    calls = count()
-    m = measure(lambda: next(calls), loops=loops, wait=wait, **QUICK)
-    assert len(m.warmup) == 3
-    assert len(m.values) == 5
-    assert m.loops == loops
-    assert next(calls) == len(m.warmup) + m.loops * len(m.values)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return wind(Clock(), monkeypatch)
+
+
+def test_every_call_is_counted() -> None:
+    waits: tuple[Wait, ...] = ("each", "end")
+    for wait, loops in product(waits, (1, 4)):
+        calls = count()
+        m = measure(lambda calls=calls: next(calls), loops=loops, wait=wait, **QUICK)
+        assert (len(m.warmup), len(m.values), m.loops) == (3, 5, loops)
+        assert next(calls) == len(m.warmup) + m.loops * len(m.values)
 
 
 def test_warm_up_is_kept_apart(clock: Clock) -> None:
@@ -61,7 +65,7 @@ def test_warm_up_is_kept_apart(clock: Clock) -> None:
     assert m.values == (2.0,) * 5
 
 
-def test_values_are_seconds_a_call(clock: Clock) -> None:
+def test_values_are_seconds_per_call(clock: Clock) -> None:
     m = measure(clock.program([1.0] * 3 + [1.0, 2.0, 3.0] * 5), loops=3, name="p", items=10, **QUICK)
     assert m.values == (2.0,) * 5
     assert (m.name, m.unit, m.items_per_s) == ("p", "s", 5.0)
@@ -77,12 +81,11 @@ def test_warm_up_ends_after_a_hundred_quick_calls(clock: Clock) -> None:
     assert len(m.warmup) == 100
 
 
-@pytest.mark.parametrize(("wait", "blocks"), [("each", 3 + 5 * 4), ("end", 3 + 5)])
 def test_every_output_is_waited_for_while_the_clock_runs(
-    wait: Any, blocks: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queueing costs nothing and waiting costs 1 s an output, so a value is 1 s if all were waited for."""
-    made, awaited = count(), []
+    """Queueing costs nothing and waiting costs 1 s per output, so a value is 1 s if all were waited for."""
+    awaited: list[list[int]] = []
 
     def slow_block(tree: Any) -> Any:
         leaves = jax.tree.leaves(tree)
@@ -91,23 +94,23 @@ def test_every_output_is_waited_for_while_the_clock_runs(
         return tree
 
     monkeypatch.setattr(timing, "block", slow_block)
-    m = measure(lambda: next(made), wait=wait, loops=4, **QUICK)
-    assert m.values == (1.0,) * 5
-    assert len(awaited) == blocks
-    assert list(chain(*awaited)) == list(range(next(made)))  # each output once, in the order made
+    blocks: dict[Wait, int] = {"each": 3 + 5 * 4, "end": 3 + 5}
+    for wait, expected in blocks.items():
+        made = count()
+        awaited.clear()
+        m = measure(lambda made=made: next(made), wait=wait, loops=4, **QUICK)
+        assert m.values == (1.0,) * 5
+        assert len(awaited) == expected
+        assert list(chain(*awaited)) == list(range(next(made)))  # each output once, in the order made
 
 
-@pytest.mark.parametrize("tick", [1e-8, 1e-7, 1e-5])
-@pytest.mark.parametrize("cost", [1e-6, 1e-5, 1e-3, 1.0])
-def test_reading_the_clock_is_under_a_thousandth_of_a_value(
-    tick: float, cost: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(tick)
-    monkeypatch.setattr(timing, "time", clock)
-    m = measure(clock.program(cycle([cost])), min_value_s=2e-3, **QUICK)
-    enough = max(2e-3, 1000 * 2 * tick)
-    assert m.loops * cost >= 0.999 * enough
-    assert m.loops == 1 or (m.loops - 1) * cost < 1.001 * enough  # and no more than it takes
+def test_reading_the_clock_is_under_a_thousandth_of_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tick, cost in product((1e-8, 1e-7, 1e-5), (1e-6, 1e-5, 1e-3, 1.0)):
+        clock = wind(Clock(tick), monkeypatch)
+        m = measure(clock.program(cycle([cost])), min_value_s=2e-3, **QUICK)
+        enough = max(2e-3, 1000 * 2 * tick)
+        assert m.loops * cost >= 0.999 * enough
+        assert m.loops == 1 or (m.loops - 1) * cost < 1.001 * enough  # and no more than it takes
 
 
 def test_it_stops_when_the_spread_is_small(clock: Clock) -> None:
@@ -138,9 +141,9 @@ def test_it_takes_no_more_values_than_allowed(clock: Clock) -> None:
     assert len(m.values) == 9
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_options_out_of_range_are_one_line() -> None:
+    calls = count()
+    wrong: tuple[dict[str, Any], ...] = (
         {"min_values": 0},
         {"min_values": 5, "max_values": 4},
         {"loops": 0},
@@ -152,10 +155,8 @@ def test_it_takes_no_more_values_than_allowed(clock: Clock) -> None:
         {"min_value_s": float("inf")},
         {"target_rel_iqr": -1},
         {"budget_s": float("nan")},
-    ],
-)
-def test_options_out_of_range_are_one_line(options: dict[str, Any]) -> None:
-    calls = count()
-    with pytest.raises(JaxperfError, match=r"^measure\(f\): [^\n]+$"):
-        measure(lambda: next(calls), name="f", **options)
+    )
+    for options in wrong:
+        with pytest.raises(JaxperfError, match=r"^measure\(f\): [^\n]+$"):
+            measure(lambda: next(calls), name="f", **options)
     assert next(calls) == 0

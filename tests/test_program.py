@@ -7,7 +7,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxperf.measure.staging import Program, count_equations, count_ops, describe
@@ -28,8 +27,7 @@ def test_ten_equal_products_are_merged_into_one() -> None:
     assert program(lambda x: [x @ x for _ in range(10)], jnp.ones((20, 20))).dots == 1
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_convolutions_are_counted(layers: int) -> None:
+def test_convolutions_are_counted() -> None:
     def net(x: jax.Array, kernels: list[jax.Array]) -> jax.Array:
         for kernel in kernels:
             x = jax.lax.conv_general_dilated(
@@ -37,15 +35,16 @@ def test_convolutions_are_counted(layers: int) -> None:
             )
         return x
 
-    found = program(net, jnp.ones((2, 8, 8, 4)), [jnp.ones((3, 3, 4, 4))] * layers)
-    assert (found.convolutions, found.dots) == (layers, 0)
+    for layers in (1, 2):
+        found = program(net, jnp.ones((2, 8, 8, 4)), [jnp.ones((3, 3, 4, 4))] * layers)
+        assert (found.convolutions, found.dots) == (layers, 0)
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(64, 128, 32), (1, 512, 256)])
-def test_a_matrix_product_is_two_flops_an_inner_step(m: int, k: int, n: int) -> None:
-    found = program(lambda a, b: a @ b, jnp.ones((m, k)), jnp.ones((k, n)))
-    assert found.flops == 2 * m * n * k
-    assert found.bytes_accessed >= 4 * (m * k + k * n + m * n)
+def test_a_matrix_product_is_two_flops_per_inner_step() -> None:
+    for m, k, n in ((64, 128, 32), (1, 512, 256)):
+        found = program(lambda a, b: a @ b, jnp.ones((m, k)), jnp.ones((k, n)))
+        assert found.flops == 2 * m * n * k
+        assert found.bytes_accessed >= 4 * (m * k + k * n + m * n)
 
 
 def test_memory_holds_arguments_outputs_and_temporaries() -> None:
@@ -84,9 +83,9 @@ def inner_jit(x: jax.Array) -> jax.Array:
     return jax.jit(lambda y: y * 2 + 1)(x) + 1  # jit, mul, add; add
 
 
-@pytest.mark.parametrize(("fn", "equations"), [(inner_scan, 3), (inner_cond, 4), (inner_jit, 4)])
-def test_equations_of_inner_programs_are_counted_once_each(fn: Callable, equations: int) -> None:
-    assert count_equations(jax.jit(fn).trace(jnp.ones(3)).jaxpr.jaxpr) == equations
+def test_equations_of_inner_programs_are_counted_once_each() -> None:
+    for fn, equations in ((inner_scan, 3), (inner_cond, 4), (inner_jit, 4)):
+        assert count_equations(jax.jit(fn).trace(jnp.ones(3)).jaxpr.jaxpr) == equations, fn.__name__
 
 
 def test_equations_are_counted_at_every_depth() -> None:
@@ -101,24 +100,22 @@ def test_equations_are_counted_at_every_depth() -> None:
     assert counts == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("collective", "name"),
-    [
-        (lambda v: jax.lax.psum(v, "d"), "all-reduce"),
-        (lambda v: jax.lax.all_gather(v, "d"), "all-gather"),
-        (lambda v: jax.lax.ppermute(v, "d", [(0, 1), (1, 0)]), "collective-permute"),
-        (lambda v: jax.lax.psum_scatter(v, "d", tiled=True), "reduce-scatter"),
-        (lambda v: jax.lax.all_to_all(v, "d", 0, 0, tiled=True), "all-to-all"),
-    ],
-)
-def test_a_collective_over_two_devices_is_counted_once(collective: Callable, name: str) -> None:
+COLLECTIVES: dict[str, Callable] = {
+    "all-reduce": lambda v: jax.lax.psum(v, "d"),
+    "all-gather": lambda v: jax.lax.all_gather(v, "d"),
+    "collective-permute": lambda v: jax.lax.ppermute(v, "d", [(0, 1), (1, 0)]),
+    "reduce-scatter": lambda v: jax.lax.psum_scatter(v, "d", tiled=True),
+    "all-to-all": lambda v: jax.lax.all_to_all(v, "d", 0, 0, tiled=True),
+}
+
+
+def test_a_collective_over_two_devices_is_counted_once() -> None:
     devices = np.array(jax.devices("cpu")[:2])
     mesh = jax.sharding.Mesh(devices, ("d",), axis_types=(AxisType.Auto,))
     each = PartitionSpec("d")
-    found = program(
-        jax.shard_map(collective, mesh=mesh, in_specs=each, out_specs=each, check_vma=False), jnp.ones(8)
-    )
-    assert found.collectives == {name: 1}
+    for name, collective in COLLECTIVES.items():
+        over = jax.shard_map(collective, mesh=mesh, in_specs=each, out_specs=each, check_vma=False)
+        assert program(over, jnp.ones(8)).collectives == {name: 1}
 
 
 def test_a_program_of_one_device_has_no_collectives() -> None:

@@ -68,14 +68,12 @@ def test_the_steady_run_is_measured_under_the_given_name() -> None:
     assert take(product, jnp.ones((2, 2)), name="aot").steady.name == "aot"
 
 
-@pytest.mark.parametrize("jitted", [False, True])
-def test_static_values_are_built_into_the_program(jitted: bool) -> None:
-    names = ("n", "flip")
-    fn = jax.jit(power, static_argnames=names) if jitted else power
-    x = jnp.full(3, 2.0)
-    found = take(fn, x, n=3, flip=True, static_argnames=names)
-    assert_complete(found)
-    np.testing.assert_array_equal(found.compiled(x), [-256.0] * 3)
+def test_static_values_are_built_into_the_program() -> None:
+    names, x = ("n", "flip"), jnp.full(3, 2.0)
+    for fn in (power, jax.jit(power, static_argnames=names)):
+        found = take(fn, x, n=3, flip=True, static_argnames=names)
+        assert_complete(found)
+        np.testing.assert_array_equal(found.compiled(x), [-256.0] * 3)
 
 
 def test_a_jitted_function_need_not_be_told_again_what_is_static() -> None:
@@ -83,11 +81,10 @@ def test_a_jitted_function_need_not_be_told_again_what_is_static() -> None:
     assert take(fn, jnp.ones(3), n=2, flip=False).program.jaxpr_equations == 2
 
 
-@pytest.mark.parametrize("jitted", [False, True])
-def test_a_static_value_by_position_is_one_line(jitted: bool) -> None:
-    fn = jax.jit(power, static_argnames="n") if jitted else power
-    with pytest.raises(JaxperfError, match=r"^stages\(power\): 1 of 2 positional .* by name$"):
-        take(fn, jnp.ones(3), 2, static_argnames=("n",))
+def test_a_static_value_by_position_is_one_line() -> None:
+    for fn in (power, jax.jit(power, static_argnames="n")):
+        with pytest.raises(JaxperfError, match=r"^stages\(power\): 1 of 2 positional .* by name$"):
+            take(fn, jnp.ones(3), 2, static_argnames=("n",))
 
 
 def test_dynamic_arguments_may_go_by_name() -> None:
@@ -118,7 +115,7 @@ def test_count_traces_counts_python_and_keeps_the_name() -> None:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Path]:
+def cache(tmp_path: Path, compiles_anew: None) -> Iterator[Path]:
     """A compile cache of its own that takes even the shortest compile."""
     settings: dict[str, Any] = {
         "jax_compilation_cache_dir": str(tmp_path / "cache"),
@@ -135,7 +132,7 @@ def cache(tmp_path: Path) -> Iterator[Path]:
     compilation_cache.reset_cache()
 
 
-def test_the_compile_cache_is_unknown_when_there_is_none() -> None:
+def test_the_compile_cache_is_unknown_when_there_is_none(compiles_anew: None) -> None:
     assert take(product, jnp.ones((5, 5))).cache_hit is None
 
 

@@ -51,11 +51,17 @@ class Late:
         return self.hold(self.slow(self.x))
 
 
+@pytest.fixture(scope="module")
+def compiled() -> Late:
+    return Late()
+
+
 @pytest.fixture
-def late() -> Iterator[Late]:
-    program = Late()
-    yield program
-    program.gate.set()
+def late(compiled: Late) -> Iterator[Late]:
+    compiled.gate.clear()
+    compiled.fails = False
+    yield compiled
+    compiled.gate.set()
 
 
 @pytest.fixture
@@ -72,27 +78,30 @@ TREES: dict[str, Callable[[jax.Array, jax.Array], object]] = {
 }
 
 
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
-def test_block_waits_for_every_leaf(tree: Callable, late: Late, quick: jax.Array) -> None:
+def test_block_waits_for_every_leaf(late: Late, quick: jax.Array) -> None:
     slow = late()
     assert not slow.is_ready()
-    waiting = threading.Thread(target=block, args=(tree(slow, quick),))
-    waiting.start()
-    waiting.join(0.1)
-    assert waiting.is_alive(), "block returned while a leaf was still being computed"
+    waiting = [threading.Thread(target=block, args=(tree(slow, quick),)) for tree in TREES.values()]
+    for thread in waiting:
+        thread.start()
+    waiting[0].join(0.1)
+    returned = [name for name, thread in zip(TREES, waiting) if not thread.is_alive()]
+    assert not returned, "block returned while a leaf was still being computed"
     late.gate.set()
-    waiting.join(FAR)
-    assert not waiting.is_alive()
+    for thread in waiting:
+        thread.join(FAR)
+        assert not thread.is_alive()
     assert slow.is_ready()
 
 
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
-def test_block_raises_what_the_program_raised(tree: Callable, late: Late, quick: jax.Array) -> None:
+def test_block_raises_what_the_program_raised(late: Late, quick: jax.Array) -> None:
     late.fails = True
-    pending = tree(late(), quick)
-    late.gate.set()
-    with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
-        block(pending)
+    for tree in TREES.values():
+        late.gate.clear()
+        pending = tree(late(), quick)
+        late.gate.set()
+        with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
+            block(pending)
 
 
 def test_block_returns_its_tree(quick: jax.Array) -> None:
@@ -102,19 +111,16 @@ def test_block_returns_its_tree(quick: jax.Array) -> None:
     assert block(None) is None
 
 
-@pytest.mark.parametrize(
-    ("tree", "where"),
-    [
+def test_block_refuses_what_nobody_can_wait_for() -> None:
+    for tree, where in (
         (object(), "the output, a object"),
         ({"loss": 1.0, "model": object()}, "['model'], a object"),
         ([1, (2, {3})], "[1][1], a set"),
         (lambda: None, "the output, a function"),
-    ],
-)
-def test_block_refuses_what_nobody_can_wait_for(tree: object, where: str) -> None:
-    with pytest.raises(TypeError) as caught:
-        block(tree)
-    assert f"cannot wait for {where}" in str(caught.value)
+    ):
+        with pytest.raises(TypeError) as caught:
+            block(tree)
+        assert f"cannot wait for {where}" in str(caught.value)
 
 
 @pytest.fixture

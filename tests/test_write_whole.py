@@ -10,40 +10,39 @@ from pathlib import Path
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.store import check_writable, write_whole
+from jaxperf.result.store import check_writable, write_whole
 
 
 def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-@pytest.mark.parametrize("content", ["zwölf\n", b"\x00\xff"])
-def test_text_and_bytes_replace_what_was_there(content: str | bytes, tmp_path: Path) -> None:
+def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "out"
-    write_whole(path, "before")
-    write_whole(path, content)
-    assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
-    assert names(path.parent) == ["out"]
+    contents: tuple[str | bytes, ...] = ("before", "zwölf\n", b"\x00\xff")
+    for content in contents:
+        write_whole(path, content)
+        assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+        assert names(path.parent) == ["out"]
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), KeyboardInterrupt(), MemoryError()]
-)
-@pytest.mark.parametrize("step", ["chmod", "replace"])
 def test_a_failing_write_leaves_the_old_file_and_no_part(
-    error: BaseException, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out.json"
     write_whole(path, "the old")
+    for error in (OSError(28, "No space left on device"), KeyboardInterrupt(), MemoryError()):
 
-    def fail(*_: object) -> None:
-        raise error
+        def fail(*_: object, error: BaseException = error) -> None:
+            raise error
 
-    monkeypatch.setattr(Path, step, fail)
-    with pytest.raises(JaxperfError if isinstance(error, OSError) else type(error)):
-        write_whole(path, "the new")
-    assert path.read_text() == "the old"
-    assert names(tmp_path) == ["out.json"]
+        for step in ("chmod", "replace"):
+            expected = JaxperfError if isinstance(error, OSError) else type(error)
+            with monkeypatch.context() as patch, pytest.raises(expected):
+                patch.setattr(Path, step, fail)
+                write_whole(path, "the new")
+            assert path.read_text() == "the old"
+            assert names(tmp_path) == ["out.json"]
 
 
 def test_a_reader_never_sees_half(tmp_path: Path) -> None:

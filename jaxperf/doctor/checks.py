@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
+from jaxperf.doctor.driver import Driver, ask_driver
 from jaxperf.doctor.finding import Finding, checkout, install_self, pip_install, stated_requirements
 from jaxperf.doctor.probe import Probe
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import ALLOCATOR, uses_glibc
-from jaxperf.measure.driver import Driver, ask_driver
-from jaxperf.measure.environment import cores, cpu_model, versions
 from jaxperf.report.words import quantity
+from jaxperf.result.machine import cores, cpu_model, versions
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *PLUGINS)

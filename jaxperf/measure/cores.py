@@ -2,8 +2,8 @@
 
 XLA's CPU devices share one pool of threads, as large as the machine. No flag of JAX 0.10.2 or 0.12 gives a
 device threads of its own: with `--xla_cpu_multi_thread_eigen=false`, and with NPROC=1, a matrix product still
-runs on two threads. What can be said is on which cores the threads may run, and the system keeps to it: while
-one device works alone it gets one core, while two work together two.
+runs on two threads. What can be set is on which cores the threads may run: one core while
+one device works alone, two while two work together.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def on_cores(cores: Iterable[int]) -> Iterator[None]:
     back with the others.
 
     Args:
-      cores: numbers out of `available()`.
+      cores: numbers from `available()`.
 
     Raises:
-      JaxperfError: a core is not this process's, there is none, or the system cannot choose.
+      JaxperfError: a core is not one of this process, `cores` is empty, or the system cannot choose cores.
     """
     wanted, ours = set(cores), available()
     if not wanted or not wanted <= set(ours):

@@ -28,12 +28,12 @@ _TAIL = 4000  # characters of a failed child's last words
 def in_fresh_process(
     fn: Callable[..., Any], *args: Any, environment: Mapping[str, str] | None = None, timeout_s: float = 600
 ) -> Any:
-    """Return `fn(*args)`, computed in a new process that imports the file `fn` stands in and calls it there.
+    """Return `fn(*args)`, computed in a new process that imports the file of `fn` and calls it there.
 
-    The file's guards for `__main__` stay shut in the new process, as in one started by `multiprocessing`'s
-    "spawn"; unlike there, arguments and result travel as JSON (tuples arrive as lists) and the environment
-    can be chosen, so that JAX starts with other settings. What the process prints is not shown. It has one
-    CPU device unless told otherwise, and takes a GPU's memory as it needs it, since we may hold most of it.
+    The file's `__main__` part does not run there, as with `multiprocessing`'s "spawn"; unlike there,
+    arguments and result travel as JSON (tuples arrive as lists) and the environment can be chosen, so that
+    JAX starts with other settings. What the process prints is not shown. It has one CPU device unless told
+    otherwise, and takes a GPU's memory as it needs it, since this process may hold most of it.
 
     Args:
       fn: a function at the top level of a Python file.
@@ -42,7 +42,7 @@ def in_fresh_process(
       timeout_s: seconds after which the process is killed.
 
     Raises:
-      JaxperfError: `fn` stands in no file, or inside of another function or class.
+      JaxperfError: `fn` is defined in no file, or inside another function or class.
       RuntimeError: the call failed (the message ends as its traceback does) or took too long.
     """
     path = _file_of(fn)
@@ -65,7 +65,7 @@ def in_fresh_process(
 
 
 def _file_of(fn: Callable[..., Any]) -> Path:
-    """The file at whose top level `fn` stands."""
+    """The file that defines `fn` at its top level."""
     name = fn.__qualname__
     path = Path(inspect.getsourcefile(fn) or "") if inspect.isfunction(fn) else None
     if (

@@ -42,8 +42,8 @@ class Witness(list[str]):
 def witness() -> Iterator[Witness]:
     """Note what JAX traces and compiles inside, in any thread.
 
-    JAX reports both itself. Its own switch, `jax.no_tracing`, is of no use here: it objects to every call
-    that leaves the fast path, so to an eager `jax.grad` or a program that prints, although nothing is traced.
+    JAX reports both itself. Its own switch, `jax.no_tracing`, does not help: it objects to every call that
+    leaves the fast path, e.g. an eager `jax.grad` or a program that prints, although nothing is traced.
     """
     seen = Witness()
 

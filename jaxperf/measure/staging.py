@@ -1,6 +1,6 @@
 """The stages a function passes through, each on its own, and what it became on the way.
 
-    Python -> trace -> jaxpr -> lower -> StableHLO -> compile -> optimised program -> run
+    Python -> trace -> jaxpr -> lower -> StableHLO -> compile -> optimized program -> run
 
 Section 8.1 of the book has two of them (define the graph, compile it); JAX lets all be seen and timed.
 """
@@ -34,9 +34,9 @@ class Program:
     Attributes:
       jaxpr_equations: equations of the traced program, those of inner programs included.
       stablehlo_bytes: length of the StableHLO text handed to the compiler.
-      fusions, dots, convolutions: instructions of the optimised program, fused ones included.
+      fusions, dots, convolutions: instructions of the optimized program, fused ones included.
       collectives: instructions that talk to other devices, by name.
-      flops, bytes_accessed: one execution's; 0 where the backend gives no estimate.
+      flops, bytes_accessed: of one execution; 0 where the backend gives no estimate.
       argument_bytes, output_bytes, temp_bytes: memory of one execution on one device.
       peak_bytes: arguments, outputs and temporaries, less what outputs share with arguments.
     """
@@ -57,10 +57,14 @@ class Program:
 
 @dataclass(frozen=True)
 class Stages:
-    """Seconds of each stage, `steady` (seconds a call), and the program.
+    """Seconds of each stage, and the program.
 
-    `cache_hit`: whether compiling was one; None where no persistent compile cache is in use.
-    `compiled`: calls the program ahead of time.
+    Attributes:
+      trace_s, lower_s, compile_s, first_run_s: seconds of each stage, taken once.
+      steady: seconds per call of the compiled program.
+      program: what the function became.
+      cache_hit: whether compiling found the program in JAX's persistent cache; None where none is in use.
+      compiled: the program, ready to call.
     """
 
     trace_s: float
@@ -86,8 +90,8 @@ def stages(
     Args:
       fn: a function of arrays, or one that is jitted already (its jit options then hold, and what it has
         compiled so far is forgotten).
-      *args: example arguments, arrays or pytrees of arrays; they are handed over again and again, so none may
-        be donated.
+      *args: example arguments, arrays or pytrees of arrays; every call gets the same ones, so none may be
+        donated.
       name: of the measurement; the function's own by default.
       static_argnames: as in `jax.jit`, for a function that is not jitted yet.
       measure_options: keyword options of `measure` for the steady run.
@@ -133,24 +137,24 @@ def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lab
     if len(positional) != len(args):
         raise JaxperfError(
             f"stages({label}): {len(args) - len(positional)} of {len(args)} positional arguments are static; "
-            "hand static arguments over by name"
+            "give static arguments by name"
         )
     return {k: v for k, v in kwargs.items() if k in named}
 
 
 @contextmanager
 def fresh_traces(fn: Callable[..., Any], static_argnames: tuple[str, ...] = ()) -> Iterator[Any]:
-    """`fn` jitted, with nothing of it traced yet: JAX otherwise hands out a trace it has made before."""
+    """Give `fn` jitted and not yet traced: JAX otherwise returns a trace that it has made before."""
     if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
         fn.clear_cache()
         yield fn
-    else:  # a new function each time, which jit has never seen; its signature says where static names stand
+    else:  # jit keeps traces per function, so it gets a new one; `wraps` keeps the signature
         again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
         yield jax.jit(again, static_argnames=static_argnames)
 
 
 def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
-    """The numbers of a program from its `jax.stages` objects (`Traced`, `Lowered`, `Compiled`)."""
+    """Describe a program in numbers, from its `jax.stages` objects (`Traced`, `Lowered`, `Compiled`)."""
     ops = count_ops(compiled.as_text() or "")
     cost = compiled.cost_analysis() or {}
     cost = cost[0] if isinstance(cost, list) else cost
@@ -175,7 +179,7 @@ def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
 
 
 def count_ops(hlo: str) -> Counter[str]:
-    """Instructions of an optimised program by opcode, from its text.
+    """Count the instructions of an optimized program by opcode, from its text.
 
     Library calls count as what they do (a cuBLAS product is a "dot", a cuDNN convolution a "convolution"),
     and the two halves of an asynchronous instruction count as one.
@@ -202,14 +206,14 @@ def _library_call(target: str) -> str:
 
 
 def count_equations(jaxpr: Any) -> int:
-    """Equations of a jaxpr, those of the jaxprs inside (loops, branches, inner jits) counted once each."""
+    """Count the equations of a jaxpr, those of jaxprs inside (loops, branches, inner jits) once each."""
     leaves = jax.tree.leaves([eqn.params for eqn in jaxpr.eqns], is_leaf=lambda x: hasattr(x, "eqns"))
     inner = (getattr(leaf, "jaxpr", leaf) for leaf in leaves if hasattr(leaf, "eqns"))
     return len(jaxpr.eqns) + sum(count_equations(sub) for sub in inner)
 
 
 class TraceCounter:
-    """A function that counts how often Python ran it: under `jit`, once a trace and never a call."""
+    """A function that counts how often Python ran it: under `jit`, once per trace and never per call."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn, self.traces = fn, 0
@@ -242,6 +246,6 @@ def _cache_events() -> Iterator[list[str]]:
 
 
 def _was_hit(events: list[str]) -> bool | None:
-    """JAX says when it would ask the cache, even with no folder to ask in, and when it found something."""
+    """JAX reports that it would ask the cache, even where there is none, and that it found a program."""
     asked = "compile_requests_use_cache" in events and getattr(jax.config, "jax_compilation_cache_dir", None)
     return "cache_hits" in events if asked else None

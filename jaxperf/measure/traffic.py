@@ -1,4 +1,4 @@
-"""What moves and what stays: bytes a compiled program hands to its collectives, bytes each device holds."""
+"""What moves and what stays: bytes of a compiled program's collectives, bytes that each device holds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BITS = re.compile(r"\d+")
 
 
 def collective_bytes(hlo: str) -> dict[str, int]:
-    """Bytes of the results of each kind of collective in an optimised program, on one device.
+    """Add up the bytes of the results of each kind of collective in an optimized program, on one device.
 
     The text of a program that runs on every device shows one device's shapes; so an all-reduce counts the
     array that every device has afterwards. What crosses the wires depends on the algorithm: for the usual
     ring of k devices 2 (k - 1) / k of that. Of an asynchronous pair the finishing half is counted.
 
     Args:
-      hlo: text of an optimised program, as `compiled.as_text()` gives it.
+      hlo: text of an optimized program, as `compiled.as_text()` gives it.
     """
     found: Counter[str] = Counter()
     for line in hlo.splitlines():
@@ -46,7 +46,7 @@ def _bytes(dtype: str, dims: str) -> int:
 
 
 def device_bytes(tree: Any) -> dict[jax.Device, int]:
-    """Bytes of the arrays of `tree` that lie on each device, copies and shards as they are."""
+    """Add up the bytes of the arrays of `tree` on each device, copies and shards as they are."""
     held: Counter[jax.Device] = Counter()
     for leaf in jax.tree.leaves(tree):
         for shard in leaf.addressable_shards:

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as the driver describes it; 0 where it does not tell.
+    """A GPU as the driver describes it; 0 for what it does not tell.
 
     Attributes:
       name: its model.
@@ -36,7 +36,7 @@ class Driver:
 
 
 def ask_driver() -> Driver:
-    """Versions, names and memory through NVIDIA's management library, without starting CUDA."""
+    """Ask NVIDIA's management library for version, names and memory, without starting CUDA."""
     try:
         import pynvml
     except ImportError:
