@@ -98,7 +98,7 @@ def _legend(curves: Sequence[Curve]) -> dict[str, int]:
 def _curve(axes: Axes, curve: Curve, color: str, dash: int) -> object:
     hollow = curve.draw == "hollow points"
     dense = curve.draw == "line and points" and len(curve.known) > 24
-    marker = "D" if hollow else MARKERS[SERIES.index(color)]
+    marker = MARKERS[SERIES.index(color)]
     (handle,) = axes.plot(
         curve.x,
         [math.nan if v is None else v for v in curve.y],
