@@ -2,7 +2,7 @@
 # make test   the test suite
 # make install lint types clean
 #
-# PYTHON=python3.12 chooses the interpreter that makes the environment, VENV=DIR where it lies;
+# PYTHON=python3.12 chooses the interpreter that makes the environment, VENV=DIR where to put it;
 # ARGS="hybridize --smoke" replaces what `make run` runs, PYTEST_ARGS are handed to pytest.
 
 PYTHON ?= python3
@@ -36,8 +36,9 @@ run: $(STAMP)
 	echo "read them again: $(PY) -m jaxperf report $(OUT)"; \
 	exit $$status
 
+# worksteal gives each worker one half of the files in order, so most share their fixtures within one process.
 test: $(STAMP)
-	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(PY) -m ruff format --check .
@@ -57,7 +58,7 @@ $(STAMP): pyproject.toml requirements.txt
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	  command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }; \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name another: make PYTHON=python3.12" >&2; exit 2; }; \
-	  if [ -e $(VENV) ] && [ ! -f $(VENV)/pyvenv.cfg ]; then echo "error: $(VENV) is no virtual environment; remove it, or name another: make VENV=DIR" >&2; exit 2; fi; \
+	  if [ -e $(VENV) ] && [ ! -f $(VENV)/pyvenv.cfg ]; then echo "error: $(VENV) is not a virtual environment; remove it, or name another: make VENV=DIR" >&2; exit 2; fi; \
 	  $(PYTHON) -m venv --clear $(VENV); \
 	fi
 	@echo "installing jaxperf into $(VENV) ($(KIND)); the first time takes some minutes"

@@ -301,9 +301,8 @@ def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
         except JaxperfError as e:
             left_out.append(str(e))
             print(f"left out: {e}", file=sys.stderr)
-    order = {s.name: i for i, s in enumerate(catalogue.SECTIONS)}
-    by_section = sorted(found.items(), key=lambda item: order.get(item[1].experiment, len(order)))
-    return dict(by_section), left_out
+    in_order = sorted(found.items(), key=lambda item: catalogue.place(item[1].experiment))
+    return dict(in_order), left_out
 
 
 def _own_name() -> str:
