@@ -83,8 +83,15 @@ def main(config: Config, story: script.Story) -> None:
     studies: dict[str, Study] = {}
     with tempfile.TemporaryDirectory(prefix="jaxperf-peers-", ignore_cleanup_errors=True) as folder:
         images = data.train_images[:IMAGES], data.train_labels[:IMAGES]
-        options = {"lenet": PARAM_SHAPES, "devices": story.devices, "seed": config.seed}
-        chosen = choose(config, peers.workloads(config.sizes, Path(folder), *images, **options))
+        there = peers.workloads(
+            config.sizes,
+            Path(folder),
+            *images,
+            lenet=PARAM_SHAPES,
+            devices=story.devices,
+            seed=config.seed,
+        )
+        chosen = choose(config, there)
         with make_pool(story, config, Path(folder)) as pool:
             story.part(what_is_alike, pool)
             for workload in chosen:
@@ -252,7 +259,13 @@ def inference_by_batch(story: script.Story, studies: list[Study]) -> None:
             points.setdefault(net, {}).setdefault(system, []).append((float(batch), rate or 0.0))
     for net, systems in points.items():
         curves = [
-            Curve(system, *zip(*pairs), system=system, workload=f"{net} forward")
+            Curve(
+                system,
+                tuple(x for x, _ in pairs),
+                tuple(y for _, y in pairs),
+                system=system,
+                workload=f"{net} forward",
+            )
             for system, pairs in systems.items()
         ]
         x, y = Axis("images at once"), Axis("images per second")

@@ -132,8 +132,13 @@ def _bundles(items: Iterable[Item]) -> Iterator[Bundle]:
         if isinstance(item, Picture):
             words = " ".join(filter(None, [strong(item.title), escape(item.caption)]))
             yield {"text/markdown": words, "text/plain": words}
-            image = base64.b64encode(draw.png(item.draw, height_in=item.height_in)).decode()
-            yield {"image/png": image, "text/plain": escape(f"{item.title}: {item.description}")}
+            described = escape(f"{item.title}: {item.description}")
+            try:
+                image = base64.b64encode(draw.png(item.draw, height_in=item.height_in)).decode()
+            except ValueError:  # values that no axis holds
+                yield {"text/markdown": described, "text/plain": described}
+            else:
+                yield {"image/png": image, "text/plain": described}
         elif isinstance(item, TEXT):
             words = "\n".join(markdown(item, level="##"))
             yield {"text/markdown": words, "text/plain": words}
