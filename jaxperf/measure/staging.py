@@ -23,7 +23,8 @@ from jaxperf.measure.timing import block, measure
 from jaxperf.result.record import Measurement
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_OPCODE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = .*?[\]})] ([a-z][a-z0-9-]*)\(", re.MULTILINE)
+# "ROOT %name = f32[2,3]{1,0} opcode(": a type, which may be a tuple, ends in one of these three brackets.
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 
 
@@ -101,8 +102,8 @@ def stages(
       JaxperfError: as `measure`; a static argument was given by position.
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
-    clock = time.perf_counter
-    with fresh_traces(fn, static_argnames) as jitted, _cache_events() as events:
+    clock, jitted = time.perf_counter, _untraced(fn, static_argnames)
+    with _cache_events() as events:
         began = clock()
         traced = jitted.trace(*args, **kwargs)
         traced_at = clock()
@@ -142,15 +143,14 @@ def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lab
     return {k: v for k, v in kwargs.items() if k in named}
 
 
-@contextmanager
-def fresh_traces(fn: Callable[..., Any], static_argnames: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Give `fn` jitted and not yet traced: JAX otherwise returns a trace that it has made before."""
+def _untraced(fn: Callable[..., Any], static_argnames: tuple[str, ...]) -> Any:
+    """Return `fn` jitted and not yet traced: JAX otherwise returns a trace that it has made before."""
     if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
         fn.clear_cache()
-        yield fn
-    else:  # jit keeps traces per function, so it gets a new one; `wraps` keeps the signature
-        again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
-        yield jax.jit(again, static_argnames=static_argnames)
+        return fn
+    # jit keeps traces per function, so it gets a new one; `wraps` keeps the signature for static names
+    again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
+    return jax.jit(again, static_argnames=static_argnames)
 
 
 def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
@@ -178,6 +178,13 @@ def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
     )
 
 
+def instructions(hlo: str) -> Iterator[tuple[str, str, str]]:
+    """Yield opcode, type of the result, and whole line of each instruction in a program's text."""
+    for line in hlo.splitlines():
+        if found := _INSTRUCTION.match(line):
+            yield found[2], found[1], line
+
+
 def count_ops(hlo: str) -> Counter[str]:
     """Count the instructions of an optimized program by opcode, from its text.
 
@@ -185,11 +192,7 @@ def count_ops(hlo: str) -> Counter[str]:
     and the two halves of an asynchronous instruction count as one.
     """
     ops: Counter[str] = Counter()
-    for line in hlo.splitlines():
-        found = _OPCODE.match(line)
-        if not found:
-            continue
-        opcode = found.group(1)
+    for opcode, _, line in instructions(hlo):
         if opcode.endswith("-done"):
             continue
         if opcode == "custom-call" and (target := _TARGET.search(line)):

@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 
-from jaxperf.measure.staging import COLLECTIVES
+from jaxperf.measure.staging import COLLECTIVES, instructions
 
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
 _SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
 _BITS = re.compile(r"\d+")
 
@@ -26,13 +25,10 @@ def collective_bytes(hlo: str) -> dict[str, int]:
       hlo: text of an optimized program, as `compiled.as_text()` gives it.
     """
     found: Counter[str] = Counter()
-    for line in hlo.splitlines():
-        match = _INSTRUCTION.match(line)
-        if not match:
-            continue
-        opcode = match.group(2).removesuffix("-done")
-        if opcode in COLLECTIVES:
-            found[opcode] += sum(_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(match.group(1)))
+    for opcode, result, _ in instructions(hlo):
+        kind = opcode.removesuffix("-done")
+        if kind in COLLECTIVES:
+            found[kind] += sum(_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(result))
     return dict(found)
 
 
