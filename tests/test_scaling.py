@@ -1,63 +1,100 @@
-"""What more devices are worth: each number of devices gets the same images, as many cores, and its turn."""
+"""What more devices gain: the model predicts what it was not fitted to, and says so where it does not."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import jax
 import numpy as np
-import optax
 import pytest
 from stories import begin
 
 from jaxperf.chapter import scaling as part
-from jaxperf.models import lenet, lenet_params
-from jaxperf.parallel import Step, make_step, model_of_function
-from jaxperf.script import Story
+from jaxperf.result import Claim, Lines, Measurement, Table
 
-IMAGES, LABELS = np.zeros((9, 28, 28, 1), np.float32), np.zeros(9, np.int32)
+SIZES = (32, 64, 256)
+BOOK = part.LOT
 
 
-def with_devices(k: int) -> Story:
-    story = begin("8.4")
-    story.flags = dataclasses.replace(story.flags, devices=k)
+def times(compute_s: float, fixed_s: dict[int, float], *, wrong: float = 1.0) -> Callable[..., Any]:
+    """What `_in_turns` would measure for T(k, n) = a n / k + c(k), the largest batch on k times `wrong`."""
+
+    def in_turns(make: Any, counts: Sequence[int], sizes: Sequence[int], cores: Any, rounds: int) -> Any:
+        noise = 1 + 0.01 * np.random.default_rng(0).standard_normal(rounds)
+        found = {}
+        for k in counts:
+            for n in sizes:
+                t = (compute_s * n / k + fixed_s[k]) * (wrong if k > 1 and n == sizes[-1] else 1)
+                found[k, n] = Measurement(f"{k} devices, batch {n}", "s", tuple(t * noise), rounds="r")
+        return found
+
+    return in_turns
+
+
+def told(monkeypatch: pytest.MonkeyPatch, in_turns: Any, *, devices: int = 2, cores: int = 2) -> Any:
+    monkeypatch.setattr(part, "available", lambda: tuple(range(cores)))
+    monkeypatch.setattr(part, "_in_turns", in_turns)
+    story = begin("8.4", devices=devices)
+    part.scaling(story, never, network="LeNet", sizes=SIZES, at=64, book=BOOK, rounds=9)
     return story
 
 
-def test_the_same_batch_runs_on_one_device_and_on_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part, "available", lambda: (0, 1, 2, 3))
+def never(devices: Sequence[jax.Device], n: int) -> Callable[[], Any]:
+    raise AssertionError("nothing is to be made")
+
+
+def test_times_that_follow_the_model_are_predicted_and_draw_its_curve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = told(monkeypatch, times(1e-4, {1: 1e-3, 2: 3e-3}))
+    model, book = story.result().claims
+    assert (model.holds, model.prediction) == ("holds", "right")
+    assert book.holds == "cannot be measured here" and "fake" in book.observed  # times of fake devices
+    assert story.facts["compute_per_image_s"] == pytest.approx(1e-4, rel=0.03)
+    assert story.facts["not_divided_s"] == pytest.approx(3e-3, rel=0.03)
+    assert story.facts["gain_2_256"] == pytest.approx(26.6 / 15.8, rel=1e-3)
+    [lines] = story.result().of(Lines)
+    measured, model_curve = lines.curves
+    assert measured.x == (32, 64, 256)
+    assert model_curve.y[-1] == pytest.approx(2, abs=0.1)  # the compute of a large batch hides all else
+    [table] = story.result().of(Table)
+    assert len(table.rows) == 2 * 3 + 2
+
+
+def test_times_that_do_not_follow_the_model_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = told(monkeypatch, times(1e-4, {1: 1e-3, 2: 3e-3}, wrong=1.6))
+    model = next(story.result().of(Claim))
+    assert (model.holds, model.prediction) == ("does not hold", "wrong")
+
+
+def test_real_devices_decide_the_books_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fixed_s, verdict in ((1e-4, "holds"), (6e-3, "does not hold")):
+        gain = times(1e-4, {1: 1e-4, 2: fixed_s})(None, (1, 2), (64,), (), 9)
+        story = begin("8.5")
+        part._judge(story, part.LOT, part.ratio(gain[1, 64], gain[2, 64]), "")
+        assert [c.holds for c in story.result().of(Claim)] == [verdict]
+
+
+def test_without_devices_or_cores_to_compare_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for devices, cores, why in ((1, 4, "only one device"), (4, 1, "1 cores for 4 fake devices")):
+        story = told(monkeypatch, never, devices=devices, cores=cores)
+        assert story.facts == {}
+        assert [c.holds for c in story.result().of(Claim)] == ["cannot be measured here"] * 2
+        assert all(why in c.observed for c in story.result().of(Claim))
+
+
+def test_each_number_of_devices_gets_as_many_cores_before_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[int, ...]] = []
     monkeypatch.setattr(part, "on_cores", lambda cores: given.append(tuple(cores)) or nullcontext())
-    made: list[int] = []
+    made: list[tuple[int, int]] = []
 
-    def make(devices: Sequence[jax.Device]) -> Step:
-        made.append(len(devices))
-        model = model_of_function(lenet, lenet_params(jax.random.key(0)))
-        return make_step("pmap", model, optax.sgd(0.1), devices)
+    def make(devices: Sequence[jax.Device], n: int) -> Callable[[], Any]:
+        made.append((len(devices), n))
+        return lambda: np.zeros(1)
 
-    story = with_devices(4)
-    part.scaling(story, make, IMAGES, LABELS, rounds=1)
-    assert made == [1, 2, 4]
-    assert set(given) == {(0,), (0, 1), (0, 1, 2, 3)}
-    [curve] = story.series
-    assert (curve.name, curve.x) == ("scaling/measured", (1.0, 2.0, 4.0))
-    assert curve.y == tuple(story.facts[f"images_per_s/scaling/{k}"] for k in (1, 2, 4))
-    assert story.facts["scaling_efficiency"] == pytest.approx(curve.y[2] / curve.y[0] / 4)  # of one round
-    assert any("devices are fake" in note for note in story.notes)
-
-
-@pytest.mark.parametrize(("devices", "cores"), [(1, 4), (4, 1)])
-def test_without_devices_or_cores_to_compare_it_says_so(
-    devices: int, cores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(part, "available", lambda: tuple(range(cores)))
-    story = with_devices(devices)
-    part.scaling(story, _never, IMAGES, LABELS, rounds=1)
-    assert story.facts == {}
-    assert story.notes == [f"scaling not measured: devices {devices}, cores to give them {cores}"]
-
-
-def _never(devices: Sequence[jax.Device]) -> Step:
-    raise AssertionError("nothing is to be made")
+    rows = part._in_turns(make, (1, 4), (8, 16), (0, 1, 2, 3), 6)
+    assert made == [(1, 8), (1, 16), (4, 8), (4, 16)] and set(rows) == set(made)
+    assert set(given) == {(0,), (0, 1, 2, 3)}
+    assert len({m.rounds for m in rows.values()}) == 1  # so that ratios may be formed

@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from stories import begin
 
 from jaxperf.chapter import unequal_devices as part
+from jaxperf.parallel import train_batch
+from jaxperf.result import Note, ratio_of
+from jaxperf.story import Story
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 255, (64, 28, 28, 1), dtype=np.uint8)
 LABELS = RNG.integers(0, 10, 64, dtype=np.int32)
 
 
-def told(monkeypatch: pytest.MonkeyPatch, strengths: list[float]) -> dict[str, object]:
+def told(monkeypatch: pytest.MonkeyPatch, strengths: list[float]) -> Story:
     story = begin("8.5")
     monkeypatch.setattr(part, "_strengths", lambda *_, **__: strengths)
     part.unequal_devices(story, IMAGES, LABELS, rounds=1, seed=0)
-    return {"facts": story.facts, "notes": story.notes, "claims": story.claims, "rows": story.measurements}
+    return story
 
 
-@pytest.mark.parametrize("strengths", [[3.0, 1.0], [1.0, 30.0], [1.0, 1.0]])
-def test_any_shares_give_one_devices_update(strengths: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = told(monkeypatch, strengths)
-    assert 0 < found["facts"]["max_param_diff_vs_one_device/uneven_shares"] <= 1e-6
-    assert [row.name for row in found["rows"]] == ["equal", "by strength"]
-    assert found["facts"]["uneven_over_equal_step_time"] > 0
+def test_any_shares_give_one_devices_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    for strengths in ([3.0, 1.0], [1.0, 30.0]):
+        story = told(monkeypatch, strengths)
+        assert 0 < story.facts["max_param_diff_uneven_shares"] <= 1e-6
+        assert [row.name for row in story.result().measurements] == ["equal shares", "shares by strength"]
+        assert story.facts["uneven_over_equal_step_time"] > 0
+        equal, faster = story.result().claims
+        assert (equal.holds, faster.holds) == ("holds", "undecided")  # one round decides no time
 
 
 def test_the_difference_would_show_a_missing_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part, "allreduce", lambda grads: grads)  # each device goes its own way
-    assert told(monkeypatch, [3.0, 1.0])["facts"]["max_param_diff_vs_one_device/uneven_shares"] > 1e-5
+    def alone(X: list, y: list, copies: list, *, gradient, update):  # each device goes its own way
+        n = sum(map(len, y))
+        return [update(p, gradient(p, a, b), n) for p, a, b in zip(copies, X, y)]
+
+    assert train_batch is part.train_batch  # the step is section 8.4's own
+    monkeypatch.setattr(part, "train_batch", alone)
+    story = told(monkeypatch, [3.0, 1.0])
+    assert story.facts["max_param_diff_uneven_shares"] > 1e-5
+    assert story.result().claims[0].holds == "does not hold"
+
+
+def test_a_shorter_step_is_decided_by_the_rounds() -> None:
+    for values, verdict in (
+        ([0.8] * 9, "holds"),
+        ([1.2] * 9, "does not hold"),
+        ([0.9, 1.1] * 5, "undecided"),
+    ):
+        story = begin("8.5")
+        part._judge(story, ratio_of([v + i * 1e-3 for i, v in enumerate(values)]), 0.0)
+        assert story.result().claims[1].holds == verdict
 
 
 def test_a_device_too_weak_for_one_image_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = told(monkeypatch, [1e6, 1.0])
-    [note] = found["notes"]
-    assert note.startswith(
+    story = told(monkeypatch, [1e6, 1.0])
+    [note] = story.result().of(Note)
+    assert note.text.startswith(
         "no uneven shares: device 1 of weight 1 gets no example of a batch of 64; leave it"
     )
-    assert found["claims"] == []
+    assert not story.result().claims
 
 
 def test_the_weak_device_is_measured_to_be_weak() -> None:
@@ -55,8 +76,7 @@ def test_the_weak_device_is_measured_to_be_weak() -> None:
     assert len(set(devices)) == 2
 
 
-def test_one_device_has_nothing_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = begin("8.5")
-    story.flags = dataclasses.replace(story.flags, devices=1)
+def test_one_device_has_nothing_to_divide() -> None:
+    story = begin("8.5", devices=1)
     part.unequal_devices(story, IMAGES, LABELS, rounds=1, seed=0)
-    assert story.notes == ["one device: nothing to divide unequally"]
+    assert [n.text for n in story.result().of(Note)] == ["one device: nothing to divide unequally"]

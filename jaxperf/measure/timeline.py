@@ -26,7 +26,12 @@ from jaxperf.result.store import write_whole
 
 
 def record(
-    fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int = 1, folder: Path | None = None
+    fn: Callable[..., Any],
+    *args: Any,
+    name: str = "",
+    warmup_calls: int = 1,
+    folder: Path | None = None,
+    by_program: bool = False,
 ) -> Timeline:
     """Run `fn(*args)` under the profiler, wait for all its outputs, and return what every lane did.
 
@@ -40,6 +45,7 @@ def record(
       name: of the timeline; the function's own by default.
       warmup_calls: calls before the recorded one, so that nothing is compiled in it.
       folder: where to keep the raw trace, as NAME.trace.json.gz, which https://ui.perfetto.dev opens.
+      by_program: give each compiled program a lane of its own on each device, such as "cpu 0 gradient".
 
     Raises:
       JaxperfError: another profile is being taken, or the folder cannot be written.
@@ -55,7 +61,7 @@ def record(
                 block(outputs)
             wall_s = time.perf_counter() - began
         del outputs
-        spans, traced_s = _read(Path(scratch))
+        spans, traced_s = _read(Path(scratch), by_program)
         kept = _keep(Path(scratch), folder, label) if folder else ""
     return Timeline(label, tuple(spans), wall_s, traced_s=traced_s, trace=kept)
 
@@ -109,9 +115,9 @@ def _profiler(folder: str) -> Iterator[None]:
         jax.profiler.stop_trace()
 
 
-def _read(scratch: Path) -> tuple[list[Any], float]:
+def _read(scratch: Path, by_program: bool) -> tuple[list[Any], float]:
     found = sorted(scratch.rglob("*.xplane.pb"))
-    return trace.read(ProfileData.from_file(str(found[0]))) if found else ([], 0.0)
+    return trace.read(ProfileData.from_file(str(found[0])), by_program=by_program) if found else ([], 0.0)
 
 
 def _keep(scratch: Path, folder: Path, label: str) -> str:

@@ -49,10 +49,11 @@ class Line(NamedTuple):
     events: list[Event]
 
 
-def read(data: ProfileData) -> tuple[list[Span], float]:
+def read(data: ProfileData, *, by_program: bool = False) -> tuple[list[Span], float]:
     """The spans of the run annotated as `RUN`, and how long it took, in seconds; nothing and 0 without one.
 
     Spans begin at 0, are cut to the run, and come in order of lane, then time: Python's first, copies last.
+    `by_program` gives each compiled program a lane of its own on each device, such as "cpu 0 gradient".
     """
     lines = list(_lines(data))
     windows = [(line, event) for line in lines for event in line.events if event.name == RUN]
@@ -60,11 +61,11 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
         return [], 0.0
     thread, window = windows[0]
     on_host = [line for line in lines if not _DEVICE_PLANE.fullmatch(line.plane)]
-    found = [*_python(thread), *_instructions(on_host)]
+    found = [*_python(thread), *_instructions(on_host, by_program)]
     copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in lines for e in line.events)
     for line in lines:
         if device := _DEVICE_PLANE.fullmatch(line.plane):
-            found += _on_stream(line, f"{device[1].lower()} {device[2]}")
+            found += _on_stream(line, f"{device[1].lower()} {device[2]}", by_program)
             continue
         found += (_marked(e) for e in line.events if e.name.startswith(MARK))
         found += ((COPIES, e.name, e.start, e.end) for e in line.events if e.name.startswith(HOST_COPIES))
@@ -101,7 +102,13 @@ def _marked(event: Event) -> Found:
     return lane, name, event.start, event.end
 
 
-def _instructions(lines: list[Line]) -> Iterator[Found]:
+def _program(event: Event, wanted: bool) -> str:
+    """The end of a lane's name, from "jit_gradient" or "jit__add"; "" where it is not wanted or not known."""
+    module = str(event.stats.get("hlo_module", "")) if wanted else ""
+    return f" {module.removeprefix('jit_').strip('_')}".rstrip()
+
+
+def _instructions(lines: list[Line], by_program: bool) -> Iterator[Found]:
     """Instructions on CPU devices, each until it was really done."""
     done = {
         e.stats["_c"]: e.start
@@ -113,7 +120,7 @@ def _instructions(lines: list[Line]) -> Iterator[Found]:
         for e in line.events:
             if _is_instruction(e):
                 end = max(e.end, done.get(e.stats.get("_p"), e.end))
-                yield f"cpu {e.stats['device_ordinal']}", e.name, e.start, end
+                yield f"cpu {e.stats['device_ordinal']}{_program(e, by_program)}", e.name, e.start, end
 
 
 def _is_instruction(event: Event) -> bool:
@@ -122,10 +129,11 @@ def _is_instruction(event: Event) -> bool:
     return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
 
 
-def _on_stream(line: Line, device: str) -> Iterator[Found]:
+def _on_stream(line: Line, device: str, by_program: bool) -> Iterator[Found]:
     if line.name.startswith(_DEVICE_LINES):
         for e in line.events:
-            yield (COPIES if _GPU_COPIES.match(e.name) else device), e.name, e.start, e.end
+            lane = COPIES if _GPU_COPIES.match(e.name) else device + _program(e, by_program)
+            yield lane, e.name, e.start, e.end
 
 
 def _pool_copies(line: Line, end: float) -> Iterator[Found]:

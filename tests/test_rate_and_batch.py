@@ -1,0 +1,39 @@
+"""The exercise on batch and rate: every setting is trained once, and the verdict follows the losses."""
+
+from __future__ import annotations
+
+from stories import begin
+
+from jaxperf.chapter import rate_and_batch as part
+from jaxperf.result import Grid, Lines
+from jaxperf.train import Epoch
+
+
+def epochs(loss: float, count: int = 1) -> list[Epoch]:
+    return [Epoch(i + 1, loss, 0.5, 0.6, 2.0, 1.0, 0.0, 1024) for i in range(count)]
+
+
+def test_the_verdict_follows_the_losses() -> None:
+    cases = {(0.5, 0.7, 0.52): "holds", (0.5, 0.7, 0.69): "does not hold", (0.5, 0.501, 0.5): "undecided"}
+    for (base, old, doubled), verdict in cases.items():
+        losses = {(256, 0.2): base, (512, 0.2): old, (512, 0.2 * 1.5): 0.6, (512, 0.4): doubled}
+        story = begin("8.4")
+        part.batch_and_rate(
+            story, lambda n, lr, of=losses: epochs(of[n, lr]), batch_size=256, lr=0.2, images=1024, start="x"
+        )
+        assert [c.holds for c in story.result().claims] == [verdict]
+        [grid] = story.result().of(Grid)
+        assert [row[:3] for row in grid.rows] == [
+            ("256", "0.2", "4"), ("512", "0.2", "2"), ("512", "0.3", "2"), ("512", "0.4", "2"),
+        ]  # fmt: skip
+        assert not list(story.result().of(Lines))
+
+
+def test_several_epochs_are_drawn() -> None:
+    story = begin("8.5")
+    found = part.grid_of_trainings(
+        story, lambda n, lr: epochs(lr, 3), [(32, 0.05), (32, 0.2)], readers=["an answer"]
+    )
+    assert {key: e.loss for key, e in found.items()} == {(32, 0.05): 0.05, (32, 0.2): 0.2}
+    [lines] = story.result().of(Lines)
+    assert [c.name for c in lines.curves] == ["batch 32, rate 0.05", "batch 32, rate 0.2"]
