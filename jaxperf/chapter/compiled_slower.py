@@ -1,0 +1,94 @@
+"""Section 8.1, where compiling makes a network slower: convolutions that end in a mean, in one fusion."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+import jax
+
+from jaxperf.chapter.fused_dot import SETTING, SLOW_VERSIONS
+from jaxperf.measure import in_fresh_process, interleaved
+from jaxperf.result import Measurement, both, ratio
+from jaxperf.script import Story
+
+BATCH = 2  # images: few, since from 16 on the fault costs nothing
+
+
+def conv(X: jax.Array, W: jax.Array) -> jax.Array:
+    """A convolution that keeps the size, and relu."""
+    return jax.nn.relu(
+        jax.lax.conv_general_dilated(X, W, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    )
+
+
+def end_of_resnet(X: jax.Array, W1: jax.Array, W2: jax.Array) -> jax.Array:
+    """Two convolutions, then the mean over each image."""
+    return conv(conv(X, W1), W2).mean((1, 2))
+
+
+def cpu_seconds(batch: int, channels: int, rounds: int) -> dict[str, Any]:
+    """CPU seconds per call of `end_of_resnet`, op by op and compiled, and the compiled program."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    X = jax.random.normal(keys[0], (batch, 4, 4, channels))
+    W1, W2 = (jax.random.normal(key, (3, 3, channels, channels)) / 100 for key in keys[1:])
+    compiled = jax.jit(end_of_resnet)
+    parts = {"op by op": lambda: end_of_resnet(X, W1, W2), "compiled": lambda: compiled(X, W1, W2)}
+    rows = interleaved(parts, count=rounds, clock=time.process_time)
+    text = compiled.lower(X, W1, W2).compile().as_text() or ""
+    program = [line.split(", metadata=")[0] for line in text[text.index("ENTRY") :].splitlines()]
+    return {"rows": [dataclasses.asdict(m) for m in rows.values()], "program": program}
+
+
+def with_flags(flags: str, *args: int) -> tuple[list[Measurement], list[str]]:
+    """`cpu_seconds(*args)` of a fresh process on the CPU, whose XLA has these flags too."""
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+    found = in_fresh_process(cpu_seconds, *args, environment=environment)
+    return [Measurement(**row) for row in found["rows"]], found["program"]
+
+
+def where_compiling_is_slower(story: Story, channels: int, rounds: int) -> None:
+    """The last layers of ResNet-18 on a few images, as XLA comes and with a setting that avoids the fault.
+
+    Facts: `compiled_cpu_ratio` and `compiled_cpu_ratio_without_reduce`, CPU seconds over those of op by op.
+
+    Args:
+      story: is told times, programs, facts and claims.
+      channels: of the convolutions; ResNet-18 ends with 512.
+      rounds: of each comparison.
+    """
+    story.heading("8.1 Where compiling makes a network slower")
+    story.text(
+        f"""A compiler may choose worse code for a whole program than for its operations. ResNet-18 on one or
+        two images is such a case on JAX 0.10.2: compiled it takes up to one and a half times the CPU time of
+        op by op. The reason is in its last layers, convolutions of {channels} channels on images of 4 x 4
+        whose outputs are averaged. They are shown here alone, on {BATCH} images. We compare CPU time, the
+        time that all threads of the process worked, which other programs on the machine hardly disturb.""",
+        """Look for `ynn_fusion` in the first program below. On a CPU XLA gives convolutions, products and
+        sums to a library, YNNPACK, and puts what leads to a sum into one fusion, here both convolutions and
+        the mean. In this fusion JAX 0.10.2 works on a fixed block, so 1 image takes as long as 16.""",
+        f"""With `XLA_FLAGS={SETTING}` sums stay out of the fusions, and each convolution gets its own, as it
+        has op by op. XLA reads the setting as JAX starts, so each table is from a process of its own. JAX
+        0.11.2 and 0.12.0.1 make the same fusion and run it well. The MLP has no sum, so it has no such
+        fusion; section 8.2.2 meets the same fault with a single product.""",
+    )
+    story.code(conv, end_of_resnet)
+    usual, program = with_flags("", BATCH, channels, rounds)
+    avoided, instead = with_flags(SETTING, BATCH, channels, rounds)
+    with story.output(detail=True):
+        print("\n".join(["as XLA comes:", *program, "", f"with {SETTING}:", *instead]))
+    story.table(usual, title="CPU seconds per call, as XLA comes", base="op by op", detail=True)
+    story.table(avoided, title=f"CPU seconds per call, with {SETTING}", base="op by op", detail=True)
+    found, without = ratio(usual[1], usual[0]), ratio(avoided[1], avoided[0])
+    story.fact("compiled_cpu_ratio", found.median, words="CPU seconds, compiled over op by op")
+    story.fact("compiled_cpu_ratio_without_reduce", without.median, words="the same with the setting")
+    slow = jax.__version__ in SLOW_VERSIONS
+    story.claim(
+        ours="A compiled program takes no more CPU time than its operations one by one",
+        holds=found.at_most(1.1),
+        predicted=f"{'twice as much or more' if slow else 'no more'}; no more with the setting",
+        right=both(found.at_least(2) if slow else found.at_most(1.1), without.at_most(1.1)),
+        observed=f"{found} times as much; with the setting {without} times",
+    )
