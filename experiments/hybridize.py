@@ -86,7 +86,7 @@ def evoke_str() -> str:
 
 def imperative_and_symbolic(story: script.Story) -> None:
     """Run the book's opening line by line, then as a string that is compiled and executed."""
-    story.heading("8.1 Imperative and symbolic programming")
+    story.heading("8.1 Two ways to write a program")
     story.text(
         """Python is imperative: each statement runs when it is reached and changes the state of the program.
         After `e = add(a, b)` the variable `e` has a value, which you can print or inspect in a debugger."""

@@ -71,3 +71,7 @@ def test_only_what_changes_the_program_traces_again(story):
     }
     assert told.facts == {"traces_in_all": 5}
     assert [(claim.holds, claim.prediction) for claim in told.claims] == [("holds", "right")]
+
+
+def test_a_limit_on_traces_is_kept_by_an_error() -> None:
+    assert "traced > 1 times" in tracing.traced_too_often()

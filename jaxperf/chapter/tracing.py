@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,6 +161,17 @@ RETRACES = {  # how often each of these calls traces, in this order
 }
 
 
+def traced_too_often() -> str:
+    """What chex says when a function that may be traced once meets a second shape."""
+    double = jax.jit(chex.assert_max_traces(lambda x: x * 2, n=1))
+    double(jnp.ones(2))
+    try:
+        double(jnp.ones(3))
+    except AssertionError as e:
+        return f"AssertionError: {str(e).splitlines()[0]}"
+    return "nothing"
+
+
 def what_traces_again(story: Story) -> None:
     """Count the traces of seven calls; `traces_in_all` is their number."""
     story.heading("8.1.3 What traces again")
@@ -187,6 +199,12 @@ def what_traces_again(story: Story) -> None:
         call()
         found[name] = counted.traces - before
     story.grid(("call", "traces"), [(name, str(n)) for name, n in found.items()], right=(1,), detail=True)
+    story.text(
+        """A program of yours can say how often it may be traced: wrap it in `chex.assert_max_traces` before
+        you jit it, and a trace too many is an error at the call that caused it."""
+    )
+    story.code(traced_too_often)
+    story.say(traced_too_often(), detail=True)
     story.fact("traces_in_all", counted.traces, words="traces of seven calls")
     story.claim(
         ours="Only a new shape, dtype, weak type or static value traces again",
