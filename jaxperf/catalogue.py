@@ -22,7 +22,7 @@ class Section:
 
 SECTIONS = (
     Section("hybridize", "8.1", "Imperative and symbolic programming",
-            "What does compiling a network gain, what does it cost, and what does it forbid?", 40),
+            "What does compiling a network gain, what does it cost, and what does it forbid?", 55),
     Section("async_computation", "8.2", "Asynchronous computation",
             "When does a call return, when is its value ready, and what does not waiting gain?", 70),
     Section("auto_parallelism", "8.3", "Automatic parallelism",
