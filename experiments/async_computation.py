@@ -157,7 +157,7 @@ def a_product(story: script.Story, config: Config, size: int) -> None:
         """How long until a call returns, and how long until its value is there? `Benchmark` is the book's
         stopwatch. NumPy computes at once, in the calling thread."""
     )
-    story.code(queued_and_finished)
+    story.code(Benchmark, queued_and_finished)
     x = block(jax.random.uniform(jax.random.key(config.seed), (size, size)))
     block(jnp.dot(x, x).sum())  # compile first
     with story.output():

@@ -163,9 +163,9 @@ def layers_apart(story: script.Story, config: Config, devices: Sequence[jax.Devi
     story.heading("Layers on different devices")
     story.text(
         """The book trains with data parallelism: every device holds the whole network. A network that does
-        not fit on one device must be split. The first way is to cut it between layers: the first half of the
-        layers is
-        on one device, the second half on another. Activations cross forwards, their gradients backwards."""
+        not fit on one device must be split. The first way is to cut it between layers: the first half of
+        the layers is on one device, the second half on another. Activations cross forwards, their gradients
+        backwards."""
     )
     story.habit(
         gluon="h = net1(x.as_in_context(mx.gpu(0)))\ny = net2(h.as_in_context(mx.gpu(1)))",
@@ -195,10 +195,10 @@ def layer_over_devices(story: script.Story, config: Config, devices: Sequence[ja
     """Split LeNet's channels and columns, by the compiler and by hand, and count what the programs send."""
     story.heading("A layer over several devices")
     story.text(
-        """The second way is to cut inside a layer. If the first of two layers is split by its outputs and the
-        second by its inputs, each device computes with its own slices, and one sum over the devices completes
-        the pair. In JAX this takes a sharding for each parameter: `jax.jit` divides the program accordingly.
-        `shard_map` runs what we write for one device and leaves the sums to us."""
+        """The second way is to cut inside a layer. If the first of two layers is split by its outputs and
+        the second by its inputs, each device computes with its own slices, and one sum over the devices
+        completes the pair. In JAX this takes a sharding for each parameter: `jax.jit` divides the program
+        accordingly. `shard_map` runs what we write for one device and leaves the sums to us."""
     )
     story.code(lenet_by_hand)
     net, batch = LeNet(rngs=nnx.Rngs(config.seed)), some_images(config.batch_size, config.seed)
@@ -223,10 +223,9 @@ def side_by_side(story: script.Story, config: Config, devices: Sequence[jax.Devi
     """Run LeNet three ways on the same devices: bytes moved in each step, memory per device, time."""
     story.heading("The three kinds of parallelism side by side")
     story.text(
-        """Which way is right depends on what is large. Data parallelism sends the gradients, as many bytes as
-        there are parameters, however large the batch is. The other two send activations, which grow with the
-        batch, but
-        no device holds all parameters."""
+        """Which way is right depends on what is large. Data parallelism sends the gradients, as many bytes
+        as there are parameters, however large the batch is. The other two send activations, which grow with
+        the batch, but no device holds all parameters."""
     )
     net, batch = LeNet(rngs=nnx.Rngs(config.seed)), some_images(config.batch_size, config.seed)
     ways = {

@@ -159,9 +159,9 @@ def one_minibatch(story: script.Story, config: Config, data: FashionMNIST) -> No
     """Section 8.4.4: one batch by hand on all devices, what ran at the same time, and where the time goes."""
     story.heading("8.4.4 Training on one minibatch")
     story.text(
-        """A plain Python loop computes one gradient after the other. Or so it looks: JAX queues each call on
-        its device and returns, so all devices compute at the same time. Only `allreduce` needs what all of
-        them found, and not even there does Python wait."""
+        """A plain Python loop computes one gradient after the other. Or so it looks: JAX queues each call
+        on its device and returns, so all devices compute at the same time. Only `allreduce` needs what all
+        of them found, and not even there does Python wait."""
     )
     story.habit(
         gluon="for l in losses:\n    l.backward()\nfor i in range(len(gpu_params[0])):\n"
@@ -185,7 +185,8 @@ def training(story: script.Story, config: Config, data: FashionMNIST) -> dict[in
     """Sections 8.4.5 and 8.4.6: one device, then all, with the book's figures next to ours."""
     story.heading("8.4.5 The training function")
     story.text(
-        "An epoch queues all its steps and waits once, at its end. Then the test images are predicted."
+        """The book waits after each batch. Here an epoch queues all its steps and waits once, at its end,
+        so that Python is never what the devices wait for. Then the test images are predicted."""
     )
     story.code(train)
     story.heading("8.4.6 Training on one device and on several")
@@ -219,10 +220,10 @@ def with_pmap(story: script.Story, config: Config, data: FashionMNIST, trained: 
     """The last epoch once more, by `pmap`, from the same parameters: it ends where by hand ended."""
     story.heading("The same step with pmap and psum")
     story.text(
-        """`jax.pmap` compiles one program and runs it on every device with its share of the batch; `lax.psum`
-        sums over the devices. So `allreduce`, the copies and the loop over devices become one word, and the
-        gradient and the update stay what they were. Here it trains the last epoch again, on the same batches,
-        from the parameters that the loop by hand had before it."""
+        """`jax.pmap` compiles one program and runs it on every device with its share of the batch;
+        `lax.psum` sums over the devices. So `allreduce`, the copies and the loop over devices become one
+        word, and the gradient and the update stay what they were. Here it trains the last epoch again, on
+        the same batches, from the parameters that the loop by hand had before it."""
     )
     story.code(by_pmap)
     k, seed, devices = story.devices, config.seeds[-1], first_devices(story.devices)

@@ -72,9 +72,9 @@ def state_of_the_gpus(story: script.Story) -> None:
     """Show what `nvidia-smi` shows, through the same library."""
     story.heading("The state of the GPUs")
     story.text(
-        """Before you train on a GPU, look at it. `nvidia-smi` shows the model, the memory in use and how busy
-        it is; a GPU that stays below half busy usually waits for something else, such as small batches or the
-        input pipeline. JAX asks the same driver library."""
+        """Before you train on a GPU, look at it. `nvidia-smi` shows the model, the memory in use and how
+        busy it is; a GPU that stays below half busy usually waits for something else, such as small batches
+        or the input pipeline. JAX asks the same driver library."""
     )
     driver = ask_driver()
     if driver.missing:
@@ -108,8 +108,8 @@ def names_with_a_fallback(story: script.Story) -> None:
         print(f"try_all_gpus() = [{', '.join(map(show, try_all_gpus()))}]")
         print(f"all devices: {', '.join(map(show, jax.devices()))}")
     story.text(
-        """A CPU can be split into several devices, which is how this chapter checks programs for many devices
-        on a laptop. The number must be chosen before JAX starts."""
+        """A CPU can be split into several devices, which is how this chapter checks programs for many
+        devices on a laptop. The number must be chosen before JAX starts."""
     )
     try:
         set_cpu_devices(len(jax.devices("cpu")) + 1)
@@ -126,8 +126,7 @@ def arrays_and_devices(story: script.Story, config: Config) -> None:
     story.text(
         """An array is on one device, and an operation on it runs there. Copies between devices are slow, so
         JAX never makes one behind your back: if operands that you placed yourself are on different devices,
-        the
-        operation is an error."""
+        the operation is an error."""
     )
     first, second = two_devices()
     X = jax.device_put(jnp.ones((2, 3)), first)
@@ -165,8 +164,9 @@ def price_of_a_copy(story: script.Story, config: Config) -> None:
     X = block(jax.device_put(jnp.ones((config.megabytes, 250_000)), first))
     story.text(
         f"""Moving an array costs at least as much as reading it. Here {quantity(X.nbytes, "bytes")} of
-        float32
-        go to the other device, next to their sum where they are."""
+        float32 go to the other device, next to their sum where they are. If a device's memory is short, use
+        a smaller network or a smaller batch, or preprocess on the CPU, rather than move data back and
+        forth."""
     )
     total = jax.jit(jnp.sum)
     rows = interleaved(
@@ -195,8 +195,8 @@ def networks_and_devices(story: script.Story, config: Config) -> None:
     """Put parameters on a device; the network computes there."""
     story.heading("A network on a device")
     story.text(
-        """A network has no device of its own. It computes where its parameters are, so moving the parameters
-        moves the network."""
+        """A network has no device of its own. It computes where its parameters are, so moving the
+        parameters moves the network."""
     )
     story.habit(
         gluon="net.initialize(ctx=mx.gpu(0))",

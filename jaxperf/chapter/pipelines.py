@@ -40,14 +40,13 @@ def micro_batches(
     story.heading("Micro-batches in a pipeline")
     story.text(
         """With its layers on two devices a network trains no faster: the second device waits for the first
-        one's activations, then the first waits for the gradients. GPipe cuts the batch into m micro-batches,
-        so that one device works on the second micro-batch while the other works on the first. What remains
-        idle is the
-        time in which the pipeline fills and drains: (p - 1) / (m + p - 1) of the step for p equal stages.""",
+        one's activations, then the first waits for the gradients. GPipe cuts the batch into m
+        micro-batches, so that one device works on the second micro-batch while the other works on the
+        first. What remains idle is the time in which the pipeline fills and drains: (p - 1) / (m + p - 1)
+        of the step for p equal stages.""",
         """Real stages are not equal. We time the forward pass, the backward pass and the loss of one
         micro-batch, each on its own, and follow the queues of both devices through a step. That schedule is
-        the
-        prediction.""",
+        the prediction.""",
     )
     story.code(schedule)
     net, rng = resnet18(10, rngs=nnx.Rngs(seed)), np.random.default_rng(seed)

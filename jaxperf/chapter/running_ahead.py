@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxperf.chapter.book import book
 from jaxperf.chapter.loops import rows_that_last
-from jaxperf.chapter.training_memory import Runs, Wait, taken, train, watch_child
+from jaxperf.chapter.training_memory import Runs, Wait, data_iter, make_step, taken, train, watch_child
 from jaxperf.measure import block, in_fresh_process, run_ahead_depth
 from jaxperf.measure.memory import GIVE_BACK
 from jaxperf.report.words import quantity
@@ -106,7 +106,7 @@ def books_program(story: Story, runs: Runs, *, beside_book: bool) -> None:
         the labels, and the step. XLA's CPU client queues {IN_FLIGHT} computations, so a short run fits into
         the queue and a long one does not.""",
     )
-    story.code(train, taken)
+    story.code(data_iter, make_step, train, taken)
     changes = [of(runs, name, lambda run: float(run["change_bytes"]), "bytes") for name in BOOK_BYTES]
     made = [
         of(runs, name, lambda run: run["produced_s"][-1] / len(run["produced_s"]), "s") for name in BOOK_BYTES
