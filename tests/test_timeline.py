@@ -12,9 +12,9 @@ from jax.profiler import ProfileData
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timeline, trace
-from jaxperf.measure.intervals import most_at_once
-from jaxperf.measure.record import SCHEMA_VERSION, Environment, Result, Span, Timeline
-from jaxperf.measure.store import load_result, save_result
+from jaxperf.result.intervals import most_at_once
+from jaxperf.result.record import SCHEMA_VERSION, Environment, Result, Span, Timeline, Timelines
+from jaxperf.result.store import load_result, save_result
 
 
 def plane(name, **lines):
@@ -227,7 +227,7 @@ def test_timelines_survive_the_file(tmp_path):
     given = Timeline(
         "run", (Span("cpu 0", "dot", 0.0, 0.25), Span("b", "x", 1, 1)), 0.5, traced_s=0.5, trace="t.gz"
     )
-    result = Result("e", "8.3", "t", "q", {}, Environment(), timelines=(given,))
+    result = Result("e", "8.3", "t", "q", {}, Environment(), (Timelines("two", (given,)),))
     save_result(result, tmp_path / "r.json")
     assert load_result(tmp_path / "r.json") == result
     assert given.lanes == ("cpu 0", "b")
