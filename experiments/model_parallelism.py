@@ -27,12 +27,13 @@ class Config:
     steps: Annotated[int, at_least(1)] = 5  # updates after which parameters are compared with one device's
     rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
     lr: Annotated[float, more_than(0)] = 0.1  # learning rate
+    small: bool = False  # a ResNet of two narrow stages in place of ResNet-18
     seed: int = 0  # seed of parameters, images and labels
 
     @staticmethod
     def smoke() -> Config:
         """Every part, in seconds."""
-        return Config(batch_size=16, micro_batches=(1, 2), steps=2, rounds=6)
+        return Config(batch_size=16, micro_batches=(1, 2), steps=2, rounds=6, small=True)
 
 
 FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
@@ -48,7 +49,8 @@ from flax import nnx
 from jaxperf.chapter import pipelines
 from jaxperf.measure import count_ops, interleaved
 from jaxperf.measure.traffic import collective_bytes, device_bytes
-from jaxperf.models import LeNet, ResNet, resnet18
+from jaxperf.models import LeNet, ResNet
+from jaxperf.models.resnet import RESNET18_STAGES
 from jaxperf.parallel import first_devices, make_step, model_of, softmax_cross_entropy
 from jaxperf.parallel.pipeline import Pipeline, lenet_halves, make_pipeline, resnet_halves
 from jaxperf.parallel.tensor import lenet_by_hand, lenet_by_sharding, replicate, sgd_step, split_lenet
@@ -65,6 +67,7 @@ def main(config: Config, story: script.Story) -> None:
     story.part(layers_apart, config, devices)
     story.part(
         pipelines.micro_batches,
+        resnet(config),
         devices=devices[:2],
         batch=config.batch_size // 8,
         counts=config.micro_batches,
@@ -73,6 +76,12 @@ def main(config: Config, story: script.Story) -> None:
     )
     story.part(layer_over_devices, config, devices)
     story.part(side_by_side, config, devices)
+
+
+def resnet(config: Config) -> ResNet:
+    """ResNet-18, or a small relative of it."""
+    stages = ((8, 1), (16, 1)) if config.small else RESNET18_STAGES
+    return ResNet(10, stages=stages, rngs=nnx.Rngs(config.seed))
 
 
 def check(config: Config) -> None:
@@ -178,7 +187,7 @@ def layers_apart(story: script.Story, config: Config, devices: Sequence[jax.Devi
     found = {}
     for name, net, n, steps in (  # ResNet's ReLUs magnify rounding from the second update on
         ("LeNet", LeNet(rngs=nnx.Rngs(config.seed)), config.batch_size, config.steps),
-        ("ResNet-18", resnet18(10, rngs=nnx.Rngs(config.seed)), config.batch_size // 8, 1),
+        ("ResNet-18", resnet(config), config.batch_size // 8, 1),
     ):
         batch = some_images(n, config.seed)
         step = pipelined(net, devices, config.lr, 1)

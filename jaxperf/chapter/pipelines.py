@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from flax import nnx
 
 from jaxperf.measure import interleaved, timeline
 from jaxperf.measure.cores import available, on_cores
-from jaxperf.models import resnet18
+from jaxperf.models import ResNet
 from jaxperf.parallel.pipeline import Pipeline, make_pipeline, resnet_halves
 from jaxperf.result import Axis, Curve, Measurement, Timeline, ratio
 from jaxperf.result.intervals import length
@@ -23,19 +22,27 @@ Times = Mapping[str, float]  # seconds of "forward", "backward" and "loss" of on
 
 
 def micro_batches(
-    story: Story, *, devices: Sequence[jax.Device], batch: int, counts: Sequence[int], rounds: int, seed: int
+    story: Story,
+    net: ResNet,
+    *,
+    devices: Sequence[jax.Device],
+    batch: int,
+    counts: Sequence[int],
+    rounds: int,
+    seed: int,
 ) -> None:
-    """Run ResNet-18's halves on two devices, with the batch cut into more and more micro-batches.
+    """Run the halves of `net` on two devices, with the batch cut into more and more micro-batches.
 
     Facts: `idle_share_M` (measured), `idle_share_schedule_M` (predicted) for M micro-batches.
 
     Args:
       story: is told.
+      net: ResNet-18, or a smaller one.
       devices: two.
       batch: images in a batch; every count divides it.
       counts: numbers of micro-batches, from the smallest.
       rounds: recordings of each, taken in turns.
-      seed: of parameters, images and labels.
+      seed: of images and labels.
     """
     story.heading("Micro-batches in a pipeline")
     story.text(
@@ -49,7 +56,7 @@ def micro_batches(
         the prediction.""",
     )
     story.code(schedule)
-    net, rng = resnet18(10, rngs=nnx.Rngs(seed)), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     X, y = rng.random((batch, 28, 28, 1), np.float32), rng.integers(0, 10, batch)
     steps = {m: make_pipeline(resnet_halves(net), optax.sgd(0.1), devices, micro_batches=m) for m in counts}
     states = {m: step.init() for m, step in steps.items()}

@@ -42,7 +42,8 @@ def show(console: Console, item: Item, *, verbose: bool) -> None:
     """Print one item; without `verbose` only what the short log of a run holds."""
     match item:
         case Heading():
-            console.print()
+            if verbose:  # the short log is to fit on a few screens
+                console.print()
             console.rule(literal(item.title, style="bold"), align="left")
         case Rows() if verbose or not item.detail:
             _table(console, item)
