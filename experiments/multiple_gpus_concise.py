@@ -120,7 +120,9 @@ def on_all_devices(story: script.Story, config: Config) -> None:
     x = jax.random.uniform(jax.random.key(config.seed), (2 * len(devices), 28, 28, 1))
     largest = {}
     for init in ("book", "he"):
-        graphdef, state = nnx.split(network(config, config.width, init))
+        net = network(config, config.width, init)
+        net.eval()  # as in the book: BatchNorm uses its running statistics, which are fresh
+        graphdef, state = nnx.split(net)
         forward = jax.jit(lambda own, x, graphdef=graphdef: nnx.merge(graphdef, own)(x))
         copies = to_all(state, devices)
         own = {d: jax.tree.map(lambda a, d=d: copy_on(a, d), copies) for d in devices}
@@ -129,15 +131,15 @@ def on_all_devices(story: script.Story, config: Config) -> None:
         for out, device in zip(outputs, devices):
             story.say(f"first output on {device}: {np.asarray(out[0, :4])}, init {init}", detail=init == "he")
     story.text(
-        """The outputs are tiny with the book's initialization, a normal distribution of width 0.01: each
-        layer shrinks what it is given, and fresh running statistics do not scale it back. He's initialization
-        keeps the size, so its outputs are around 1, and this section trains with it unless told otherwise."""
+        """With the book's initialization, normal with standard deviation 0.01, the outputs are tiny: each
+        layer shrinks what it is given, and fresh running statistics, mean 0 and variance 1, do not scale it
+        back. He's keeps the size, so its outputs are around 10. This section trains with He's."""
     )
     story.claim(
         book="The outputs of the fresh network are of the order of 1e-6",
         holds=1e-7 < largest["book"] < 1e-4 if config.width == 64 else None,
-        predicted="between 1e-7 and 1e-4; with He's initialization more than 0.1",
-        right=1e-7 < largest["book"] < 1e-4 and largest["he"] > 0.1 if config.width == 64 else None,
+        predicted="between 1e-7 and 1e-4; with He's initialization more than 1",
+        right=1e-7 < largest["book"] < 1e-4 and largest["he"] > 1 if config.width == 64 else None,
         observed=f"at most {largest['book']:.1e}, and {largest['he']:.1e} with He's",
     )
     params = jax.tree.leaves(nnx.state(network(config, config.width, "he"), nnx.Param))
