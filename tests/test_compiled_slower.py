@@ -16,7 +16,7 @@ def rows(compiled_s):
 
 def told(monkeypatch, usual_s, avoided_s, version="0.10.2"):
     found = {"": (rows(usual_s), ["one fusion"]), compiled_slower.SETTING: (rows(avoided_s), ["two fusions"])}
-    monkeypatch.setattr(compiled_slower, "with_flags", lambda flags, *_: found[flags])
+    monkeypatch.setattr(compiled_slower, "measured_with", lambda flags, *_: found[flags])
     monkeypatch.setattr(jax, "__version__", version)
     story = begin("hybridize")
     compiled_slower.where_compiling_is_slower(story, 8, 6)
@@ -31,7 +31,7 @@ def test_op_by_op_and_compiled_are_the_same_function():
 
 
 def test_a_fresh_process_measures_both_ways_and_gives_the_program():
-    found, program = compiled_slower.with_flags("", 1, 2, 2)
+    found, program = compiled_slower.measured_with("", compiled_slower.cpu_seconds, 1, 2, 2)
     assert [m.name for m in found] == ["op by op", "compiled"]
     assert found[0].rounds == found[1].rounds != ""
     assert program[0].startswith("ENTRY") and not any("metadata=" in line for line in program)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import time
 from typing import Any
 
 import jax
 
-from jaxperf.chapter.fused_dot import SETTING, SLOW_VERSIONS
-from jaxperf.measure import in_fresh_process, interleaved
-from jaxperf.result import Measurement, both, ratio
+from jaxperf.chapter.fused_dot import SETTING, SLOW_VERSIONS, eager_and_compiled, measured_with
+from jaxperf.result import both, ratio
 from jaxperf.script import Story
 
 BATCH = 2  # images: few, since from 16 on the fault costs nothing
@@ -34,19 +30,7 @@ def cpu_seconds(batch: int, channels: int, rounds: int) -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(0), 3)
     X = jax.random.normal(keys[0], (batch, 4, 4, channels))
     W1, W2 = (jax.random.normal(key, (3, 3, channels, channels)) / 100 for key in keys[1:])
-    compiled = jax.jit(end_of_resnet)
-    parts = {"op by op": lambda: end_of_resnet(X, W1, W2), "compiled": lambda: compiled(X, W1, W2)}
-    rows = interleaved(parts, count=rounds, clock=time.process_time)
-    text = compiled.lower(X, W1, W2).compile().as_text() or ""
-    program = [line.split(", metadata=")[0] for line in text[text.index("ENTRY") :].splitlines()]
-    return {"rows": [dataclasses.asdict(m) for m in rows.values()], "program": program}
-
-
-def with_flags(flags: str, *args: int) -> tuple[list[Measurement], list[str]]:
-    """`cpu_seconds(*args)` of a fresh process on the CPU, whose XLA has these flags too."""
-    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
-    found = in_fresh_process(cpu_seconds, *args, environment=environment)
-    return [Measurement(**row) for row in found["rows"]], found["program"]
+    return eager_and_compiled(end_of_resnet, [X, W1, W2], ("op by op", "compiled"), rounds)
 
 
 def where_compiling_is_slower(story: Story, channels: int, rounds: int) -> None:
@@ -75,8 +59,8 @@ def where_compiling_is_slower(story: Story, channels: int, rounds: int) -> None:
         fusion; section 8.2.2 meets the same fault with a single product.""",
     )
     story.code(conv, end_of_resnet)
-    usual, program = with_flags("", BATCH, channels, rounds)
-    avoided, instead = with_flags(SETTING, BATCH, channels, rounds)
+    usual, program = measured_with("", cpu_seconds, BATCH, channels, rounds)
+    avoided, instead = measured_with(SETTING, cpu_seconds, BATCH, channels, rounds)
     with story.output(detail=True):
         print("\n".join(["as XLA comes:", *program, "", f"with {SETTING}:", *instead]))
     story.table(usual, title="CPU seconds per call, as XLA comes", base="op by op", detail=True)

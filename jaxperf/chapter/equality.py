@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxperf.chapter.training import plural
 from jaxperf.data import FashionMNIST
 from jaxperf.measure import block, count_ops
 from jaxperf.models import ResNet, lenet, lenet_params
@@ -77,7 +78,7 @@ def against_one_device(
         for way in ways
         for k in counts
     }
-    heads = ("way", *(f"{k} device{'s' * (k > 1)}" for k in counts))
+    heads = ("way", *map(plural, counts))
     rows = [(way, *(f"{found[way, k]:.1e}" for k in counts)) for way in ways]
     title = f"Largest difference of any parameter from one device's, after {len(batches)} updates"
     story.grid(heads, rows, title=title, right=range(1, len(heads)), detail=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,17 +25,24 @@ def dot_and_sum(x: jax.Array) -> jax.Array:
     return jnp.dot(x, x).sum()
 
 
-def compiled_child(size: int, rounds: int) -> dict[str, Any]:
-    """CPU seconds of both ways in this process, and the instructions of the compiled program."""
-    x = block(jax.random.uniform(jax.random.key(0), (size, size)))
-    compiled = jax.jit(dot_and_sum)
-    parts = {"two eager calls": lambda: dot_and_sum(x), "compiled together": lambda: compiled(x)}
+def eager_and_compiled(
+    fn: Callable[..., jax.Array], args: Sequence[jax.Array], names: tuple[str, str], rounds: int
+) -> dict[str, Any]:
+    """CPU seconds of `fn(*args)` in this process, op by op and compiled, and the compiled program's lines."""
+    compiled = jax.jit(fn)
+    parts = {names[0]: lambda: fn(*args), names[1]: lambda: compiled(*args)}
     found = interleaved(parts, count=rounds, clock=time.process_time)
-    text = compiled.lower(x).compile().as_text() or ""
+    text = compiled.lower(*args).compile().as_text() or ""
     return {
         "rows": [dataclasses.asdict(m) for m in found.values()],
         "program": [line.split(", metadata=")[0] for line in text[text.index("ENTRY") :].splitlines()],
     }
+
+
+def compiled_child(size: int, rounds: int) -> dict[str, Any]:
+    """CPU seconds of both ways in this process, and the instructions of the compiled program."""
+    x = block(jax.random.uniform(jax.random.key(0), (size, size)))
+    return eager_and_compiled(dot_and_sum, [x], ("two eager calls", "compiled together"), rounds)
 
 
 def compiled_is_slower(story: Story, *, size: int, rounds: int) -> None:
@@ -54,9 +62,8 @@ def compiled_is_slower(story: Story, *, size: int, rounds: int) -> None:
         make the same fusion, and there it costs nothing.""",
     )
     story.code(dot_and_sum)
-    flags = os.environ.get("XLA_FLAGS", "")
-    usual = measured_with(flags, size, rounds)
-    avoided = measured_with(f"{flags} {SETTING}".strip(), size, rounds)
+    usual = measured_with("", compiled_child, size, rounds)
+    avoided = measured_with(SETTING, compiled_child, size, rounds)
     with story.output(detail=True):
         print("\n".join(["as XLA comes:", *usual[1], "", f"with {SETTING}:", *avoided[1]]))
     tell_rows(story, "as XLA comes", usual[0])
@@ -68,10 +75,12 @@ def compiled_is_slower(story: Story, *, size: int, rounds: int) -> None:
     judge(story, found, without, slow=slow)
 
 
-def measured_with(flags: str, size: int, rounds: int) -> tuple[list[Measurement], list[str]]:
-    """Both ways in a fresh process on the CPU with these XLA flags, and the compiled program's text."""
-    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    found = in_fresh_process(compiled_child, size, rounds, environment=environment)
+def measured_with(
+    flags: str, child: Callable[..., dict[str, Any]], *args: int
+) -> tuple[list[Measurement], list[str]]:
+    """`child(*args)`, as from `eager_and_compiled`, in a fresh CPU process with these XLA flags too."""
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+    found = in_fresh_process(child, *args, environment=environment)
     return [Measurement(**row) for row in found["rows"]], found["program"]
 
 

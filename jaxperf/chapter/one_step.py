@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from jaxperf.chapter.training import plural
 from jaxperf.measure import block, interleaved, per_round, timeline
 from jaxperf.measure.trace import COPIES, PYTHON, WAIT
 from jaxperf.parallel import allreduce, split_and_load
@@ -103,7 +104,7 @@ def where_time_goes(
         can take less than its parts together, since it overlaps them."""
     )
     rest = per_round("dispatch and the rest", lambda t, *known: max(0.0, t - sum(known)), whole, *rows)
-    title = f"A step on {len(devices)} device{'s' * (len(devices) > 1)}, batch {len(y)}"
+    title = f"A step on {plural(len(devices))}, batch {len(y)}"
     story.table(
         (*rows, rest, whole), base=whole.name, title=title, bars="stacked", key=(rows[2].name, whole.name)
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxperf.chapter.training import plural
 from jaxperf.data import FashionMNIST
 from jaxperf.measure import interleaved
 from jaxperf.parallel import first_devices
@@ -53,7 +54,7 @@ def predicting_on_all_devices(
     def predict(evaluator: Evaluator) -> Callable[[], Any]:
         return lambda: np.float64(evaluator.accuracy(params, data.test_images, data.test_labels))
 
-    names = {k: f"{k} device{'s' * (k > 1)}" for k in counts}
+    names = {k: plural(k) for k in counts}
     rows = interleaved(
         {names[k]: predict(e) for k, e in evaluators.items()}, count=rounds, items=len(data.test_labels)
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from jaxperf.chapter.training import plural
 from jaxperf.measure import interleaved, per_round
 from jaxperf.measure.cores import available, on_cores
 from jaxperf.parallel import first_devices
@@ -122,7 +123,7 @@ def _in_turns(
     make: MakeRun, counts: Sequence[int], sizes: Sequence[int], cores: Sequence[int], rounds: int
 ) -> dict[tuple[int, int], Measurement]:
     """Time each number of devices with each batch; with `cores`, on as many cores as devices."""
-    named = {f"{c} device{'s' * (c > 1)}, batch {n}": (c, n) for c in counts for n in sizes}
+    named = {f"{plural(c)}, batch {n}": (c, n) for c in counts for n in sizes}
     steps = {name: make(first_devices(c), n) for name, (c, n) in named.items()}
     with contextlib.ExitStack() as limits:
 
