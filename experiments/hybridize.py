@@ -29,12 +29,15 @@ class Config:
     batches: Annotated[tuple[int, ...], at_least(1)] = (1, 32, 256)  # batch sizes of the MLP
     image_batch: Annotated[int, at_least(1)] = 16  # batch size for LeNet and ResNet-18
     channels: Annotated[int, at_least(1)] = 512  # of the convolutions that compiling slows down
+    small: bool = False  # a ResNet of two narrow stages in place of ResNet-18
     seed: int = 0  # seed of parameters and inputs
 
     @staticmethod
     def smoke() -> Config:
         """Every part, in seconds."""
-        return Config(calls=20, rounds=6, widths=(32, 128), batches=(1, 8), image_batch=2, channels=64)
+        return Config(
+            calls=20, rounds=6, widths=(32, 128), batches=(1, 8), image_batch=2, channels=64, small=True
+        )
 
 
 FLAGS = script.parse(Config) if __name__ == "__main__" else None  # before JAX is imported
@@ -49,7 +52,7 @@ from jaxperf.chapter import compiled_slower, exporting, forbidden, network_size,
 from jaxperf.chapter.book import book
 from jaxperf.chapter.compiling_price import price_of_compiling
 from jaxperf.measure import count_ops, interleaved, live_bytes
-from jaxperf.models import MLP, hybridize
+from jaxperf.models import MLP, RESNET18_STAGES, SMALL_STAGES, ResNet, hybridize
 from jaxperf.report.words import quantity
 from jaxperf.result import Measurement, both, ratio
 
@@ -281,6 +284,8 @@ def performance(story: script.Story, config: Config) -> None:
 
 def main(config: Config, story: script.Story) -> None:
     """Section 8.1 in the book's order."""
+    stages = SMALL_STAGES if config.small else RESNET18_STAGES
+    resnet = ResNet(10, stages=stages, rngs=nnx.Rngs(config.seed))
     story.part(imperative_and_symbolic)
     story.part(the_program_that_jax_sees)
     story.part(memory_of_e_and_f)
@@ -292,7 +297,7 @@ def main(config: Config, story: script.Story) -> None:
     story.part(tracing.asnumpy_inside)
     story.part(forbidden.what_tracing_forbids)
     story.part(tracing.what_traces_again)
-    story.part(network_size.earlier_networks, config.image_batch, config.rounds, config.seed)
+    story.part(network_size.earlier_networks, resnet, config.image_batch, config.rounds, config.seed)
     story.part(compiled_slower.where_compiling_is_slower, config.channels, config.rounds)
 
 

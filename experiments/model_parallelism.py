@@ -49,8 +49,7 @@ from flax import nnx
 from jaxperf.chapter import pipelines
 from jaxperf.measure import count_ops, interleaved
 from jaxperf.measure.traffic import collective_bytes, device_bytes
-from jaxperf.models import LeNet, ResNet
-from jaxperf.models.resnet import RESNET18_STAGES
+from jaxperf.models import RESNET18_STAGES, SMALL_STAGES, LeNet, ResNet
 from jaxperf.parallel import first_devices, make_step, model_of, softmax_cross_entropy
 from jaxperf.parallel.pipeline import Pipeline, lenet_halves, make_pipeline, resnet_halves
 from jaxperf.parallel.tensor import lenet_by_hand, lenet_by_sharding, replicate, sgd_step, split_lenet
@@ -80,7 +79,7 @@ def main(config: Config, story: script.Story) -> None:
 
 def resnet(config: Config) -> ResNet:
     """ResNet-18, or a small relative of it."""
-    stages = ((8, 1), (16, 1)) if config.small else RESNET18_STAGES
+    stages = SMALL_STAGES if config.small else RESNET18_STAGES
     return ResNet(10, stages=stages, rngs=nnx.Rngs(config.seed))
 
 

@@ -37,7 +37,7 @@ class Config:
         "share"  # what BatchNorm sees: a device's share, or the whole batch
     )
     dtype: Literal["float32", "bfloat16"] = "float32"  # to compute in; parameters stay float32
-    width: Annotated[int, at_least(1)] = 64  # channels of the first stage; 64 is ResNet-18
+    small: bool = False  # a ResNet of two narrow stages in place of ResNet-18 and of the exercises' network
     train_images: Annotated[int, at_least(0)] = 768  # the same in every epoch; 0 for all
     test_images: Annotated[int, at_least(0)] = 512  # 0 for all
     grid_width: Annotated[int, at_least(1)] = 16  # channels of the first stage in the exercises
@@ -49,7 +49,7 @@ class Config:
     def smoke() -> Config:
         """Every part, in seconds."""
         return Config(
-            epochs=1, batch_size=8, width=8, grid_width=8, train_images=32, test_images=16, rounds=6,
+            epochs=1, batch_size=8, small=True, train_images=32, test_images=16, rounds=6,
             data=script.Data(data_source="mini"),
         )  # fmt: skip
 
@@ -77,15 +77,15 @@ from jaxperf.chapter.training import curves, images, judge_learning, plural, tab
 from jaxperf.chapter.unequal_devices import unequal_devices
 from jaxperf.data import FashionMNIST
 from jaxperf.errors import JaxperfError
-from jaxperf.models import BOOK_INIT, HE_INIT, ResNet, resnet18
+from jaxperf.models import BOOK_INIT, HE_INIT, SMALL_STAGES, ResNet, resnet18
 from jaxperf.parallel import Step, check_divisible, first_devices, make_step, model_of, split_and_load
 from jaxperf.train import Epoch, train
 
 
 @functools.cache
-def network(config: Config, width: int, init: str) -> ResNet:
+def network(config: Config, init: str, width: int = 64) -> ResNet:
     """ResNet-18, or a narrower one; made once, since drawing 11 million values takes seconds."""
-    stages = tuple((width * 2**i, 2) for i in range(4))
+    stages = SMALL_STAGES if config.small else tuple((width * 2**i, 2) for i in range(4))
     dtype = jnp.bfloat16 if config.dtype == "bfloat16" else None
     kernel_init = BOOK_INIT if init == "book" else HE_INIT
     return ResNet(10, stages=stages, kernel_init=kernel_init, dtype=dtype, rngs=nnx.Rngs(config.seed))
@@ -95,11 +95,24 @@ def network(config: Config, width: int, init: str) -> ResNet:
 def training_step(
     config: Config, devices: tuple[jax.Device, ...], lr: float, updates: int, width: int
 ) -> Step:
-    """The training step that the flags describe; cached, so that no program is compiled twice."""
-    rate = optax.cosine_decay_schedule(lr, updates) if config.schedule == "cosine" else lr
+    """ResNet-18 with gradient descent on some devices; with `updates`, the rate follows a cosine to 0."""
+    rate = optax.cosine_decay_schedule(lr, updates) if updates else lr
     optimizer = optax.sgd(rate, momentum=config.momentum or None)
-    model = model_of(network(config, width, config.init))
+    model = model_of(network(config, config.init, width))
     return make_step(config.way, model, optimizer, devices, batch_norm=config.batch_norm)
+
+
+def step_for(
+    config: Config,
+    devices: Sequence[jax.Device],
+    *,
+    updates: int = 1,
+    lr: float | None = None,
+    width: int = 64,
+) -> Step:
+    """The flags' step, at k times their rate on k devices unless `lr` is given; equal steps compile once."""
+    rate = lr or len(devices) * config.lr
+    return training_step(config, tuple(devices), rate, updates if config.schedule == "cosine" else 0, width)
 
 
 def on_all_devices(story: script.Story, config: Config) -> None:
@@ -120,7 +133,7 @@ def on_all_devices(story: script.Story, config: Config) -> None:
     x = jax.random.uniform(jax.random.key(config.seed), (2 * len(devices), 28, 28, 1))
     largest = {}
     for init in ("book", "he"):
-        net = network(config, config.width, init)
+        net = network(config, init)
         net.eval()  # as in the book: BatchNorm uses its running statistics, which are fresh
         graphdef, state = nnx.split(net)
         forward = jax.jit(lambda own, x, graphdef=graphdef: nnx.merge(graphdef, own)(x))
@@ -137,12 +150,12 @@ def on_all_devices(story: script.Story, config: Config) -> None:
     )
     story.claim(
         book="The outputs of the fresh network are of the order of 1e-6",
-        holds=1e-7 < largest["book"] < 1e-4 if config.width == 64 else None,
+        holds=1e-7 < largest["book"] < 1e-4 if not config.small else None,
         predicted="between 1e-7 and 1e-4; with He's initialization more than 1",
-        right=1e-7 < largest["book"] < 1e-4 and largest["he"] > 1 if config.width == 64 else None,
+        right=1e-7 < largest["book"] < 1e-4 and largest["he"] > 1 if not config.small else None,
         observed=f"at most {largest['book']:.1e}, and {largest['he']:.1e} with He's",
     )
-    params = jax.tree.leaves(nnx.state(network(config, config.width, "he"), nnx.Param))
+    params = jax.tree.leaves(nnx.state(network(config, "he"), nnx.Param))
     story.fact("param_count", sum(a.size for a in params), words="trained values")
     story.fact("value_count", sum(a.size for a in jax.tree.leaves(state)), words="values, with statistics")
     reading_copies(story, copies["conv"]["kernel"][...], devices)
@@ -168,7 +181,7 @@ def training(story: script.Story, config: Config, data: FashionMNIST) -> None:
     for k in sorted({1, story.devices}):
         batch_size, lr = k * config.batch_size, k * config.lr
         updates = len(data.train_labels) // batch_size
-        step = training_step(config, tuple(first_devices(k)), lr, config.epochs * updates, config.width)
+        step = step_for(config, first_devices(k), updates=config.epochs * updates)
         epochs = train(
             step, data, epochs=config.epochs, batch_size=batch_size, seed=config.seed, updates=updates,
             progress=story.progress,
@@ -197,7 +210,7 @@ def gain_of_devices(story: script.Story, config: Config, data: FashionMNIST) -> 
     """The section's sentence: ResNet-18 gains a lot from a second device, since it computes more per byte."""
 
     def make(devices: Sequence[jax.Device], n: int) -> Callable[[], Any]:
-        step = training_step(config, tuple(devices), config.lr, 1, config.width)
+        step = step_for(config, devices)
         shares, state = step.load(data.train_images[:n], data.train_labels[:n]), step.init()
 
         def run() -> Any:
@@ -214,9 +227,9 @@ def gain_of_devices(story: script.Story, config: Config, data: FashionMNIST) -> 
 
 def bytes_per_operation(story: script.Story, config: Config) -> None:
     """The same sentence without a clock: what LeNet and ResNet-18 sum for what they compute."""
-    devices = tuple(first_devices(story.devices))
+    devices = first_devices(story.devices)
     lenet = traffic_of("LeNet", lenet_step("pmap", devices), 256 // story.devices * story.devices)
-    step = training_step(dataclasses.replace(config, way="pmap"), devices, config.lr, 1, config.width)
+    step = step_for(dataclasses.replace(config, way="pmap"), devices)
     n = len(devices) * config.batch_size
     compare_traffic(story, lenet, traffic_of("ResNet-18", step, n), batches=(256, 512), also=(n,))
 
@@ -229,11 +242,11 @@ def rate_and_epochs(story: script.Story, config: Config, data: FashionMNIST) -> 
         has {config.grid_width} channels in its first stage instead of 64. A large batch makes few updates of
         little data, whatever its rate."""
     )
-    n, lr, devices = config.batch_size, config.lr, tuple(first_devices(1))
+    n, lr = config.batch_size, config.lr
 
     def train_with(batch_size: int, lr: float) -> list[Epoch]:
         updates = len(data.train_labels) // batch_size
-        step = training_step(config, devices, lr, 3 * updates, config.grid_width)
+        step = step_for(config, first_devices(1), lr=lr, updates=3 * updates, width=config.grid_width)
         return [
             e
             for e, _ in train(step, data, epochs=3, batch_size=batch_size, seed=config.seed, updates=updates)

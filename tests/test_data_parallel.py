@@ -20,19 +20,30 @@ from jaxperf.errors import JaxperfError
 from jaxperf.measure import count_ops
 from jaxperf.measure.guards import nothing_compiles
 from jaxperf.measure.staging import COLLECTIVES
-from jaxperf.models import LeNet, ResNet, lenet, lenet_params
+from jaxperf.models import LeNet, lenet, lenet_params
 from jaxperf.parallel import WAYS, allreduce, first_devices, make_step, model_of, model_of_function
 
 TEN_STEPS = 8 * float(np.finfo(np.float32).eps)
-COUNTS = (1, 2, 8)
+# By hand each device has programs of its own to compile, 0.7 s of processor time each
+COUNTS = {"manual": (1, 2, 4), "pmap": (1, 2, 8), "shard_map": (1, 2, 8), "jit": (1, 2, 8)}
 cpus = functools.partial(first_devices, platform="cpu")  # eight of them, wherever the tests run
-BATCH_NORMS = 3  # in the small ResNet
+
+
+class Normalized(nnx.Module):
+    """A convolution, BatchNorm and a dense layer: what ResNet is made of, compiled in a third of its time."""
+
+    def __init__(self, *, dtype=None, rngs):
+        self.conv = nnx.Conv(1, 8, (3, 3), dtype=dtype, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, momentum=0.9, dtype=dtype, rngs=rngs)
+        self.dense = nnx.Linear(8, 10, dtype=dtype, rngs=rngs)
+
+    def __call__(self, X):
+        return self.dense(nnx.relu(self.norm(self.conv(X))).mean((1, 2))).astype(jnp.float32)
 
 
 @functools.cache
 def small(dtype=None):
-    net = ResNet(10, stages=((8, 1),), dtype=dtype, rngs=nnx.Rngs(0))
-    return model_of(net)
+    return model_of(Normalized(dtype=dtype, rngs=nnx.Rngs(0)))
 
 
 @functools.cache
@@ -50,7 +61,7 @@ def lenet_step(way, k):
 
 
 @functools.cache
-def resnet_step(way, k, batch_norm):
+def normalized_step(way, k, batch_norm):
     return make_step(way, small(), optax.sgd(0.1), cpus(k), batch_norm=batch_norm)
 
 
@@ -79,8 +90,7 @@ def lenet_on_one_device():
     return after(lenet_step("jit", 1), batches(10))
 
 
-# By hand each device has programs of its own to compile, so eight of them are left to the small ResNet
-LENETS = [(way, k) for way in WAYS for k in COUNTS if (way, k) != ("manual", 8)]
+LENETS = [(way, k) for way in WAYS for k in COUNTS[way] if (way, k) != ("manual", 4)]
 
 
 @pytest.mark.parametrize(("way", "k"), LENETS)
@@ -90,7 +100,7 @@ def test_ten_updates_of_lenet_are_one_devices(way, k):
 
 
 @functools.cache
-def resnet_by_shares(k):
+def by_shares(k):
     """Ten updates on one device, one share after the other: the meaning of BatchNorm over shares."""
     model = small()
 
@@ -115,18 +125,18 @@ def resnet_by_shares(k):
 
 
 # by hand nothing is summed in the middle of the network
-RESNETS = [
-    (w, k, b) for w in WAYS for k in COUNTS for b in ("share", "whole") if (w, b) != ("manual", "whole")
+NORMALIZED = [
+    (w, k, b) for w in WAYS for k in COUNTS[w] for b in ("share", "whole") if (w, b) != ("manual", "whole")
 ]
 
 
-@pytest.mark.parametrize(("way", "k", "batch_norm"), RESNETS)
-def test_ten_updates_of_a_resnet_are_one_devices_for_either_batch_norm(way, k, batch_norm):
-    found = after(resnet_step(way, k, batch_norm), batches(10, side=8))
-    expected = resnet_by_shares(k if batch_norm == "share" else 1)
+@pytest.mark.parametrize(("way", "k", "batch_norm"), NORMALIZED)
+def test_ten_updates_are_one_devices_for_either_batch_norm(way, k, batch_norm):
+    found = after(normalized_step(way, k, batch_norm), batches(10, side=8))
+    expected = by_shares(k if batch_norm == "share" else 1)
     assert difference(found, expected) <= TEN_STEPS
     if k > 1:  # the choice is one: the other differs by a thousand times as much
-        other = resnet_by_shares(1 if batch_norm == "share" else k)
+        other = by_shares(1 if batch_norm == "share" else k)
         assert difference(found, other) > 1000 * TEN_STEPS
 
 
@@ -136,14 +146,14 @@ def collectives(step, data):
     return {name: ops[name] for name in COLLECTIVES if ops[name]}, ops["convolution"]
 
 
-@pytest.mark.parametrize(("way", "k", "batch_norm"), RESNETS)
+@pytest.mark.parametrize(("way", "k", "batch_norm"), NORMALIZED)
 def test_the_program_sums_what_it_should_and_gathers_nothing(way, batch_norm, k):
-    found, convolutions = collectives(resnet_step(way, k, batch_norm), next(batches(1, side=8)))
+    found, convolutions = collectives(normalized_step(way, k, batch_norm), next(batches(1, side=8)))
     # gradients, metrics and running statistics go in one; BatchNorm over the whole batch sums once on the
     # way forward and once on the way back
-    wanted = (way != "manual") + 2 * BATCH_NORMS * (batch_norm == "whole")
+    wanted = (way != "manual") + 2 * (batch_norm == "whole")
     assert found == ({"all-reduce": wanted} if wanted and k > 1 else {})
-    assert convolutions >= 3  # the text is read
+    assert convolutions >= 1  # the text is read
 
 
 @pytest.mark.parametrize(("way", "k"), LENETS)
@@ -155,7 +165,7 @@ def test_lenets_ten_arrays_are_summed_in_one_collective_and_none_is_gathered(way
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_state_has_no_axis_for_devices_and_is_on_all_of_them(way):
-    devices, step = cpus(2), resnet_step(way, 2, "share")
+    devices, step = cpus(2), normalized_step(way, 2, "share")
     state, metrics = step(step.init(), *next(batches(1, side=8)))
     assert jax.tree.map(jnp.shape, step.read(state).params) == jax.tree.map(jnp.shape, small().params)
     assert jax.tree.map(jnp.shape, step.read(state).stats) == jax.tree.map(jnp.shape, small().stats)
@@ -173,7 +183,7 @@ def test_the_state_has_no_axis_for_devices_and_is_on_all_of_them(way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_using_a_state_up_leaves_the_models_values_alone(way):
-    model, step = small(), resnet_step(way, 2, "share")
+    model, step = small(), normalized_step(way, 2, "share")
     before = jax.device_get(model.params)
     first = after(step, batches(1, side=8))
     chex.assert_trees_all_equal(jax.device_get(model.params), before)
@@ -266,7 +276,7 @@ def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_eac
 @pytest.mark.parametrize(("way", "batch_norm"), [*zip(WAYS, ["share", "whole"] * 2)])
 def test_bfloat16_computes_roughly_what_float32_does_and_keeps_float32(way, batch_norm):
     step = make_step(way, small(jnp.bfloat16), optax.sgd(0.1), cpus(2), batch_norm=batch_norm)
-    rough, exact = (after(s, batches(3, side=8)) for s in (step, resnet_step(way, 2, batch_norm)))
+    rough, exact = (after(s, batches(3, side=8)) for s in (step, normalized_step(way, 2, batch_norm)))
     assert {a.dtype.name for a in jax.tree.leaves(rough)} == {"float32"}
     assert 1e-4 < difference(rough, exact) < 0.05
 
@@ -318,7 +328,7 @@ def make(way, k=2, **options):
 
 def test_by_hand_the_whole_batch_is_normalized_where_it_is_one_share():
     """On one device; and LeNet has nothing to normalize on any number."""
-    steps = make("manual", 1, batch_norm="whole"), resnet_step("manual", 1, "share")
+    steps = make("manual", 1, batch_norm="whole"), normalized_step("manual", 1, "share")
     chex.assert_trees_all_equal(*(after(step, batches(1, side=8)) for step in steps))
     assert make_step("manual", book(), optax.sgd(0.1), cpus(2), batch_norm="whole").way == "manual"
 

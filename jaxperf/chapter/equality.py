@@ -14,7 +14,7 @@ from flax import nnx
 from jaxperf.chapter.training import plural
 from jaxperf.data import FashionMNIST
 from jaxperf.measure import block, count_ops
-from jaxperf.models import ResNet, lenet, lenet_params
+from jaxperf.models import SMALL_STAGES, ResNet, lenet, lenet_params
 from jaxperf.parallel import (
     WAYS,
     BatchNorm,
@@ -139,7 +139,7 @@ def lenet_equal_to_one_device(story: Story, data: FashionMNIST) -> None:
 
 def small_resnet(seed: int) -> Model:
     """Two stages of one block: every kind of layer of ResNet-18, in milliseconds."""
-    return model_of(ResNet(10, stages=((8, 1), (16, 1)), rngs=nnx.Rngs(seed)))
+    return model_of(ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(seed)))
 
 
 def resnet_equal_to_one_device(story: Story, data: FashionMNIST, *, seed: int) -> None:

@@ -8,7 +8,7 @@ import optax
 from flax import nnx
 
 from jaxperf.data import FashionMNIST
-from jaxperf.models import ResNet
+from jaxperf.models import SMALL_STAGES, ResNet
 from jaxperf.parallel import first_devices, make_step, model_of
 from jaxperf.script import Story
 
@@ -26,7 +26,7 @@ def mixed_precision(story: Story, data: FashionMNIST, *, seed: int) -> None:
     X, y = data.train_images[:8], data.train_labels[:8]
     losses, kinds = {}, set()
     for name, dtype in (("float32", None), ("bfloat16", jnp.bfloat16)):
-        net = ResNet(10, stages=((8, 1), (16, 1)), dtype=dtype, rngs=nnx.Rngs(seed))
+        net = ResNet(10, stages=SMALL_STAGES, dtype=dtype, rngs=nnx.Rngs(seed))
         step = make_step("jit", model_of(net), optax.sgd(0.1), first_devices(1))
         state, metrics = step(step.init(), X, y)
         losses[name] = float(metrics["loss"])

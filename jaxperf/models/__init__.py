@@ -5,12 +5,14 @@ from jaxperf.models.hybridize import Hybridized, hybridize
 from jaxperf.models.initializers import BOOK_INIT, HE_INIT
 from jaxperf.models.lenet import LeNet, lenet, lenet_params, sgd
 from jaxperf.models.mlp import MLP
-from jaxperf.models.resnet import Residual, ResNet, resnet18
+from jaxperf.models.resnet import RESNET18_STAGES, SMALL_STAGES, Residual, ResNet, resnet18
 
 __all__ = [
     "BOOK_INIT",
     "HE_INIT",
     "MLP",
+    "RESNET18_STAGES",
+    "SMALL_STAGES",
     "Hybridized",
     "LeNet",
     "ResNet",

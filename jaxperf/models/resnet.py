@@ -1,6 +1,6 @@
 """ResNet-18 as section 8.5 builds it for 28 x 28 images: a 3 x 3 stem of stride 1 and no max-pooling.
 
-`resnet18` is the book's; a small one for quick tests is `ResNet(10, stages=((8, 1), (16, 1)), rngs=...)`.
+`resnet18` is the book's; a small one for quick tests is `ResNet(10, stages=SMALL_STAGES, rngs=...)`.
 What makes it equal to Gluon's: convolutions have biases, strided ones are padded by one on both sides (JAX's
 "SAME" would pad only the end), and BatchNorm has epsilon 1e-5, momentum 0.9 and biased running variances.
 """
@@ -21,6 +21,7 @@ from jaxperf.models.checks import check_compute_dtype, check_images
 from jaxperf.models.initializers import HE_INIT
 
 RESNET18_STAGES = ((64, 2), (128, 2), (256, 2), (512, 2))
+SMALL_STAGES = ((8, 1), (16, 1))  # every kind of layer of ResNet-18, in milliseconds
 _conv3x3 = partial(nnx.Conv, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
 _conv1x1 = partial(nnx.Conv, kernel_size=(1, 1), padding="VALID")
 

@@ -1,0 +1,47 @@
+"""The initializers draw what Flax's draw, with fewer programs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxperf.models import BOOK_INIT, HE_INIT
+from jaxperf.models.initializers import initializer
+
+SHAPES = ((1, 1), (7, 3), (64, 64), (5, 5, 1, 20), (784, 256), (3, 3, 64, 128))
+
+
+@pytest.mark.parametrize(
+    ("ours", "flax"),
+    [(HE_INIT, nnx.initializers.he_normal()), (BOOK_INIT, nnx.initializers.normal(0.01))],
+    ids=["he", "book"],
+)
+def test_every_bit_is_flaxs(ours: nnx.Initializer, flax: nnx.Initializer) -> None:
+    for i, shape in enumerate(SHAPES):
+        key = jax.random.key(i)
+        np.testing.assert_array_equal(
+            ours(key, shape, jnp.float32), flax(key, shape, jnp.float32), str(shape)
+        )
+
+
+def test_it_can_be_traced_and_keeps_the_dtype() -> None:
+    key = jax.random.key(0)
+    traced = jax.jit(lambda key: HE_INIT(key, (5, 3), jnp.float32))(key)
+    np.testing.assert_allclose(traced, HE_INIT(key, (5, 3), jnp.float32), rtol=1e-6)
+    assert HE_INIT(key, (5, 3), jnp.bfloat16).dtype == jnp.bfloat16
+
+
+def test_shapes_of_one_size_share_a_program() -> None:
+    traces = []
+
+    def draw(key: jax.Array, shape: tuple[int, ...], dtype: object) -> jax.Array:
+        traces.append(shape)
+        return jax.random.normal(key, shape, jnp.float32)
+
+    init = initializer(draw, lambda _: 1.0)
+    for shape in ((3, 3, 8, 64), (40, 40), (4096,), (5, 5, 64)):
+        assert init(jax.random.key(0), shape, jnp.float32).shape == shape
+    assert traces == [(16384,), (4096,)]
