@@ -43,6 +43,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ.update({variable: str(Path(folder, name)) for variable, name in CACHES.items()})
     os.environ.update(CACHE_EVERYTHING)
+    for name, value in LITTLE_OPTIMIZATION.items():
+        os.environ.setdefault(name, value)
+
+
+# The optimizer of XLA's backend is half of what is left. Without it a program computes the same in another
+# rounding; JAX's own tests run like this. `optimized` is for those that compare rounding or look at the code.
+LITTLE_OPTIMIZATION = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
+@pytest.fixture
+def optimized() -> Iterator[None]:
+    """Compile as users do, for tests of float32's last digits."""
+    import jax
+
+    before = jax.config.jax_disable_most_optimizations  # type: ignore[attr-defined]
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

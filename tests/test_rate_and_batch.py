@@ -14,14 +14,21 @@ def epochs(loss: float, count: int = 1) -> list[Epoch]:
 
 
 def test_the_verdict_follows_the_losses() -> None:
-    cases = {(0.5, 0.7, 0.52): "holds", (0.5, 0.7, 0.69): "does not hold", (0.5, 0.501, 0.5): "undecided"}
-    for (base, old, doubled), verdict in cases.items():
+    cases = {
+        (0.5, 0.7, 0.52): ("holds", "wrong"),
+        (0.5, 0.5, 0.4): ("holds", "wrong"),
+        (0.5, 0.51, 0.69): ("does not hold", "right"),
+        (0.5, 0.6, 0.69): ("does not hold", "wrong"),
+        (0.5, 0.5, 0.54): ("undecided", "undecided"),
+        (2.3, 2.3, 2.3): ("undecided", "undecided"),  # nothing was learned
+    }
+    for (base, old, doubled), verdicts in cases.items():
         losses = {(256, 0.2): base, (512, 0.2): old, (512, 0.2 * 1.5): 0.6, (512, 0.4): doubled}
         story = begin("8.4")
         part.batch_and_rate(
             story, lambda n, lr, of=losses: epochs(of[n, lr]), batch_size=256, lr=0.2, images=1024, start="x"
         )
-        assert [c.holds for c in story.result().claims] == [verdict]
+        assert [(c.holds, c.prediction) for c in story.result().claims] == [verdicts]
         [grid] = story.result().of(Grid)
         assert [row[:3] for row in grid.rows] == [
             ("256", "0.2", "4"), ("512", "0.2", "2"), ("512", "0.3", "2"), ("512", "0.4", "2"),

@@ -88,7 +88,7 @@ def compare_traffic(
     story.claim(
         book=f"{large.network} computes more for what it communicates than {small.network}",
         holds=more < less,
-        predicted=f"at the book's batches, {batches[1]} and {batches[0]}, a fifth of the bytes per operation",
+        predicted="under a third of the bytes per operation, at the book's batches",
         right=less / more > 3,
         observed=f"{less / more:.1f} times fewer bytes per operation",
     )

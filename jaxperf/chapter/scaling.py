@@ -1,4 +1,4 @@
-"""What more devices gain: step time = compute / devices + what does not divide, fitted and then tested.
+"""What more devices gain: step time = a share's compute + what does not divide, fitted and then tested.
 
 On fake devices each gets a core of its own, so that two devices have twice what one has.
 """
@@ -19,6 +19,7 @@ from jaxperf.parallel import first_devices
 from jaxperf.result import Axis, Curve, Decision, Measurement, Ratio, both, ratio
 from jaxperf.script import Story
 
+Run = tuple[int, int]  # number of devices, batch size
 MakeRun = Callable[[Sequence[jax.Device], int], Callable[[], Any]]
 CLOSE = 0.25  # how near the model must come at batches that it was not fitted to
 
@@ -49,10 +50,10 @@ def scaling(
 ) -> None:
     """Time steps on one device and on all in use, at several batch sizes, and test the model on them.
 
-    The model T(k, n) = a n / k + c(k) has three numbers. They come from the smallest and the largest batch on
-    one device and the smallest on k; all other batches on k devices are predicted and compared.
+    The model is T(k, n) = T(1, n / k) + c(k): a share takes what it takes one device, and c is what does not
+    divide. c comes from the smallest batch; all other batches on k devices are predicted and compared.
 
-    Facts: `gain_DEVICES_BATCH`, `compute_per_image_s`, `not_divided_s`.
+    Facts: `gain_DEVICES_BATCH`, `not_divided_s`, `scaling_efficiency`.
 
     Args:
       story: where it is told.
@@ -64,47 +65,57 @@ def scaling(
       rounds: how often each has its turn.
     """
     story.heading(f"What more devices gain {network}")
-    k, fake, cores = story.devices, story.environment.devices_are_fake, available()
     story.text(
         """Only the compute of a step is divided among the devices. The sums, the update and the dispatch are
-        not: `T(k, n) = a n / k + c(k)` for `n` images on `k` devices. So a step gains the more, the more it
-        computes per sum. Three numbers are fitted: `a` and `c(1)` from the smallest and the largest batch on
-        one device, `c(k)` from the smallest batch on `k`. The other batches test the model."""
+        not: on `k` devices a step with `n` images takes `T(k, n) = T(1, n / k) + c(k)`. So a step gains the
+        more, the more it computes per sum. The time of a share is measured on one device, not divided: twice
+        the images may take more than twice as long, where they no longer fit into a cache. `c(k)` comes from
+        the smallest batch. The other batches test the model."""
     )
-    sentence = "A step takes its compute divided by the devices, plus what does not divide"
-    predicted = f"step times at batches that were not fitted come within {CLOSE:.0%}"
-    if k < 2 or (fake and len(cores) < k):
-        why = (
-            "only one device here"
-            if k < 2
-            else f"{len(cores)} cores for {k} fake devices; each needs its own"
-        )
-        story.claim(ours=sentence, holds=None, predicted=predicted, right=None, observed="", cannot=why)
+    k, fake, cores = story.devices, story.environment.devices_are_fake, available()
+    why = _cannot(k, cores if fake else None)
+    if why:
+        _close(story, [], [], why)
         _judge(story, book, None, why)
         return
     if fake:
         story.text("These devices are fake, so each gets a core: one device runs on one core of this host.")
-    rows = _in_turns(make, (1, k), sizes, cores if fake else (), rounds)
-    one, many = ([rows[c, n] for n in sizes] for c in (1, k))
-    models = [_predicted(one, many[0], sizes, i, k) for i in range(1, len(sizes))]
+    alone = sorted({*sizes, *(n // k for n in sizes)})
+    runs = [(1, n) for n in alone] + [(k, n) for n in sizes]
+    rows = _in_turns(make, runs, cores if fake else (), rounds)
+    models = [_predicted(rows, sizes[0], n, k) for n in sizes[1:]]
+    last = sizes[-1]
     story.table(
-        (*one, *many, *models), title=f"Seconds of a step of {network}, and the model's prediction",
-        key=(one[-1].name, many[-1].name, models[-1].name),
+        (*rows.values(), *models), title=f"Seconds of a step of {network}, and the model's prediction",
+        key=(rows[1, last].name, rows[k, last].name, models[-1].name),
     )  # fmt: skip
-    found = [ratio(model, real) for model, real in zip(models, many[1:])]
-    close = both(*(r.within(CLOSE) for r in found))
-    story.claim(
-        ours=sentence,
-        holds=close,
-        predicted=predicted,
-        right=close,
-        observed="predicted over measured: "
-        + ", ".join(f"{r} at batch {n}" for r, n in zip(found, sizes[1:])),
-    )
-    gains = _gain(story, one, many, sizes, k)
-    seen = f"{k} devices are {gains[sizes.index(at)]} times as fast at batch {at}"
+    _close(story, [ratio(model, rows[k, n]) for model, n in zip(models, sizes[1:])], sizes[1:], "")
+    gains = _gain(story, rows, models, sizes, k)
+    seen = f"{k} devices are {gains[at]} times as fast at batch {at}"
     why = f"the devices are fake, and their times say nothing about real ones; with a core each, {seen}"
-    _judge(story, book, gains[sizes.index(at)], why if fake else "")
+    _judge(story, book, gains[at], why if fake else "")
+
+
+def _cannot(k: int, cores: Sequence[int] | None) -> str:
+    """Why nothing can be compared, or nothing; `cores` are those that fake devices share."""
+    if k < 2:
+        return "only one device here"
+    if cores is not None and len(cores) < k:
+        return f"{len(cores)} core{'s' * (len(cores) > 1)} for {k} fake devices; each needs its own"
+    return ""
+
+
+def _close(story: Story, found: Sequence[Ratio], sizes: Sequence[int], cannot: str) -> None:
+    """The claim that the model predicts the batches that it was not fitted to."""
+    close = both(*(r.within(CLOSE) for r in found)) if found else None
+    story.claim(
+        ours="A step takes the time of one device's share, plus what does not divide",
+        holds=close,
+        predicted=f"step times at batches that were not fitted come within {CLOSE:.0%}",
+        right=close,
+        observed="predicted over measured: " + ", ".join(f"{r} at batch {n}" for r, n in zip(found, sizes)),
+        cannot=cannot,
+    )
 
 
 def _judge(story: Story, book: Sentence, gain: Ratio | None, cannot: str) -> None:
@@ -120,57 +131,51 @@ def _judge(story: Story, book: Sentence, gain: Ratio | None, cannot: str) -> Non
 
 
 def _in_turns(
-    make: MakeRun, counts: Sequence[int], sizes: Sequence[int], cores: Sequence[int], rounds: int
-) -> dict[tuple[int, int], Measurement]:
-    """Time each number of devices with each batch; with `cores`, on as many cores as devices."""
-    named = {f"{plural(c)}, batch {n}": (c, n) for c in counts for n in sizes}
-    steps = {name: make(first_devices(c), n) for name, (c, n) in named.items()}
+    make: MakeRun, runs: Sequence[Run], cores: Sequence[int], rounds: int
+) -> dict[Run, Measurement]:
+    """Time a step of each run in turns; with `cores`, on as many cores as it has devices."""
+    named = {f"{plural(k)}, batch {n}": (k, n) for k, n in runs}
+    steps = {name: make(first_devices(k), n) for name, (k, n) in named.items()}
     with contextlib.ExitStack() as limits:
 
         def limit(count: int) -> None:  # before each value, outside its clock
             limits.close()
             limits.enter_context(on_cores(cores[:count]))
 
-        before = {name: lambda c=c: limit(c) for name, (c, _) in named.items()} if cores else None
+        before = {name: lambda k=k: limit(k) for name, (k, _) in named.items()} if cores else None
         rows = interleaved(steps, count=rounds, before=before)
     return {named[name]: m for name, m in rows.items()}
 
 
-def _predicted(
-    one: Sequence[Measurement], smallest: Measurement, sizes: Sequence[int], i: int, k: int
-) -> Measurement:
-    """What the model says for batch i on k devices, from the values of each round."""
-    per_image, low = sizes[-1] - sizes[0], sizes[0]
-
-    def model(first: float, last: float, many: float) -> float:
-        a = (last - first) / per_image
-        return many + a * (sizes[i] - low) / k
-
-    return per_round(f"model: {k} devices, batch {sizes[i]}", model, one[0], one[-1], smallest)
+def _predicted(rows: dict[Run, Measurement], smallest: int, n: int, k: int) -> Measurement:
+    """What the model says for a batch on k devices, from the values of each round."""
+    share, fitted = rows[1, n // k], (rows[k, smallest], rows[1, smallest // k])
+    name = f"model: {plural(k)}, batch {n}"
+    return per_round(name, lambda share, many, one: share + many - one, share, *fitted)
 
 
 def _gain(
-    story: Story, one: Sequence[Measurement], many: Sequence[Measurement], sizes: Sequence[int], k: int
-) -> list[Ratio]:
-    """Draw how many times as fast k devices are, over the batch; the model's curve goes on beyond."""
-    gains = [ratio(a, b) for a, b in zip(one, many)]
-    for n, gain in zip(sizes, gains):
-        story.fact(f"gain_{k}_{n}", gain.median, words=f"gain of {k} devices at batch {n}")
-    a = (one[-1].median - one[0].median) / (sizes[-1] - sizes[0])
-    c = [rows[0].median - a * sizes[0] / count for rows, count in ((one, 1), (many, k))]
-    story.fact("compute_per_image_s", a, unit="s", words="compute per image on one device")
-    story.fact("not_divided_s", c[1], unit="s", words=f"part of a step on {k} devices that does not divide")
-    story.fact("scaling_efficiency", gains[-1].median / k, words="gain divided by the number of devices")
-    grid = [float(sizes[0] * 2**i) for i in range(12) if sizes[0] * 2**i <= 8 * sizes[-1]]
-    model = [(a * n + c[0]) / (a * n / k + c[1]) for n in grid]
+    story: Story, rows: dict[Run, Measurement], models: Sequence[Measurement], sizes: Sequence[int], k: int
+) -> dict[int, Ratio]:
+    """Draw how many times as fast k devices are over the batch, and what the model says."""
+    gains = {n: ratio(rows[1, n], rows[k, n]) for n in sizes}
+    for n, gain in gains.items():
+        story.fact(f"gain_{k}_{n}", gain.median, words=f"gain of {plural(k)} at batch {n}")
+    left = rows[k, sizes[0]].median - rows[1, sizes[0] // k].median
+    story.fact("not_divided_s", left, unit="s", words=f"part of a step on {plural(k)} that does not divide")
+    efficiency = gains[sizes[-1]].median / k
+    story.fact("scaling_efficiency", efficiency, words="gain divided by the number of devices")
+    model = [ratio(rows[1, n], m).median for n, m in zip(sizes[1:], models)]
     story.lines(
-        f"Gain of {k} devices over one",
+        f"Gain of {plural(k)} over one",
         [
-            Curve("measured", tuple(map(float, sizes)), tuple(g.median for g in gains), draw="points"),
-            Curve("the model", tuple(grid), tuple(model), draw="line"),
+            Curve(
+                "measured", tuple(map(float, sizes)), tuple(g.median for g in gains.values()), draw="points"
+            ),
+            Curve("the model", tuple(map(float, sizes[1:])), tuple(model), draw="line"),
         ],
         x=Axis("images in a batch"),
         y=Axis("times as fast"),
-        caption=f"At most {k} is possible. What does not divide weighs less in larger batches.",
+        caption=f"Compute alone gains at most {k}, unless a share fits into a cache and the batch does not.",
     )
     return gains

@@ -1,0 +1,93 @@
+"""Run every section again and again at toy size, on few cores or many devices, and see whether one hangs.
+
+A deadlock between devices shows only now and then, and only where they have fewer cores than they need. Each
+section runs `times` times in one process, which imports and compiles once; a process that takes longer than
+`patience-s` says in which lines its threads are, and fails.
+
+    python scripts/repeat_sections.py --cores 0               # all sections on the first core
+    python scripts/repeat_sections.py --devices 8 --times 10
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+
+import tyro
+
+from jaxperf import catalogue
+from jaxperf.errors import JaxperfError
+
+OWN_PROCESS = "--in-this-process"
+COMPILE_ONCE = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # how long a program computes decides nothing here
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which sections, how often, and on what."""
+
+    sections: tuple[str, ...] = tuple(s.name for s in catalogue.SECTIONS if s.name != "peers")
+    cores: tuple[int, ...] = ()  # the cores to run on; all if none is named
+    devices: int = 0  # CPU devices; each section's own number if 0
+    times: int = 10  # runs of each section
+    patience_s: float = 300.0  # after which a section counts as hanging
+
+
+def in_this_process(script: str, times: int, patience_s: float, *flags: str) -> None:
+    """Run a script as if from the command line, several times; exit at the first that fails."""
+    faulthandler.dump_traceback_later(patience_s, exit=True)
+    sys.argv = [script, "--smoke", "--platform", "cpu", *flags]
+    for _ in range(times):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as e:
+            if e.code:
+                raise
+
+
+def repeat(name: str, config: Config, cache: str) -> bool:
+    """Whether all runs of a section ended well; prints what the failing one said."""
+    script = str(catalogue.folder() / f"{catalogue.find(name).name}.py")
+    flags = ["--devices", str(config.devices)] if config.devices else []
+    limits = (str(config.times), str(config.patience_s))
+    command = [sys.executable, __file__, OWN_PROCESS, script, *limits, *flags]
+    environment = {**os.environ, **COMPILE_ONCE, "JAX_COMPILATION_CACHE_DIR": cache}
+    began = time.perf_counter()
+    done = subprocess.run(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    took = time.perf_counter() - began
+    print(f"{name}: {config.times} runs in {took:.0f} s{', FAILED' if done.returncode else ''}", flush=True)
+    if done.returncode:
+        print("\n".join(done.stdout.splitlines()[-80:]))
+    return not done.returncode
+
+
+def main(config: Config) -> None:
+    """All sections, one after the other."""
+    if config.cores:
+        os.sched_setaffinity(0, config.cores)  # which child processes inherit
+    with tempfile.TemporaryDirectory() as cache:
+        ended = [repeat(name, config, cache) for name in config.sections]
+    if not all(ended):
+        raise JaxperfError(f"{ended.count(False)} of {len(ended)} sections failed or hung")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [OWN_PROCESS]:
+        in_this_process(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), *sys.argv[5:])
+    else:
+        try:
+            main(tyro.cli(Config))
+        except JaxperfError as e:
+            sys.exit(f"error: {e}")
