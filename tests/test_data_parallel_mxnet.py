@@ -40,7 +40,7 @@ EXACT = 1e-13  # between our ways, which differ only in the order of sums
 
 
 @pytest.fixture(autouse=True)
-def float64_on_cpus():
+def float64_on_cpus(optimized):
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         yield
 

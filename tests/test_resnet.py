@@ -105,6 +105,7 @@ def train(name, kind, dtype, contexts, steps=None):
     }
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(("name", "kind", "dtype"), CASES)
 def test_first_step_and_those_after_equal_mxnet(name, kind, dtype):
     case = f"{kind}/{dtype}"
@@ -137,6 +138,7 @@ def check_steps(answers, case, ours, contexts):
             assert errors.max() < 1e-5
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("contexts", [2, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_shares_normalized_apart_equal_mxnet_on_that_many_contexts(kind, contexts):
@@ -145,6 +147,7 @@ def test_shares_normalized_apart_equal_mxnet_on_that_many_contexts(kind, context
     check_steps(load("resnet_small"), f"{kind}/float64", ours, contexts)
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_equals_mxnet_and_leaves_the_statistics_alone(kind):
     answers, (graph, params, stats) = prepared("resnet18", kind, "float32")
