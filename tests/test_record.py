@@ -1,14 +1,11 @@
-"""The record: raw values kept, statistics computed from them, blocks in order, nothing else imported."""
+"""A result gives what its blocks hold, and needs the standard library only."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import random
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from jaxperf.result import (
@@ -18,13 +15,11 @@ from jaxperf.result import (
     Dots,
     Environment,
     Fact,
-    Grid,
     Lines,
     Measurement,
     Note,
     Reference,
     Result,
-    Span,
     Table,
     Timeline,
     Timelines,
@@ -33,64 +28,6 @@ from jaxperf.result import (
 
 def measured(*values: float, **more: object) -> Measurement:
     return Measurement("m", "s", tuple(values), **more)  # type: ignore[arg-type]
-
-
-def test_median_and_quartiles_are_numpys() -> None:
-    for count in (2, 3, 4, 7, 50):
-        random.seed(count)
-        values = [random.lognormvariate(0, 1) for _ in range(count)]
-        m = measured(*values)
-        low, high = np.percentile(values, [25, 75])
-        assert m.median == pytest.approx(np.median(values), rel=1e-12)
-        assert m.quartiles == pytest.approx((low, high), rel=1e-12)
-        assert m.iqr == pytest.approx(high - low, rel=1e-12)
-        assert m.rel_iqr == pytest.approx((high - low) / np.median(values), rel=1e-12)
-    assert measured(3.0).quartiles == (3.0, 3.0)
-    assert measured(3.0).iqr == 0.0
-
-
-def test_warm_up_values_enter_no_statistic_and_raw_values_keep_their_order() -> None:
-    cold, warm = measured(3.0, 1.0, 2.0, warmup=(1000.0,)), measured(3.0, 1.0, 2.0)
-    assert (cold.median, cold.iqr, cold.noise) == (warm.median, warm.iqr, warm.noise)
-    assert cold.values == (3.0, 1.0, 2.0)
-
-
-def test_the_noise_verdict_follows_the_spread() -> None:
-    for values, verdict in {
-        (1.0, 1.0, 1.0): "few",
-        (1.0, 9.0, 5.0): "few",
-        (1.0, 1.0, 1.0, 1.0): "quiet",
-        (0.96, 0.98, 1.0, 1.02, 1.04): "quiet",
-        (0.8, 0.9, 1.0, 1.1, 1.2): "noisy",
-        (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 50.0): "quiet",  # one outlier does not make a run noisy
-        (-1.2, -1.1, -1.0, -0.9, -0.8): "noisy",
-        (0.0, 0.0, 0.0, 0.0): "quiet",
-    }.items():
-        assert measured(*values).noise == verdict, values
-
-
-def test_items_per_s_is_items_over_the_median_and_none_where_it_means_nothing() -> None:
-    assert measured(0.1, 0.2, 0.3, items=64).items_per_s == pytest.approx(320.0)
-    for m in (measured(0.5), measured(0.0, items=64), Measurement("memory", "bytes", (1.0,), items=64)):
-        assert m.items_per_s is None
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="'m' has no values"):
-        measured()
-    for bad in (math.nan, math.inf, -math.inf):
-        with pytest.raises(ValueError, match="'m' holds a value that is not finite"):
-            measured(1.0, bad)
-        with pytest.raises(ValueError, match="'m' holds a value that is not finite"):
-            measured(1.0, warmup=(bad,))
-    with pytest.raises(ValueError, match="'loss' has 2 x for 1 y"):
-        Curve("loss", (1.0, 2.0), (0.5,))
-    with pytest.raises(ValueError, match="runs from 2 to 1"):
-        Span("cpu 0", "dot", 2, 1)
-    with pytest.raises(ValueError, match="'g' has 2 columns, a row has 1"):
-        Grid("g", ("a", "b"), (("x",),))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        measured(1.0).values = (2.0,)  # type: ignore[misc]
 
 
 def test_a_result_gives_what_its_blocks_hold_in_their_order() -> None:

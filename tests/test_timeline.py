@@ -12,8 +12,9 @@ from jax.profiler import ProfileData
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timeline, trace
+from jaxperf.result import Environment, Result, Span, Timeline, Timelines
 from jaxperf.result.intervals import most_at_once
-from jaxperf.result.record import SCHEMA_VERSION, Environment, Result, Span, Timeline, Timelines
+from jaxperf.result.record import SCHEMA_VERSION
 from jaxperf.result.store import load_result, save_result
 
 

@@ -20,7 +20,7 @@ import jax
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.timing import block, measure
-from jaxperf.result.record import Measurement
+from jaxperf.result.values import Measurement
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # "ROOT %name = f32[2,3]{1,0} opcode(": a type, which may be a tuple, ends in one of these three brackets.

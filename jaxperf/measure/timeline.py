@@ -21,8 +21,8 @@ from jaxperf.errors import JaxperfError
 from jaxperf.measure import trace
 from jaxperf.measure.timing import block
 from jaxperf.result.intervals import Interval, overlap_fraction, union
-from jaxperf.result.record import Timeline
 from jaxperf.result.store import write_whole
+from jaxperf.result.values import Timeline
 
 
 def record(

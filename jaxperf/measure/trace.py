@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from jax.profiler import ProfileData
 
-from jaxperf.result.record import Span
+from jaxperf.result.values import Span
 
 PYTHON, WAIT, COPIES = "python", "wait", "copies"
 RUN = "jaxperf run"  # the annotation around the recorded run

@@ -1,33 +1,27 @@
 """The one kind of result, its files, and the one rule that compares paired values."""
 
-from jaxperf.result.ratio import Decision, Ratio, both, negated, ratio, ratio_of, turns
-from jaxperf.result.record import (
-    Axis,
+from jaxperf.result.blocks import (
     Block,
     Claim,
     Code,
-    Curve,
     Dots,
-    Environment,
     Fact,
     Failed,
     Grid,
     Habit,
     Heading,
     Lines,
-    Measurement,
     Note,
     Output,
     Peers,
-    Reference,
-    Result,
-    Span,
     Table,
     Text,
-    Timeline,
     Timelines,
 )
+from jaxperf.result.ratio import Decision, Ratio, both, negated, ratio, ratio_of, turns
+from jaxperf.result.record import Environment, Result
 from jaxperf.result.store import load_result, save_result
+from jaxperf.result.values import Axis, Curve, Measurement, Reference, Span, Timeline
 
 __all__ = [
     "Axis",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from jaxperf.result.record import Measurement
+from jaxperf.result.values import Measurement
 
 LEVEL = 0.95
 Decision = bool | None  # yes, no, or the rounds cannot say

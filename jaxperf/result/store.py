@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxperf.errors import JaxperfError
-from jaxperf.result.record import SCHEMA_VERSION, Block, Result
+from jaxperf.result.blocks import Block
+from jaxperf.result.record import SCHEMA_VERSION, Result
 from jaxperf.result.upgrade import upgraded
 
 FORMAT = "jaxperf-result"
