@@ -256,7 +256,7 @@ def main(config: Config, story: script.Story) -> None:
     story.part(front_end_and_back_end, config)
     story.part(a_product, config, size)
     story.part(really_asynchronous, size=size, seed=config.seed)
-    story.part(waiting.ways_to_wait, size=size, seed=config.seed, rounds=config.rounds, beside_book=books)
+    story.part(waiting.ways_to_wait, size=size, seed=config.seed, rounds=2 * config.rounds, beside_book=books)
     story.part(fused_dot.compiled_is_slower, size=min(size, 1500), rounds=min(config.rounds, 9))
     story.part(waiting.last_is_not_all, size=size)
     story.part(waiting.in_place_of_waitall, size=size)

@@ -191,7 +191,8 @@ def main(config: Config, story: script.Story) -> None:
     graph = {"nodes": config.nodes, "seed": config.seed}
     story.part(what_depends_on_what, xs)
     story.part(two_devices, config, xs)
-    story.part(copying.compute_and_copy, run, xs=xs, size=config.copy_size, **sizes)
+    often = sizes | {"rounds": 2 * config.rounds}  # what can be saved here is a third of the time
+    story.part(copying.compute_and_copy, run, xs=xs, size=config.copy_size, **often)
     story.part(independent_products.on_one_device, run, x=xs[0], **sizes)
     story.part(
         random_graphs.equal_to_numpy,

@@ -291,7 +291,7 @@ def main(config: Config, story: script.Story) -> None:
     story.part(memory_of_e_and_f)
     story.part(hybrid, config)
     story.part(performance, config)
-    story.part(network_size.widths_and_batches, config.widths, config.batches, config.rounds, config.seed)
+    story.part(network_size.widths_and_batches, config.widths, config.batches, 2 * config.rounds, config.seed)
     story.part(exporting.export_and_reload, get_net(config.seed))
     story.part(tracing.prints_fall_silent)
     story.part(tracing.asnumpy_inside)
