@@ -42,7 +42,7 @@ class Config:
     test_images: Annotated[int, at_least(0)] = 512  # 0 for all
     grid_width: Annotated[int, at_least(1)] = 16  # channels of the first stage in the exercises
     seed: Annotated[int, at_least(0)] = 0  # of weights and of the order of images
-    rounds: Annotated[int, at_least(1)] = 7  # rounds of each comparison
+    rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
     data: Annotated[script.Data, tyro.conf.OmitArgPrefixes] = script.Data()
 
     @staticmethod
