@@ -131,7 +131,7 @@ def front_end_and_back_end(story: script.Story, config: Config) -> None:
     found = interleaved(
         {
             f"{what}, {pace} front end": partial(asynchronous_loop, fn, x, calls)
-            for what, x, calls in (("large products", large, 8), ("tiny products", small, 100))
+            for what, x, calls in (("large products", large, 24), ("tiny products", small, 100))
             for pace, fn in (("fast", dot), ("slow", slowly(dot, 10 * t1_s)))
         },
         count=2 * config.rounds,
