@@ -1,8 +1,8 @@
 """The two ways the chapter's networks start: the book's fixed width, and He's that grows with the fan-in.
 
-The values are those of `nnx.initializers`, bit for bit. They are drawn in another way because XLA takes about
-1 s of processor time to compile the drawing of one shape with four axes, and ResNet-18 has twelve: its first
-network took 15.9 s of processor time that way, and takes 5.1 s this way (JAX 0.10.2).
+The values are those of `nnx.initializers`, up to rounding of the last bit. They are drawn in another way:
+XLA takes about 1 s of processor time to compile the drawing of one shape with four axes, and ResNet-18 has
+twelve. Its first network took 15.9 s of processor time that way, and takes 5.1 s this way (JAX 0.10.2).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def initializer(draw: Draw, std: Callable[[Shape], float]) -> nnx.Initializer:
     """Return the initializer that multiplies what `draw` gives by `std` of the shape.
 
     It draws 4^k values in a row and takes as many as the shape has. The i-th of them depends on the key and i
-    alone, so that changes no value, and all shapes share the few programs for 4, 16, 64, ... values.
+    alone, so that changes no value (a loop of another length may round the last bit differently), and all
+    shapes share the few programs for 4, 16, 64, ... values.
     """
 
     def init(key: jax.Array, shape: Shape, dtype: DTypeLike = jnp.float32) -> jax.Array:
