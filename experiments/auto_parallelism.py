@@ -26,7 +26,9 @@ class Config:
     size: Annotated[int, at_least(1)] = 1000  # rows of the square matrices on a CPU device; the book: 2000
     gpu_size: Annotated[int, at_least(1)] = 6000  # rows of the square matrices on a GPU, as in the book
     products: Annotated[int, at_least(1)] = 10  # matrix products in one run, as in the book
-    rounds: Annotated[int, at_least(1)] = 15  # rounds of each comparison; twice as many of small products
+    rounds: Annotated[int, at_least(1)] = (
+        15  # rounds of each comparison; twice as many of copies and small products
+    )
     recordings: Annotated[int, at_least(1)] = 6  # recorded runs of the two devices together
     copy_size: Annotated[int, at_least(10)] = 2000  # rows of the results that a CPU device copies
     nodes: Annotated[int, at_least(1)] = 200  # operations in a random graph

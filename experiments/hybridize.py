@@ -52,7 +52,7 @@ from jaxperf.chapter import compiled_slower, exporting, forbidden, network_size,
 from jaxperf.chapter.book import book
 from jaxperf.chapter.compiling_price import price_of_compiling
 from jaxperf.measure import count_ops, interleaved, live_bytes
-from jaxperf.models import MLP, RESNET18_STAGES, SMALL_STAGES, ResNet, hybridize
+from jaxperf.models import MLP, RESNET18_STAGES, SMALL_STAGES, hybridize
 from jaxperf.report.words import quantity
 from jaxperf.result import Measurement, both, ratio
 
@@ -285,7 +285,6 @@ def performance(story: script.Story, config: Config) -> None:
 def main(config: Config, story: script.Story) -> None:
     """Section 8.1 in the book's order."""
     stages = SMALL_STAGES if config.small else RESNET18_STAGES
-    resnet = ResNet(10, stages=stages, rngs=nnx.Rngs(config.seed))
     story.part(imperative_and_symbolic)
     story.part(the_program_that_jax_sees)
     story.part(memory_of_e_and_f)
@@ -297,7 +296,7 @@ def main(config: Config, story: script.Story) -> None:
     story.part(tracing.asnumpy_inside)
     story.part(forbidden.what_tracing_forbids)
     story.part(tracing.what_traces_again)
-    story.part(network_size.earlier_networks, resnet, config.image_batch, config.rounds, config.seed)
+    story.part(network_size.earlier_networks, stages, config.image_batch, config.rounds, config.seed)
     story.part(compiled_slower.where_compiling_is_slower, config.channels, config.rounds)
 
 

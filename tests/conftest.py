@@ -31,6 +31,10 @@ CACHE_EVERYTHING = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
+# The optimizer of XLA's backend is half of what is left: without it a ResNet's step compiles in 1.0 s of CPU
+# time instead of 2.2 s and computes the same in another rounding. JAX's own tests run like this. CI runs one
+# of its two suites with the optimizer, as users do. Where computing outlasts compiling, use `optimized`.
+OPTIMIZATION = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,12 +48,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update({variable: str(Path(folder, name)) for variable, name in CACHES.items()})
     os.environ.update(CACHE_EVERYTHING)
     os.environ.setdefault(OPTIMIZATION, "1")
-
-
-# The optimizer of XLA's backend is half of what is left: without it a ResNet's step compiles in 1.0 s of CPU
-# time instead of 2.2 s and computes the same in another rounding. JAX's own tests run like this. CI runs one
-# of its two suites with the optimizer, as users do. Where computing outlasts compiling, use `optimized`.
-OPTIMIZATION = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 
 
 @pytest.fixture

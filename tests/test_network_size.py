@@ -1,11 +1,10 @@
 """Op by op against compiled over sizes: every net both ways in the same rounds, and curves of it."""
 
 import pytest
-from flax import nnx
 from stories import begin
 
 from jaxperf.chapter import network_size
-from jaxperf.models import SMALL_STAGES, ResNet
+from jaxperf.models import SMALL_STAGES
 from jaxperf.result import Measurement, Table
 
 
@@ -83,7 +82,7 @@ def test_earlier_networks_give_the_same_output_compiled(clock):
     clock["op by op, LeNet"] = 7.0
     clock["op by op, ResNet-18"] = 2.0
     story = begin("hybridize")
-    network_size.earlier_networks(story, ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(0)), 2, 6, 0)
+    network_size.earlier_networks(story, SMALL_STAGES, 2, 6, 0)
     told = story.result()
     assert told.facts["eager_over_hybridize_lenet"] == 7.0
     assert told.facts["eager_over_hybridize_resnet18"] == 2.0

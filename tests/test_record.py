@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 
@@ -26,12 +25,8 @@ from jaxperf.result import (
 )
 
 
-def measured(*values: float, **more: object) -> Measurement:
-    return Measurement("m", "s", tuple(values), **more)  # type: ignore[arg-type]
-
-
 def test_a_result_gives_what_its_blocks_hold_in_their_order() -> None:
-    first, second = measured(1.0), dataclasses.replace(measured(2.0), name="n")
+    first, second = Measurement("m", "s", (1.0,)), Measurement("n", "s", (2.0,))
     book = Reference("r", 1.0, "s", "MXNet", "8.1", beside="m")
     curve, run = Curve("loss", (1.0,), (None,)), Timeline("step", (), 1.0)
     claim = Claim("a", "holds", "b", "right", "c")

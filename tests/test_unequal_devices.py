@@ -24,12 +24,13 @@ def told(monkeypatch: pytest.MonkeyPatch, strengths: list[float]) -> Story:
 
 
 def test_any_shares_give_one_devices_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = told(monkeypatch, [3.0, 1.0])
-    assert 0 < story.facts["max_param_diff_uneven_shares"] <= 1e-6
-    assert [row.name for row in story.result().measurements] == ["equal shares", "shares by strength"]
-    assert story.facts["uneven_over_equal_step_time"] > 0
-    equal, faster = story.result().claims
-    assert (equal.holds, faster.holds) == ("holds", "undecided")  # one round decides no time
+    for strengths in ([3.0, 1.0], [1.0, 30.0]):
+        story = told(monkeypatch, strengths)
+        assert 0 < story.facts["max_param_diff_uneven_shares"] <= 1e-6
+        assert [row.name for row in story.result().measurements] == ["equal shares", "shares by strength"]
+        assert story.facts["uneven_over_equal_step_time"] > 0
+        equal, faster = story.result().claims
+        assert (equal.holds, faster.holds) == ("holds", "undecided")  # one round decides no time
 
 
 def test_the_difference_would_show_a_missing_sum(monkeypatch: pytest.MonkeyPatch) -> None:

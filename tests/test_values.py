@@ -9,12 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from jaxperf.result import (
-    Curve,
-    Grid,
-    Measurement,
-    Span,
-)
+from jaxperf.result import Curve, Grid, Measurement, Span
 
 
 def measured(*values: float, **more: object) -> Measurement:

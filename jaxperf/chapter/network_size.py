@@ -11,11 +11,12 @@ import numpy as np
 from flax import nnx
 
 from jaxperf.measure import interleaved, per_round
-from jaxperf.models import MLP, LeNet, hybridize
+from jaxperf.models import MLP, LeNet, ResNet, hybridize
 from jaxperf.result import Axis, Curve, Measurement, Ratio, both, ratio
 from jaxperf.script import Story
 
 WAYS = ("op by op", "hybridize")
+Stages = Sequence[tuple[int, int]]  # channels, blocks
 Size = tuple[int, int]  # width of the input, batch size
 
 
@@ -127,14 +128,14 @@ def gain_over(rows: dict[str, Measurement], first: str, second: str) -> Ratio:
     return ratio(*gains)
 
 
-def earlier_networks(story: Story, resnet: nnx.Module, batch: int, rounds: int, seed: int) -> None:
+def earlier_networks(story: Story, stages: Stages, batch: int, rounds: int, seed: int) -> None:
     """The book's third exercise: networks of earlier chapters, LeNet and ResNet-18.
 
     Facts: `outputs_max_abs_diff_NET`, `eager_over_hybridize_NET`, NET being lenet and resnet18.
 
     Args:
       story: is told times, facts and the claim.
-      resnet: ResNet-18; a small one where that would take too long.
+      stages: channels and blocks of the ResNet; a small one where ResNet-18 would take too long.
       batch: images of 28 x 28 per call.
       rounds: of the comparison.
       seed: of parameters and images.
@@ -148,7 +149,10 @@ def earlier_networks(story: Story, resnet: nnx.Module, batch: int, rounds: int, 
     )
     story.code(two_ways)
     x = jax.random.uniform(jax.random.key(seed), (batch, 28, 28, 1))
-    nets: dict[str, nnx.Module] = {"LeNet": LeNet(rngs=nnx.Rngs(seed)), "ResNet-18": resnet}
+    nets: dict[str, nnx.Module] = {
+        "LeNet": LeNet(rngs=nnx.Rngs(seed)),
+        "ResNet-18": ResNet(10, stages=stages, rngs=nnx.Rngs(seed)),
+    }
     parts: dict[str, Callable[[], Any]] = {}
     for words, net in nets.items():
         net.eval()

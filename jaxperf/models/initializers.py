@@ -21,10 +21,6 @@ Shape = tuple[int, ...]
 Draw = Callable[[jax.Array, Shape, DTypeLike], jax.Array]
 
 
-def _normal(key: jax.Array, shape: Shape, dtype: DTypeLike) -> jax.Array:
-    return jax.random.normal(key, shape, dtype)
-
-
 def _truncated_normal(key: jax.Array, shape: Shape, dtype: DTypeLike) -> jax.Array:
     return jax.random.truncated_normal(key, -2, 2, shape, dtype)
 
@@ -56,7 +52,7 @@ def _he(shape: Shape) -> float:
     return float(np.sqrt(np.float32(2 / math.prod(shape[:-1]))) / spread)
 
 
-BOOK_INIT: nnx.Initializer = initializer(_normal, lambda _: 0.01)
+BOOK_INIT: nnx.Initializer = initializer(jax.random.normal, lambda _: 0.01)
 """Normal with standard deviation 0.01, whatever the layer's width (sections 8.4 and 8.5)."""
 
 HE_INIT: nnx.Initializer = initializer(_truncated_normal, _he)
