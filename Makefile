@@ -1,5 +1,5 @@
 # make run    all sections, then the report       (first use: makes .venv and installs, some minutes)
-# make test   the test suite
+# make test   the test suite; TESTS=all adds whole sections and further sizes, which take twice as long
 # make install lint types clean
 #
 # PYTHON=python3.12 chooses the interpreter that makes the environment, VENV=DIR where to put it;
@@ -11,6 +11,7 @@ VENV := .venv
 ARGS := all
 OUT := results
 PYTEST_ARGS :=
+TESTS :=
 WORKERS := 2
 
 PY := $(VENV)/bin/python
@@ -38,7 +39,7 @@ run: $(STAMP)
 
 # worksteal gives each worker one half of the files in order, so most share their fixtures within one process.
 test: $(STAMP)
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(if $(filter all,$(TESTS)),,-m "not thorough") $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(PY) -m ruff format --check .

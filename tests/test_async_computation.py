@@ -69,6 +69,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
     return done.stdout, load_result(path)
 
 
+@pytest.mark.thorough
 def test_a_whole_pass_keeps_every_fact_that_the_section_promises(smoke: tuple[str, Result]) -> None:
     _, result = smoke
     facts = ("t1_s", "t2_s", "t3_s", "prediction_error_synchronous", "prediction_error_asynchronous",
@@ -80,6 +81,7 @@ def test_a_whole_pass_keeps_every_fact_that_the_section_promises(smoke: tuple[st
     assert result.facts["pending_behind_the_last_on_one_device"] == 0
 
 
+@pytest.mark.thorough
 def test_a_whole_pass_draws_the_models_and_the_memorys_curves(smoke: tuple[str, Result]) -> None:
     _, result = smoke
     curves = {c.name: c for c in result.curves}
@@ -95,6 +97,7 @@ def test_a_whole_pass_draws_the_models_and_the_memorys_curves(smoke: tuple[str, 
     assert [row[0] for row in pieces.rows] == ["t1", "t2", "t2", "t3"]
 
 
+@pytest.mark.thorough
 def test_a_whole_pass_judges_every_sentence_once_and_prints_a_short_log(smoke: tuple[str, Result]) -> None:
     printed, result = smoke
     statements = [claim.statement for claim in result.claims]

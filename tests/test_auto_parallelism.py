@@ -67,6 +67,7 @@ def passed(tmp_path_factory):
     return done.stdout, load_result(path)
 
 
+@pytest.mark.thorough
 def test_a_pass_tells_all_parts_and_none_fails(passed):
     _, result = passed
     assert not list(result.of(Failed))
@@ -75,11 +76,13 @@ def test_a_pass_tells_all_parts_and_none_fails(passed):
     assert [t.split(":")[0] for t in titles[3:6]] == [f"Exercise {i}" for i in (1, 2, 3)]
 
 
+@pytest.mark.thorough
 def test_the_log_of_a_pass_is_short(passed):
     printed, _ = passed
     assert len(printed.splitlines()) <= 75
 
 
+@pytest.mark.thorough
 def test_a_pass_has_the_promised_facts(passed):
     _, result = passed
     facts = result.facts
@@ -92,6 +95,7 @@ def test_a_pass_has_the_promised_facts(passed):
     assert {"copies_saved_numpy", "copies_saved_device", "graph_gains_from_size"} <= set(facts)
 
 
+@pytest.mark.thorough
 def test_a_pass_keeps_its_timelines_and_their_traces(passed):
     _, result = passed
     names = [t.name for t in result.timelines]
@@ -102,6 +106,7 @@ def test_a_pass_keeps_its_timelines_and_their_traces(passed):
     assert all(t.spans for t in result.timelines)
 
 
+@pytest.mark.thorough
 def test_names_in_a_table_are_told_apart_and_every_figure_says_its_units(passed):
     _, result = passed
     for table in result.of(Table):
@@ -109,6 +114,7 @@ def test_names_in_a_table_are_told_apart_and_every_figure_says_its_units(passed)
     assert all(lines.y.unit == "s" for lines in result.of(Lines))
 
 
+@pytest.mark.thorough
 def test_what_takes_a_gpu_is_said_not_to_be_measured(passed):
     _, result = passed
     judged = {claim.statement: claim.holds for claim in result.claims}

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import cases
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
@@ -94,7 +95,10 @@ def lenet_on_one_device():
 
 
 # By hand each device has programs of its own to compile, so eight of them are left to the small network
-LENETS = [(way, k) for way in WAYS for k in COUNTS if (way, k) != ("manual", 8)]
+LENETS = cases(
+    [(way, k) for way in WAYS for k in COUNTS if (way, k) != ("manual", 8)],
+    quick=lambda way, k: k == 2 or (way, k) == ("pmap", 8),
+)
 
 
 @pytest.mark.parametrize(("way", "k"), LENETS)
@@ -129,9 +133,10 @@ def by_shares(k):
 
 
 # by hand nothing is summed in the middle of the network
-NORMALIZED = [
-    (w, k, b) for w in WAYS for k in COUNTS for b in ("share", "whole") if (w, b) != ("manual", "whole")
-]
+NORMALIZED = cases(
+    [(w, k, b) for w in WAYS for k in COUNTS for b in ("share", "whole") if (w, b) != ("manual", "whole")],
+    quick=lambda way, k, batch_norm: k == 2 or (way, k) == ("pmap", 8),
+)
 
 
 @pytest.mark.parametrize(("way", "k", "batch_norm"), NORMALIZED)
@@ -277,7 +282,10 @@ def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_eac
     chex.assert_trees_all_close(*found, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize(("way", "batch_norm"), [*zip(WAYS, ["share", "whole"] * 2)])
+@pytest.mark.parametrize(
+    ("way", "batch_norm"),
+    cases(zip(WAYS, ["share", "whole"] * 2), quick=lambda way, _: way in ("pmap", "jit")),
+)
 def test_bfloat16_computes_roughly_what_float32_does_and_keeps_float32(way, batch_norm):
     step = make_step(way, small(jnp.bfloat16), optax.sgd(0.1), cpus(2), batch_norm=batch_norm)
     rough, exact = (after(s, batches(3, side=8)) for s in (step, normalized_step(way, 2, batch_norm)))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import cases
 from flax import nnx
 from mxnet_fixtures import (
     LENET,
@@ -69,7 +70,7 @@ LENETS = [*((way, "sound", 2) for way in WAYS), ("manual", "book", 2), ("manual"
 LENETS += [("pmap", "sound", 4), ("jit", "sound", 8)]
 
 
-@pytest.mark.parametrize(("way", "kind", "contexts"), LENETS)
+@pytest.mark.parametrize(("way", "kind", "contexts"), cases(LENETS, quick=lambda *case: case[2] == 2))
 def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, kind, contexts):
     start = lenet_start(kind)
     step = make_step(
@@ -154,7 +155,10 @@ def check_resnet(name, contexts, found):
         np.testing.assert_allclose(ours[f"stats/{part}"], theirs, rtol=0, atol=FLOAT32_INSIDE)
 
 
-@pytest.mark.parametrize(("way", "contexts"), [*((way, 2) for way in WAYS), ("pmap", 4)])
+SHARES = cases([*((way, 2) for way in WAYS), ("pmap", 4)], quick=lambda way, contexts: contexts == 2)
+
+
+@pytest.mark.parametrize(("way", "contexts"), SHARES)
 def test_shares_normalized_apart_equal_gluon_on_that_many_contexts(way, contexts):
     check_resnet("resnet_small", contexts, trained("resnet_small", way, contexts, "share"))
 
@@ -174,5 +178,6 @@ def test_all_ways_agree_to_the_last_digits_for_either_batch_norm():
         chex.assert_trees_all_close(astuple(expected), *map(astuple, found), rtol=0, atol=EXACT)
 
 
+@pytest.mark.thorough
 def test_resnet18_by_shares_equals_gluon_on_two_contexts():
     check_resnet("resnet18", 2, trained("resnet18", "pmap", 2, "share"))

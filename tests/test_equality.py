@@ -34,13 +34,13 @@ def test_each_way_is_compared_on_each_number_of_devices_that_divides_the_batch()
     story = begin("8.4", devices=6)
     equality.against_one_device(story, linear_step, BATCHES, rounding=2e-7)
     found = {tuple(name.split("_")[3:]): value for name, value in story.facts.items()}
-    assert {("_".join(words[:-1]), words[-1]) for words in found} == {(w, k) for w in WAYS for k in "124"}
+    assert {("_".join(words[:-1]), words[-1]) for words in found} == {(w, k) for w in WAYS for k in "24"}
     assert max(found.values()) <= 2e-7
-    assert found["jit", "1"] == 0 < found["pmap", "2"]  # sums in another order: it was not run twice
+    assert found["pmap", "2"] > 0  # sums in another order: one device's program was not run twice
     [claim] = story.result().claims
     assert (claim.holds, claim.prediction) == ("holds", "right")
     [grid] = story.result().of(Grid)
-    assert grid.heads == ("way", "1 device", "2 devices", "4 devices")
+    assert grid.heads == ("way", "2 devices", "4 devices")
 
 
 def test_one_way_that_differs_is_found() -> None:
@@ -58,6 +58,7 @@ def test_one_way_that_differs_is_found() -> None:
 def test_one_device_proves_nothing() -> None:
     story = begin("8.4", devices=1)
     equality.against_one_device(story, linear_step, BATCHES, ways=("jit",), rounding=2e-7)
+    assert story.facts == {"max_param_diff_jit_1": 0}
     [claim] = story.result().claims
     assert claim.holds == "cannot be measured here"
 

@@ -84,6 +84,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return load_result(out)
 
 
+@pytest.mark.thorough
 def test_a_whole_pass_tells_the_books_parts_in_order(told: Result) -> None:
     assert not list(told.of(Failed))
     titles = [heading.title for heading in told.of(Heading)]
@@ -93,12 +94,14 @@ def test_a_whole_pass_tells_the_books_parts_in_order(told: Result) -> None:
     assert titles[-2].startswith("8.1 Exercise 3")
 
 
+@pytest.mark.thorough
 def test_the_output_before_and_after_is_the_same_and_the_second_call_does_not_trace(told: Result) -> None:
     facts = told.facts
     assert facts["outputs_max_abs_diff"] <= 1e-6
     assert (facts["trace_count_first"], facts["trace_count_second"]) == (1, 0)
 
 
+@pytest.mark.thorough
 def test_the_books_figures_are_next_to_the_ways_they_belong_to(told: Result) -> None:
     table = next(t for t in told.of(Table) if t.references)
     assert {r.beside: r.value for r in table.references} == {
@@ -108,6 +111,7 @@ def test_the_books_figures_are_next_to_the_ways_they_belong_to(told: Result) -> 
     assert {r.beside for r in table.references} <= {m.name for m in table.rows}
 
 
+@pytest.mark.thorough
 def test_every_verdict_about_times_comes_from_interleaved_rounds(told: Result) -> None:
     for table in told.of(Table):
         if table.title != "What the first call pays":
@@ -115,16 +119,19 @@ def test_every_verdict_about_times_comes_from_interleaved_rounds(told: Result) -
             assert all(len(m.values) >= 6 for m in table.rows)
 
 
+@pytest.mark.thorough
 def test_peers_are_named_where_their_work_is_discussed(told: Result) -> None:
     assert [peer.workload for peer in told.of(Peers)] == ["8.1 MLP", "8.1 export", "LeNet forward"]
 
 
+@pytest.mark.thorough
 def test_the_code_that_is_shown_is_the_code_that_is_measured(told: Result) -> None:
     shown = " ".join(code.source for code in told.of(Code))
     for name in ("def fancy_func", "def evoke_str", "def benchmark", "class HybridNet", "def end_of_resnet"):
         assert name in shown
 
 
+@pytest.mark.thorough
 def test_claims_that_need_no_clock_are_decided(told: Result) -> None:
     decided = [c for c in told.claims if c.prediction == "right" and c.holds in ("holds", "does not hold")]
     assert len(decided) >= 9

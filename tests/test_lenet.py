@@ -44,6 +44,7 @@ def trained(kind, dtype):
         return answers, history, [np.asarray(new - old) for new, old in zip(params, start)]
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_losses_and_gradients_equal_mxnet(kind, dtype):
@@ -59,6 +60,7 @@ def test_logits_losses_and_gradients_equal_mxnet(kind, dtype):
     assert errors.max() < GRADIENTS[dtype]
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("contexts", LENET.contexts)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,12 +85,14 @@ def test_module_and_function_give_equal_outputs_and_gradients(book):
     np.testing.assert_allclose(net(X), lenet(X, params), rtol=1e-5, atol=1e-5)
     graph, state = nnx.split(net)
 
-    def loss(state):
+    @jax.jit
+    @jax.grad
+    def gradient(state):
         logits = nnx.merge(graph, state)(X)
         return optax.softmax_cross_entropy_with_integer_labels(logits, y).sum()
 
-    by_module = nnx.merge(graph, jax.grad(loss)(state)).to_params()
-    by_function, _ = jax.grad(loss_of, has_aux=True)(params, X, y)
+    by_module = nnx.merge(graph, gradient(state)).to_params()
+    by_function, _ = jax.jit(jax.grad(loss_of, has_aux=True))(params, X, y)
     for ours, theirs in zip(by_module, by_function):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
 

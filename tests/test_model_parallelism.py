@@ -18,6 +18,7 @@ from jaxperf.result import load_result
 SCRIPT = Path(section.__file__)
 
 
+@pytest.mark.thorough
 def test_every_way_to_split_equals_one_device(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     command = [sys.executable, str(SCRIPT), "--platform", "cpu", "--smoke", "--json", str(path)]

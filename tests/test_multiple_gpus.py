@@ -69,6 +69,7 @@ def test_by_hand_and_by_pmap_are_the_packages_step(section: ModuleType) -> None:
     assert [p[0].devices() for p in hand] == [{d} for d in devices]
 
 
+@pytest.mark.thorough
 def test_what_is_shown_is_what_trains(section: ModuleType, result: Result) -> None:
     shown = [block.source.splitlines()[0] for block in result.of(Code)]
     assert any(line.startswith("def train_batch(") for line in shown)
@@ -78,10 +79,11 @@ def test_what_is_shown_is_what_trains(section: ModuleType, result: Result) -> No
     assert titles[:3] == ["1 device: batch 16, rate 0.2", "2 devices: batch 16, rate 0.2", "2 devices, pmap"]
 
 
+@pytest.mark.thorough
 def test_the_smoke_run_decides_what_no_clock_and_no_long_training_is_needed_for(result: Result) -> None:
     differences = {name: v for name, v in result.facts.items() if name.startswith("max_param_diff")}
     ways = ("manual", "pmap", "shard_map", "jit")
-    assert set(differences) == {f"max_param_diff_{way}_{k}" for way in ways for k in (1, 2)}
+    assert set(differences) == {f"max_param_diff_{way}_2" for way in ways}
     assert max(differences.values()) <= 8 * 2.0**-23  # eight units in the last place of 1, after ten updates
     assert (result.facts["allreduce_count"], result.facts["allgather_count"]) == (1, 0)
     assert result.facts["test_accuracy_1"] == result.facts["test_accuracy_2"]

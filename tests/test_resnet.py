@@ -1,10 +1,12 @@
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import cases
 from flax import nnx
 from mxnet_fixtures import (
     KINDS,
@@ -28,13 +30,16 @@ OUTPUTS = {"float32": 5e-5, "float64": 1e-11}
 GRADIENTS = {"float32": 5e-2, "float64": 1e-9}
 # What MXNet keeps in float32 anyhow: BatchNorm's momentum, the trainer's rate.
 STATISTICS = {"float32": 1e-4, "float64": 1e-6}
-CASES = [
-    ("resnet18", "book", "float32"),
-    ("resnet18", "sound", "float32"),
-    ("resnet18", "sound", "float64"),
-    ("resnet_small", "book", "float64"),
-    ("resnet_small", "sound", "float64"),
-]
+CASES = cases(
+    [
+        ("resnet18", "book", "float32"),
+        ("resnet18", "sound", "float32"),
+        ("resnet18", "sound", "float64"),
+        ("resnet_small", "book", "float64"),
+        ("resnet_small", "sound", "float64"),
+    ],
+    quick=lambda name, kind, dtype: (name, dtype) != ("resnet18", "float64"),
+)
 
 
 def small(**options):
@@ -139,8 +144,9 @@ def check_steps(answers, case, ours, contexts):
 
 
 @pytest.mark.usefixtures("optimized")
-@pytest.mark.parametrize("contexts", [2, 4])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "contexts"), cases(itertools.product(KINDS, (2, 4)), quick=lambda kind, contexts: contexts == 2)
+)
 def test_shares_normalized_apart_equal_mxnet_on_that_many_contexts(kind, contexts):
     with jax.enable_x64(True):
         ours = train("resnet_small", kind, "float64", contexts)

@@ -163,6 +163,7 @@ RETRACES = {  # how often each of these calls traces, in this order
 
 def traced_too_often() -> str:
     """What chex says when a function that may be traced once meets a second shape."""
+    chex.clear_trace_counter()  # it counts by name, so running this cell again would fail
     double = jax.jit(chex.assert_max_traces(lambda x: x * 2, n=1))
     double(jnp.ones(2))
     try:

@@ -22,7 +22,7 @@ from jax.typing import DTypeLike
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models.checks import check_compute_dtype, check_images
-from jaxperf.models.initializers import HE_INIT
+from jaxperf.models.initializers import HE_INIT, initializer
 from jaxperf.models.layout import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
 
 IMAGE = (28, 28)
@@ -46,10 +46,11 @@ def lenet_params(key: jax.Array, *, scale: float = 0.01) -> list[jax.Array]:
       key: a `jax.random.key`.
       scale: the weights' standard deviation; the book's is 0.01.
     """
-    keys = iter(jax.random.split(key, len(PARAM_SHAPES)))
+    draw = initializer(jax.random.normal, lambda _: scale)
+    keys = jax.random.split(key, len(PARAM_SHAPES))
     return [
-        scale * jax.random.normal(next(keys), shape) if name[0] == "W" else jnp.zeros(shape)
-        for name, shape in PARAM_SHAPES.items()
+        draw(k, shape) if name[0] == "W" else jnp.zeros(shape)
+        for k, (name, shape) in zip(keys, PARAM_SHAPES.items())
     ]
 
 

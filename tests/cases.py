@@ -1,0 +1,16 @@
+"""Cases of a parametrized test of which `make test` runs some, and CI all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def cases(everything: Iterable[tuple[Any, ...]], quick: Callable[..., bool]) -> list[Any]:
+    """Return all cases for `parametrize`, marked `thorough` where `quick(*case)` is false."""
+    return [
+        pytest.param(*case, marks=() if quick(*case) else pytest.mark.thorough, id="-".join(map(str, case)))
+        for case in everything
+    ]
