@@ -121,6 +121,7 @@ def test_a_rate_that_is_none_is_refused(lr: float) -> None:
 # --- JAX's own side, without any peer
 
 
+@pytest.mark.thorough
 def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> None:
     system = System("jax", Path(sys.executable))
     environment = launch.child_environment()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import cases
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
@@ -51,7 +52,7 @@ def trained_alone(make, micro_batches):
 CASES = [(lenet, lenet_halves, m) for m in (1, 2, 4)] + [(small_resnet, resnet_halves, m) for m in (1, 4)]
 
 
-@pytest.mark.parametrize(("make", "halves", "micro_batches"), CASES)
+@pytest.mark.parametrize(("make", "halves", "micro_batches"), cases(CASES, quick=lambda *case: case[2] > 1))
 def test_training_over_two_devices_equals_one_device(make, halves, micro_batches):
     devices = jax.devices()[:2]
     step = make_pipeline(halves(make()), optax.sgd(0.1), devices, micro_batches=micro_batches)
