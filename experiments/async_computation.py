@@ -267,6 +267,7 @@ def main(config: Config, story: script.Story) -> None:
         batches=config.batches,
         batch_size=config.batch_size * (1 if on_cpu else 16),  # a GPU computes the book's step in 0.2 ms
         seed=config.seed,
+        rounds=min(config.rounds, 6),  # the fewest that decide anything; each is the book's whole run
         beside_book=on_cpu and config.batch_size == Config.batch_size,
     )
     story.part(surfacing.errors)

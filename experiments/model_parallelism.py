@@ -52,7 +52,14 @@ from jaxperf.measure.traffic import collective_bytes, device_bytes
 from jaxperf.models import RESNET18_STAGES, SMALL_STAGES, LeNet, ResNet
 from jaxperf.parallel import first_devices, make_step, model_of, softmax_cross_entropy
 from jaxperf.parallel.pipeline import Pipeline, lenet_halves, make_pipeline, resnet_halves
-from jaxperf.parallel.tensor import lenet_by_hand, lenet_by_sharding, replicate, sgd_step, split_lenet
+from jaxperf.parallel.tensor import (
+    lenet_by_hand,
+    lenet_by_sharding,
+    most_devices,
+    replicate,
+    sgd_step,
+    split_lenet,
+)
 from jaxperf.report.words import quantity
 
 Batch = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -73,8 +80,9 @@ def main(config: Config, story: script.Story) -> None:
         rounds=config.rounds,
         seed=config.seed,
     )
-    story.part(layer_over_devices, config, devices)
-    story.part(side_by_side, config, devices)
+    fitting = devices[: most_devices(len(devices))]
+    story.part(layer_over_devices, config, fitting)
+    story.part(side_by_side, config, fitting)
 
 
 def resnet(config: Config) -> ResNet:
@@ -209,6 +217,8 @@ def layer_over_devices(story: script.Story, config: Config, devices: Sequence[ja
         accordingly. `shard_map` runs what we write for one device and leaves the sums to us."""
     )
     story.code(lenet_by_hand)
+    if len(devices) < story.devices:
+        story.note(f"LeNet's widths do not divide among {story.devices} devices: {len(devices)} are used")
     net, batch = LeNet(rngs=nnx.Rngs(config.seed)), some_images(config.batch_size, config.seed)
     expected = one_device(net, batch, devices, config.lr, config.steps)
     found, rows = {}, []

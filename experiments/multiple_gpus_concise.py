@@ -49,7 +49,7 @@ class Config:
     def smoke() -> Config:
         """Every part, in seconds."""
         return Config(
-            epochs=1, batch_size=8, small=True, train_images=32, test_images=16, rounds=6,
+            epochs=1, batch_size=8, small=True, train_images=64, test_images=16, rounds=6,
             data=script.Data(data_source="mini"),
         )  # fmt: skip
 

@@ -1,22 +1,25 @@
-"""Run every section again and again at toy size, on few cores or many devices, and see whether one hangs.
+"""Run every section again and again at toy size, on one core or with many devices, and see whether one hangs.
 
 A deadlock between devices shows only now and then, and only where they have fewer cores than they need. Each
-section runs `times` times in one process, which imports and compiles once; a process that takes longer than
-`patience-s` says in which lines its threads are, and fails.
+section runs `times` times in one process, which imports and compiles once, and as many sections as the host
+has cores run side by side. A run that takes longer than `patience-s` says in which lines its threads are,
+and fails.
 
-    python scripts/repeat_sections.py --cores 0               # all sections on the first core
-    python scripts/repeat_sections.py --devices 8 --times 10
+    python scripts/repeat_sections.py --one-core
+    python scripts/repeat_sections.py --devices 8 --times 3 --sections multiple_gpus
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import queue
 import runpy
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import tyro
@@ -37,17 +40,19 @@ class Config:
     """Which sections, how often, and on what."""
 
     sections: tuple[str, ...] = tuple(s.name for s in catalogue.SECTIONS if s.name != "peers")
-    cores: tuple[int, ...] = ()  # the cores to run on; all if none is named
+    one_core: bool = False  # give each section a core of its own; otherwise all share all
     devices: int = 0  # CPU devices; each section's own number if 0
     times: int = 10  # runs of each section
-    patience_s: float = 300.0  # after which a section counts as hanging
+    patience_s: float = 300.0  # after which a run counts as hanging
 
 
-def in_this_process(script: str, times: int, patience_s: float, *flags: str) -> None:
+def in_this_process(core: str, script: str, times: int, patience_s: float, *flags: str) -> None:
     """Run a script as if from the command line, several times; exit at the first that fails."""
-    faulthandler.dump_traceback_later(patience_s, exit=True)
-    sys.argv = [script, "--smoke", "--platform", "cpu", *flags]
+    if core:
+        os.sched_setaffinity(0, [int(core)])
+    sys.argv = [script, "--smoke", "--platform", "cpu", "--rounds", "1", *flags]
     for _ in range(times):
+        faulthandler.dump_traceback_later(patience_s, exit=True)
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as e:
@@ -55,12 +60,12 @@ def in_this_process(script: str, times: int, patience_s: float, *flags: str) -> 
                 raise
 
 
-def repeat(name: str, config: Config, cache: str) -> bool:
+def repeat(name: str, core: str, config: Config, cache: str) -> bool:
     """Whether all runs of a section ended well; prints what the failing one said."""
     script = str(catalogue.folder() / f"{catalogue.find(name).name}.py")
     flags = ["--devices", str(config.devices)] if config.devices else []
     limits = (str(config.times), str(config.patience_s))
-    command = [sys.executable, __file__, OWN_PROCESS, script, *limits, *flags]
+    command = [sys.executable, __file__, OWN_PROCESS, core, script, *limits, *flags]
     environment = {**os.environ, **COMPILE_ONCE, "JAX_COMPILATION_CACHE_DIR": cache}
     began = time.perf_counter()
     done = subprocess.run(
@@ -74,18 +79,29 @@ def repeat(name: str, config: Config, cache: str) -> bool:
 
 
 def main(config: Config) -> None:
-    """All sections, one after the other."""
-    if config.cores:
-        os.sched_setaffinity(0, config.cores)  # which child processes inherit
-    with tempfile.TemporaryDirectory() as cache:
-        ended = [repeat(name, config, cache) for name in config.sections]
+    """All sections, as many side by side as there are cores; the last, which take longest, first."""
+    free: queue.SimpleQueue[int] = queue.SimpleQueue()
+    cores = os.sched_getaffinity(0)
+    for core in cores:
+        free.put(core)
+
+    def on_a_core(name: str) -> bool:
+        core = free.get()
+        try:
+            return repeat(name, str(core) if config.one_core else "", config, cache)
+        finally:
+            free.put(core)
+
+    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(len(cores)) as pool:
+        ended = list(pool.map(on_a_core, reversed(config.sections)))
     if not all(ended):
         raise JaxperfError(f"{ended.count(False)} of {len(ended)} sections failed or hung")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [OWN_PROCESS]:
-        in_this_process(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), *sys.argv[5:])
+        _, _, own_core, path, count, patience, *own_flags = sys.argv
+        in_this_process(own_core, path, int(count), float(patience), *own_flags)
     else:
         try:
             main(tyro.cli(Config))

@@ -11,7 +11,14 @@ from jaxperf.errors import JaxperfError
 from jaxperf.measure.staging import count_ops
 from jaxperf.measure.traffic import device_bytes
 from jaxperf.models import LeNet
-from jaxperf.parallel.tensor import lenet_by_hand, lenet_by_sharding, replicate, sgd_step, split_lenet
+from jaxperf.parallel.tensor import (
+    lenet_by_hand,
+    lenet_by_sharding,
+    most_devices,
+    replicate,
+    sgd_step,
+    split_lenet,
+)
 from jaxperf.parallel.update import softmax_cross_entropy
 
 rng = np.random.default_rng(1)
@@ -66,6 +73,10 @@ def test_parameters_stay_cut_and_each_device_holds_its_part(make):
     whole = sum(a.nbytes for a in params.values())
     cut = sum(a.nbytes for name, a in params.items() if name not in ("conv2/bias", "dense2/bias"))
     assert set(device_bytes(after).values()) == {whole - cut // 2}
+
+
+def test_the_most_devices_are_the_largest_number_that_divides_every_width():
+    assert [most_devices(k) for k in (1, 2, 3, 4, 7, 8, 20)] == [1, 2, 2, 4, 4, 4, 4]
 
 
 def test_widths_that_do_not_divide_name_a_number_that_does():

@@ -63,8 +63,8 @@ def test_batches_are_the_books_random_and_each_their_own(feed: str) -> None:
 
 def test_every_way_passes_once_per_round_and_says_what_it_held() -> None:
     ways = {"training": ["train", "end", 3], "predicting": ["predict", "each", 2]}
-    found = part.watch_child({"host": [8, ways]}, 0)["host"]
-    assert {name: len(runs) for name, runs in found.items()} == dict.fromkeys(ways, part.ROUNDS)
+    found = part.watch_child({"host": [8, ways]}, seed=0, rounds=3)["host"]
+    assert {name: len(runs) for name, runs in found.items()} == dict.fromkeys(ways, 3)
     for name, (_, _, count) in ways.items():
         for run in found[name]:
             assert len(run["produced_s"]) == len(run["outputs"]) == count

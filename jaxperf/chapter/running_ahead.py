@@ -76,7 +76,7 @@ def made_share(runs: Runs, name: str) -> Ratio:
     return ratio_of([run["produced_s"][-1] / run["total_s"] for run in runs[name]])
 
 
-def memory(story: Story, *, batches: int, batch_size: int, seed: int, beside_book: bool) -> None:
+def memory(story: Story, *, batches: int, batch_size: int, seed: int, rounds: int, beside_book: bool) -> None:
     """Both programs in one process, which gives freed memory back at once, then what each shows."""
     few = max(2, batches // 4)  # what waiting holds does not depend on how many there are
     book_ways = {
@@ -87,7 +87,7 @@ def memory(story: Story, *, batches: int, batch_size: int, seed: int, beside_boo
     host_ways = {name: (*how, 2 * batches if how[1] == "end" else few) for name, how in HOST.items()}
     host_size = max(1, batch_size // 4)
     programs = {"device": (batch_size, book_ways), "host": (host_size, host_ways)}
-    found = in_fresh_process(watch_child, programs, seed, environment=GIVE_BACK, timeout_s=1800)
+    found = in_fresh_process(watch_child, programs, seed, rounds, environment=GIVE_BACK, timeout_s=1800)
     books_program(story, found["device"], beside_book=beside_book)
     handed_over(story, found["host"], batch_bytes=4 * host_size * 513)
 

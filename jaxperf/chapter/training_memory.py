@@ -19,7 +19,6 @@ from jaxperf.result import turns
 
 Wait = Literal["each", "end", "window"]
 Runs = dict[str, list[dict[str, Any]]]  # by the run's name: one pass per round
-ROUNDS = 6  # the fewest that decide anything
 
 
 def train(step: Any, params: list[jax.Array], batches: Iterable[Any], *, wait: Wait) -> list[float]:
@@ -85,13 +84,14 @@ def data_iter(
         yield X, y
 
 
-def watch_child(programs: dict[str, list[Any]], seed: int) -> dict[str, Runs]:
+def watch_child(programs: dict[str, list[Any]], seed: int, rounds: int) -> dict[str, Runs]:
     """Every way of every program once per round, in turns.
 
     Args:
       programs: by the feed of the batches, "device" or "host": the batch size, and the ways by name, each
         ("train" or "predict", how to wait, batches).
       seed: of parameters and batches.
+      rounds: how often each way runs.
     """
     step, mean, params = make_step(seed)
     found: dict[str, Runs] = {}
@@ -100,7 +100,7 @@ def watch_child(programs: dict[str, list[Any]], seed: int) -> dict[str, Runs]:
         for task in ("train", "predict"):  # compile both
             run(task, "each", 3)
         runs: Runs = {name: [] for name in ways}
-        for i in range(ROUNDS):
+        for i in range(rounds):
             for name in turns(list(ways), i):
                 runs[name].append(run(*ways[name]))
         found[feed] = runs

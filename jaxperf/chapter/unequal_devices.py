@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -119,6 +120,7 @@ def _two_devices(story: Story) -> tuple[list[jax.Device], tuple[int, int]] | Non
     return first_devices(2), (1, WEAK)
 
 
+@functools.cache
 def _gradient(repeats: int) -> Callable[..., list[Any]]:
     """Gradients of a share's summed loss: its own, then those of slightly other images, as extra work."""
 

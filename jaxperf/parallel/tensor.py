@@ -39,6 +39,11 @@ SPLIT = {  # where each of LeNet's arrays is cut; kernels are HWIO, dense weight
 WIDTHS = {"convolution 1's channels": 20, "dense 1's columns": 128}
 
 
+def most_devices(k: int) -> int:
+    """Return the largest number of devices, `k` or fewer, that all of LeNet's widths divide among."""
+    return max(n for n in range(1, k + 1) if not any(width % n for width in WIDTHS.values()))
+
+
 def split_lenet(net: LeNet, devices: Sequence[jax.Device]) -> tuple[Params, Mesh]:
     """Return `net`'s arrays by name, cut over `devices` as `SPLIT` says, and the mesh they are on.
 
@@ -47,8 +52,8 @@ def split_lenet(net: LeNet, devices: Sequence[jax.Device]) -> tuple[Params, Mesh
     """
     for name, width in WIDTHS.items():
         if width % len(devices):
-            fits = [k for k in range(1, len(devices)) if not any(w % k for w in WIDTHS.values())]
-            raise JaxperfError(f"{name}, {width}, don't divide among {len(devices)} devices; use {fits[-1]}")
+            fits = most_devices(len(devices))
+            raise JaxperfError(f"{name}, {width}, don't divide among {len(devices)} devices; use {fits}")
     mesh = Mesh(np.array(devices), (AXIS,))
     flat = {"/".join(map(str, path)): v[...] for path, v in nnx.to_flat_state(nnx.state(net, nnx.Param))}
     return {k: jax.device_put(flat[k], NamedSharding(mesh, spec)) for k, spec in SPLIT.items()}, mesh
