@@ -43,6 +43,8 @@ class Run:
     """Seconds instead of minutes: every part, at toy sizes; its times mean nothing."""
     verbose: bool = False
     """Print text, code, facts and figures too, not only the short log."""
+    onednn: bool = True
+    """Let a CPU convolve with oneDNN's kernels where XLA can: on x86 from JAX 0.12 on."""
     devices: Annotated[int | None, between(1, 1024), tyro.conf.arg(metavar="N")] = None
     """How many devices to use; on a CPU, how many to split it into. Each section has a default of its own."""
     platform: Literal["auto", "cpu", "gpu"] = "auto"
@@ -196,7 +198,9 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     """Run the sections named, one after the other; a failing one does not keep the others from running."""
     names = _peer_names(run.peers) if run.peers else ()
     sections = launch.choose(run.names, peers=bool(names))
-    options = launch.Options(run.out, run.smoke, run.verbose, run.devices, run.platform, names, extra)
+    options = launch.Options(
+        run.out, run.smoke, run.verbose, run.onednn, run.devices, run.platform, names, extra
+    )
     launch.check(sections, options)
     outcomes = []
     for i, section in enumerate(sections, start=1):

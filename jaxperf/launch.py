@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from jaxperf import catalogue
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import PIPE_CLOSED
+from jaxperf.onednn import with_onednn
 
 # glibc hands large temporaries back to the kernel after every step, and the next step faults them in again.
 # LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s as
@@ -42,6 +43,7 @@ class Options:
       out: folder of the results.
       smoke: toy sizes, seconds.
       verbose: the long log.
+      onednn: let a CPU convolve with oneDNN, where XLA can.
       devices: how many devices; None leaves it to the script.
       platform: "auto", "cpu" or "gpu".
       peers: systems beside JAX, for the section of that name.
@@ -51,6 +53,7 @@ class Options:
     out: Path
     smoke: bool = False
     verbose: bool = False
+    onednn: bool = True
     devices: int | None = None
     platform: str = "auto"
     peers: tuple[str, ...] = ()
@@ -124,7 +127,8 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     path = options.out / f"{section.name}.json"
     before, began = _stamp(path), time.perf_counter()
     sys.stdout.flush()  # what we said comes before what the child says
-    status = _wait(subprocess.Popen(command(section, path, options), env=child_environment()))
+    environment = with_onednn(child_environment()) if options.onednn else child_environment()
+    status = _wait(subprocess.Popen(command(section, path, options), env=environment))
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)

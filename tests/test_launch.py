@@ -99,6 +99,16 @@ def test_what_is_left_out_stays_the_scripts_own_choice(scripts: Path, tmp_path: 
     assert json.loads(outcome.path.read_text())["argv"] == [f"--json={outcome.path}"]
 
 
+def test_onednn_is_for_sections_unless_it_is_turned_off(
+    scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "with_onednn", lambda environment: {**environment, "XLA_FLAGS": "switched"})
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    for onednn in (True, False):
+        outcome = run("first", tmp_path / "out", onednn=onednn)
+        assert (json.loads(outcome.path.read_text())["env"].get("XLA_FLAGS") == "switched") is onednn
+
+
 def test_output_passes_through_live_and_in_order(scripts: Path, tmp_path: Path) -> None:
     """The child says a word and waits for a file that we make only after having read that word."""
     go = tmp_path / "go"

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxperf.measure import block, in_fresh_process, interleaved
+from jaxperf.onednn import without_onednn
 from jaxperf.result import Measurement, Ratio, ratio
 from jaxperf.script import Story
 
@@ -78,8 +79,12 @@ def compiled_is_slower(story: Story, *, size: int, rounds: int) -> None:
 def measured_with(
     flags: str, child: Callable[..., dict[str, Any]], *args: int
 ) -> tuple[list[Measurement], list[str]]:
-    """`child(*args)`, as from `eager_and_compiled`, in a fresh CPU process with these XLA flags too."""
-    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+    """`child(*args)`, as from `eager_and_compiled`, in a fresh CPU process with these XLA flags too.
+
+    Not with the flags for oneDNN that `jaxperf run` gives: this is about XLA as it comes.
+    """
+    given = without_onednn(os.environ.get("XLA_FLAGS", ""))
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{given} {flags}".strip()}
     found = in_fresh_process(child, *args, environment=environment)
     return [Measurement(**row) for row in found["rows"]], found["program"]
 
