@@ -127,7 +127,9 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     path = options.out / f"{section.name}.json"
     before, began = _stamp(path), time.perf_counter()
     sys.stdout.flush()  # what we said comes before what the child says
-    environment = with_onednn(child_environment()) if options.onednn else child_environment()
+    environment = child_environment()
+    if options.onednn:
+        environment = with_onednn(environment)
     status = _wait(subprocess.Popen(command(section, path, options), env=environment))
     if status == PIPE_CLOSED:
         raise BrokenPipeError

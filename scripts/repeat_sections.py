@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import queue
 import runpy
 import subprocess
 import sys
@@ -46,10 +45,8 @@ class Config:
     patience_s: float = 300.0  # after which a run counts as hanging
 
 
-def in_this_process(core: str, script: str, times: int, patience_s: float, *flags: str) -> None:
+def in_this_process(script: str, times: int, patience_s: float, *flags: str) -> None:
     """Run a script as if from the command line, several times; exit at the first that fails."""
-    if core:
-        os.sched_setaffinity(0, [int(core)])
     sys.argv = [script, "--smoke", "--platform", "cpu", "--rounds", "1", *flags]
     for _ in range(times):
         faulthandler.dump_traceback_later(patience_s, exit=True)
@@ -60,12 +57,12 @@ def in_this_process(core: str, script: str, times: int, patience_s: float, *flag
                 raise
 
 
-def repeat(name: str, core: str, config: Config, cache: str) -> bool:
+def repeat(name: str, config: Config, cache: str) -> bool:
     """Whether all runs of a section ended well; prints what the failing one said."""
     script = str(catalogue.folder() / f"{catalogue.find(name).name}.py")
     flags = ["--devices", str(config.devices)] if config.devices else []
     limits = (str(config.times), str(config.patience_s))
-    command = [sys.executable, __file__, OWN_PROCESS, core, script, *limits, *flags]
+    command = [sys.executable, __file__, OWN_PROCESS, script, *limits, *flags]
     environment = {**os.environ, **COMPILE_ONCE, "JAX_COMPILATION_CACHE_DIR": cache}
     began = time.perf_counter()
     done = subprocess.run(
@@ -80,28 +77,26 @@ def repeat(name: str, core: str, config: Config, cache: str) -> bool:
 
 def main(config: Config) -> None:
     """All sections, as many side by side as there are cores; the last, which take longest, first."""
-    free: queue.SimpleQueue[int] = queue.SimpleQueue()
     cores = os.sched_getaffinity(0)
-    for core in cores:
-        free.put(core)
+    free = set(cores)
 
-    def on_a_core(name: str) -> bool:
-        core = free.get()
-        try:
-            return repeat(name, str(core) if config.one_core else "", config, cache)
-        finally:
-            free.put(core)
+    def choose_core() -> None:
+        if config.one_core:
+            os.sched_setaffinity(0, {free.pop()})  # this thread's, which the processes it starts inherit
 
-    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(len(cores)) as pool:
-        ended = list(pool.map(on_a_core, reversed(config.sections)))
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        ThreadPoolExecutor(len(cores), initializer=choose_core) as pool,
+    ):
+        ended = list(pool.map(lambda name: repeat(name, config, cache), reversed(config.sections)))
     if not all(ended):
         raise JaxperfError(f"{ended.count(False)} of {len(ended)} sections failed or hung")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [OWN_PROCESS]:
-        _, _, own_core, path, count, patience, *own_flags = sys.argv
-        in_this_process(own_core, path, int(count), float(patience), *own_flags)
+        _, _, path, count, patience, *own_flags = sys.argv
+        in_this_process(path, int(count), float(patience), *own_flags)
     else:
         try:
             main(tyro.cli(Config))
