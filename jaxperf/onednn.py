@@ -74,9 +74,8 @@ def _installed() -> bool:
 def _works() -> bool:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(SWITCH)}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", PROBE], env=environment, capture_output=True, timeout=120, check=False
-        )
+        command = [sys.executable, "-P", "-c", PROBE]  # -P: no file of the current folder shadows a package
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
