@@ -28,7 +28,7 @@ class Config:
     widths: Annotated[tuple[int, ...], at_least(4)] = (32, 128, 512, 2048)  # widths of the MLP's input
     batches: Annotated[tuple[int, ...], at_least(1)] = (1, 32, 256)  # batch sizes of the MLP
     image_batch: Annotated[int, at_least(1)] = 16  # batch size for LeNet and ResNet-18
-    channels: Annotated[int, at_least(1)] = 512  # of the convolutions that compiling slows down
+    channels: Annotated[int, at_least(4)] = 512  # of the last convolutions of a ResNet, studied alone
     small: bool = False  # a ResNet of two narrow stages in place of ResNet-18
     seed: int = 0  # seed of parameters and inputs
 
@@ -48,7 +48,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxperf.chapter import compiled_slower, exporting, forbidden, network_size, tracing
+from jaxperf.chapter import compiled_slower, convolutions, exporting, forbidden, network_size, tracing
 from jaxperf.chapter.book import book
 from jaxperf.chapter.compiling_price import price_of_compiling
 from jaxperf.measure import count_ops, interleaved, live_bytes
@@ -298,6 +298,8 @@ def main(config: Config, story: script.Story) -> None:
     story.part(tracing.what_traces_again)
     story.part(network_size.earlier_networks, stages, config.image_batch, config.rounds, config.seed)
     story.part(compiled_slower.where_compiling_is_slower, config.channels, config.rounds)
+    wide = config.channels // 4  # a ResNet has a quarter of them where its images are 14 x 14
+    story.part(convolutions.who_computes_a_convolution, config.image_batch, wide, config.rounds)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""oneDNN's convolutions on a CPU: jaxlib carries them, and from 0.12 on XLA uses them if it is told to.
+"""oneDNN's convolutions on a CPU: jaxlib carries them and does not use them unless it is told to.
 
-The switch is part of XLA_FLAGS, which XLA reads when JAX starts, so it is for processes yet to be started.
-One device's training step on 2 cores with JAX 0.12.0.1, with the switch over without it, in three turns:
-LeNet, batch 256, 1.8, 1.7 and 1.5 times the images/s; ResNet-18, batch 32, 1.8, 1.8 and 1.9 times.
+From jaxlib 0.12 on a switch in XLA_FLAGS tells it, which XLA reads when JAX starts. Before that the kernel
+can be called by name (`models.convolution`), and a variable asks for it. Either way it is for processes
+yet to be started, and only after a probe in a process of its own: XLA aborts where it does not know a flag,
+and the name is private. JAX 0.12.0.1, one device's training step on 2 cores, with the switch over without it
+in three turns: LeNet, batch 256, 1.8, 1.7 and 1.5 times the images/s; ResNet-18, batch 32, 1.8, 1.8 and 1.9.
 """
 
 from __future__ import annotations
@@ -24,39 +26,29 @@ SWITCH = (
     "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution",
 )
 FIRST = (0, 12)  # jaxlib 0.10.2 knows the switch, but computes convolutions in its slowest way then
-PROBE = """
-import jax, numpy as np
-from jax import lax
-
-rng = np.random.default_rng(0)
-x, w, g = (rng.normal(size=s).astype("f") for s in ((8, 14, 14, 16), (3, 3, 16, 32), (8, 12, 12, 32)))
-taps = [(i, j, x[:, i : i + 12, j : j + 12]) for i in range(3) for j in range(3)]
-layout = ("NHWC", "HWIO", "NHWC")
-conv = lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=layout)
-both = jax.jit(lambda x, w, g: (conv(x, w), *jax.vjp(conv, x, w)[1](g))).lower(x, w, g).compile()
-y, dx, dw = both(x, w, g)
-near = lambda found, wanted: np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
-near(y, sum(a @ w[i, j] for i, j, a in taps))
-near(dw, np.stack([np.einsum("nhwi,nhwo->io", a, g) for _, _, a in taps]).reshape(w.shape))
-wanted = np.zeros_like(x)
-for i, j, _ in taps:
-    wanted[:, i : i + 12, j : j + 12] += g @ w[i, j].T
-near(dx, wanted)
-assert "onednn" in both.as_text()
-"""
+BY_NAME = "JAXPERF_ONEDNN"  # "1" asks a section to call the kernel by name, anything else not to
+CHILD = "from jaxperf.onednn import answer; answer()"
 
 
 def with_onednn(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process to be started, with the switch where oneDNN can be used.
+    """Return the environment of a process to be started, told to use oneDNN where that works.
 
-    It cannot on another processor than x86 and before jaxlib 0.12, and what the user has set about oneDNN or
-    YNNPACK stays. The first call tries it out in a process of its own, which compares convolutions and their
-    gradients with NumPy's: XLA ends a process that gives it a flag it no longer knows.
+    It does not on another processor than x86, nor with a compile cache: jaxlib 0.10 and 0.12 cannot write
+    down a program that calls oneDNN (std::bad_alloc). What the user has set about oneDNN or YNNPACK stays.
+    The first call tries it out: see `answer`.
     """
     flags = environment.get("XLA_FLAGS", "")
-    if not re.search("onednn|ynn", flags) and _installed() and _works():
-        return {**environment, "XLA_FLAGS": " ".join(filter(None, (flags, *SWITCH)))}
-    return dict(environment)
+    version = _jaxlib()
+    users = re.search("onednn|ynn", flags) or not {BY_NAME, "JAX_COMPILATION_CACHE_DIR"}.isdisjoint(
+        environment
+    )
+    if users or version is None:
+        return dict(environment)
+    if version >= FIRST:
+        told = {**environment, "XLA_FLAGS": " ".join(filter(None, (flags, *SWITCH)))}
+    else:
+        told = {**environment, BY_NAME: "1"}
+    return told if _works(tuple((k, told.get(k, "")) for k in ("XLA_FLAGS", BY_NAME))) else dict(environment)
 
 
 def without_onednn(flags: str) -> str:
@@ -64,18 +56,59 @@ def without_onednn(flags: str) -> str:
     return " ".join(word for word in flags.split(" ") if word not in SWITCH)
 
 
-def _installed() -> bool:
+def begin() -> None:
+    """Do in this process what `with_onednn` told it, before anything is compiled."""
+    if os.environ.get(BY_NAME) == "1":
+        from jaxperf.models.convolution import use_onednn
+
+        use_onednn()
+
+
+def _jaxlib() -> tuple[int, ...] | None:
+    """The version of jaxlib on an x86 processor, or None."""
     found = re.match(r"(\d+)\.(\d+)", machine.versions(("jaxlib",)).get("jaxlib", ""))
     x86 = platform.machine().lower() in ("x86_64", "amd64")
-    return x86 and found is not None and tuple(map(int, found.groups())) >= FIRST
+    return tuple(map(int, found.groups())) if x86 and found else None
 
 
 @functools.cache
-def _works() -> bool:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(SWITCH)}
+def _works(variables: tuple[tuple[str, str], ...]) -> bool:
+    environment = {**os.environ, **dict(variables), "JAX_PLATFORMS": "cpu"}
     try:
-        command = [sys.executable, "-P", "-c", PROBE]  # -P: no file of the current folder shadows a package
+        command = [sys.executable, "-P", "-c", CHILD]  # -P: no file of the current folder shadows a package
         done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+def answer() -> None:
+    """Compare a convolution and both gradients with NumPy's, and see that oneDNN computes them.
+
+    Runs in the process that the probe starts.
+
+    Raises:
+      AssertionError: they differ, or XLA computes them by itself.
+    """
+    import jax
+    import numpy as np
+    from jax import lax
+
+    begin()
+    rng = np.random.default_rng(0)
+    x, w, g = (rng.normal(size=s).astype("f") for s in ((8, 14, 14, 16), (3, 3, 16, 32), (8, 12, 12, 32)))
+    taps = [(i, j, x[:, i : i + 12, j : j + 12]) for i in range(3) for j in range(3)]
+
+    def conv(x: jax.Array, w: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    both = jax.jit(lambda x, w, g: (conv(x, w), *jax.vjp(conv, x, w)[1](g))).lower(x, w, g).compile()
+    y, dx, dw = both(x, w, g)
+    near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-3)
+    near(y, sum(a @ w[i, j] for i, j, a in taps))
+    near(dw, np.stack([np.einsum("nhwi,nhwo->io", a, g) for *_, a in taps]).reshape(w.shape))
+    wanted = np.zeros_like(x)
+    for i, j, _ in taps:
+        wanted[:, i : i + 12, j : j + 12] += g @ w[i, j].T
+    near(dx, wanted)
+    assert '"__onednn$convolution"' in (both.as_text() or "")

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
-from jaxperf import catalogue, flags
+from jaxperf import catalogue, flags, onednn
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import FAILED, ended
 from jaxperf.flags import between
@@ -129,6 +129,7 @@ def begin(
     Raises:
       JaxperfError: JAX cannot start on the platform it was told to use.
     """
+    onednn.begin()
     environment = _environment()
     explicit = any(word.split("=")[0] == "--devices" for word in sys.argv)
     devices = found.devices if explicit else min(found.devices, len(environment.devices))

@@ -71,8 +71,8 @@ LENETS += [("pmap", "sound", 4), ("jit", "sound", 8)]
 
 
 def quick(way, *case):
-    """Two contexts by hand and by pmap; that the other ways agree shows in test_data_parallel.py."""
-    return case[-1] == 2 and way in ("manual", "pmap")
+    """Two contexts by hand; that the other ways agree shows in test_data_parallel.py."""
+    return case[-1] == 2 and way == "manual"
 
 
 @pytest.mark.parametrize(("way", "kind", "contexts"), cases(LENETS, quick=quick))

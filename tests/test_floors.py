@@ -19,7 +19,7 @@ ON_THE_GROUND = {"jaxperf.result.ratio": "scipy"}  # imported inside a function,
 FLOORS = {
     "ground": 0,
     **dict.fromkeys(("jaxperf.measure", "jaxperf.data", "jaxperf.models"), 1),
-    "jaxperf.parallel": 2,
+    **dict.fromkeys(("jaxperf.parallel", "jaxperf.onednn"), 2),
     **dict.fromkeys(("jaxperf.train", "jaxperf.report", "jaxperf.peers"), 3),
 }
 TOP = 4  # the command line and what scripts share: whatever else lies in jaxperf
@@ -114,7 +114,8 @@ def test_the_walk_sees_every_module() -> None:
         known
     )
     parts = {part_of(module) for module in known} - {"ground", "jaxperf", "experiments"}
-    folders = {f"jaxperf.{p.name}" for p in (ROOT / "jaxperf").iterdir() if list(p.rglob("*.py"))}
+    there = (ROOT / "jaxperf").iterdir()
+    folders = {f"jaxperf.{p.stem}" for p in there if p.suffix == ".py" or list(p.rglob("*.py"))}
     assert parts == folders & set(FLOORS)
 
 

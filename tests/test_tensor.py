@@ -1,10 +1,13 @@
 """A layer over several devices: equal to one device, and only the sums that the scheme needs."""
 
+import itertools
+
 import chex
 import jax
 import numpy as np
 import optax
 import pytest
+from cases import cases
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
@@ -41,8 +44,9 @@ def alone():
     return logits, losses, {"/".join(k): v[...] for k, v in nnx.to_flat_state(nnx.state(net, nnx.Param))}
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
-@pytest.mark.parametrize("make", WAYS)
+@pytest.mark.parametrize(
+    ("make", "devices"), cases(itertools.product(WAYS, (1, 2, 4)), quick=lambda make, devices: devices == 2)
+)
 def test_output_and_training_equal_one_device(make, devices, alone):
     logits, losses, expected = alone
     params, mesh = split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices()[:devices])

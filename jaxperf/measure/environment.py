@@ -11,7 +11,18 @@ import psutil
 from jaxperf.result.machine import commit, cores, cpu_model, threads, versions
 from jaxperf.result.record import Environment
 
-FLAG_PREFIXES = ("JAX_", "XLA_", "OMP_", "MALLOC_", "MKL_", "TF_CPU_", "CUDA_VISIBLE", "NVIDIA_TF32", "NCCL_")
+FLAG_PREFIXES = (
+    "JAX_",
+    "XLA_",
+    "OMP_",
+    "MALLOC_",
+    "MKL_",
+    "TF_CPU_",
+    "CUDA_VISIBLE",
+    "NVIDIA_TF32",
+    "NCCL_",
+    "JAXPERF_ONEDNN",
+)
 JAX_SETTINGS = (
     "jax_default_matmul_precision",
     "jax_enable_x64",

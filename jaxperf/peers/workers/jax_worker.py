@@ -22,6 +22,9 @@ def greet(start: dict[str, Any]) -> dict[str, Any]:
     import jax
     import numpy as np
 
+    from jaxperf import onednn
+
+    onednn.begin()
     versions = {"jax": jax.__version__, "flax": flax.__version__, "numpy": np.__version__}
     if len(jax.devices("cpu")) < start["devices"]:
         raise RuntimeError(f"{len(jax.devices('cpu'))} CPU devices, {start['devices']} wanted")

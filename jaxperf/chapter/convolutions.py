@@ -1,0 +1,113 @@
+"""Section 8.1, who computes a convolution on a CPU: the library that XLA chooses, beside another."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import re
+import statistics
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxperf.chapter.fused_dot import measured_with
+from jaxperf.measure import block, interleaved
+from jaxperf.models.convolution import native_convolutions, use_onednn
+from jaxperf.report.words import quantity
+from jaxperf.result import Ratio, ratio
+from jaxperf.script import Story
+
+SIDE = 14  # pixels: the images of ResNet-18's second stage
+DEFAULT, ONEDNN, PRODUCT = "convolution, XLA's default", "convolution, oneDNN", "matrix product"
+
+
+def conv3x3(X: jax.Array, W: jax.Array) -> jax.Array:
+    """A convolution of ResNet-18: 3 x 3, the size is kept."""
+    return jax.lax.conv_general_dilated(X, W, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def flop(batch: int, channels: int) -> int:
+    """Operations of `conv3x3`, the zeros at the border counted: a product and a sum for each tap."""
+    return 2 * batch * SIDE**2 * 9 * channels**2
+
+
+def side_by_side(batch: int, channels: int, rounds: int) -> dict[str, Any]:
+    """Seconds per call of both convolutions and of a matrix product with as many operations.
+
+    `program` names the library that computes each, as the compiled program has it.
+    """
+    use_onednn()
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = (batch, SIDE, SIDE, channels), (3, 3, channels, channels)
+    X, W = map(jax.random.normal, keys[:2], shapes)
+    A, B = map(jax.random.normal, keys[2:], ((batch * SIDE**2, 9 * channels), (9 * channels, channels)))
+    with native_convolutions():
+        default = jax.jit(conv3x3).lower(X, W).compile()
+    onednn = jax.jit(lambda X, W: conv3x3(X, W)).lower(X, W).compile()  # a function not yet traced
+    matrices = jax.jit(jnp.matmul).lower(A, B).compile()
+    block((X, W, A, B))
+    calls = {DEFAULT: partial(default, X, W), ONEDNN: partial(onednn, X, W), PRODUCT: partial(matrices, A, B)}
+    programs = {DEFAULT: default, ONEDNN: onednn, PRODUCT: matrices}
+    timed = interleaved(calls, count=rounds)
+    return {
+        "rows": [dataclasses.asdict(m) for m in timed.values()],
+        "program": [f"{name}: {library(program.as_text() or '')}" for name, program in programs.items()],
+    }
+
+
+def library(program: str) -> str:
+    """What a compiled program calls: a library's kernel by its name, or XLA's own code."""
+    found = re.findall(r'(?:custom_call_target=|"kind":)"(__[^"]+)"', program[program.index("ENTRY") :])
+    return ", ".join(sorted(set(found))) or "XLA's own code"
+
+
+def who_computes_a_convolution(story: Story, batch: int, channels: int, rounds: int) -> None:
+    """A layer of ResNet-18 by the library that XLA chooses and by oneDNN, beside a matrix product.
+
+    Facts: `convolution_gflops`, `convolution_gflops_onednn`, `product_gflops`.
+
+    Args:
+      story: is told times, libraries, facts and a claim.
+      batch: images.
+      channels: of the layer, in and out; ResNet-18 has 128 at this size.
+      rounds: of the comparison.
+    """
+    story.heading("8.1 Who computes a convolution?")
+    operations = flop(batch, channels)
+    story.text(
+        f"""How fast should a program be? A profile tells where the time goes, but not whether that is too
+        much. So count the operations, divide them by the time, and compare with something simple that does
+        as many. This layer takes {quantity(operations, "FLOP")} for {batch} images, and so does the matrix
+        product below.""",
+        """The compiled program says whose kernel does the work. On a CPU, XLA gives products and
+        convolutions to a library, YNNPACK (`__ynn_fusion`). jaxlib carries another one, oneDNN, which
+        PyTorch and MXNet use too, and leaves it idle. From jaxlib 0.12 on a switch in `XLA_FLAGS` turns it
+        on. Before that its kernel can be called by its private name, which `jaxperf/models/convolution.py`
+        does. `jaxperf run` gives its sections one or the other on x86, after it has tried it in a process of
+        its own; with `--no-onednn` they keep what XLA chooses.""",
+    )
+    story.code(conv3x3, library)
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        claim(story, cannot="jaxlib carries oneDNN for x86 alone")
+        return
+    rows, libraries = measured_with("", side_by_side, batch, channels, rounds)
+    with story.output():
+        print("\n".join(libraries))
+    story.table(rows, title="Seconds per call", base=DEFAULT)
+    for name, row in zip(("convolution_gflops", "convolution_gflops_onednn", "product_gflops"), rows):
+        story.fact(name, operations / statistics.median(row.values) / 1e9, words=f"GFLOP/s, {row.name}")
+    claim(story, found=ratio(rows[0], rows[1]))
+
+
+def claim(story: Story, *, found: Ratio | None = None, cannot: str = "") -> None:
+    """Is the kernel that XLA chooses the faster of the two?"""
+    story.claim(
+        ours="XLA gives a convolution to the fastest kernel that is installed with it",
+        holds=found.at_most(1.1) if found else None,
+        predicted="it takes 1.2 times the time of oneDNN's or more",
+        right=found.at_least(1.2) if found else None,
+        observed=f"the kernel XLA chooses takes {found} times the time of oneDNN's",
+        cannot=cannot,
+    )

@@ -1,0 +1,206 @@
+"""oneDNN's convolutions give the native ones' numbers under every transformation of JAX."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import cases
+from flax import nnx
+from jax import lax
+from jax.interpreters import mlir
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxperf.models import SMALL_STAGES, LeNet, ResNet
+from jaxperf.models.convolution import native_convolutions, use_onednn
+from jaxperf.parallel import first_devices, make_step, model_of
+
+pytestmark = pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
+)
+CALL = "__onednn$convolution"
+CLOSE = 1e-5  # of the largest value: rounding of sums of at most 2,000 products
+rng = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def onednn(compiles_anew: None) -> Iterator[None]:
+    rules = mlir._platform_specific_lowerings["cpu"]
+    before = rules[lax.conv_general_dilated_p]
+    use_onednn()
+    yield
+    rules[lax.conv_general_dilated_p] = before
+
+
+def normal(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype("float32")
+
+
+def conv(x: Any, w: Any, *, stride: int = 1, padding: Any = "VALID", **options: Any) -> jax.Array:
+    layout = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, w, (stride, stride), padding, dimension_numbers=layout, **options)
+
+
+def calls(fn: Callable[..., Any], *args: Any) -> int:
+    return (jax.jit(lambda *a: fn(*a)).lower(*args).compile().as_text() or "").count(f'"{CALL}"')
+
+
+def native(fn: Callable[..., Any], *args: Any) -> Any:
+    with native_convolutions():
+        assert calls(fn, *args) == 0
+        return jax.jit(lambda *a: fn(*a))(*args)
+
+
+def assert_close(found: Any, wanted: Any) -> None:
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        b = np.asarray(b, np.float64)
+        np.testing.assert_allclose(a, b, rtol=0, atol=CLOSE * max(np.abs(b).max(initial=0), 1e-3))
+
+
+def same(fn: Callable[..., Any], *args: Any, through_onednn: bool = True) -> None:
+    assert (calls(fn, *args) > 0) is through_onednn
+    assert_close(jax.jit(lambda *a: fn(*a))(*args), native(fn, *args))
+
+
+def with_gradients(fn: Callable[..., jax.Array]) -> Callable[..., Any]:
+    def both(x: Any, w: Any) -> Any:
+        y, back = jax.vjp(fn, x, w)
+        return y, *back(jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+
+    return both
+
+
+@pytest.mark.parametrize("several", [2, pytest.param(20, marks=pytest.mark.thorough)])
+def test_outputs_and_gradients_of_random_convolutions_are_float64s(several: int) -> None:
+    for _ in range(several):
+        n, c, o, k, stride, dilation = (int(v) for v in rng.integers(1, (6, 12, 12, 5, 4, 3)))
+        low, high = (int(v) for v in rng.integers(0, k + 1, 2))
+        h = int(rng.integers((k - 1) * dilation + 1, 20))
+        x, w = normal(n, h, h + 1, c), normal(k, k, c, o)
+        window = {
+            "stride": stride,
+            "padding": ((low, high), (high, low)),
+            "rhs_dilation": (dilation, dilation),
+        }
+        fn = with_gradients(partial(conv, **window))
+        assert calls(fn, x, w) > 0
+        found = jax.jit(fn)(x, w)
+        with jax.enable_x64(True):
+            assert_close(found, native(fn, x.astype("float64"), w.astype("float64")))
+
+
+def test_derivatives_of_any_order_and_direction_are_the_native_ones() -> None:
+    x, w = normal(2, 6, 6, 3), normal(3, 3, 3, 4)
+
+    def loss(x: Any, w: Any) -> jax.Array:
+        return jnp.tanh(conv(x, w, padding="SAME")).sum()
+
+    same(lambda x, w: jax.jvp(loss, (x, w), (x, w)), x, w)
+    same(lambda x, w: jax.jvp(jax.grad(loss, (0, 1)), (x, w), (x, w)), x, w)
+    same(lambda x, w: jax.grad(lambda w: jnp.vdot(jax.grad(loss, 1)(x, w), w))(w), x, w)
+
+
+def test_vmap_over_images_kernels_or_both_is_the_native_one() -> None:
+    x, w = normal(3, 2, 7, 7, 4), normal(3, 3, 3, 4, 5)
+    same(jax.vmap(conv, in_axes=(0, None)), x, w[0])
+    same(jax.vmap(conv, in_axes=(None, 0)), x[0], w)
+    same(jax.vmap(conv), x, w, through_onednn=False)  # becomes one convolution in groups
+
+
+def test_each_device_calls_it_and_xla_divides_only_what_it_can() -> None:
+    x, w = normal(4, 7, 7, 3), normal(3, 3, 3, 5)
+    mesh = Mesh(jax.devices()[:2], "data")
+    shares, whole = PartitionSpec("data"), PartitionSpec()
+
+    def gradient(x: Any, w: Any) -> Any:
+        return lax.psum(jax.grad(lambda w: jnp.sin(conv(x, w)).sum())(w), "data")
+
+    def alone(x: Any, w: Any) -> Any:
+        return jax.grad(lambda w: jnp.sin(conv(x, w)).sum())(w)
+
+    wanted = native(alone, x, w)
+    for check in (True, False):
+        mapped = jax.shard_map(
+            gradient, mesh=mesh, in_specs=(shares, whole), out_specs=whole, check_vma=check
+        )
+        if not check:  # with the check on, the sum over devices is part of the gradient
+            assert calls(mapped, x, w) == 2
+            assert_close(jax.jit(mapped)(x, w), wanted)
+        else:
+            assert calls(mapped, x, w) > 0
+    by_device = jax.pmap(gradient, "data", in_axes=(0, None), devices=jax.devices()[:2])
+    assert_close(by_device(x.reshape(2, 2, 7, 7, 3), w)[0], wanted)
+
+    divided = jax.device_put(x, NamedSharding(mesh, shares)), jax.device_put(w, NamedSharding(mesh, whole))
+    assert calls(alone, *divided) == 0
+    assert_close(jax.jit(lambda *a: alone(*a))(*divided), wanted)
+
+
+def test_exported_programs_hold_no_private_name() -> None:
+    x, w = normal(2, 7, 7, 3), normal(3, 3, 3, 5)
+    fn = jax.jit(with_gradients(conv))
+    jax.block_until_ready(fn(x, w))
+    exported = jax.export.export(fn)(x, w)
+    assert CALL not in exported.mlir_module()
+    assert_close(jax.export.deserialize(exported.serialize()).call(x, w), fn(x, w))
+
+
+def test_other_types_groups_ranks_and_layouts_stay_native() -> None:
+    x, w = normal(2, 7, 7, 4), normal(3, 3, 4, 6)
+    narrow = x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)
+    same(with_gradients(conv), *narrow, through_onednn=False)
+    same(lambda x, w: conv(x, w, preferred_element_type="float32"), *narrow, through_onednn=False)
+    same(lambda x, w: conv(x, w, feature_group_count=2), x, normal(3, 3, 2, 6), through_onednn=False)
+    same(
+        lambda x, w: lax.conv(x, w, (1, 1), "SAME"),
+        normal(2, 4, 7, 7),
+        normal(6, 4, 3, 3),
+        through_onednn=False,
+    )
+    line = ("NWC", "WIO", "NWC")
+    same(
+        lambda x, w: lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=line),
+        normal(2, 7, 4), normal(3, 4, 6), through_onednn=False,
+    )  # fmt: skip
+    same(conv, x[:0], w, through_onednn=False)
+
+
+def small_resnet() -> ResNet:
+    return ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(0))
+
+
+def lenet() -> LeNet:
+    return LeNet(rngs=nnx.Rngs(0))
+
+
+NETS = cases([(small_resnet, 8), (lenet, 28)], quick=lambda net, side: net is small_resnet)
+
+
+@pytest.mark.parametrize(("net", "side"), NETS)
+def test_networks_train_to_the_native_losses_and_parameters(net: Callable[[], nnx.Module], side: int) -> None:
+    X, y = rng.random((8, side, side, 1), np.float32), rng.integers(0, 10, 8).astype(np.int32)
+
+    def train() -> Any:
+        step = make_step("jit", model_of(net()), optax.sgd(0.01), first_devices(1, platform="cpu"))
+        state = step.init()
+        for _ in range(2):
+            state, metrics = step(state, X, y)
+        return state.params, metrics["loss"]
+
+    with native_convolutions():
+        wanted = train()
+    assert_close(train(), wanted)
+
+
+def test_asking_twice_is_asking_once() -> None:
+    rules = mlir._platform_specific_lowerings["cpu"]
+    before = rules[lax.conv_general_dilated_p].rule
+    use_onednn()
+    assert rules[lax.conv_general_dilated_p].rule is before
