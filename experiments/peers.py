@@ -154,12 +154,10 @@ def what_is_alike(story: script.Story, pool: Pool) -> None:
         """The book's figures were taken years ago on hardware that it does not name. Here its own code runs
         in MXNet, here and now, and the same work in PyTorch and JAX. Every system is a live process with the
         same cores, threads and allocator settings. All read the same weights and inputs, and only what
-        computes the
-        same as JAX is timed.""",
+        computes the same as JAX is timed.""",
         """The systems take turns, one at a time, round by round, so a busy moment of the machine slows all of
         them. A ratio is formed within each round; the tables give its median and an interval that holds the
-        true
-        median at 95 %. Every configuration is measured, and the fastest of each system counts.""",
+        true median at 95 %. Every configuration is measured, and the fastest of each system counts.""",
     )
     devices = story.devices
     cores = list(pool.cores or peers.available_cores())
