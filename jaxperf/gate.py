@@ -70,22 +70,24 @@ def main(asked: Gate, command: Sequence[str]) -> int:
     """
     _check(asked, command)
     with _folder(asked.out) as folder:
-        first = run(command, folder / "run-1.json", f"[1/{asked.runs}]")
+        paths = [folder / f"run-{i}.json" for i in range(1, asked.runs + 1)]
+        first = run(command, paths[0], f"[1/{asked.runs}]")
         kept = asked.baseline / first.environment.fingerprint
         baseline = load(kept)
-        if not baseline and not asked.update:
+        other = _otherwise_measured(baseline[0], first) if baseline else ""
+        if not asked.update and not baseline:
             return _tell_missing(asked, first, command)
-        if not asked.update:
-            _refuse_other_settings(baseline, first)
-        rest = (
-            run(command, folder / f"run-{i}.json", f"[{i}/{asked.runs}]") for i in range(2, asked.runs + 1)
-        )
-        results = [first, *rest]
-        comparable = bool(baseline) and baseline[0].config == first.config
-        status = _judge(asked, baseline, results) if comparable else 0
+        if not asked.update and other:
+            raise JaxperfError(
+                f"{kept} {other}; give the command what it had, or store a new one with --update"
+            )
+        results = [first]
+        for i, path in enumerate(paths[1:], start=2):
+            results.append(run(command, path, f"[{i}/{asked.runs}]"))
+        status = _judge(asked, baseline, results) if baseline and not other else 0
         if not asked.update:
             return status
-        store(sorted(folder.glob("run-*.json"))[: asked.runs], kept)
+        store(paths, kept)
         print(f"baseline stored: {kept} ({len(results)} runs on {first.environment.machine})")
         return 0
 
@@ -167,24 +169,27 @@ def store(paths: Sequence[Path], kept: Path) -> None:
             shutil.copyfile(path, new / path.name)
         if kept.exists():
             kept.rename(old)
-        new.rename(kept)
+        try:
+            new.rename(kept)
+        except BaseException:
+            old.rename(kept)
+            raise
 
 
-def _refuse_other_settings(baseline: Sequence[Result], first: Result) -> None:
-    before = baseline[0]
-    if (before.experiment, before.config) == (first.experiment, first.config):
-        return
-    names = [k for k in {**before.config, **first.config} if before.config.get(k) != first.config.get(k)]
-    what = ", ".join(f"{k} was {before.config.get(k)}, is {first.config.get(k)}" for k in names)
-    raise JaxperfError(
-        f"the baseline is of other settings ({what or f'{before.experiment}, not {first.experiment}'}); "
-        "give the command those, or store a new baseline with --update"
-    )
+def _otherwise_measured(before: Result, now: Result) -> str:
+    """Why a baseline and a run cannot be compared, "" where they can."""
+    from jaxperf.report.compare import named
+
+    settings = {**before.config, **now.config}
+    if changed := [k for k in settings if before.config.get(k) != now.config.get(k)]:
+        was = ", ".join(f"{k} {before.config.get(k)!r}, now {now.config.get(k)!r}" for k in changed)
+        return f"was measured with other settings: {was}"
+    return "" if named(before).keys() & named(now).keys() else "has no measurement in common with this run"
 
 
 def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
     """Say that there is nothing to compare with: neither "slower" nor "not slower" would be true."""
-    from jaxperf.report.gate import UNDECIDED
+    from jaxperf.report.judgement import UNDECIDED
     from jaxperf.result import Heading, Text
 
     again = shlex.join(["jaxperf", "gate", str(asked.baseline), "--update", "--", *command])
@@ -199,7 +204,7 @@ def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
 
 
 def _judge(asked: Gate, baseline: Sequence[Result], results: Sequence[Result]) -> int:
-    from jaxperf.report.gate import items, judge  # SciPy, which other commands need not wait for
+    from jaxperf.report.judgement import items, judge  # SciPy, which other commands need not wait for
 
     found = judge(baseline, results, alpha=asked.alpha, least=asked.least, size=asked.size)
     _show(asked, list(items(found, machine=results[0].environment.machine)))

@@ -116,8 +116,8 @@ def tell(story: Story, functions: Mapping[str, Callable[..., Any]], given: Argum
     remarks(story, firsts, roofline)
     if above := [name for name, at in places.items() if at and at.share > ABOVE]:
         story.note(
-            f"{listed(above)}: faster than the roofline allows; if the machine was busy when that was measured, "
-            "run `jaxperf roofline` again, else the compiler's estimate is too large"
+            f"{listed(above)}: faster than the roofline allows; either the machine was busy when that was "
+            "measured (run `jaxperf roofline` again), or the compiler's estimate is too large"
         )
 
 

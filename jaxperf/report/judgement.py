@@ -184,20 +184,24 @@ def _how(judgement: Judgement, machine: str) -> str:
     """What the verdicts mean, in full sentences."""
     words = (
         f"{judgement.runs[1]} processes against {judgement.runs[0]} of the baseline, on {machine}. "
-        f'"Slower" means by more than {judgement.least:.2g}; the chance of any wrong "slower" is at most '
-        f'{judgement.alpha:.2g}. "Not slower" means that the interval leaves no room for a slowdown of '
-        f"{judgement.size:.2g} or more."
+        f'"Slower" means by more than {_percent(judgement.least)}; the chance of any wrong "slower" is at '
+        f'most {_percent(judgement.alpha)}. "Not slower" means that the interval leaves no room for a '
+        f"slowdown of {_percent(judgement.size)} or more."
     )
     if judgement.of("undecided"):
         words += (
-            f" Where it is undecided, the runs cannot tell a slowdown of {judgement.size:.2g} from none: "
-            "take more of them (--runs), a quieter machine, or a larger --size."
+            f" Where it is undecided, the runs cannot tell a slowdown of {_percent(judgement.size)} from "
+            "none: take more of them (--runs), a quieter machine, or a larger --size."
         )
     return words
 
 
 def _level(judgement: Judgement) -> str:
-    return f"{(1 - judgement.alpha) * 100:g} % interval"
+    return f"{_percent(1 - judgement.alpha)} interval"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction * 100:.3g} %"
 
 
 def _verdict(judged: Judged) -> str:
