@@ -1,4 +1,4 @@
-"""The gate's command line: runs processes, keeps baselines per machine, and ends with the status that it says."""
+"""The gate's command line: runs processes, keeps baselines per machine, and ends with a status."""
 
 from __future__ import annotations
 
@@ -85,7 +85,12 @@ def test_versions_and_flags_do_not_make_another_machine_but_hardware_does() -> N
     same = replace(MACHINE, versions={"jax": "9"}, flags={"XLA_FLAGS": "x"}, python="3.99", memory_bytes=1)
     assert same.fingerprint == MACHINE.fingerprint
     gpu = replace(MACHINE, backend="gpu", devices=("gpu:0 NVIDIA H100", "gpu:1 NVIDIA H100"))
-    others = [replace(MACHINE, cpu="z80 b"), replace(MACHINE, cores=4), gpu, replace(gpu, devices=gpu.devices[:1])]
+    others = [
+        replace(MACHINE, cpu="z80 b"),
+        replace(MACHINE, cores=4),
+        gpu,
+        replace(gpu, devices=gpu.devices[:1]),
+    ]
     assert len({e.fingerprint for e in (MACHINE, *others)}) == 5
     assert gpu.machine == "Z80, 2 cores, gpu, 2 NVIDIA H100"
     assert all(set(e.fingerprint) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for e in others)
@@ -97,7 +102,7 @@ def test_updating_replaces_the_baseline_and_says_how_it_moved(
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     assert gate(recorded(tmp_path / "b", 2e-3), "--update") == 0
     assert "Slower: step" in capsys.readouterr().out
-    assert [r.measurement("step").values[0] for r in load(Path("kept", MACHINE.fingerprint))][0] == 2e-3
+    assert load(Path("kept", MACHINE.fingerprint))[0].measurement("step").values[0] == 2e-3
     assert gate(recorded(tmp_path / "c", 2e-3, config={"n": 2}), "--update") == 0  # nothing to judge by
     assert gate(recorded(tmp_path / "d", 2e-3, config={"n": 2})) == 0
     assert [p.name for p in Path("kept").iterdir()] == [MACHINE.fingerprint]

@@ -23,7 +23,7 @@ RESULT = Result("measure", "", "Title", "Why?", {}, Environment(cpu="one", cores
 def processes(
     rng: random.Random, *, count: int = 7, median: float = 1e-3, spread: float = 0.005, unit: str = "s"
 ) -> list[Result]:
-    """Recorded results of `count` processes whose medians differ by `spread`; what is compiled once, as well."""
+    """Recorded results of `count` processes whose medians differ by `spread`."""
     found = []
     for _ in range(count):
         level = median * rng.lognormvariate(0, spread)

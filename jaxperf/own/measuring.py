@@ -21,7 +21,7 @@ from jaxperf.measure.guards import refuse_debug_flags
 from jaxperf.measure.roofline import Position, Roofline, stored
 from jaxperf.measure.staging import build
 from jaxperf.own.options import Measure
-from jaxperf.own.target import Arguments, arguments, load, theirs
+from jaxperf.own.target import EXAMPLE, Arguments, arguments, load, theirs
 from jaxperf.report.words import listed, shown
 from jaxperf.result import Measurement, interval, ratio, save_result
 from jaxperf.result.store import check_writable
@@ -75,6 +75,8 @@ def main(asked: Measure) -> int:
 
 def _named(words: Sequence[str], *, jit: bool) -> dict[str, Callable[..., Any]]:
     """The functions by their own names, or by the words that name them where two have one name."""
+    if not words:
+        raise JaxperfError(f"no function named; {EXAMPLE}")
     if len(set(words)) < len(words):
         raise JaxperfError(f"{max(words, key=list(words).count)} is named twice; name each function once")
     short = [word.rpartition(":")[2] for word in words]
@@ -245,8 +247,9 @@ def _against(word: str, base: str, *, same: bool) -> str:
 def remarks(story: Story, firsts: Mapping[str, First], roofline: Roofline | None) -> None:
     """Tell what a reader of the figures must know."""
     if plain := [name for name, f in firsts.items() if not f.program]:
-        be = "is not jitted: it was" if len(plain) == 1 else "are not jitted: they were"
-        story.note(f"{listed(plain)} {be} called as it is in Python; --jit compiles it")
+        story.note(
+            f"{listed(plain)}: called as it is; only what jax.jit returned has stages, and --jit jits it"
+        )
     if donating := [name for name, f in firsts.items() if f.donates]:
         story.note(f"{listed(donating)}: arguments are donated, so each value is one call, on copies of them")
     if loops := [name for name, f in firsts.items() if f.program and f.program.loops]:

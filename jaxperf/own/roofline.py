@@ -42,9 +42,8 @@ def tell(environment: Environment) -> Roofline:
     story.table(products, title="Matrix products", detail=True)
     memory(story)
     story.table(ceilings.copy_rates(), title="Copies between host and device", detail=True)
-    found = from_result(story.result())
-    summary(story, found)
-    return found
+    summary(story, from_result(story.result()))
+    return from_result(story.result())
 
 
 def conditions(story: Story) -> None:

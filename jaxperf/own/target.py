@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
+import itertools
 import sys
 import traceback
 import zipfile
@@ -145,7 +145,7 @@ def arguments(words: Sequence[str], setup: str, npz: Path | None) -> Arguments:
 
 def _read(npz: Path) -> Arguments:
     try:
-        with np.load(npz, allow_pickle=False) as file:
+        with npz.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: jax.numpy.asarray(file[name]) for name in file.files}
     except OSError as e:
         raise JaxperfError(f"cannot read {npz}: {e.strerror or e}") from None
@@ -156,7 +156,6 @@ def _read(npz: Path) -> Arguments:
         zipfile.BadZipFile,
     ):  # TypeError: an .npy file, which is no context
         raise JaxperfError(f"{npz} is not an .npz file of plain arrays; write it with np.savez") from None
-    positions = [name for i, name in enumerate(arrays) if name == f"arr_{i}"]
-    return Arguments(
-        tuple(arrays[name] for name in positions), {k: v for k, v in arrays.items() if k not in positions}
-    )
+    positions = list(itertools.takewhile(arrays.__contains__, (f"arr_{i}" for i in itertools.count())))
+    named = {name: array for name, array in arrays.items() if name not in positions}
+    return Arguments(tuple(arrays[name] for name in positions), named)
