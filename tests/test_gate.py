@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from jaxperf import cli
-from jaxperf.gate import load, store
+from jaxperf.gate import Gate, load, store
+from jaxperf.own.options import Measure
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
 
 MACHINE = Environment(cpu="Z80", cores=2, backend="cpu")
@@ -168,3 +171,14 @@ def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixtur
     broken.write_text(json.dumps({"format": "jaxperf-result", "schema_version": 3}))
     assert gate(recorded(tmp_path / "b", 1e-3)) == 2
     assert f"error: {broken} is damaged" in capfd.readouterr().err
+
+
+def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood() -> None:
+    text = Path(__file__).parents[1].joinpath("docs", "gate.yml").read_text(encoding="utf-8")
+    one_line = re.sub(r"\s*\\?\n\s+", " ", text)
+    commands = re.findall(r"jaxperf (gate .*?--json \{\})", one_line)
+    assert len(commands) == 2
+    for command in commands:
+        own, inner = cli._split(shlex.split(command))
+        assert inner[0] == "jaxperf" and isinstance(cli._parse(own), Gate)
+        assert isinstance(cli._parse(list(inner[1:])), Measure)
