@@ -106,8 +106,9 @@ def test_updating_replaces_the_baseline_and_says_how_it_moved(
     assert gate(recorded(tmp_path / "b", 2e-3), "--update") == 0
     assert "Slower: step" in capsys.readouterr().out
     assert load(Path("kept", MACHINE.fingerprint))[0].measurement("step").values[0] == 2e-3
-    assert gate(recorded(tmp_path / "c", 2e-3, config={"n": 2}), "--update") == 0  # nothing to judge by
-    assert gate(recorded(tmp_path / "d", 2e-3, config={"n": 2})) == 0
+    assert gate(recorded(tmp_path / "c", 4e-3, config={"n": 2}), "--update") == 0
+    assert "lower" not in capsys.readouterr().out  # other settings, so there is nothing to judge by
+    assert gate(recorded(tmp_path / "d", 4e-3, config={"n": 2})) == 0
     assert [p.name for p in Path("kept").iterdir()] == [MACHINE.fingerprint]
 
 

@@ -182,7 +182,8 @@ def programs(
     for name, column in zip(firsts, columns):
         for what, (value, unit) in column.items():
             story.fact(f"{name}: {what}", value, unit=unit)
-    rows = [[what, *(_cell(column.get(what)) for column in columns)] for what in max(columns, key=len)]
+    names = dict.fromkeys([*max(columns, key=len), *(what for column in columns for what in column)])
+    rows = [[what, *(_cell(column.get(what)) for column in columns)] for what in names]
     right = range(1, len(columns) + 1)
     story.grid(["", *firsts], rows, title="The program, as the compiler sees it", right=tuple(right))
 
