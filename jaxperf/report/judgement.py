@@ -13,6 +13,7 @@ sizes matter: differences up to `least` do not count, and a slowdown of `size` m
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -156,9 +157,11 @@ def items(judgement: Judgement, *, machine: str) -> Iterator[Item]:
     yield Text(_how(judgement, machine))
     heads = ("", "baseline", "now", "now / baseline", _level(judgement), "verdict")
     right = (1, 2, 3, 4)
-    yield Rows("", heads, tuple(_cells(j.row, _verdict(j)) for j in judgement.judged), right)
+    names = Counter(row.key.name for row in (*judgement.other, *(j.row for j in judgement.judged)))
+    twice = {name for name, count in names.items() if count > 1}
+    yield Rows("", heads, tuple(_cells(j.row, _verdict(j), twice) for j in judgement.judged), right)
     if judgement.other:
-        rows = tuple(_cells(row, "") for row in judgement.other)
+        rows = tuple(_cells(row, "", twice) for row in judgement.other)
         yield Rows("Shown, not judged", heads, rows, right)
     for name in judgement.missing:
         yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")
@@ -208,8 +211,9 @@ def _verdict(judged: Judged) -> str:
     return f"{judged.decision} ({judged.remark})" if judged.remark else judged.decision
 
 
-def _cells(row: Compared, verdict: str) -> tuple[str, ...]:
+def _cells(row: Compared, verdict: str, twice: Collection[str]) -> tuple[str, ...]:
+    """A row; its name is told with its table's where two have one name."""
     times = f"{row.ratio:.3f}" if math.isfinite(row.ratio) else "-"
     span = f"{row.low:.3f} to {row.high:.3f}" if math.isfinite(row.low) else "-"
-    name = ": ".join(filter(None, [row.key.title, row.key.name]))
+    name = str(row.key) if row.key.name in twice else row.key.name
     return name, shown(row.a, row.unit), shown(row.b, row.unit), times, span, verdict
