@@ -1,4 +1,4 @@
-"""The command line: `jaxperf list`, `run`, `report`, `doctor`, `peers`.
+"""The command line: `jaxperf list`, `run`, `report`, `compare`, `measure`, `gate` and so on.
 
 Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section is a process
 of its own (`launch`), and `--help` answers at once.
@@ -14,14 +14,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxperf import __version__, catalogue, flags, launch
+from jaxperf import __version__, catalogue, flags, gate, launch
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 from jaxperf.flags import between
+from jaxperf.gate import Gate
+from jaxperf.own.options import Measure, MeasureRoofline
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
 
@@ -101,10 +103,13 @@ Command = (
     | Annotated[Run, tyro.conf.subcommand("run")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Measure, tyro.conf.subcommand("measure")]
+    | Annotated[MeasureRoofline, tyro.conf.subcommand("roofline")]
+    | Annotated[Gate, tyro.conf.subcommand("gate")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Peers, tyro.conf.subcommand("peers")]
 )
-COMMANDS = ("list", "run", "report", "compare", "doctor", "peers")
+COMMANDS = ("list", "run", "report", "compare", "measure", "roofline", "gate", "doctor", "peers")
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
     "Start with `jaxperf list`; `jaxperf --version` tells the version."
@@ -114,8 +119,8 @@ DESCRIPTION = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` (default: the process's own words) names; returns the exit status.
 
-    0 where all went well, 1 where a section failed or the doctor found something broken, 2 for a mistake in
-    the command line, 130 after Ctrl-C.
+    0 where all went well, 1 where a section failed, the doctor found something broken or something became
+    slower, 2 for a mistake in the command line, 3 where the gate cannot decide, 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -131,8 +136,8 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     own, extra = _split(words)
-    if extra and own[:1] != ["run"]:
-        raise JaxperfError(f"words after -- go to a section's script, so only `run` takes them: {extra[0]!r}")
+    if extra and own[:1] not in (["run"], ["gate"]):
+        raise JaxperfError(f"only `run` and `gate` take words after --: {extra[0]!r}")
     match _parse(own):
         case List():
             return show_list()
@@ -142,6 +147,16 @@ def _dispatch(words: list[str]) -> int:
             return show_report(report)
         case Compare() as compare:
             return show_comparison(compare)
+        case Measure() as asked:
+            from jaxperf.own import measuring
+
+            return measuring.main(asked)
+        case MeasureRoofline():
+            from jaxperf.own import roofline
+
+            return roofline.main()
+        case Gate() as asked:
+            return gate.main(asked, extra)
         case Peers() as asked:
             from jaxperf.peers import command
 
@@ -160,7 +175,7 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
+def _parse(words: list[str]) -> Any:
     """The command as its dataclass; errors are one line that names the nearest right word."""
     if not words:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
@@ -168,14 +183,11 @@ def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
         raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
     try:
-        found: List | Run | Report | Compare | Doctor | Peers = flags.parse(
-            Command, args=words, prog="jaxperf", description=DESCRIPTION
-        )
+        return flags.parse(Command, args=words, prog="jaxperf", description=DESCRIPTION)
     except JaxperfError as e:
         if words[0] == "run" and "Unrecognized" in str(e):
             raise JaxperfError(f"{e}; a section's own flags come after `--`") from None
         raise
-    return found
 
 
 def show_list() -> int:

@@ -130,7 +130,7 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     environment = child_environment()
     if options.onednn:
         environment = with_onednn(environment)
-    status = _wait(subprocess.Popen(command(section, path, options), env=environment))
+    status = wait(subprocess.Popen(command(section, path, options), env=environment))
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
@@ -174,7 +174,7 @@ def uses_glibc() -> bool:
         return False
 
 
-def _wait(child: subprocess.Popen[Any]) -> int:
+def wait(child: subprocess.Popen[Any]) -> int:
     """The child's exit status; whatever interrupts the waiting ends the child before it goes on its way."""
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:

@@ -130,12 +130,12 @@ def begin(
       JaxperfError: JAX cannot start on the platform it was told to use.
     """
     onednn.begin()
-    environment = _environment()
+    found_here = environment()
     explicit = any(word.split("=")[0] == "--devices" for word in sys.argv)
-    devices = found.devices if explicit else min(found.devices, len(environment.devices))
+    devices = found.devices if explicit else min(found.devices, len(found_here.devices))
     config = {**dataclasses.asdict(found.config), "devices": devices}
-    told = {"smoke": found.smoke, "verbose": found.verbose}
-    return Story(section, environment, config, **told, keep=found.json, show=show)
+    told: dict[str, Any] = {"smoke": found.smoke, "verbose": found.verbose}
+    return Story(section, found_here, config, **told, keep=found.json, show=show)
 
 
 def notebook(
@@ -161,8 +161,12 @@ def notebook(
     return begin(section, Flags(config, smoke=smoke, verbose=True, devices=devices), show=live())
 
 
-def _environment() -> Environment:
-    """This process's environment; JaxperfError where JAX cannot start on the platform it was told to use."""
+def environment() -> Environment:
+    """This process's environment.
+
+    Raises:
+      JaxperfError: JAX cannot start on the platform it was told to use.
+    """
     from jaxperf.measure.environment import current_environment
 
     wanted = os.environ.get("JAX_PLATFORMS") or "any platform"

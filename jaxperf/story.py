@@ -74,6 +74,7 @@ class Story:
       verbose: print text, code, facts and figures too.
       keep: the result's file; raw traces go next to it. None keeps none.
       show: how an item is shown as it comes; a notebook has its own way.
+      command: what repeats the run; by default the section's script with this process's flags.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Story:
         verbose: bool = False,
         keep: Path | None = None,
         show: Callable[..., None] = terminal.show,
+        command: str = "",
     ) -> None:
         self.section, self.environment, self.config = section, environment, config
+        self._command = command or shlex.join(["python", f"experiments/{section.name}.py", *sys.argv[1:]])
         self.smoke, self.verbose, self.keep = smoke, verbose, keep
         self.blocks: list[Block] = []
         self._show = show
@@ -306,7 +309,7 @@ class Story:
             environment=self.environment,
             blocks=tuple(self.blocks),
             script=self._script,
-            command=shlex.join(["python", f"experiments/{self.section.name}.py", *sys.argv[1:]]),
+            command=self._command,
             smoke=self.smoke,
             started_at=self._started_at,
             wall_s=time.perf_counter() - self._began,

@@ -110,7 +110,7 @@ MISTAKES = {
     "run first --platform tpu": "'auto', 'cpu', 'gpu'",
     "run all -- --size=3": "first, second",
     "list all": "Unrecognized",
-    "list -- --size=3": "only `run` takes them",
+    "list -- --size=3": "only `run` and `gate` take words after --",
     "report nowhere": "no folder nowhere",
     "report --format pdf": "text",
     "--nonsense": "--nonsense",

@@ -35,18 +35,23 @@ class Program:
     Attributes:
       jaxpr_equations: equations of the traced program, those of inner programs included.
       stablehlo_bytes: length of the StableHLO text handed to the compiler.
-      fusions, dots, convolutions: instructions of the optimized program, fused ones included.
+      matrix_dtype: what most of the work in matrix products and convolutions is done in ("float32"), by the
+        number of elements they read; "" where there are none.
+      fusions, dots, convolutions, loops: instructions of the optimized program, fused ones included.
       collectives: instructions that talk to other devices, by name.
-      flops, bytes_accessed: of one execution; 0 where the backend gives no estimate.
+      flops, bytes_accessed: of one execution; 0 where the backend gives no estimate. The body of a loop
+        counts once, however often it runs.
       argument_bytes, output_bytes, temp_bytes: memory of one execution on one device.
       peak_bytes: arguments, outputs and temporaries, less what outputs share with arguments.
     """
 
     jaxpr_equations: int
     stablehlo_bytes: int
+    matrix_dtype: str
     fusions: int
     dots: int
     convolutions: int
+    loops: int
     collectives: Mapping[str, int]
     flops: float
     bytes_accessed: float
@@ -54,6 +59,26 @@ class Program:
     output_bytes: int
     temp_bytes: int
     peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """A function on its way to a program that can be run.
+
+    Attributes:
+      trace_s, lower_s, compile_s: seconds of each stage, taken once.
+      program: what the function became.
+      cache_hit: whether compiling found the program in JAX's persistent cache; None where none is in use.
+      lowered, compiled: the stages' objects.
+    """
+
+    trace_s: float
+    lower_s: float
+    compile_s: float
+    program: Program
+    cache_hit: bool | None
+    lowered: Any
+    compiled: Any
 
 
 @dataclass(frozen=True)
@@ -102,6 +127,37 @@ def stages(
       JaxperfError: as `measure`; a static argument was given by position.
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
+    built = build(fn, *args, static_argnames=static_argnames, **kwargs)
+    dynamic = _dynamic(built.lowered, args, kwargs, label)
+
+    def run(*a: Any) -> Any:
+        return built.compiled(*a, **dynamic)
+
+    block(args)
+    before = time.perf_counter()
+    block(run(*args))
+    first_run_s = time.perf_counter() - before
+    return Stages(
+        trace_s=built.trace_s,
+        lower_s=built.lower_s,
+        compile_s=built.compile_s,
+        first_run_s=first_run_s,
+        steady=measure(run, *args, name=label, **(measure_options or {})),
+        program=built.program,
+        cache_hit=built.cache_hit,
+        compiled=built.compiled,
+    )
+
+
+def build(fn: Callable[..., Any], *args: Any, static_argnames: tuple[str, ...] = (), **kwargs: Any) -> Built:
+    """Take `fn` from Python to a compiled program, and run nothing.
+
+    A function that is jitted already is left with what was compiled: calling it with such arguments compiles
+    nothing more.
+
+    Args:
+      fn, *args, static_argnames, **kwargs: as for `stages`; arguments that `fn` donates stay as they are.
+    """
     clock, jitted = time.perf_counter, _untraced(fn, static_argnames)
     with _cache_events() as events:
         began = clock()
@@ -111,23 +167,13 @@ def stages(
         lowered_at = clock()
         compiled = lowered.compile()
         compiled_at = clock()
-    dynamic = _dynamic(lowered, args, kwargs, label)
-
-    def run(*a: Any) -> Any:
-        return compiled(*a, **dynamic)
-
-    block(args)
-    before = clock()
-    block(run(*args))
-    first_run_s = clock() - before
-    return Stages(
+    return Built(
         trace_s=traced_at - began,
         lower_s=lowered_at - traced_at,
         compile_s=compiled_at - lowered_at,
-        first_run_s=first_run_s,
-        steady=measure(run, *args, name=label, **(measure_options or {})),
         program=describe(traced, lowered, compiled),
         cache_hit=_was_hit(events),
+        lowered=lowered,
         compiled=compiled,
     )
 
@@ -165,9 +211,11 @@ def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
     return Program(
         jaxpr_equations=count_equations(traced.jaxpr.jaxpr),
         stablehlo_bytes=len(lowered.as_text().encode()),
+        matrix_dtype=matrix_dtype(traced.jaxpr.jaxpr),
         fusions=ops["fusion"],
         dots=ops["dot"],
         convolutions=ops["convolution"],
+        loops=ops["while"],
         collectives={k: ops[k] for k in COLLECTIVES if ops[k]},
         flops=max(0.0, float(cost.get("flops", 0.0))),
         bytes_accessed=max(0.0, float(cost.get("bytes accessed", 0.0))),
@@ -208,11 +256,28 @@ def _library_call(target: str) -> str:
     return "dot" if any(part in name for part in ("gemm", "matmul", "dot")) else "custom-call"
 
 
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr, those of jaxprs inside (loops, branches, inner jits) once each."""
+    yield from jaxpr.eqns
+    leaves = jax.tree.leaves([eqn.params for eqn in jaxpr.eqns], is_leaf=lambda x: hasattr(x, "eqns"))
+    for leaf in leaves:
+        if hasattr(leaf, "eqns"):
+            yield from equations(getattr(leaf, "jaxpr", leaf))
+
+
 def count_equations(jaxpr: Any) -> int:
     """Count the equations of a jaxpr, those of jaxprs inside (loops, branches, inner jits) once each."""
-    leaves = jax.tree.leaves([eqn.params for eqn in jaxpr.eqns], is_leaf=lambda x: hasattr(x, "eqns"))
-    inner = (getattr(leaf, "jaxpr", leaf) for leaf in leaves if hasattr(leaf, "eqns"))
-    return len(jaxpr.eqns) + sum(count_equations(sub) for sub in inner)
+    return sum(1 for _ in equations(jaxpr))
+
+
+def matrix_dtype(jaxpr: Any) -> str:
+    """Return the dtype that matrix products and convolutions read most elements in; "" without any."""
+    read: Counter[str] = Counter()
+    for eqn in equations(jaxpr):
+        if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
+            for operand in eqn.invars[:2]:
+                read[str(operand.aval.dtype)] += operand.aval.size
+    return read.most_common(1)[0][0] if read else ""
 
 
 class TraceCounter:

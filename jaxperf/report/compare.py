@@ -148,10 +148,10 @@ def _pooled(results: Sequence[Result]) -> Rows:
       JaxperfError: a measurement's unit differs between the results.
     """
     if len(results) == 1:
-        return _named(results[0])
+        return named(results[0])
     found: dict[Key, list[Measurement]] = {}
     for result in results:
-        for key, m in _named(result).items():
+        for key, m in named(result).items():
             found.setdefault(key, []).append(m)
     for key, some in found.items():
         if len({m.unit for m in some}) > 1:
@@ -159,7 +159,7 @@ def _pooled(results: Sequence[Result]) -> Rows:
     return {k: Measurement(k.name, some[0].unit, tuple(m.median for m in some)) for k, some in found.items()}
 
 
-def _named(result: Result) -> Rows:
+def named(result: Result) -> Rows:
     """Measurements by what they are called; where several are called the same, the second is "name (2)"."""
     found: Rows = {}
     part = ""

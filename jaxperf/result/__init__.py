@@ -18,7 +18,7 @@ from jaxperf.result.blocks import (
     Text,
     Timelines,
 )
-from jaxperf.result.ratio import Decision, Ratio, both, negated, ratio, ratio_of, turns
+from jaxperf.result.ratio import Decision, Ratio, both, interval, negated, ratio, ratio_of, turns
 from jaxperf.result.record import Environment, Result
 from jaxperf.result.store import load_result, save_result
 from jaxperf.result.values import Axis, Curve, Measurement, Reference, Span, Timeline
@@ -51,6 +51,7 @@ __all__ = [
     "Timeline",
     "Timelines",
     "both",
+    "interval",
     "load_result",
     "negated",
     "ratio",

@@ -85,17 +85,22 @@ def ratio(over: Measurement, under: Measurement) -> Ratio:
 
 
 def ratio_of(ratios: Sequence[float]) -> Ratio:
-    """The rule, from ratios of independent rounds.
+    """The rule, from ratios of independent rounds."""
+    return Ratio(statistics.median(ratios), *interval(ratios), len(ratios))
 
-    The interval assumes nothing about how times are distributed: each ratio falls above or below the true
-    median like a coin, so two order statistics enclose it (the sign test, by SciPy).
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """What encloses the true median of independent values with at least 95 %; NaN for fewer than six.
+
+    It assumes nothing about how values are distributed: each falls above or below the true median like a
+    coin, so two order statistics enclose it (the sign test, by SciPy).
     """
     from scipy.stats import (
         quantile_test,
     )  # a third of a second, which renderers without ratios need not wait for
 
-    interval = quantile_test(list(ratios), q=0, p=0.5).confidence_interval(LEVEL)
-    return Ratio(statistics.median(ratios), float(interval.low), float(interval.high), len(ratios))
+    found = quantile_test(list(values), q=0, p=0.5).confidence_interval(LEVEL)
+    return float(found.low), float(found.high)
 
 
 def turns(parts: Sequence[T], number: int) -> list[T]:

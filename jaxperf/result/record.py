@@ -5,6 +5,9 @@ Standard library only, so that the runners of other frameworks can use it in env
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -47,6 +50,23 @@ class Environment:
     flags: Mapping[str, str] = field(default_factory=dict)
     data_source: str = ""
     commit: str = ""
+
+    @property
+    def machine(self) -> str:
+        """The hardware in words, the same for machines whose times may be compared.
+
+        Processor, cores, backend, and devices that are not the host's own: "AMD EPYC, 2 cores, cpu". Neither
+        versions nor flags are in it: what they change is what a comparison should show.
+        """
+        kinds = Counter(d.partition(" ")[2] for d in self.devices if not d.startswith("cpu:"))
+        devices = [f"{n} {kind}" for kind, n in sorted(kinds.items())]
+        return ", ".join(filter(None, [self.cpu, f"{self.cores} cores", self.backend, *devices]))
+
+    @property
+    def fingerprint(self) -> str:
+        """`machine` as a file's name: its first words, and eight digits of a hash of them all."""
+        words = re.sub("[^a-z0-9]+", "-", self.machine.lower()).strip("-")[:40].strip("-")
+        return f"{words}-{hashlib.sha256(self.machine.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)

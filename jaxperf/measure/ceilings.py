@@ -1,0 +1,204 @@
+"""What a machine can do at best: the least a call costs, matrix products, memory, copies with the host.
+
+All of it is measured through JAX, so it is what XLA's programs can reach here and not what the hardware's
+data sheet says. Everything is waited for. Sizes grow until a call lasts long enough for this device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+from jax import lax
+
+from jaxperf.measure.rounds import interleaved
+from jaxperf.measure.timing import block, measure, time_value
+from jaxperf.result import Measurement
+
+# What the measurements are of (`Measurement.quantity`); their `configuration` is "each" or "end", a dtype,
+# the bytes of an array, and the direction of a copy.
+DISPATCH, MATRIX, MEMORY, COPY = "dispatch", "matrix", "memory", "copy"
+TO_DEVICE, TO_HOST = "host to device", "device to host"
+DTYPES = ("float32", "bfloat16", "float16", "float64", "int8")
+LONG_S = 0.02  # a call that lasts this long hides the cost of calling: 0.1 % where that is 20 us
+MEMORY_SHARE = 16  # no array takes more than this part of the memory that is free
+SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays that memory is measured with
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def dispatch_floor() -> Measurement:
+    """Seconds of an empty compiled program, from the call until its one number is there."""
+    found = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, waited for", budget_s=0.5)
+    return dataclasses.replace(found, quantity=DISPATCH, configuration="each")
+
+
+def queueing_floor() -> Measurement:
+    """Seconds of an empty compiled program where many are queued and waited for at the end."""
+    found = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, queued", wait="end", budget_s=0.5)
+    return dataclasses.replace(found, quantity=DISPATCH, configuration="end")
+
+
+def matrix_rate(dtype: str, *, budget_s: float = 0.5) -> Measurement:
+    """FLOP/s of the product of two square matrices, under today's `jax_default_matmul_precision`.
+
+    Args:
+      dtype: of both matrices; the product of integers is int32.
+      budget_s: seconds for the values that count.
+    """
+    with jax.enable_x64(dtype == "float64"):
+        result = jnp.int32 if dtype == "int8" else None
+        noise = np.random.default_rng(0).normal(scale=8, size=2**20)  # a GPU is faster at matrices of ones
+        product = jax.jit(functools.partial(jnp.matmul, preferred_element_type=result))
+        side = 128
+        while True:
+            x = jnp.asarray(np.resize(noise, (side, side))).astype(dtype)
+            enough = 3 * 8 * x.nbytes > free_bytes() // MEMORY_SHARE  # the next side's three matrices
+            if enough or _seconds(product, x, x) >= LONG_S:
+                break
+            side *= 2
+        took = measure(product, x, x, budget_s=budget_s)
+    return _rate(f"matrix product, {dtype}", "FLOP/s", took, 2 * side**3, MATRIX, dtype)
+
+
+def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
+    """Bytes/s of a program that reads and writes an array of `size` bytes again and again, in place.
+
+    The array is given up and comes back, so no call asks the system for new memory, whose pages would have to
+    be mapped first.
+
+    Args:
+      size: of the array, in bytes.
+      budget_s: seconds for the values that count.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def sweep(x: jax.Array, times: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, times, lambda _, a: a * 0.5 + 0.5, x)
+
+    x, times = jnp.ones(size // 4, jnp.float32), jnp.int32(1)
+
+    def again() -> jax.Array:
+        nonlocal x
+        x = sweep(x, times)
+        return x
+
+    while _seconds(again) < LONG_S:
+        times = times * 4
+    took = measure(again, name="sweep", budget_s=budget_s, warmup_s=0, loops=1)
+    return _rate(f"array of {_binary(size)}", "bytes/s", took, 2 * size * int(times), MEMORY, size)
+
+
+def copy_rates(*, count: int = 9) -> tuple[Measurement, Measurement]:
+    """Bytes/s from the host's memory to the first device, and back, each into memory that is new.
+
+    On a CPU, where the device's memory is the host's, that is what a copy costs there.
+    """
+    device, size = jax.local_devices()[0], 2**22
+    while True:
+        host = np.ones(size // 4, np.float32)
+        if size >= free_bytes() // MEMORY_SHARE or _seconds(_to_device, host, device) >= LONG_S:
+            break
+        size *= 2
+    found = interleaved(
+        {TO_DEVICE: lambda: _to_device(host, device), TO_HOST: _to_host},
+        before={TO_HOST: lambda: _to_device(host, device)},  # JAX keeps what an array once brought
+        count=count,
+        loops=1,
+    )
+    there, back = (_rate(name, "bytes/s", m, size, COPY, name) for name, m in found.items())
+    return there, back
+
+
+def _to_device(host: np.ndarray, device: jax.Device) -> jax.Array:
+    return jax.device_put(host, device, may_alias=False)
+
+
+def _to_host(x: jax.Array) -> np.ndarray:
+    view_only = jax.default_backend() == "cpu"  # there, asarray copies nothing
+    return np.array(x) if view_only else np.asarray(x)
+
+
+def _rate(name: str, unit: str, took: Measurement, work: float, of: str, at: str | int) -> Measurement:
+    """Work per second, value by value; `of` and `at` are the roles by which a `Roofline` finds it."""
+    rates = tuple(work / seconds for seconds in took.values)
+    return Measurement(name, unit, rates, loops=took.loops, quantity=of, configuration=str(at))
+
+
+def _seconds(fn: Callable[..., Any], *args: Any) -> float:
+    """Seconds of a call after one that compiles, the quickest of three: enough to choose a size."""
+    block(fn(*args))
+    return min(time_value(fn, args, 1, "each") for _ in range(3))
+
+
+def sizes() -> tuple[int, ...]:
+    """Bytes of the arrays to measure memory with: from the smallest on, four times as many each time.
+
+    The last is at least four times the last cache, so that no cache holds much of it, if memory allows.
+    """
+    known = max(caches().values(), default=0)
+    wanted = min(LARGEST, max(4 * known, 2**28)) if jax.default_backend() == "cpu" else LARGEST
+    return tuple(_fours(min(wanted, free_bytes() // MEMORY_SHARE)))
+
+
+def _fours(most: int) -> Iterator[int]:
+    size = SMALLEST
+    while size <= max(most, SMALLEST):
+        yield size
+        size *= 4
+
+
+def caches() -> dict[str, int]:
+    """Bytes of each data cache of a CPU, "L1" to "L3"; empty where the system does not say, or for a GPU."""
+    if jax.default_backend() != "cpu":
+        return {}
+    found = {}
+    for cache in sorted(_CACHES.glob("index*")):
+        try:
+            level, kind, size = ((cache / name).read_text().strip() for name in ("level", "type", "size"))
+            if kind != "Instruction":
+                found[f"L{level}"] = int(size.removesuffix("K")) * 1024
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def level_of(size: int, known: dict[str, int]) -> str:
+    """The first cache that holds an array of `size` bytes with a little room to spare, or "memory".
+
+    Without known caches, "".
+    """
+    fitting = (level for level, holds in known.items() if size <= 0.75 * holds)
+    return next(fitting, "memory") if known else ""
+
+
+def free_bytes() -> int:
+    """Bytes still free: of the first device's memory, where it keeps an account, else of the host's."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"]) - int(stats["bytes_in_use"])
+    return int(psutil.virtual_memory().available)
+
+
+def others_share(*, seconds: float = 0.5) -> float:
+    """How much of the cores other programs use: 0 nothing, 1 all; this one sleeps meanwhile."""
+    return statistics.fmean(psutil.cpu_percent(interval=seconds, percpu=True)) / 100
+
+
+def load_average() -> float | None:
+    """How many programs wanted a core in the last minute, on average; None where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def _binary(size: int) -> str:
+    """Bytes as a round number of KiB, MiB or GiB."""
+    power = next(p for p in (30, 20, 10) if size >= 2**p)
+    return f"{size // 2**power} { {10: 'KiB', 20: 'MiB', 30: 'GiB'}[power] }"

@@ -1,0 +1,159 @@
+"""This machine's roofline: what its parts can do at best, kept, and where a program is under it.
+
+Williams, Waterman and Patterson (2009): a program is limited by arithmetic or by memory, whichever its FLOPs
+and bytes make the slower one. A third limit is what a call costs, however little it computes.
+
+    found = stored()  # from `jaxperf roofline`; None where that has not run on this machine
+    found.position(stages(step, x).program, seconds=2e-3).limit  # "memory"
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure import ceilings
+from jaxperf.measure.environment import current_environment
+from jaxperf.measure.staging import Program
+from jaxperf.result import Environment, Measurement, Result, load_result
+
+DEFAULT_DTYPE = "float32"  # of the arithmetic of programs without matrix products, and of dtypes not measured
+
+
+@dataclass(frozen=True)
+class Position:
+    """A program under the roofline.
+
+    Attributes:
+      limit: what the program cannot be faster than; "dispatch" is the cost of the call.
+      bound_s: seconds that this limit asks for, at least.
+      share: `bound_s` as a fraction of the seconds that the program takes: 1 is as fast as it can be. More
+        than 1 means that the compiler's estimate of the program's bytes or FLOPs is too large.
+      intensity: FLOPs per byte.
+      flops_per_s, bytes_per_s: what the program reaches.
+    """
+
+    limit: Literal["arithmetic", "memory", "dispatch"]
+    bound_s: float
+    share: float
+    intensity: float
+    flops_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What the first device of a machine can do at best: the best value of each measurement.
+
+    Other programs on the machine slow values down and never speed one up, so the best is nearest the truth.
+
+    Attributes:
+      dispatch_s: seconds of an empty program, waited for.
+      queueing_s: seconds of one of many empty programs that are queued.
+      flops_per_s: of matrix products, by dtype.
+      bytes_per_s: read and written, by the bytes of the array.
+      to_device_bytes_per_s, to_host_bytes_per_s: of copies between the host's memory and the device's.
+      result: the measurement itself, with its conditions: environment, time, load.
+    """
+
+    dispatch_s: float
+    queueing_s: float
+    flops_per_s: Mapping[str, float]
+    bytes_per_s: Mapping[int, float]
+    to_device_bytes_per_s: float
+    to_host_bytes_per_s: float
+    result: Result
+
+    def bandwidth(self, size: int) -> float:
+        """Bytes/s for a program whose arrays have `size` bytes together.
+
+        The best rate of any array of that size or larger, since what a larger one reaches a smaller one can;
+        beyond the largest that was measured, the rate of that one.
+        """
+        return max(self.bytes_per_s[s] for s in self.bytes_per_s if s >= min(size, max(self.bytes_per_s)))
+
+    def position(self, program: Program, *, seconds: float) -> Position | None:
+        """Return where a program is that takes `seconds` per call, by the compiler's estimate of its work.
+
+        None where that says too little: there is no estimate, or the program has loops, of which the compiler
+        counts one turn.
+        """
+        if program.loops or not program.flops + program.bytes_accessed:
+            return None
+        dtype = program.matrix_dtype or DEFAULT_DTYPE
+        peak = self.flops_per_s.get(dtype, self.flops_per_s[DEFAULT_DTYPE])
+        bounds: dict[Literal["arithmetic", "memory", "dispatch"], float] = {
+            "arithmetic": program.flops / peak,
+            "memory": program.bytes_accessed / self.bandwidth(program.peak_bytes),
+            "dispatch": self.dispatch_s,
+        }
+        limit = max(bounds, key=lambda name: bounds[name])
+        moved = program.bytes_accessed
+        return Position(
+            limit,
+            bounds[limit],
+            bounds[limit] / seconds,
+            program.flops / moved if moved else math.inf,
+            program.flops / seconds,
+            moved / seconds,
+        )
+
+    def differences(self, environment: Environment) -> list[str]:
+        """Versions and flags that are not what they were when this was measured, a line each."""
+        then, lines = self.result.environment, []
+        for before, now in ((then.versions, environment.versions), (then.flags, environment.flags)):
+            for name in dict.fromkeys([*before, *now]):
+                a, b = before.get(name, "unset"), now.get(name, "unset")
+                if a != b and name != "jaxperf":
+                    lines.append(f"{name} was {a}, is {b}")
+        return lines
+
+
+def path_for(environment: Environment) -> Path:
+    """Return the file that holds the roofline of this machine, in the user's cache folder."""
+    return platformdirs.user_cache_path("jaxperf") / "roofline" / f"{environment.fingerprint}.json"
+
+
+def stored(environment: Environment | None = None) -> Roofline | None:
+    """Return the roofline that `jaxperf roofline` measured on this machine; None where it never did.
+
+    Args:
+      environment: of the machine; this process's if None.
+
+    Raises:
+      JaxperfError: the file cannot be read, or does not hold a whole roofline.
+    """
+    path = path_for(environment or current_environment())
+    return from_result(load_result(path), where=str(path)) if path.exists() else None
+
+
+def from_result(result: Result, *, where: str = "the result") -> Roofline:
+    """Return the roofline in a result that `jaxperf roofline` wrote; `where` names it in errors.
+
+    Raises:
+      JaxperfError: a part of it is missing.
+    """
+    found: dict[tuple[str, str], Measurement] = {
+        (m.quantity, m.configuration): m for m in result.measurements
+    }
+    try:
+        found[ceilings.MATRIX, DEFAULT_DTYPE], found[ceilings.MEMORY, str(ceilings.SMALLEST)]
+        return Roofline(
+            dispatch_s=min(found[ceilings.DISPATCH, "each"].values),
+            queueing_s=min(found[ceilings.DISPATCH, "end"].values),
+            flops_per_s={at: max(m.values) for (of, at), m in found.items() if of == ceilings.MATRIX},
+            bytes_per_s={int(at): max(m.values) for (of, at), m in found.items() if of == ceilings.MEMORY},
+            to_device_bytes_per_s=max(found[ceilings.COPY, ceilings.TO_DEVICE].values),
+            to_host_bytes_per_s=max(found[ceilings.COPY, ceilings.TO_HOST].values),
+            result=result,
+        )
+    except (KeyError, ValueError) as e:
+        raise JaxperfError(
+            f"{where} holds no whole roofline (no {e}); run `jaxperf roofline` again"
+        ) from None

@@ -1,0 +1,96 @@
+"""`jaxperf roofline`: measure what this machine can do at best, and keep it for whoever asks."""
+
+from __future__ import annotations
+
+from jaxperf import script
+from jaxperf.catalogue import Section
+from jaxperf.measure import ceilings
+from jaxperf.measure.roofline import Roofline, from_result, path_for
+from jaxperf.report.words import shown
+from jaxperf.result import Axis, Curve, Environment, Measurement, save_result
+from jaxperf.result.store import check_writable
+from jaxperf.story import Story
+
+SECTION = Section(
+    "roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?", 20
+)
+BUSY = 0.10  # of the cores; the share from which on a measurement says that the machine was busy
+
+
+def main() -> int:
+    """Measure and keep the roofline; a file that is there is replaced once the new one is whole.
+
+    Raises:
+      JaxperfError: the cache folder cannot be written, or JAX cannot start.
+    """
+    environment = script.environment()
+    path = path_for(environment)
+    check_writable(path)
+    found = tell(environment)
+    save_result(found.result, path)
+    print(f"kept: {path}")
+    return 0
+
+
+def tell(environment: Environment) -> Roofline:
+    """Measure all parts, with a table of each, and return them."""
+    story = Story(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
+    conditions(story)
+    calls = ceilings.dispatch_floor(), ceilings.queueing_floor()
+    story.table(calls, title="What a call costs, however little it computes", detail=True)
+    products = [ceilings.matrix_rate(dtype) for dtype in ceilings.DTYPES]
+    story.table(products, title="Matrix products", detail=True)
+    memory(story)
+    story.table(ceilings.copy_rates(), title="Copies between host and device", detail=True)
+    summary(story, from_result(story.result()))
+    return from_result(story.result())
+
+
+def conditions(story: Story) -> None:
+    """Keep how busy the machine was before anything was measured."""
+    others, load = ceilings.others_share(), ceilings.load_average()
+    story.fact("others_share", others, words="share of the cores that other programs used before")
+    story.fact("load_average", load, words="load average of the last minute before")
+    if others > BUSY:
+        story.note(
+            f"other programs used {others:.0%} of the cores, so this is less than the machine can do; "
+            "run it again when it is idle"
+        )
+
+
+def memory(story: Story) -> None:
+    """Measure memory with arrays from 16 KiB on, and draw the rate over the size."""
+    known = ceilings.caches()
+    rows: list[Measurement] = [ceilings.memory_rate(size) for size in ceilings.sizes()]
+    story.table(rows, title="Reading and writing an array, again and again", detail=True)
+    sizes = [int(m.configuration) for m in rows]
+    story.lines(
+        "Memory by the size of the array",
+        [Curve("best value", tuple(map(float, sizes)), tuple(max(m.values) for m in rows))],
+        x=Axis("array", "bytes"),
+        y=Axis("read and written", "bytes/s"),
+        caption="Each step down is the end of a cache." if known else "",
+        zero=True,
+    )
+
+
+def summary(story: Story, found: Roofline) -> None:
+    """Tell the roofline itself on half a screen: the best value of every part."""
+    known = ceilings.caches()
+    levels: dict[str, list[int]] = {}
+    for size in found.bytes_per_s:
+        name = ceilings.level_of(size, known) or f"arrays of {shown(size, 'bytes')}"
+        levels.setdefault(name, []).append(size)
+    rows = [("empty program, waited for", shown(found.dispatch_s, "s"))]
+    rows.append(("empty program, queued", shown(found.queueing_s, "s")))
+    rows += [(f"matrix product, {dtype}", shown(rate, "FLOP/s")) for dtype, rate in found.flops_per_s.items()]
+    for name, sizes in levels.items():
+        best = max(found.bytes_per_s[size] for size in sizes)
+        rows.append((name if name.startswith("arrays") else _place(name), shown(best, "bytes/s")))
+    rows.append(("host to device", shown(found.to_device_bytes_per_s, "bytes/s")))
+    rows.append(("device to host", shown(found.to_host_bytes_per_s, "bytes/s")))
+    story.grid(("", "at best"), rows, title="The roofline", right=(1,))
+
+
+def _place(level: str) -> str:
+    return "memory, read and written" if level == "memory" else f"{level} cache, read and written"

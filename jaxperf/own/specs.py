@@ -1,0 +1,157 @@
+"""Arguments as words: `f32[256,28,28,1]` is an array, `key` a random key, `3` a number, `n=3` has a name.
+
+Arrays are named as JAX's own printed programs name them. Values are drawn from a fixed seed, so two runs get
+the same: standard normal numbers for floats, 0 and 1 for integers and booleans.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+
+from jaxperf.errors import JaxperfError
+
+DTYPES = {
+    "bool": "bool", "i4": "int4", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u4": "uint4", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
+    "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64",
+    "c64": "complex64", "c128": "complex128",
+}  # fmt: skip
+_SHORT = {long: short for short, long in DTYPES.items()}
+_ARRAY = re.compile(r"([A-Za-z]\w*)\s*\[([^][]*)\]")
+_KEY = re.compile(r"key(?:\((\d{1,18})\))?")
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array to be drawn: `dtype` is NumPy's name, "float32"."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{_SHORT[self.dtype]}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A random key, `jax.random.key(seed)`."""
+
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"key({self.seed})"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A Python value, handed over as it is."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+Spec = Array | Key | Literal
+
+
+def parse(word: str) -> Spec:
+    """Return what a word stands for; `parse(str(spec)) == spec` for every spec.
+
+    Raises:
+      JaxperfError: it is neither an array, nor a key, nor a Python value; or a dtype or length is wrong.
+    """
+    text = word.strip()
+    if found := _ARRAY.fullmatch(text):
+        return Array(_dtype(found[1], word), _shape(found[2], word))
+    if found := _KEY.fullmatch(text):
+        return Key(int(found[1] or 0))
+    try:
+        return Literal(ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise JaxperfError(
+            f"argument {word!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
+            "or a Python value like 3, 0.5 or '\"same\"'"
+        ) from None
+
+
+def _dtype(name: str, word: str) -> str:
+    dtype = DTYPES.get(name, name)
+    if dtype not in _SHORT:
+        raise JaxperfError(f"argument {word!r}: no dtype {name!r}; there are {', '.join(DTYPES)}")
+    return dtype
+
+
+def _shape(words: str, word: str) -> tuple[int, ...]:
+    lengths = [length.strip() for length in words.split(",")] if words.strip() else []
+    for length in lengths:
+        if not re.fullmatch("[0-9]{1,15}", length):
+            raise JaxperfError(f"argument {word!r}: {length!r} is not a length; give whole numbers, f32[8,3]")
+    return tuple(map(int, lengths))
+
+
+def parse_all(words: Sequence[str]) -> tuple[list[Spec], dict[str, Spec]]:
+    """Return the specs given by position, and those given by name (`n=3`).
+
+    Raises:
+      JaxperfError: as `parse`; a name comes twice, or a position after a name.
+    """
+    by_position: list[Spec] = []
+    by_name: dict[str, Spec] = {}
+    for word in words:
+        if found := _NAMED.fullmatch(word.strip()):
+            if found[1] in by_name:
+                raise JaxperfError(f"argument {found[1]!r} is given twice; give it once")
+            by_name[found[1]] = parse(found[2])
+        elif by_name:
+            raise JaxperfError(f"argument {word!r} has no name but follows one that has; give it first")
+        else:
+            by_position.append(parse(word))
+    return by_position, by_name
+
+
+def make(spec: Spec, *, seed: int = 0) -> Any:
+    """Return what a spec stands for: an array or a key on JAX's default device, or a Python value.
+
+    Args:
+      spec: from `parse`.
+      seed: of an array's values.
+
+    Raises:
+      JaxperfError: an array is larger than the free memory, or has a dtype that JAX would narrow.
+    """
+    match spec:
+        case Literal():
+            return spec.value
+        case Key():
+            return jax.random.key(spec.seed)
+    dtype = jnp.dtype(spec.dtype)
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise JaxperfError(f"argument {spec}: JAX has no 64 bits unless JAX_ENABLE_X64=1 is set; set it")
+    size, free = math.prod(spec.shape) * dtype.itemsize, psutil.virtual_memory().available
+    if size > free:
+        raise JaxperfError(
+            f"argument {spec} has {size:,} bytes, but only {free:,} are free; give a smaller one"
+        )
+    return jnp.asarray(_drawn(spec, np.random.default_rng(seed)), dtype)
+
+
+def _drawn(spec: Array, rng: np.random.Generator) -> np.ndarray:
+    kind = jnp.dtype(spec.dtype)
+    if jnp.issubdtype(kind, jnp.complexfloating):
+        return rng.standard_normal(spec.shape) + 1j * rng.standard_normal(spec.shape)
+    if jnp.issubdtype(kind, jnp.floating):
+        return rng.standard_normal(spec.shape, dtype=np.float64 if kind.itemsize > 4 else np.float32)
+    return rng.integers(0, 2, spec.shape, dtype=np.int8)

@@ -1,0 +1,86 @@
+"""What a machine can do at best: work is counted exactly, and sizes grow until a call lasts."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxperf.measure import ceilings
+from jaxperf.result import Measurement
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that last 0.1 ms are long enough for a test."""
+    monkeypatch.setattr(ceilings, "LONG_S", 1e-4)
+    monkeypatch.setattr(ceilings, "measure", counted)
+
+
+def counted(fn: object, *args: object, name: str = "", loops: int | None = None, **_: object) -> Measurement:
+    """In place of `measure`: run it twice, and say that it took a second and two."""
+    for _ in range(2):
+        jax.block_until_ready(fn(*args))  # type: ignore[operator]
+    return Measurement(name, "s", (1.0, 2.0), loops=loops or 3)
+
+
+def test_a_product_counts_two_operations_per_element_of_each_row_and_column() -> None:
+    for dtype in ceilings.DTYPES:
+        found = ceilings.matrix_rate(dtype)
+        assert (found.unit, found.quantity, found.configuration) == ("FLOP/s", ceilings.MATRIX, dtype)
+        best, half = found.values
+        side = round((best / 2) ** (1 / 3))
+        assert best == 2 * half == 2 * side**3 and side >= 128 and side & (side - 1) == 0
+
+
+def test_memory_counts_what_is_read_and_written_in_all_turns() -> None:
+    found = ceilings.memory_rate(2**14)
+    assert (found.unit, found.configuration, found.name) == ("bytes/s", "16384", "array of 16 KiB")
+    turns = found.values[0] / (2 * 2**14)
+    assert turns.is_integer() and turns >= 1 and int(turns) & (int(turns) - 1) == 0
+
+
+def test_copies_are_real_and_go_both_ways() -> None:
+    there, back = ceilings.copy_rates(count=2)
+    assert [m.configuration for m in (there, back)] == [ceilings.TO_DEVICE, ceilings.TO_HOST]
+    assert len(there.values) == len(back.values) == 2 and there.quantity == back.quantity == ceilings.COPY
+
+
+def test_an_empty_program_is_called_both_ways() -> None:
+    found = [ceilings.dispatch_floor(), ceilings.queueing_floor()]
+    assert [(m.quantity, m.configuration) for m in found] == [("dispatch", "each"), ("dispatch", "end")]
+
+
+def test_arrays_grow_fourfold_up_to_four_times_the_last_cache_and_never_fill_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for last, free, largest in ((2**22, 2**40, 2**28), (2**27, 2**40, 2**28), (2**28, 2**40, 2**30),
+                                (2**25, 2**30, 2**26), (2**25, 2**10, 2**14)):  # fmt: skip
+        monkeypatch.setattr(ceilings, "caches", lambda last=last: {"L3": last})
+        monkeypatch.setattr(ceilings, "free_bytes", lambda free=free: free)
+        sizes = ceilings.sizes()
+        assert sizes[0] == ceilings.SMALLEST and sizes[-1] == largest
+        assert all(b == 4 * a for a, b in itertools.pairwise(sizes))
+
+
+def test_an_array_belongs_to_the_first_cache_that_holds_it() -> None:
+    known = {"L1": 32_768, "L2": 524_288}
+    levels = [ceilings.level_of(size, known) for size in (16_384, 32_768, 262_144, 524_288)]
+    assert levels == ["L1", "L2", "L2", "memory"]
+    assert ceilings.level_of(16_384, {}) == ""
+
+
+def test_caches_are_read_from_the_system_and_instructions_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i, (level, kind, size) in enumerate(
+        (("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2048K"))
+    ):
+        for name, word in (("level", level), ("type", kind), ("size", size)):
+            (tmp_path / f"index{i}").mkdir(exist_ok=True)
+            (tmp_path / f"index{i}" / name).write_text(word + "\n")
+    (tmp_path / "index9").mkdir()  # of which the system says nothing
+    monkeypatch.setattr(ceilings, "_CACHES", tmp_path)
+    assert ceilings.caches() == ({"L1": 48 * 1024, "L2": 2**21} if jax.default_backend() == "cpu" else {})

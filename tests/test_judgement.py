@@ -1,0 +1,147 @@
+"""The gate's verdicts: a regression is found, equality is shown or not claimed, and noise is called noise."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from cases import cases
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.staging import build
+from jaxperf.report.judgement import Judgement, headline, items, judge
+from jaxperf.report.markdown import markdown
+from jaxperf.result import Environment, Measurement, Result, Table
+
+RESULT = Result("measure", "", "Title", "Why?", {}, Environment(cpu="one", cores=2, backend="cpu"))
+
+
+def processes(
+    rng: random.Random, *, count: int = 7, median: float = 1e-3, spread: float = 0.005, unit: str = "s"
+) -> list[Result]:
+    """Recorded results of `count` processes whose medians differ by `spread`."""
+    found = []
+    for _ in range(count):
+        level = median * rng.lognormvariate(0, spread)
+        values = tuple(level * rng.lognormvariate(0, spread / 3) for _ in range(15))
+        once = Table("Once", (Measurement("step: compile", "s", (rng.uniform(0.5, 2.0),)),))
+        found.append(replace(RESULT, blocks=(once, Table("Times", (Measurement("step", unit, values),)))))
+    return found
+
+
+def decided(found: Judgement) -> list[str]:
+    return [j.decision for j in found.judged]
+
+
+def shown(found: Judgement) -> str:
+    return "\n".join(line for item in items(found, machine="one") for line in markdown(item))
+
+
+def test_a_function_with_twice_the_work_is_slower() -> None:
+    """Twice by count: its recorded times are the FLOPs that its program has, at one rate."""
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        return x @ w
+
+    def twice(w: jax.Array, x: jax.Array) -> jax.Array:
+        return x @ w @ w
+
+    w, x = jnp.ones((16, 16)), jnp.ones((16, 16))
+    few, many = (build(fn, w, x).program.flops for fn in (step, twice))
+    assert many == pytest.approx(2 * few, rel=1e-3)
+    rng, rate = random.Random(0), 1e9
+    sides = [processes(rng, median=flops / rate, spread=0.1) for flops in (few, many)]
+    found = judge(*sides)
+    assert (decided(found), found.status) == (["slower"], 1)
+    assert headline(found) == "Slower: step" and "slower" in shown(found)
+    assert judge(*reversed(sides)).status == 0
+
+
+def test_equal_programs_on_a_quiet_machine_are_not_slower() -> None:
+    rng = random.Random(1)
+    found = judge(processes(rng), processes(rng))
+    assert (decided(found), found.status) == (["not slower"], 0)
+    assert found.judged[0].row.high <= 1 + found.size
+
+
+def test_a_machine_that_could_hide_the_slowdown_is_called_too_noisy() -> None:
+    rng = random.Random(2)
+    found = judge(processes(rng, spread=0.2), processes(rng, spread=0.2))
+    assert (decided(found), found.status) == (["undecided"], 3)
+    assert found.judged[0].row.low <= 1 + found.least and found.judged[0].row.high > 1 + found.size
+    assert "this machine is too noisy to decide on 1 of 1 measurements" in headline(found)
+    assert "too noisy: it may take up to" in shown(found)
+    assert judge(processes(rng, spread=0.2), processes(rng, spread=0.2), size=3.0).status == 0
+
+
+def test_what_is_known_to_be_faster_is_not_slower_however_wide_the_interval() -> None:
+    rng = random.Random(3)
+    found = judge(processes(rng, median=2e-3, spread=0.2), processes(rng, spread=0.2))
+    assert (decided(found), found.judged[0].remark, found.status) == (["not slower"], "faster", 0)
+
+
+@pytest.mark.parametrize(("repeats",), cases([(25,), (400,)], lambda repeats: repeats == 25))
+def test_wrong_verdicts_are_as_rare_as_stated(repeats: int) -> None:
+    """Of equal programs few are called slower; of those slower by the size asked for, few are let pass."""
+    rng = random.Random(4)
+    wrong: Counter[str] = Counter()
+    for _ in range(repeats):
+        spread = rng.choice((0.01, 0.04, 0.1))
+        base = processes(rng, spread=spread)
+        wrong["slower"] += judge(base, processes(rng, spread=spread)).status == 1
+        wrong["passed"] += judge(base, processes(rng, spread=spread, median=1.1e-3)).status == 0
+    assert wrong["slower"] <= 0.05 * repeats and wrong["passed"] <= 0.05 * repeats
+
+
+def test_too_few_processes_decide_nothing() -> None:
+    rng = random.Random(5)
+    found = judge(processes(rng, count=2), processes(rng, count=2))
+    assert (decided(found), found.status) == (["undecided"], 3)
+    assert "too little is known" in headline(found) and "too few values: 2 and 2" in shown(found)
+
+
+def test_what_is_taken_once_beside_what_is_taken_often_is_shown_and_not_judged() -> None:
+    rng = random.Random(6)
+    found = judge(processes(rng), processes(rng))
+    assert [row.key.name for row in found.other] == ["step: compile"]
+    assert "Shown, not judged" in shown(found)
+
+
+def test_where_everything_is_taken_once_all_of_it_is_judged() -> None:
+    def once(value: float) -> Result:
+        return replace(RESULT, blocks=(Table("", (Measurement("run", "s", (value,)),)),))
+
+    base = [once(1 + i / 1000) for i in range(7)]
+    assert judge(base, base).status == 0
+    assert judge(base, [once(2 + i / 1000) for i in range(7)]).status == 1
+
+
+def test_of_a_rate_less_is_slower() -> None:
+    rng = random.Random(7)
+    fast, slow = (processes(rng, median=m, unit="images/s") for m in (100.0, 50.0))
+    assert (judge(fast, slow).status, judge(slow, fast).status, judge(fast, fast).status) == (1, 0, 0)
+
+
+def test_a_measurement_that_went_missing_is_not_passed_over() -> None:
+    rng = random.Random(8)
+    run = processes(rng)
+    extra = Table("Times", (Measurement("eval", "s", (1.0, 1.1)),))
+    base = [replace(r, blocks=(*r.blocks, extra)) for r in run]
+    found = judge(base, run)
+    assert found.missing == ("measure: Times: eval",) and found.status == 3
+    assert "only the baseline has" in shown(found)
+    assert judge(run, base).status == 0  # a new one is no trouble
+
+
+def test_mistakes_are_one_line() -> None:
+    rng = random.Random(9)
+    run = processes(rng)
+    sizes = [replace(RESULT, blocks=(Table("", (Measurement("x", "bytes", (1.0, 2.0)),)),))] * 4
+    for base, size, says in ((run, 0.02, "size is 0.02 but least is 0.02"), (sizes, 0.1, "a time or a rate")):
+        with pytest.raises(JaxperfError, match=says) as caught:
+            judge(base, base, size=size)
+        assert "\n" not in str(caught.value)

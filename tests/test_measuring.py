@@ -1,0 +1,195 @@
+"""`jaxperf measure`: a result like any other, whatever the function does with its arguments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from flax import nnx
+
+from jaxperf import cli
+from jaxperf.measure import ceilings, roofline
+from jaxperf.measure.environment import current_environment
+from jaxperf.own.measuring import is_jitted
+from jaxperf.result import Grid, Measurement, Result, Table, load_result, save_result
+
+MODULE = """
+import functools
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(x, y):
+    return jnp.tanh(x @ y)
+
+@jax.jit
+def twice(x, y):
+    return jnp.tanh(x @ y @ y), {"sum": x.sum()}
+
+def plain(x, y):
+    return jnp.tanh(x @ y)
+
+@functools.partial(jax.jit, donate_argnums=0)
+def update(x, y):
+    return x + y
+
+@functools.partial(jax.jit, static_argnames="n")
+def power(x, n):
+    return x ** n
+
+@jax.jit
+def loop(x, y):
+    return jax.lax.fori_loop(0, 3, lambda i, a: a @ y, x)
+
+def retraces(x, y):
+    return jax.jit(lambda a: a + 1)(x)
+
+def fails(x, y):
+    raise ValueError("no such thing")
+
+def word(x, y):
+    return object()
+
+def data():
+    return jnp.ones((4, 4)), jnp.ones((4, 4))
+"""
+ARGS = ("--args", "f32[4,4]", "f32[4,4]")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with the module `own_step`, and a cache without a roofline."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "own_step.py").write_text(MODULE)
+    yield
+    sys.modules.pop("own_step", None)
+
+
+def measured(*words: str, rounds: int = 2) -> Result:
+    assert cli.main(["measure", *words, f"--rounds={rounds}", "--json=r.json"]) == 0
+    return load_result(Path("r.json"))
+
+
+def names(result: Result, table: int) -> list[str]:
+    return [m.name for m in list(result.of(Table))[table].rows]
+
+
+def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = measured("own_step:step", "own_step:twice", *ARGS, rounds=6)
+    stages = ["trace", "lower", "compile", "first run"]
+    assert names(found, 0) == [f"{fn}: {stage}" for fn in ("step", "twice") for stage in stages]
+    step, twice = list(found.of(Table))[1].rows
+    assert (step.name, twice.name, len(step.values)) == ("step", "twice", 6)
+    assert step.rounds == twice.rounds != ""
+    assert all(m.loops > 1 for m in (step, twice))  # short calls are repeated until a value lasts 2 ms
+    assert found.facts["twice: matrix products"] == 2 and found.facts["step: matrix products"] == 1
+    assert found.facts["twice: arithmetic"] > 1.5 * found.facts["step: arithmetic"] > 0
+    assert found.facts["step: arguments"] == 2 * 4 * 4 * 4
+    [grid] = found.of(Grid)
+    assert grid.heads == ("", "step", "twice")
+    said = capsys.readouterr().out
+    assert "step: " in said and " per call (" in said and "twice is " in said
+    assert found.config["args"] == ARGS[1:] and found.command.startswith("jaxperf ")
+    assert cli.main(["report", "r.json", "--format", "text"]) == 0
+    assert "def twice(x, y):" in capsys.readouterr().out
+    assert cli.main(["compare", "r.json", "r.json"]) == 0
+
+
+def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = measured("own_step:plain", "--setup=own_step:data")
+    assert names(found, 0) == ["plain: first call"]
+    assert any(note.startswith("plain: called as it is") for note in found.notes)
+    assert "plain: arithmetic" not in found.facts
+    jitted = measured("own_step:plain", "--setup=own_step:data", "--jit")
+    assert names(jitted, 0)[0] == "plain: trace" and jitted.facts["plain: matrix products"] == 1
+
+
+def test_donated_arguments_are_copied_for_every_call() -> None:
+    found = measured("own_step:update", "own_step:step", *ARGS)
+    update, step = list(found.of(Table))[1].rows
+    assert (update.loops, len(update.values)) == (1, 2) and step.loops > 1
+    assert any("update: arguments are donated" in note for note in found.notes)
+
+
+def test_static_arguments_are_given_by_name() -> None:
+    found = measured("own_step:power", "--args", "f32[3]", "n=4")
+    assert names(found, 1) == ["power"]
+
+
+def test_the_same_name_in_two_modules_is_told_apart() -> None:
+    Path("own_two.py").write_text(MODULE)
+    found = measured("own_step:step", "own_two:step", *ARGS)
+    assert names(found, 1) == ["own_step:step", "own_two:step"]
+
+
+def test_only_what_jit_returned_has_stages() -> None:
+    assert is_jitted(jax.jit(lambda x: x))
+    assert not any(is_jitted(fn) for fn in (len, lambda x: x, nnx.jit(lambda x: x)))
+
+
+def stored_roofline() -> None:
+    """A roofline of round numbers: 1 us per call, 1 TFLOP/s, 100 GB/s."""
+    rows = [
+        Measurement("a", "s", (1e-6,), quantity=ceilings.DISPATCH, configuration="each"),
+        Measurement("b", "s", (1e-6,), quantity=ceilings.DISPATCH, configuration="end"),
+        Measurement("c", "FLOP/s", (1e12,), quantity=ceilings.MATRIX, configuration="float32"),
+        *(Measurement(f"d{size}", "bytes/s", (1e11,), quantity=ceilings.MEMORY, configuration=str(size))
+          for size in (ceilings.SMALLEST, 2**28)),
+        *(Measurement(way, "bytes/s", (1e9,), quantity=ceilings.COPY, configuration=way)
+          for way in (ceilings.TO_DEVICE, ceilings.TO_HOST)),
+    ]  # fmt: skip
+    environment = current_environment()
+    result = Result("roofline", "", "T", "Q?", {}, environment, blocks=(Table("", tuple(rows)),))
+    save_result(result, roofline.path_for(environment))
+
+
+def test_a_stored_roofline_places_the_program_and_a_missing_one_is_asked_for() -> None:
+    without = measured("own_step:step", *ARGS)
+    assert any("`jaxperf roofline` measures it" in note for note in without.notes)
+    assert "step: limited by" not in without.facts
+    stored_roofline()
+    placed = measured("own_step:step", "own_step:loop", *ARGS)
+    assert placed.facts["step: limited by"] == "dispatch"
+    assert placed.facts["step: least time under the roofline"] == 1e-6
+    assert "loop: limited by" not in placed.facts  # a loop's body is counted once
+    assert any(note.startswith("loop: the compiler counts") for note in placed.notes)
+
+
+def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[str]) -> None:
+    mistakes = [
+        (["own_step:stop", *ARGS], "did you mean 'step'"),
+        (["own_step:step", "own_step:step", *ARGS], "own_step:step is named twice"),
+        (["own_step:step", "--args", "f32[4"], "'f32[4' is not understood"),
+        (["own_step:step", *ARGS, "--setup=own_step:data"], "give one of the three"),
+        (["own_step:step", *ARGS, "--rounds=0"], "--rounds is 0; give at least 1"),
+        (["own_step:step", "--args", "f32[4,4]"], "step raised TypeError"),
+        (["own_step:word", *ARGS], "word raised TypeError: cannot wait for the output, a object"),
+        (["own_step:retraces", *ARGS], "inside the timed part"),
+        (["own_step:step", *ARGS, "--json=own_step.py/r.json"], "cannot write own_step.py/r.json"),
+        ([], "MODULE:FUNCTION"),
+    ]
+    for words, says in mistakes:
+        capfd.readouterr()
+        assert cli.main(["measure", "--json=never.json", *words]) == 2, words
+        said = capfd.readouterr().err.splitlines()
+        assert [line for line in said if line.startswith("error: ")] == said[-1:], said
+        assert says in said[-1], said
+    assert not Path("never.json").exists()
+
+
+def test_what_the_readers_function_raises_is_shown_from_its_own_lines(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["measure", "own_step:fails", *ARGS]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("Traceback") and 'raise ValueError("no such thing")' in said
+    assert "jaxperf" not in said.split("error: ")[0]
+    assert said.endswith("error: fails raised ValueError: no such thing\n")

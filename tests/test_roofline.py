@@ -1,0 +1,154 @@
+"""The roofline: where a program is under it, and that it is kept per machine and read back whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf import cli
+from jaxperf.errors import JaxperfError
+from jaxperf.measure import ceilings, roofline
+from jaxperf.measure.environment import current_environment
+from jaxperf.measure.staging import Program, build
+from jaxperf.result import Environment, Grid, Measurement, Result, Table, save_result
+
+KIB, MIB = 2**10, 2**20
+PROGRAM = Program(
+    jaxpr_equations=1, stablehlo_bytes=1, matrix_dtype="bfloat16", fusions=0, dots=1, convolutions=0, loops=0,
+    collectives={}, flops=4e9, bytes_accessed=1e6, argument_bytes=0, output_bytes=0, temp_bytes=0,
+    peak_bytes=MIB,
+)  # fmt: skip
+
+
+def result(**memory: float) -> Result:
+    """A roofline of round numbers; each measurement has a worse value, too."""
+    rates = memory or {"16384": 4e11, "65536": 1e11, "4194304": 2e11, "67108864": 1e10}
+    rows = [
+        Measurement("each", "s", (1e-5, 9.0), quantity=ceilings.DISPATCH, configuration="each"),
+        Measurement("end", "s", (1e-6, 9.0), quantity=ceilings.DISPATCH, configuration="end"),
+    ]
+    rates_of = {ceilings.MATRIX: {"float32": 1e12, "bfloat16": 2e12}, ceilings.MEMORY: rates,
+                ceilings.COPY: {ceilings.TO_DEVICE: 3e9, ceilings.TO_HOST: 2e9}}  # fmt: skip
+    for quantity, found in rates_of.items():
+        rows += [Measurement(f"{quantity} {at}", "1/s", (1.0, r), quantity=quantity, configuration=at)
+                 for at, r in found.items()]  # fmt: skip
+    environment = Environment(cpu="Z80", cores=2, versions={"jax": "1", "jaxperf": "1"}, flags={"A": "1"})
+    return Result("roofline", "", "T", "Q?", {}, environment, blocks=(Table("", tuple(rows)),))
+
+
+def test_the_best_value_of_each_part_counts() -> None:
+    found = roofline.from_result(result())
+    assert (found.dispatch_s, found.queueing_s) == (1e-5, 1e-6)
+    assert found.flops_per_s == {"float32": 1e12, "bfloat16": 2e12}
+    assert (found.to_device_bytes_per_s, found.to_host_bytes_per_s) == (3e9, 2e9)
+    assert found.bytes_per_s[16 * KIB] == 4e11
+
+
+def test_bandwidth_never_grows_with_the_size_and_ends_at_the_largest_array() -> None:
+    found = roofline.from_result(result())
+    rates = [found.bandwidth(size) for size in (0, 16 * KIB, 17 * KIB, 4 * MIB, 5 * MIB, 2**40)]
+    assert rates == [4e11, 4e11, 2e11, 2e11, 1e10, 1e10]
+
+
+def test_a_program_is_limited_by_what_takes_it_longest() -> None:
+    found = roofline.from_result(result())
+    for changes, limit, bound_s in (
+        ({}, "arithmetic", 4e9 / 2e12),
+        ({"matrix_dtype": ""}, "arithmetic", 4e9 / 1e12),
+        ({"matrix_dtype": "float64"}, "arithmetic", 4e9 / 1e12),  # not measured
+        ({"flops": 1e6}, "dispatch", 1e-5),
+        ({"flops": 1e6, "bytes_accessed": 1e9}, "memory", 1e9 / 2e11),
+        ({"flops": 0.0, "bytes_accessed": 1e9, "peak_bytes": 2**40}, "memory", 1e9 / 1e10),
+    ):
+        at = found.position(replace(PROGRAM, **changes), seconds=0.01)  # type: ignore[arg-type]
+        assert at is not None and (at.limit, at.bound_s, at.share) == (limit, bound_s, bound_s / 0.01), (
+            changes
+        )
+    at = found.position(PROGRAM, seconds=0.01)
+    assert at is not None and (at.intensity, at.flops_per_s, at.bytes_per_s) == (4e3, 4e11, 1e8)
+
+
+def test_an_estimate_that_says_too_little_places_nothing() -> None:
+    found = roofline.from_result(result())
+    assert found.position(replace(PROGRAM, loops=1), seconds=1.0) is None
+    assert found.position(replace(PROGRAM, flops=0.0, bytes_accessed=0.0), seconds=1.0) is None
+
+
+def test_a_program_says_whether_it_loops_and_what_its_products_are_in() -> None:
+    def mixed(x: jax.Array, y: jax.Array) -> jax.Array:
+        return (x @ x).sum() + (y @ y).sum()
+
+    small, large = jnp.ones((4, 4), jnp.float32), jnp.ones((32, 32), jnp.bfloat16)
+    assert build(mixed, small, large).program.matrix_dtype == "bfloat16"
+    looped = build(lambda x: jax.lax.fori_loop(0, 3, lambda i, a: a @ a, x), small).program
+    assert (looped.loops, looped.matrix_dtype) == (1, "float32")
+    assert build(jnp.tanh, small).program.matrix_dtype == ""
+
+
+def test_it_is_kept_per_machine_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    here, other = result().environment, Environment(cpu="6502")
+    assert roofline.stored(here) is None
+    save_result(result(), roofline.path_for(here))
+    found = roofline.stored(here)
+    assert found is not None and found == roofline.from_result(found.result)
+    assert roofline.stored(other) is None
+    assert found.differences(here) == []
+    changed = replace(here, versions={"jax": "2", "jaxperf": "2"}, flags={"A": "1", "B": "x"})
+    assert found.differences(changed) == ["jax was 1, is 2", "B was unset, is x"]
+
+
+def test_a_file_without_a_whole_roofline_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole = result()
+    [table] = whole.of(Table)
+    for i in range(len(table.rows)):
+        rows = table.rows[:i] + table.rows[i + 1 :]
+        part = replace(whole, blocks=(replace(table, rows=rows),))
+        if table.rows[i].configuration in ("bfloat16", "65536", "4194304", "67108864"):
+            assert roofline.from_result(part)
+            continue
+        with pytest.raises(JaxperfError, match="run `jaxperf roofline` again") as caught:
+            roofline.from_result(part)
+        assert "\n" not in str(caught.value)
+    roofline.path_for(whole.environment).parent.mkdir(parents=True)
+    roofline.path_for(whole.environment).write_text("{")
+    with pytest.raises(JaxperfError, match="is not JSON"):
+        roofline.stored(whole.environment)
+
+
+def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With calls that need not last, two dtypes and two arrays, it takes a second."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(ceilings, "LONG_S", 1e-5)
+    monkeypatch.setattr(ceilings, "DTYPES", ("float32", "float64"))
+    monkeypatch.setattr(ceilings, "sizes", lambda: (16 * KIB, 64 * KIB))
+    monkeypatch.setattr(ceilings, "others_share", lambda: 0.5)
+    assert cli.main(["roofline"]) == 0
+    found = roofline.stored(current_environment())
+    assert found is not None
+    assert found.flops_per_s.keys() == {"float32", "float64"} and found.bytes_per_s.keys() == {
+        16 * KIB,
+        64 * KIB,
+    }
+    assert found.result.facts["others_share"] == 0.5 and any("50%" in note for note in found.result.notes)
+    [grid] = found.result.of(Grid)
+    said = capsys.readouterr().out
+    assert all(row[1] in said for row in grid.rows) and len(said.splitlines()) < 30
+    assert cli.main(["report", str(roofline.path_for(current_environment())), "--format", "md"]) == 0
+
+
+def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jaxperf").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cli.main(["roofline"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: cannot write") and shown.err.count("\n") == 1 and shown.out == ""

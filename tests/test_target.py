@@ -1,0 +1,161 @@
+"""A reader's function is found as Python would find it, and its errors are told as its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.own.target import Arguments, arguments, load, theirs
+
+MODULE = """
+import jax, jax.numpy as jnp
+class Net:
+    @staticmethod
+    def apply(x): return x + 1
+def step(x): return x * 2
+def pair(): return jnp.ones(3), 4
+def single(): return [jnp.ones(3)]
+def fails(x):
+    return inner(x)
+def inner(x):
+    raise ValueError("wrong\\nin two lines")
+size = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with the modules `own_train`, and some that cannot be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    (tmp_path / "own_train.py").write_text(MODULE)
+    (tmp_path / "own_raises.py").write_text("1 / 0")
+    (tmp_path / "own_exits.py").write_text("raise SystemExit('usage: give a file')")
+    (tmp_path / "own_lacks.py").write_text("import no_such_library")
+    (tmp_path / "own_syntax.py").write_text("def f(:")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "own_other.py").write_text("from own_beside import step")
+    (tmp_path / "sub" / "own_beside.py").write_text("def step(x): return x * 3")
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("own_"):
+            del sys.modules[name]
+
+
+def test_a_function_is_found_by_module_by_file_and_inside_a_class() -> None:
+    assert load("own_train:step")(2) == 4
+    assert load("own_train.py:step")(2) == 4
+    assert load("sub/own_other.py:step")(2) == 6  # with its folder on the path, as when it is run
+    assert load("own_train:Net.apply")(2) == 3
+    assert load("math:sqrt")(4) == 2
+
+
+def test_what_is_not_there_is_one_line_and_shows_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    mistakes = {
+        "own_train": "names no function; give MODULE:FUNCTION",
+        "own_train:": "names no function",
+        ":step": "names no function",
+        "own_trian:step": "no module 'own_trian' in",
+        "own_train.sub:step": "no module 'own_train.sub'",
+        "nowhere.py:step": "no file nowhere.py",
+        "own_train:stp": "did you mean 'step'?",
+        "own_train:Net.aply": "did you mean 'apply'?",
+        "own_train:size": "is not a function but int",
+    }
+    for word, says in mistakes.items():
+        with pytest.raises(JaxperfError) as caught:
+            load(word)
+        assert says in str(caught.value) and "\n" not in str(caught.value), word
+    assert capsys.readouterr().err == ""
+
+
+def test_a_module_that_cannot_be_imported_shows_its_own_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    for module, says, line in (
+        ("own_raises", "importing own_raises raised ZeroDivisionError: division by zero", "1 / 0"),
+        ("own_exits", "raised SystemExit: usage: give a file", "raise SystemExit"),
+        (
+            "own_lacks",
+            "raised ModuleNotFoundError: No module named 'no_such_library'",
+            "import no_such_library",
+        ),
+        ("own_syntax", "raised SyntaxError", ""),
+    ):
+        with pytest.raises(JaxperfError, match=says):
+            load(f"{module}:step")
+        shown = capsys.readouterr().err
+        assert line in shown and "importlib" not in shown
+
+
+def test_what_a_function_raises_is_shown_from_its_own_first_line_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fails = load("own_train:fails")
+    with pytest.raises(JaxperfError, match=r"^fails raised ValueError: wrong$"), theirs("fails"):
+        fails(1)
+    shown = capsys.readouterr().err
+    assert shown.index("return inner(x)") < shown.index('raise ValueError("wrong')
+    with pytest.raises(JaxperfError, match=r"^ours$"), theirs("fails"):
+        raise JaxperfError("ours")
+    with pytest.raises(KeyboardInterrupt), theirs("fails"):
+        raise KeyboardInterrupt
+
+
+def test_arguments_come_from_words_a_setup_or_a_file() -> None:
+    words = arguments(["f32[2,3]", "4", "n=i32[2]"], "", None)
+    assert (words.by_position[0].shape, words.by_position[1], words.by_name["n"].dtype) == (
+        (2, 3),
+        4,
+        jnp.int32,
+    )
+    assert not np.array_equal(
+        *arguments(["f32[8]", "f32[8]"], "", None).by_position
+    )  # each has its own values
+    made = arguments([], "own_train:pair", None)
+    assert (len(made.by_position), made.by_position[1], made.by_name) == (2, 4, {})
+    assert len(arguments([], "own_train:single", None).by_position) == 1
+    assert arguments([], "", None) == ((), {})
+
+
+def test_a_file_of_arrays_gives_positions_and_names(tmp_path: Path) -> None:
+    x, y = np.arange(6.0, dtype="f").reshape(2, 3), np.arange(3)
+    np.savez(tmp_path / "a.npz", x, y, scale=y)
+    found = arguments([], "", tmp_path / "a.npz")
+    np.testing.assert_array_equal(found.by_position[0], x)
+    np.testing.assert_array_equal(found.by_position[1], y)
+    np.testing.assert_array_equal(found.by_name["scale"], y)
+
+
+def test_mistakes_in_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "one.npy", np.ones(3))
+    np.savez(tmp_path / "object.npz", np.array([{}], dtype=object))
+    (tmp_path / "text.npz").write_text("text")
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04cut")
+    mistakes: list[tuple[list[str], str, str, str]] = [
+        (["3"], "own_train:pair", "", "give one of the three"),
+        ([], "own_train:pare", "", "did you mean 'pair'"),
+        ([], "own_train:fails", "", "raised TypeError: fails\\(\\) missing 1 required"),
+        ([], "", "none.npz", "cannot read none.npz"),
+        ([], "", "sub", "cannot read sub"),
+        *(([], "", f, f"{f} is not an .npz file") for f in ("one.npy", "object.npz", "text.npz", "cut.npz")),
+    ]
+    for words, setup, npz, says in mistakes:
+        with pytest.raises(JaxperfError, match=says) as caught:
+            arguments(words, setup, Path(npz) if npz else None)
+        assert "\n" not in str(caught.value)
+
+
+def test_copies_are_used_up_and_the_originals_are_not() -> None:
+    given = Arguments((jnp.ones(3), 2, "word", jax.random.key(0)), {"y": jnp.zeros(2)})
+    copies = given.fresh()
+    assert not copies.used_up
+    jax.block_until_ready(jax.jit(lambda x: x + 1, donate_argnums=0)(copies.by_position[0]))
+    assert copies.used_up and not given.used_up
+    assert copies.by_position[1:3] == (2, "word")
