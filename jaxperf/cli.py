@@ -1,4 +1,4 @@
-"""The command line: `jaxperf list`, `run`, `report`, `doctor`, `peers`.
+"""The command line: `jaxperf list`, `run`, `report`, `compare`, `doctor`, `peers`, `selfcheck`.
 
 Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section is a process
 of its own (`launch`), and `--help` answers at once.
@@ -21,7 +21,7 @@ import tyro
 from jaxperf import __version__, catalogue, flags, launch
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
-from jaxperf.flags import between
+from jaxperf.flags import at_least, between
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
 
@@ -96,6 +96,20 @@ class Peers:
     """Nothing, or `install`, which takes names (mxnet, torch) or all there are."""
 
 
+@dataclass(frozen=True)
+class Selfcheck:
+    """Check the instruments: known durations, equal programs, true differences; about two minutes."""
+
+    full: bool = False
+    """400 trials and durations up to 1 s, which takes an hour or more."""
+    trials: Annotated[int | None, at_least(1), tyro.conf.arg(metavar="N")] = None
+    """How many trials each rule gets, instead of 10 or, with --full, 400."""
+    verbose: bool = False
+    """Print text, code, facts and figures too, not only the short log."""
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
+    """Folder that takes selfcheck.json, which `report` shows."""
+
+
 Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
@@ -103,8 +117,9 @@ Command = (
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Peers, tyro.conf.subcommand("peers")]
+    | Annotated[Selfcheck, tyro.conf.subcommand("selfcheck")]
 )
-COMMANDS = ("list", "run", "report", "compare", "doctor", "peers")
+COMMANDS = ("list", "run", "report", "compare", "doctor", "peers", "selfcheck")
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
     "Start with `jaxperf list`; `jaxperf --version` tells the version."
@@ -146,6 +161,10 @@ def _dispatch(words: list[str]) -> int:
             from jaxperf.peers import command
 
             return command.main(asked.words)
+        case Selfcheck() as check:
+            from jaxperf import selfcheck
+
+            return selfcheck.main(full=check.full, trials=check.trials, out=check.out, verbose=check.verbose)
         case _:
             from jaxperf import doctor
 
@@ -160,7 +179,7 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
+def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers | Selfcheck:
     """The command as its dataclass; errors are one line that names the nearest right word."""
     if not words:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
@@ -168,7 +187,7 @@ def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
         raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
     try:
-        found: List | Run | Report | Compare | Doctor | Peers = flags.parse(
+        found: List | Run | Report | Compare | Doctor | Peers | Selfcheck = flags.parse(
             Command, args=words, prog="jaxperf", description=DESCRIPTION
         )
     except JaxperfError as e:

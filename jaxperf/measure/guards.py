@@ -1,4 +1,4 @@
-"""What must not happen while a clock runs: tracing, compiling, JAX's debug settings, used-up inputs."""
+"""What must not happen while a clock runs: tracing, compiling, debug settings, used inputs, cached results."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def refuse_donated(name: str, args: Any) -> None:
 def refuse_same_arrays(
     name: str, out: Any, before: Sequence[weakref.ref[jax.Array]], args: Any
 ) -> list[weakref.ref[jax.Array]]:
-    """Raise JaxperfError where a call returned nothing but the arrays of the call before: a cache answered it.
+    """Raise JaxperfError where a call returned nothing but the arrays of the call before: from a cache.
 
     Arrays never change, so a call that returns the same ones has computed nothing. Those that it was given
     do not count, nor do calls that return no array.

@@ -224,7 +224,7 @@ def time_value(
     wait: Wait,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Seconds per call over `loops` calls of `fn(*args)`; outputs and effects are there before the clock is read.
+    """Seconds per call over `loops` calls of `fn(*args)`, all outputs and effects of which are waited for.
 
     Args:
       fn, args: what to call.
