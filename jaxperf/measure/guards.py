@@ -1,4 +1,4 @@
-"""What must not happen while a clock runs: tracing, compiling, debug settings, used inputs, cached results."""
+"""What must not happen while a clock runs: tracing, compiling, debug settings, used inputs, cached calls."""
 
 from __future__ import annotations
 

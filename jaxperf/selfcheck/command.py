@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from jaxperf import script
 from jaxperf.catalogue import Section
 from jaxperf.result.store import check_writable, save_result
+from jaxperf.selfcheck.config import FULL, QUICK
 
 SECTION = Section(
     "selfcheck",
@@ -17,31 +17,6 @@ SECTION = Section(
     "The instruments checked",
     "Are known durations measured right, equal programs called equal, and true differences found?",
     60,
-)
-
-
-@dataclass(frozen=True)
-class Config:
-    """What is checked.
-
-    Attributes:
-      known_s: durations of the known work.
-      trials: how many trials the rules get.
-      rounds, values: how many values of each program a trial takes, for each of the rules.
-      numbers: how many of them the rules are asked with.
-      loaded: whether everything is done again while a busy program wants each core.
-    """
-
-    known_s: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-    trials: int = 20
-    rounds: int = 20
-    values: int = 12
-    numbers: tuple[int, ...] = (6, 8, 12, 20)
-    loaded: bool = True
-
-
-FULL = Config(
-    known_s=(*Config.known_s, 1.0), trials=400, rounds=40, values=40, numbers=(6, 8, 12, 20, 30, 40)
 )
 
 
@@ -57,9 +32,8 @@ def main(*, full: bool = False, trials: int | None = None, out: Path, verbose: b
     Raises:
       JaxperfError: JAX cannot start, or the result cannot be written.
     """
-    config = FULL if full else Config()
+    config = FULL if full else QUICK
     config = dataclasses.replace(config, trials=trials) if trials else config
-    out.mkdir(parents=True, exist_ok=True)
     path = out / f"{SECTION.name}.json"
     check_writable(path)
     script.prepare(devices=1, platform="auto")

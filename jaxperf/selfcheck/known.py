@@ -83,8 +83,8 @@ def clocked(seconds: float) -> Checked:
 def called_back(seconds: float) -> Checked:
     """Check `measure` with a compiled program whose callback waits."""
     x = jnp.float32(1)
-    empty = measure(_program(0.0), x, name="empty")
-    measured = measure(_program(seconds), x, name=f"called back, {said(seconds)}")
+    empty = measure(waiting_program(0.0), x, name="empty")
+    measured = measure(waiting_program(seconds), x, name=f"called back, {said(seconds)}")
     return Checked(seconds, _less(measured, empty.median), empty.median)
 
 
@@ -127,7 +127,9 @@ def ticking(seconds: float, clock: Callable[[], float] = time.perf_counter) -> C
     return tick
 
 
-def _program(seconds: float) -> Callable[[Any], jax.Array]:
+def waiting_program(seconds: float) -> Callable[[Any], jax.Array]:
+    """A compiled program whose callback waits and hands back the scalar that it was given."""
+
     def wait(x: Any) -> np.ndarray:
         ends = time.perf_counter() + seconds
         while time.perf_counter() < ends:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from jaxperf.measure.awake import cores_busy
 from jaxperf.report.words import quantity
 from jaxperf.result import Axis, Curve, Measurement, both
 from jaxperf.script import Story
 from jaxperf.selfcheck import known, verdicts
+from jaxperf.selfcheck.config import Config
 from jaxperf.selfcheck.known import Checked, said
 from jaxperf.selfcheck.load import Watch, watching
 from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts
-
-if TYPE_CHECKING:
-    from jaxperf.selfcheck.command import Config
 
 WAYS: tuple[Callable[[float], Checked], ...] = (known.counted, known.clocked, known.called_back)
 QUICKEST_CALLBACK_S = 1e-3  # a callback's own cost moves by tens of microseconds
@@ -36,9 +33,9 @@ def known_durations(story: Story, config: Config) -> None:
     story.heading("Known durations")
     story.text(
         """Each duration below is known without `measure`. Counted work is a loop in C of so many steps; the
-        scheduler's CPU clock says what a step costs, just before and just after. Clocked work returns when the
-        clock reaches the next tick, so that many calls last so many ticks. What is called back is a compiled
-        program that ends when its callback has waited for so long.""",
+        scheduler's CPU clock says what a step costs, just before and just after. Clocked work returns when
+        the clock reaches the next tick, so that many calls last so many ticks. What is called back is a
+        compiled program that ends when its callback has waited for so long.""",
         """A value of `measure` holds the call and the wait for it. What they take without the work is
         measured too and taken off, except from clocked work, whose ticks have room for them.""",
     )
@@ -62,7 +59,7 @@ def known_durations_loaded(story: Story, config: Config) -> None:
     story.heading("Known durations on a loaded machine")
     story.text(
         f"""Now {_cores()} other programs want a core each, all the time. Counted work takes longer then, as
-        any program does, so it is no longer known. Clocked work still is: it returns when the clock says so."""
+        any program does, so it is no longer known. Clocked work still is: the clock says when it returns."""
     )
     with cores_busy(_cores()), watching() as watch:
         checked = _checked(config.known_s, (known.clocked,))
@@ -121,8 +118,8 @@ def rules(story: Story, config: Config) -> None:
         f"""One compiled loop runs {verdicts.STEPS} steps, the same number again, and 2, 5, 10 and 20 % more.
         The number is an argument, so it is the same machine code. In each trial `interleaved` takes them in
         rounds for `Ratio`, the rule for paired values, and `measure` takes each by itself for the rank tests
-        of `jaxperf compare`. A verdict that equal programs differ is wrong. Both rules say that they are wrong
-        at most {WRONG:.0%} of the time."""
+        of `jaxperf compare`. A verdict that equal programs differ is wrong. Both rules say that they are
+        wrong at most {WRONG:.0%} of the time."""
     )
     story.code(verdicts.programs)
     _both_rules(story, config, "")
