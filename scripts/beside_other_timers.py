@@ -174,7 +174,7 @@ def show(story: Story, name: str, rows: Sequence[Measurement]) -> None:
         title=name,
         right=(1, 2, 3, 4, 5),
     )
-    story.table(rows, title=f"{name}: values", base=rows[0].name, detail=True)
+    story.table(rows, title=f"{name}: values", base=rows[0].name, bars="bars", detail=True)
 
 
 if __name__ == "__main__":

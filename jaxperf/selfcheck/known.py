@@ -49,6 +49,11 @@ class Checked:
     steady: bool = True
 
     @property
+    def way(self) -> str:
+        """How it was known: the measurement's name begins with it."""
+        return self.measured.name.split(",")[0]
+
+    @property
     def ratio(self) -> Ratio:
         """Measured over known: the median of the values, with its interval."""
         return ratio_of([value / self.known_s for value in self.measured.values])
