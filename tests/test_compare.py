@@ -257,10 +257,10 @@ def test_stretches_of_many_values_are_in_order_and_hold_all_of_them() -> None:
 
 
 def test_one_process_of_a_machine_that_swings_decides_nothing_below_its_swing() -> None:
-    """Each run meets the machine in another state; 120 comparisons, of which without the rule 51 go wrong."""
+    """Each run meets the machine in another state: without the rule 19 of these 60 comparisons go wrong."""
     rng, wrong, found = random.Random(5), 0, 0
-    for _ in range(120):
-        states = [1 + 0.1 * rng.random() for _ in range(2)]
+    for _ in range(60):
+        states = [1 + 0.2 * rng.random() for _ in range(2)]
         a, b = (noisy(rng, 24, median=1e-3 * state, spread=0.1) for state in states)
         wrong += compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict in (
             "faster",
@@ -268,8 +268,8 @@ def test_one_process_of_a_machine_that_swings_decides_nothing_below_its_swing() 
         )
         twice = tuple(2 * v for v in b)
         found += compare(result(timing("m", a)), result(timing("m", twice))).rows[0].verdict == "slower"
-    assert wrong <= 12
-    assert found == 120
+    assert wrong <= 6
+    assert found == 60
 
 
 def test_values_of_several_states_are_too_noisy_for_one_process_and_not_for_many() -> None:
