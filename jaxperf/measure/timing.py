@@ -170,7 +170,7 @@ def measure(
 
     Warms up, chooses how many calls make one value so that reading the clock is under 0.1 % of it, then takes
     values until their inter-quartile range is at most `target_rel_iqr` of the median or `budget_s` is spent.
-    The call itself and the wait for it are in every value: 0.2 us for a function that does nothing.
+    The call itself and the wait for it are in every value; `jaxperf selfcheck` says what they take.
 
     Args:
       fn: what to time; its outputs, any pytree of arrays, are all waited for. Its effects (callbacks, prints)
