@@ -21,7 +21,7 @@ import tyro
 from jaxperf import __version__, catalogue, flags, gate, launch
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
-from jaxperf.flags import between
+from jaxperf.flags import at_least, between
 from jaxperf.gate import Gate
 from jaxperf.own.options import Measure, MeasureRoofline
 from jaxperf.result.record import Result
@@ -98,6 +98,20 @@ class Peers:
     """Nothing, or `install`, which takes names (mxnet, torch) or all there are."""
 
 
+@dataclass(frozen=True)
+class Selfcheck:
+    """Check the instruments: known durations, equal programs, true differences; about two minutes."""
+
+    full: bool = False
+    """400 trials and durations up to 1 s, which takes an hour or more."""
+    trials: Annotated[int | None, at_least(1), tyro.conf.arg(metavar="N")] = None
+    """How many trials each rule gets, instead of 10 or, with --full, 400."""
+    verbose: bool = False
+    """Print text, code, facts and figures too, not only the short log."""
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
+    """Folder that takes selfcheck.json, which `report` shows."""
+
+
 Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
@@ -108,8 +122,11 @@ Command = (
     | Annotated[Gate, tyro.conf.subcommand("gate")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Peers, tyro.conf.subcommand("peers")]
+    | Annotated[Selfcheck, tyro.conf.subcommand("selfcheck")]
 )
-COMMANDS = ("list", "run", "report", "compare", "measure", "roofline", "gate", "doctor", "peers")
+COMMANDS = (
+    "list", "run", "report", "compare", "measure", "roofline", "gate", "doctor", "peers", "selfcheck",
+)  # fmt: skip
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
     "Start with `jaxperf list`; `jaxperf --version` tells the version."
@@ -161,6 +178,10 @@ def _dispatch(words: list[str]) -> int:
             from jaxperf.peers import command
 
             return command.main(asked.words)
+        case Selfcheck() as check:
+            from jaxperf import selfcheck
+
+            return selfcheck.main(full=check.full, trials=check.trials, out=check.out, verbose=check.verbose)
         case _:
             from jaxperf import doctor
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from jaxperf.measure.awake import cores_awake
+from jaxperf.measure.awake import cores_awake, cores_busy
 
 needs_linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority here")
 
 
 def spinning() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "SCHED_IDLE" in " ".join(p.cmdline())]
+    return [p for p in psutil.Process().children() if "getppid" in " ".join(p.cmdline())]
 
 
 def until(condition: Callable[[], bool]) -> bool:
@@ -49,3 +49,11 @@ def test_without_an_idle_priority_nothing_is_started(monkeypatch: pytest.MonkeyP
         keep(False)
         keep(True)
         assert not spinning()
+
+
+def test_busy_programs_have_our_own_priority_and_end_at_the_end() -> None:
+    with cores_busy(2):
+        found = spinning()
+        assert len(found) == 2
+        assert {p.nice() for p in found} == {psutil.Process().nice()}
+    assert not any(p.is_running() for p in found)

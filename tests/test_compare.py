@@ -254,3 +254,29 @@ def test_stretches_of_many_values_are_in_order_and_hold_all_of_them() -> None:
     assert ranks.blocks([3.0, 1.0, 2.0]) == [3.0, 1.0, 2.0]
     found = ranks.blocks([float(i) for i in range(240)])
     assert found == [9.5 + 20 * i for i in range(ranks.BLOCKS)]
+
+
+def test_one_process_of_a_machine_that_swings_decides_nothing_below_its_swing() -> None:
+    """Each run meets the machine in another state: without the rule 19 of these 60 comparisons go wrong."""
+    rng, wrong, found = random.Random(5), 0, 0
+    for _ in range(60):
+        states = [1 + 0.2 * rng.random() for _ in range(2)]
+        a, b = (noisy(rng, 24, median=1e-3 * state, spread=0.1) for state in states)
+        wrong += compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict in (
+            "faster",
+            "slower",
+        )
+        twice = tuple(2 * v for v in b)
+        found += compare(result(timing("m", a)), result(timing("m", twice))).rows[0].verdict == "slower"
+    assert wrong <= 6
+    assert found == 60
+
+
+def test_values_of_several_states_are_too_noisy_for_one_process_and_not_for_many() -> None:
+    rng = random.Random(6)
+    quick, slow = (tuple(t * rng.choice((1, 3)) for _ in range(12)) for t in (1.0, 9.0))
+    row = compare(result(timing("m", quick)), result(timing("m", slow))).rows[0]
+    assert row.verdict == "undecided"
+    assert row.remark.startswith("too noisy: values spread by ")
+    many = [[result(timing("m", (v,) * 7)) for v in values] for values in (quick, slow)]
+    assert compare_runs(*many).rows[0].verdict == "slower"

@@ -73,6 +73,7 @@ def test_an_interval_decides_about_bounds_outside_of_it() -> None:
     assert Ratio(1.2, 1.1, 1.3, 9).within(0.05) is False
     assert Ratio(1.0, 0.9, 1.02, 9).within(0.05) is None
     assert Ratio(1.0, 0.9, 1.1, 9).word == "undecided"
+    assert Ratio(1.0, 1.0, 1.0, 9).word == "undecided"  # equal to the last digit, as a coarse clock has it
 
 
 def test_decisions_combine_to_no_before_undecided_before_yes() -> None:

@@ -1,4 +1,4 @@
-"""Keep cores from going to sleep while something is timed.
+"""Keep cores from going to sleep while something is timed, or keep them busy to see what a clock then says.
 
 A core with nothing to do goes to sleep, and waking it costs 10 to 50 us, several times what it takes to
 hand a small computation to it. Whether it sleeps depends on what else the machine does: the same loop takes
@@ -16,12 +16,13 @@ from contextlib import contextmanager
 
 _SPIN = """
 import os, sys
-os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # runs only while nothing else wants the core
 print(flush=True)
 while os.getppid() == int(sys.argv[1]):  # ends with its parent, however that ends
     for _ in range(100_000):
         pass
 """
+# of idle priority, a program runs only while nothing else wants the core
+_SPIN_IDLE = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))" + _SPIN
 
 
 @contextmanager
@@ -35,18 +36,31 @@ def cores_awake() -> Iterator[Callable[[bool], None]]:
     if not hasattr(os, "SCHED_IDLE"):
         yield lambda on: None
         return
-    command = [sys.executable, "-S", "-c", _SPIN, str(os.getpid())]
-    spinning = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in os.sched_getaffinity(0)]
+    with _running(_SPIN_IDLE, len(os.sched_getaffinity(0))) as spinning:
 
-    def keep(on: bool) -> None:
-        for process in spinning:
-            process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+        def keep(on: bool) -> None:
+            for process in spinning:
+                process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 
+        yield keep
+
+
+@contextmanager
+def cores_busy(count: int) -> Iterator[None]:
+    """Run `count` programs that want a core each, at this process's own priority."""
+    with _running(_SPIN, count):
+        yield
+
+
+@contextmanager
+def _running(program: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    command = [sys.executable, "-S", "-c", program, str(os.getpid())]
+    spinning = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
     try:
         for process in spinning:
             assert process.stdout is not None
             process.stdout.readline()  # it spins from here on
-        yield keep
+        yield spinning
     finally:
         for process in spinning:
             process.kill()  # a stopped process dies of it, too

@@ -1,9 +1,11 @@
-"""What must not happen while a clock runs: tracing, compiling, and JAX's debug settings."""
+"""What must not happen while a clock runs: tracing, compiling, debug settings, used inputs, cached calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 
@@ -71,3 +73,40 @@ def refuse_debug_flags() -> None:
     for flag in DEBUG_FLAGS:
         if getattr(jax.config, flag, False):
             raise JaxperfError(f"{flag} is on: times would be of debugging, not of the program; turn it off")
+
+
+def refuse_donated(name: str, args: Any) -> None:
+    """Raise JaxperfError where a call has donated one of its arguments, which the next call needs again."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(args):
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            raise JaxperfError(
+                f"{name}: args{jax.tree_util.keystr(path)} was donated, so it can be used only once; "
+                "give `interleaved` a `before` that makes a new one for each call, or do not donate"
+            )
+
+
+def refuse_same_arrays(
+    name: str, out: Any, before: Sequence[weakref.ref[jax.Array]], args: Any
+) -> list[weakref.ref[jax.Array]]:
+    """Raise JaxperfError where a call returned nothing but the arrays of the call before: from a cache.
+
+    Arrays never change, so a call that returns the same ones has computed nothing. Those that it was given
+    do not count, nor do calls that return no array.
+
+    Args:
+      name: of the timed function.
+      out: what the call returned.
+      before: what this function returned for the call before; empty for the first.
+      args: what the call was given.
+
+    Returns:
+      The arrays in `out`, which this does not keep alive.
+    """
+    given = {id(leaf) for leaf in jax.tree.leaves(args)}
+    arrays = [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array) and id(x) not in given]
+    if arrays and len(arrays) == len(before) and all(x is ref() for x, ref in zip(arrays, before)):
+        raise JaxperfError(
+            f"{name}: the second call returned the very arrays of the first, so it computed nothing; "
+            "time the function behind the cache"
+        )
+    return [weakref.ref(x) for x in arrays]

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar, get_args
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.guards import RetraceError, nothing_compiles, refuse_debug_flags, witness
+from jaxperf.measure.guards import (
+    RetraceError,
+    nothing_compiles,
+    refuse_debug_flags,
+    refuse_donated,
+    refuse_same_arrays,
+    witness,
+)
 from jaxperf.result import Measurement
 
 T = TypeVar("T")
@@ -27,7 +36,8 @@ MIN_VALUE_S = 2e-3  # below, the scheduler's and the clock's own jitter show
 CLOCK_SHARE = 1e-3  # a value is at least 1000 times the cost of reading the clock
 QUICKEST_CALL_S = 5e-8  # Python calls nothing in less
 WARMUP_CALLS = 100  # enough for any call that takes less than a hundredth of the warm-up time
-_AWAITABLE = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
+_PLAIN = (np.ndarray, np.generic, int, float, complex, bool, str, bytes, type(None))  # there at once
+COPIES = "its NumPy arguments are copied to the device at every call"
 
 
 def block(tree: T) -> T:
@@ -40,26 +50,42 @@ def block(tree: T) -> T:
         a function changes in place and does not return is not waited for.
 
     Raises:
-      TypeError: a leaf is neither an array nor a plain value, so that nobody can say when it is done.
+      TypeError: a leaf is neither an array nor a plain value, or a tracer, which no time will bring: nobody
+        can say when it is done.
       Exception: whatever an asynchronous computation in `tree` raised surfaces here.
     """
     if isinstance(tree, jax.Array):  # the common case costs 0.2 us instead of 1.7
-        tree.block_until_ready()
+        try:
+            tree.block_until_ready()
+        except AttributeError:  # of a tracer
+            raise TypeError(_cannot_wait(tree)) from None
         return tree
+    if isinstance(tree, _PLAIN):  # the next common case
+        return tree
+    if isinstance(tree, Iterator):  # newer JAX objects in its own words
+        raise TypeError(_refusal("the output", tree))
     for leaf in jax.tree.leaves(tree):
-        if not isinstance(leaf, _AWAITABLE):
+        if not _awaitable(leaf):
             raise TypeError(_cannot_wait(tree))
-    return jax.block_until_ready(tree)
+    return jax.block_until_ready(tree)  # which skips tracers without a word
+
+
+def _awaitable(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, *_PLAIN)) and not isinstance(leaf, Tracer)
 
 
 def _cannot_wait(tree: Any) -> str:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not isinstance(leaf, _AWAITABLE):
-            where = jax.tree_util.keystr(path) or "the output"
-            return (
-                f"cannot wait for {where}, a {type(leaf).__name__}: return arrays, or register it as a pytree"
-            )
+        if not _awaitable(leaf):
+            return _refusal(jax.tree_util.keystr(path) or "the output", leaf)
     raise AssertionError("every leaf can be waited for")
+
+
+def _refusal(where: str, leaf: Any) -> str:
+    way_out = "return arrays, or register it as a pytree"
+    if isinstance(leaf, Tracer):
+        way_out = "time the function from outside of jit, grad, vmap and scan"
+    return f"cannot wait for {where}, a {type(leaf).__name__}: {way_out}"
 
 
 class Timer:
@@ -144,9 +170,11 @@ def measure(
 
     Warms up, chooses how many calls make one value so that reading the clock is under 0.1 % of it, then takes
     values until their inter-quartile range is at most `target_rel_iqr` of the median or `budget_s` is spent.
+    The call itself and the wait for it are in every value; `jaxperf selfcheck` says what they take.
 
     Args:
-      fn: what to time; its outputs, any pytree of arrays, are all waited for.
+      fn: what to time; its outputs, any pytree of arrays, are all waited for. Its effects (callbacks, prints)
+        are waited for at the end of each value.
       *args: its arguments, the same in every call (so no donated buffers).
       name: of the measurement; the function's own by default.
       wait: "each" waits after every call (latency); "end" queues the calls of one value and then waits for
@@ -162,7 +190,9 @@ def measure(
 
     Raises:
       RetraceError: something was traced or compiled in the timed part.
-      JaxperfError: a JAX debug flag is on, or an option is out of range.
+      JaxperfError: a JAX debug flag is on, an option is out of range, `fn` donates an argument, or it returns
+        the same arrays again instead of computing them.
+      TypeError: an output cannot be waited for (see `block`).
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     if wait not in get_args(Wait):
@@ -172,7 +202,7 @@ def measure(
     if not all(0 <= x < math.inf for x in (items, warmup_s, min_value_s, target_rel_iqr, budget_s)):
         raise JaxperfError(f"measure({label}): items, seconds and target_rel_iqr are finite and at least 0")
     refuse_debug_flags()
-    warmup = _warm_up(fn, args, calls=warmup_calls, seconds=warmup_s)
+    warmup, note = _warm_up(label, fn, args, calls=warmup_calls, seconds=warmup_s)
     values: list[float] = []
     with nothing_compiles(label) as seen:
         loops = loops or calls_per_value(min(warmup), min_value_s)
@@ -184,7 +214,7 @@ def measure(
                 spread = Measurement(label, "s", tuple(values)).rel_iqr
                 if spread <= target_rel_iqr or time.perf_counter() >= ends:
                     break
-    return Measurement(label, "s", tuple(values), warmup=tuple(warmup), loops=loops, items=items)
+    return Measurement(label, "s", tuple(values), warmup=tuple(warmup), loops=loops, items=items, note=note)
 
 
 def time_value(
@@ -194,7 +224,7 @@ def time_value(
     wait: Wait,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Seconds per call over `loops` calls of `fn(*args)`, every output waited for before the clock is read.
+    """Seconds per call over `loops` calls of `fn(*args)`, all outputs and effects of which are waited for.
 
     Args:
       fn, args: what to call.
@@ -206,35 +236,52 @@ def time_value(
         began = clock()
         for _ in range(loops):
             block(fn(*args))
+        jax.effects_barrier()
         return (clock() - began) / loops
     outputs: list[Any] = [None] * loops
     began = clock()
     for i in range(loops):
         outputs[i] = fn(*args)
     block(outputs)
+    jax.effects_barrier()  # callbacks of programs without outputs are waited for nowhere else
     took = clock() - began
     del outputs  # not before the clock was read: giving memory back takes time too
     return took / loops
 
 
-def _warm_up(fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, seconds: float) -> list[float]:
-    """Seconds of each of the first calls, until there were enough and the last one traced nothing.
+def _warm_up(
+    name: str, fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, seconds: float
+) -> tuple[list[float], str]:
+    """Seconds of each of the first calls, until there were enough and the last one traced nothing; a remark.
 
     A step whose output has another type than its input settles only after its second or third trace. One
     that traces at every call never does; the timed part then says so.
     """
     times: list[float] = []
+    before: list[weakref.ref[jax.Array]] = []
     ends = time.perf_counter() + seconds
     with witness() as seen:
         while True:
             seen.clear()
             began = time.perf_counter()
-            block(fn(*args))
+            out = block(fn(*args))
+            jax.effects_barrier()
             now = time.perf_counter()
             times.append(now - began)
+            refuse_donated(name, args)
+            if len(times) <= 2:
+                before = refuse_same_arrays(name, out, before, args)
+            note = _copies(args, out)
+            del out
             settled = not seen or len(times) >= calls + 20
             if settled and len(times) >= calls and (now >= ends or len(times) >= WARMUP_CALLS):
-                return times
+                return times, note
+
+
+def _copies(args: tuple[Any, ...], out: Any) -> str:
+    """What a reader must know of a JAX function that is given NumPy arrays."""
+    host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(args))
+    return COPIES if host and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(out)) else ""
 
 
 def calls_per_value(call_s: float, min_value_s: float) -> int:

@@ -55,7 +55,7 @@ class Ratio:
     @property
     def word(self) -> str:
         """What times say about speed: "slower" (ratio above 1), "faster", or "undecided"."""
-        return {True: "slower", False: "faster", None: "undecided"}[both(self.above(), negated(self.below()))]
+        return "slower" if self.above() else "faster" if self.below() else "undecided"
 
     def __str__(self) -> str:
         if not math.isfinite(self.low):

@@ -1,0 +1,32 @@
+"""What `jaxperf selfcheck` checks, quickly and in full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is checked.
+
+    Attributes:
+      known_s: durations of the known work.
+      trials: how many trials the rules get.
+      rounds, values: how many values of each program a trial takes, for each of the rules.
+      numbers: how many of them the rules are asked with.
+      loaded: whether it is done again while a busy program wants each core.
+    """
+
+    known_s: tuple[float, ...]
+    trials: int
+    rounds: int
+    values: int
+    numbers: tuple[int, ...]
+    loaded: bool = True
+
+
+_UP_TO_10_MS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+QUICK = Config(known_s=_UP_TO_10_MS, trials=10, rounds=20, values=12, numbers=(6, 8, 12, 20))
+FULL = Config(
+    known_s=(*_UP_TO_10_MS, 0.1, 1.0), trials=400, rounds=40, values=40, numbers=(6, 8, 12, 20, 30, 40)
+)

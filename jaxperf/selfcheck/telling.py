@@ -1,0 +1,252 @@
+"""The parts of the story that `jaxperf selfcheck` tells, and their claims."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from jaxperf.measure.awake import cores_busy
+from jaxperf.report.words import quantity
+from jaxperf.result import Axis, Curve, Measurement, both
+from jaxperf.script import Story
+from jaxperf.selfcheck import known, verdicts
+from jaxperf.selfcheck.config import Config
+from jaxperf.selfcheck.known import Checked, said
+from jaxperf.selfcheck.load import Watch, watching
+from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts
+
+Trials = Sequence[verdicts.Trial]
+Rule = Callable[[Measurement, Measurement], str]
+WAYS: tuple[Callable[[float], Checked], ...] = (known.counted, known.clocked, known.called_back)
+QUICKEST_CALLBACK_S = 1e-3  # a callback's own cost moves by tens of microseconds
+
+
+ENOUGH = 100  # trials; of 100 at a chance of 5 %, 95 % of the time 1 to 10 are told apart
+LOADED = (verdicts.BASE, "equal", "5 %")
+
+
+def tell(story: Story, config: Config) -> None:
+    """Tell all parts, as the machine is and then loaded."""
+    story.part(known_durations, config)
+    story.part(rules, config)
+    if config.loaded:
+        story.part(known_durations_loaded, config)
+        story.part(rules_loaded, config)
+
+
+def known_durations(story: Story, config: Config) -> None:
+    """`measure` on work whose duration is known, as the machine is."""
+    story.heading("Known durations")
+    story.text(
+        """Each duration below is known without `measure`. Counted work is a loop in C of so many steps; the
+        scheduler's CPU clock says what a step costs, just before and just after. Clocked work returns when
+        the clock reaches the next tick, so that many calls last so many ticks. What is called back is a
+        compiled program that ends when its callback has waited for so long.""",
+        """A value of `measure` holds the call and the wait for it. What they take without the work is
+        measured too and taken off, except from clocked work, whose ticks have room for them.""",
+    )
+    story.code(known.spin, known.ticking)
+    with watching() as watch:
+        checked = _checked(config.known_s, WAYS)
+    _show(story, checked, watch, "")
+    worst = max(checked, key=lambda c: abs(c.ratio.median - 1))
+    story.claim(
+        ours=f"`measure` finds known durations from {_span(config.known_s)} within 1 % on an idle machine.",
+        holds=both(*(c.right for c in checked)),
+        predicted="All of them.",
+        right=both(*(c.right for c in checked)),
+        observed=f"{_right(checked)}; the worst, {worst.measured.name}, came out as {worst.ratio}; {watch}",
+        cannot="" if watch.idle else f"the machine was not idle: {watch}",
+    )
+
+
+def known_durations_loaded(story: Story, config: Config) -> None:
+    """The same while a busy program wants each core."""
+    story.heading("Known durations on a loaded machine")
+    story.text(
+        f"""Now {_cores()} other programs want a core each, all the time. Counted work takes longer then, as
+        any program does, so it is no longer known. Clocked work still is: the clock says when it returns."""
+    )
+    with cores_busy(_cores()), watching() as watch:
+        checked = _checked(config.known_s, (known.clocked,))
+    _show(story, checked, watch, " under load")
+    outside = [c.measured.name for c in checked if not c.inside]
+    story.claim(
+        ours="On a loaded machine the interval around the median holds the known duration, within 1 %.",
+        holds=not outside,
+        predicted="All of them.",
+        right=not outside,
+        observed=f"outside: {', '.join(outside) or 'none'}; {watch}",
+    )
+
+
+def _checked(durations: Sequence[float], ways: Sequence[Callable[[float], Checked]]) -> list[Checked]:
+    return [
+        way(seconds)
+        for way in ways
+        for seconds in durations
+        if way is not known.called_back or seconds >= QUICKEST_CALLBACK_S
+    ]
+
+
+def _show(story: Story, checked: Sequence[Checked], watch: Watch, where: str) -> None:
+    story.grid(
+        ("work", "known", "measured", "measured / known", "within 1 %", "empty call"),
+        [
+            (
+                c.measured.name,
+                quantity(c.known_s, "s"),
+                quantity(c.measured.median, "s"),
+                str(c.ratio),
+                {True: "yes", False: "no", None: "undecided"}[c.right],
+                quantity(c.empty_s, "s") if c.empty_s else "",
+            )
+            for c in checked
+        ],
+        title=f"Measured and known; {watch}",
+        right=(1, 2, 3, 5),
+    )
+    story.table([c.measured for c in checked], title="Values", detail=True)
+    story.lines(
+        f"Measured over known{where}",
+        [curve for way in dict.fromkeys(c.way for c in checked) for curve in _curves(way, checked)],
+        x=Axis("known duration in us"),
+        y=Axis("measured over known"),
+        caption="The median of the values, and thin, the interval that holds it at 95 %.",
+    )
+
+
+def _curves(way: str, checked: Sequence[Checked]) -> Iterator[Curve]:
+    """The medians of one way of knowing over the known durations, and the ends of their intervals."""
+    ours = [c for c in checked if c.way == way]
+    x = tuple(c.known_s * 1e6 for c in ours)
+    yield Curve(way, x, tuple(c.ratio.median for c in ours), color=way)
+    for end in ("low", "high"):
+        y = tuple(getattr(c.ratio, end) for c in ours)
+        yield Curve(f"{way}, {end} end", x, y, draw="thin line", color=way)
+
+
+def _right(checked: Sequence[Checked]) -> str:
+    return f"{sum(c.right is True for c in checked)} of {len(checked)} within 1 %"
+
+
+def _span(durations: Sequence[float]) -> str:
+    return f"{said(min(durations))} to {said(max(durations))}"
+
+
+def rules(story: Story, config: Config) -> None:
+    """Both rules on equal programs and on true differences, as the machine is."""
+    story.heading("Equal programs and true differences")
+    story.text(
+        f"""One compiled loop runs {verdicts.STEPS} steps, the same number again, and 2, 5, 10 and 20 % more.
+        The number is an argument, so it is the same machine code. In each trial `interleaved` takes them in
+        rounds for `Ratio`, the rule for paired values, and `measure` takes each by itself for the rank tests
+        of `jaxperf compare`. A verdict that equal programs differ is wrong. Both rules say that they are
+        wrong at most {WRONG:.0%} of the time."""
+    )
+    story.code(verdicts.programs)
+    parts = verdicts.programs()
+    paired, runs, defaults = [], [], []
+    with watching() as watch:
+        for _ in story.progress(range(config.trials), config.trials):
+            paired.append(verdicts.in_rounds(parts, rounds=config.rounds))
+            runs.append(verdicts.in_runs(parts, min_values=config.values, max_values=config.values))
+            defaults.append(verdicts.in_runs(parts))
+    _tell(story, config, paired, defaults, watch, "")
+    for rule, trials, most in (
+        (verdicts.by_ratio, paired, config.rounds),
+        (verdicts.by_ranks, runs, config.values),
+    ):
+        _draw(story, rule, trials, [n for n in config.numbers if n <= most])
+
+
+def rules_loaded(story: Story, config: Config) -> None:
+    """Equal programs and a difference of 5 % while a busy program wants each core."""
+    story.heading("Equal programs and true differences on a loaded machine")
+    parts = {name: part for name, part in verdicts.programs().items() if name in LOADED}
+    paired, defaults = [], []
+    with cores_busy(_cores()), watching() as watch:
+        for _ in story.progress(range(config.trials), config.trials):
+            paired.append(verdicts.in_rounds(parts, rounds=config.rounds))
+            defaults.append(verdicts.in_runs(parts))
+    _tell(story, config, paired, defaults, watch, " under load")
+
+
+def _tell(story: Story, config: Config, paired: Trials, defaults: Trials, watch: Watch, where: str) -> None:
+    """What both rules said with all rounds and with `measure`'s default settings."""
+    story.say(f"{config.trials} trials{where}; {watch}")
+    _noise(story, defaults, where)
+    rounds = verdicts.count(paired, verdicts.by_ratio, [config.rounds])
+    _judge(story, f"`Ratio` over {config.rounds} rounds", where, rounds, watch)
+    runs = verdicts.count(defaults, verdicts.by_ranks, [None])
+    _judge(story, "`compare` of two runs with the default settings of `measure`", where, runs, watch)
+
+
+def _noise(story: Story, trials: Trials, where: str) -> None:
+    base = [t[verdicts.BASE] for t in trials]
+    story.table(
+        [
+            Measurement(f"a call{where}", "s", tuple(m.median for m in base), note="a median per run"),
+            Measurement(f"values per run{where}", "", tuple(float(len(m.values)) for m in base)),
+            Measurement(f"interquartile range over median{where}", "", tuple(m.rel_iqr for m in base)),
+        ],
+        title="How noisy the runs were",
+        detail=True,
+    )
+
+
+def _judge(story: Story, rule: str, where: str, counts: Sequence[Counts], watch: Watch) -> None:
+    """Claims about one rule: wrong about equal programs, and finding 5 %."""
+    (equal,) = (c for c in counts if c.difference == 0)
+    (five,) = (c for c in counts if c.difference == 0.05)
+    enough = True if equal.trials >= ENOUGH else None
+    few = "" if enough else f"; {ENOUGH} trials decide"
+    story.grid(
+        ("true difference", "slower", "faster", "neither", "told apart"),
+        [
+            (f"{c.difference:.0%}", *map(str, (c.slower, c.faster, c.neither)), f"{c.told_apart:.1%}")
+            for c in counts
+        ],
+        title=f"{rule}{where}, {equal.trials} trials",
+        right=(1, 2, 3, 4),
+    )
+    story.claim(
+        ours=f"{rule} tells equal programs apart in fewer than {WRONG:.0%} of the trials{where}.",
+        holds=enough and equal.told_apart < WRONG,
+        predicted="In fewer.",
+        right=enough and equal.told_apart < WRONG,
+        observed=f"in {equal.slower + equal.faster} of {equal.trials}{few}",
+    )
+    story.claim(
+        ours=f"{rule} finds a true difference of 5 % in at least {FOUND:.0%} of the trials{where}.",
+        holds=enough and five.found >= FOUND,
+        predicted="In fewer." if where else "In most.",
+        right=enough and (five.found >= FOUND) is not bool(where),
+        observed=f"in {five.slower} of {five.trials}{few}",
+        cannot=""
+        if where or watch.idle
+        else f"the machine was not idle: in {five.slower} of {five.trials}; {watch}",
+    )
+
+
+def _draw(story: Story, rule: Rule, trials: Trials, numbers: Sequence[int]) -> None:
+    counts = verdicts.count(trials, rule, numbers)
+    story.lines(
+        f"Told apart by {'Ratio' if rule is verdicts.by_ratio else 'compare'}",
+        [
+            Curve(
+                f"{difference:.0%}",
+                tuple(map(float, numbers)),
+                tuple(c.told_apart for c in counts if c.difference == difference),
+            )
+            for difference in sorted({c.difference for c in counts})
+        ],
+        x=Axis("values of each program"),
+        y=Axis("share of the trials"),
+        caption="A curve per true difference. That of 0 % is wrong, and is to stay below 5 %.",
+        zero=True,
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,122 @@
+"""How often the two rules are wrong about equal programs, and how often they find a true difference.
+
+The program is one compiled loop. How many steps it takes is an argument, so 105 steps instead of 100 are a
+true difference of 5 % in the same machine code. A trial measures every program once. Each rule is then asked
+about the first values of a trial, for several numbers of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxperf.measure import interleaved, measure
+from jaxperf.report.compare import compare
+from jaxperf.result import Environment, Measurement, Result, Table, ratio_of
+
+STEPS = 100
+BASE = "base"
+PROGRAMS = {BASE: 0.0, "equal": 0.0, "2 %": 0.02, "5 %": 0.05, "10 %": 0.10, "20 %": 0.20}
+WRONG = 0.05  # both rules state this chance of a wrong verdict
+FOUND = 0.90
+SETTLED = "default"  # as many values as `measure` takes by itself
+
+Trial = Mapping[str, Measurement]  # every program's values, by the program's name
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a rule said about one program next to the base, in all trials.
+
+    Attributes:
+      difference: the true one, as a fraction of the base's work.
+      values: how many values each side had; None for as many as `measure` took.
+      slower, faster, neither: how many trials had this verdict.
+    """
+
+    difference: float
+    values: int | None
+    slower: int
+    faster: int
+    neither: int
+
+    @property
+    def trials(self) -> int:
+        """How many there were."""
+        return self.slower + self.faster + self.neither
+
+    @property
+    def told_apart(self) -> float:
+        """Share of the trials in which the rule said that the two differ."""
+        return (self.slower + self.faster) / self.trials
+
+    @property
+    def found(self) -> float:
+        """Share of the trials in which the rule said what is true: that more work is slower."""
+        return self.slower / self.trials
+
+
+def programs() -> dict[str, Callable[[], jax.Array]]:
+    """Every program by name; calls take about a millisecond."""
+    x = jnp.eye(32)
+
+    @jax.jit
+    def loop(x: jax.Array, steps: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+
+    return {
+        name: partial(loop, x, jax.device_put(jnp.int32(round(STEPS * (1 + more)))))
+        for name, more in PROGRAMS.items()
+    }
+
+
+def in_rounds(parts: Mapping[str, Callable[[], Any]], *, rounds: int) -> Trial:
+    """One trial for `Ratio`: all programs in the same rounds."""
+    return interleaved(parts, count=rounds)
+
+
+def in_runs(parts: Mapping[str, Callable[[], Any]], **options: Any) -> Trial:
+    """One trial for `compare`: every program measured by itself, one after the other."""
+    return {name: measure(part, name=name, **options) for name, part in parts.items()}
+
+
+def by_ratio(base: Measurement, other: Measurement) -> str:
+    """The verdict of the one rule for paired values."""
+    return ratio_of([b / a for a, b in zip(base.values, other.values, strict=True)]).word
+
+
+def by_ranks(base: Measurement, other: Measurement) -> str:
+    """The verdict of `jaxperf compare` about two runs."""
+    (row,) = compare([_result(base)], [_result(other)]).rows
+    return row.verdict
+
+
+def _result(m: Measurement) -> Result:
+    row = Measurement("program", m.unit, m.values)
+    return Result("selfcheck", "", "", "", {}, Environment(), (Table("", (row,)),))
+
+
+def count(
+    trials: Sequence[Trial],
+    verdict: Callable[[Measurement, Measurement], str],
+    numbers: Iterable[int | None],
+) -> list[Counts]:
+    """Ask a rule about every program but the base, with the first so many values of each side."""
+    found = []
+    for number in numbers:
+        for name in trials[0]:
+            if name == BASE:
+                continue
+            said = [verdict(_first(t[BASE], number), _first(t[name], number)) for t in trials]
+            slower, faster = said.count("slower"), said.count("faster")
+            found.append(Counts(PROGRAMS[name], number, slower, faster, len(said) - slower - faster))
+    return found
+
+
+def _first(m: Measurement, number: int | None) -> Measurement:
+    return Measurement(m.name, m.unit, m.values[:number])

@@ -1,0 +1,57 @@
+"""Draw the figures of docs/trust.md from results of `jaxperf selfcheck` and `beside_other_timers.py`.
+
+python scripts/plot_trust.py results docs/trust
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxperf.errors import JaxperfError
+from jaxperf.report import draw
+from jaxperf.report.figures import pictures
+from jaxperf.result import load_result
+
+NAMES = ("selfcheck", "beside_other_timers")
+
+
+@dataclass(frozen=True)
+class Config:
+    """From where to where."""
+
+    results: Annotated[Path, tyro.conf.Positional]
+    """Folder of the results."""
+    figures: Annotated[Path, tyro.conf.Positional]
+    """Folder that takes a PNG per figure."""
+
+
+def main(config: Config) -> int:
+    """Draw every figure of the results that are there; return the exit status.
+
+    Raises:
+      JaxperfError: none is there, or one is damaged.
+    """
+    found = [path for name in NAMES if (path := config.results / f"{name}.json").exists()]
+    if not found:
+        raise JaxperfError(f"no {' or '.join(NAMES)}.json in {config.results}; run `jaxperf selfcheck`")
+    config.figures.mkdir(parents=True, exist_ok=True)
+    for block in (block for path in found for block in load_result(path).blocks):
+        for picture in pictures(block):
+            path = config.figures / f"{re.sub(r'[^a-z0-9]+', '-', picture.title.lower()).strip('-')}.png"
+            path.write_bytes(draw.png(picture.draw, height_in=picture.height_in))
+            print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    import sys
+
+    from jaxperf import flags
+    from jaxperf.exits import ended
+
+    raise SystemExit(ended(lambda: main(flags.parse(Config, args=sys.argv[1:], prog="plot_trust.py"))))

@@ -1,0 +1,80 @@
+"""How noisy a machine may be for a true difference of 5 % to be found: both rules on independent noise.
+
+    python scripts/simulate_verdicts.py
+
+Each row is a spread of the values (interquartile range over median). Runs stop as those of `measure` do with
+its default settings: after 7 values whose spread is at most 2 %, or after 200.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from jaxperf.flags import at_least
+from jaxperf.result import Measurement
+from jaxperf.selfcheck.verdicts import by_ranks, by_ratio
+
+SPREADS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.12)
+ROUNDS = (6, 12, 20, 40, 100)
+IQR_OF_SIGMA = 1.349
+
+
+@dataclass(frozen=True)
+class Config:
+    """How much is simulated."""
+
+    trials: Annotated[int, at_least(1)] = 200  # per row
+    difference: float = 0.05  # the true one
+
+
+def values(
+    rng: random.Random, spread: float, factor: float, stop: Callable[[list[float]], bool]
+) -> Measurement:
+    """Lognormal values until `stop` has seen enough."""
+    found: list[float] = []
+    while not stop(found):
+        found.append(factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA))
+    return Measurement("m", "s", tuple(found))
+
+
+def settled(found: list[float]) -> bool:
+    """The rule of `measure`."""
+    if len(found) < 7 or len(found) >= 200:
+        return len(found) >= 200
+    return Measurement("m", "s", tuple(found)).rel_iqr <= 0.02
+
+
+def _full(number: int, found: list[float]) -> bool:
+    return len(found) >= number
+
+
+def main(config: Config) -> int:
+    """Print a row per spread: how often each rule is right, and wrong about equal runs."""
+    print(f"{'spread':>6}  {'compare':>8} {'wrong':>6}  " + "".join(f"{f'{n} rounds':>11}" for n in ROUNDS))
+    for spread in SPREADS:
+        rng = random.Random(0)
+        said: dict[object, int] = dict.fromkeys(("found", "wrong", *ROUNDS), 0)
+        for _ in range(config.trials):
+            base, equal, slow = (values(rng, spread, f, settled) for f in (1, 1, 1 + config.difference))
+            said["found"] += by_ranks(base, slow) == "slower"
+            said["wrong"] += by_ranks(base, equal) in ("slower", "faster")
+            for n in ROUNDS:
+                pair = [values(rng, spread, f, partial(_full, n)) for f in (1, 1 + config.difference)]
+                said[n] += by_ratio(*pair) == "slower"
+        share = {what: count / config.trials for what, count in said.items()}
+        rounds = "".join(f"{share[n]:11.0%}" for n in ROUNDS)
+        print(f"{spread:6.0%}  {share['found']:8.0%} {share['wrong']:6.1%}  {rounds}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    import sys
+
+    from jaxperf import flags
+    from jaxperf.exits import ended
+
+    raise SystemExit(ended(lambda: main(flags.parse(Config, args=sys.argv[1:], prog="simulate_verdicts.py"))))

@@ -1,0 +1,93 @@
+"""Known durations: ticks that hold whatever a call costs, counted steps, and what counts as right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.result import Measurement
+from jaxperf.selfcheck import known
+from jaxperf.selfcheck.known import SLACK_S, Checked, said, ticking
+
+
+class Clock:
+    """Moves by 0.1 us per look, as a call of a clock does."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 1e-7
+        return self.now
+
+
+def test_calls_in_a_row_last_as_many_ticks_whatever_else_a_call_costs() -> None:
+    for overhead in (0.0, 4e-7, SLACK_S / 2):
+        clock = Clock()
+        tick = ticking(5e-6, clock)
+        began = clock.now
+        for _ in range(1000):
+            tick()
+            clock.now += overhead
+        assert clock.now - overhead - began == pytest.approx(1000 * 5e-6, abs=4e-7)
+
+
+def test_a_call_after_a_pause_lasts_one_tick_from_its_beginning() -> None:
+    clock = Clock()
+    tick = ticking(5e-6, clock)
+    tick()
+    clock.now += 1.0
+    began = clock.now
+    tick()
+    assert clock.now - began == pytest.approx(5e-6, abs=4e-7)
+
+
+def test_a_step_is_found_whatever_a_reading_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_cpu_s", lambda steps: 5e-9 * steps + 1e-7)
+    assert known.step_s() == pytest.approx(5e-9, rel=1e-4)
+
+
+def test_counted_work_is_measured_less_the_empty_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    def measured(fn: Any, count: int, *, name: str) -> Measurement:
+        assert fn is known.spin
+        steps.append(count)
+        return Measurement(name, "s", tuple(4e-7 + 5e-9 * count * error for error in (0.995, 1, 1.005) * 3))
+
+    monkeypatch.setattr(known, "measure", measured)
+    monkeypatch.setattr(known, "step_s", lambda: 5e-9)
+    found = known.counted(1e-6)
+    assert steps == [0, 200]
+    assert (found.known_s, found.empty_s) == pytest.approx((1e-6, 4e-7))
+    assert found.ratio.median == pytest.approx(1)
+    assert found.right
+
+
+def test_a_core_that_changes_its_speed_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([5e-9, 5.2e-9])
+    monkeypatch.setattr(known, "measure", lambda fn, count, *, name: Measurement(name, "s", (1e-6,) * 9))
+    monkeypatch.setattr(known, "step_s", lambda: next(speeds))
+    assert known.counted(1e-6).right is None
+
+
+def test_right_is_within_a_hundredth_and_inside_is_an_interval_that_reaches_it() -> None:
+    for values, right, inside in (
+        ((1.001, 1.002, 0.999) * 5, True, True),
+        ((1.02, 1.021, 1.03) * 5, False, False),
+        ((0.97, 0.98, 0.975) * 5, False, False),
+        ((0.9, 1.0, 1.1) * 3, None, True),
+        ((1.0, 1.0), None, True),  # too few to say
+    ):
+        found = Checked(2.0, Measurement("m", "s", tuple(2 * v for v in values)))
+        assert (found.right, found.inside) == (right, inside)
+
+
+def test_the_callback_hands_back_what_it_was_given() -> None:
+    program = known.waiting_program(0.0)
+    assert float(program(jnp.float32(3))) == 3
+
+
+def test_durations_are_said_in_their_unit() -> None:
+    assert [said(10.0**-n) for n in range(7)] == ["1 s", "100 ms", "10 ms", "1 ms", "100 us", "10 us", "1 us"]

@@ -1,0 +1,76 @@
+"""`jaxperf selfcheck`: a result like any other, which every renderer shows."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from jaxperf import cli
+from jaxperf.measure import measure
+from jaxperf.report.markdown import render_markdown
+from jaxperf.report.page import render_html
+from jaxperf.result import Grid, Lines, Result, load_result
+from jaxperf.selfcheck import command, known, verdicts
+from jaxperf.selfcheck.config import Config
+
+TINY = Config(known_s=(1e-5, 1e-3), trials=2, rounds=6, values=6, numbers=(6,))
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    folder = tmp_path_factory.mktemp("selfcheck")
+    quick = partial(measure, warmup_s=0, budget_s=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "QUICK", TINY)
+        patch.setattr(known, "measure", quick)
+        patch.setattr(verdicts, "measure", quick)
+        patch.setattr("sys.argv", ["jaxperf"])
+        patch.setenv("JAX_NUM_CPU_DEVICES", "8")  # which it sets for its own process
+        assert cli.main(["selfcheck", "--out", str(folder)]) == 0
+    return load_result(folder / "selfcheck.json")
+
+
+def test_it_tells_every_part_idle_and_loaded(told: Result) -> None:
+    assert told.experiment == "selfcheck"
+    assert told.command == "jaxperf selfcheck"
+    known_claims, rule_claims = told.claims[0::5], [*told.claims[1:5], *told.claims[6:]]
+    assert [("idle" in c.statement, "loaded" in c.statement) for c in known_claims] == [(1, 0), (0, 1)]
+    assert len(rule_claims) == 8
+    assert sum("under load" in c.statement for c in rule_claims) == 4
+
+
+def test_every_way_of_knowing_is_in_the_grid(told: Result) -> None:
+    idle, loaded = [g for g in told.of(Grid) if g.title.startswith("Measured and known")]
+    assert [row[0] for row in idle.rows] == [
+        "counted, 10 us", "counted, 1 ms", "clocked, 10 us", "clocked, 1 ms", "called back, 1 ms",
+    ]  # fmt: skip
+    assert [row[0] for row in loaded.rows] == ["clocked, 10 us", "clocked, 1 ms"]
+
+
+def test_a_curve_per_difference_for_both_rules(told: Result) -> None:
+    figures = list(told.of(Lines))
+    titles = "Measured over known", "Told apart by Ratio", "Told apart by compare"
+    assert [f.title for f in figures] == [*titles, f"{titles[0]} under load"]
+    for figure in figures[1:3]:
+        assert [curve.name for curve in figure.curves] == ["0%", "2%", "5%", "10%", "20%"]
+        assert all(0 <= y <= 1 for curve in figure.curves for _, y in curve.known)
+
+
+def test_the_page_and_markdown_show_it(told: Result) -> None:
+    for shown in (render_html([told]), render_markdown([told])):
+        for words in ("The instruments checked", "counted, 1 ms", "tells equal programs apart"):
+            assert words in shown
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for words, said in (
+        (["--trials", "0"], "--trials is 0; give at least 1"),
+        (["--out", str(tmp_path / "file")], "cannot write"),
+    ):
+        assert cli.main(["selfcheck", *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1

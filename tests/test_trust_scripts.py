@@ -1,0 +1,67 @@
+"""The scripts behind docs/trust.md: figures from results, runs that stop as `measure` stops."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.result import Axis, Curve, Environment, Lines, Result, save_result
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec and spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_figure_of_the_results_is_drawn(tmp_path: Path) -> None:
+    plot = script("plot_trust")
+    figure = Lines(
+        "Told apart, by number", (Curve("5 %", (6.0, 12.0), (0.5, 1.0)),), Axis("values"), Axis("share")
+    )
+    save_result(Result("selfcheck", "", "", "", {}, Environment(), (figure,)), tmp_path / "selfcheck.json")
+    assert plot.main(plot.Config(tmp_path, tmp_path / "figures")) == 0
+    (drawn,) = (tmp_path / "figures").iterdir()
+    assert drawn.name == "told-apart-by-number.png"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_results_the_command_that_makes_them_is_named(tmp_path: Path) -> None:
+    plot = script("plot_trust")
+    with pytest.raises(JaxperfError, match="run `jaxperf selfcheck`"):
+        plot.main(plot.Config(tmp_path, tmp_path / "figures"))
+    assert not (tmp_path / "figures").exists()
+
+
+def test_simulated_runs_stop_as_those_of_measure_do() -> None:
+    simulate = script("simulate_verdicts")
+    counts = [
+        len(simulate.values(random.Random(0), spread, 1.0, simulate.settled).values)
+        for spread in (0.001, 0.5)
+    ]
+    assert counts == [7, 200]
+
+
+def test_all_timers_count_seconds_per_call() -> None:
+    beside = script("beside_other_timers")
+    calls = itertools.count()
+
+    def program() -> int:
+        return next(calls)
+
+    taken = beside.with_timeit(program)
+    assert len(taken) == 5
+    assert min(taken) > 0
+    assert set(beside.STEPS) <= set(beside.functions())
+    assert {"jaxperf", "timeit"} <= set(beside.timers())

@@ -1,0 +1,89 @@
+"""Verdicts counted: one program with more steps, rules asked about the first values, counts that add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jaxperf.result import Measurement
+from jaxperf.selfcheck import verdicts
+from jaxperf.selfcheck.verdicts import BASE, PROGRAMS, by_ranks, by_ratio, count
+
+
+def trials(noise: float, *, number: int, values: int) -> list[dict[str, Measurement]]:
+    """Trials of independent noise around times that differ as the programs do."""
+    rng = np.random.default_rng(0)
+    return [
+        {
+            name: Measurement(name, "s", tuple((1 + more) * rng.lognormal(0, noise, values)))
+            for name, more in PROGRAMS.items()
+        }
+        for _ in range(number)
+    ]
+
+
+def test_the_programs_differ_by_their_steps_alone() -> None:
+    parts = verdicts.programs()
+    steps = {name: int(part.args[1]) for name, part in parts.items()}
+    assert steps == {"base": 100, "equal": 100, "2 %": 102, "5 %": 105, "10 %": 110, "20 %": 120}
+    assert len({part.func for part in parts.values()}) == 1
+    for part in parts.values():
+        assert np.isfinite(part()).all()
+    (compiled,) = {part.func for part in parts.values()}
+    assert compiled._cache_size() == 1
+
+
+def test_both_rules_keep_their_level_and_find_what_is_large() -> None:
+    made = trials(0.02, number=60, values=12)
+    for rule in (by_ratio, by_ranks):
+        found = {c.difference: c for c in count(made, rule, [12])}
+        assert found[0.0].told_apart <= 0.05 + 0.06  # two standard deviations of 60 trials
+        assert found[0.05].found >= 0.5
+        assert found[0.2].found == 1
+        assert all(c.trials == 60 for c in found.values())
+
+
+def test_a_rule_sees_the_first_values_only() -> None:
+    early = {BASE: Measurement(BASE, "s", (1.0,) * 6 + (9.0,) * 6)}
+    trial = early | {"equal": Measurement("equal", "s", (1.0,) * 12)}
+    seen: list[tuple[int, int]] = []
+
+    def rule(base: Measurement, other: Measurement) -> str:
+        seen.append((len(base.values), len(other.values)))
+        return by_ratio(base, other)
+
+    six, all_of_them = count([trial], rule, [6, None])
+    assert seen == [(6, 6), (12, 12)]
+    assert (six.neither, six.told_apart, six.trials, six.values) == (1, 0, 1, 6)
+    assert all_of_them.values is None
+
+
+def test_the_words_of_both_rules_are_counted_alike() -> None:
+    quick, slow = (Measurement("m", "s", tuple(x * (1 + i / 1000) for i in range(12))) for x in (1.0, 2.0))
+    for rule in (by_ratio, by_ranks):
+        assert (rule(quick, slow), rule(slow, quick)) == ("slower", "faster")
+        assert rule(quick, quick) in ("undecided", "same")
+    (said,) = count([{BASE: slow, "20 %": quick}], by_ranks, [None])
+    assert (said.faster, said.found, said.told_apart) == (1, 0, 1)
+
+
+def test_a_trial_holds_every_program() -> None:
+    parts = dict.fromkeys(PROGRAMS, int)
+    paired = verdicts.in_rounds(parts, rounds=2)
+    runs = verdicts.in_runs(parts, min_values=2, max_values=2, warmup_s=0)
+    assert list(paired) == list(runs) == list(PROGRAMS)
+    assert {m.rounds for m in paired.values()} != {""}
+    assert {len(m.values) for m in (*paired.values(), *runs.values())} == {2}
+
+
+@pytest.mark.thorough
+def test_noise_that_follows_itself_is_not_taken_for_a_difference_by_the_paired_rule() -> None:
+    """The whole machine grows slower and faster: both programs of a round see the same."""
+    rng = np.random.default_rng(1)
+    made = []
+    for _ in range(200):
+        machine = np.exp(0.1 * np.cumsum(rng.normal(size=20)))
+        sides = (machine * rng.lognormal(0, 0.02, 20) for _ in range(2))
+        made.append({n: Measurement(n, "s", tuple(v)) for n, v in zip((BASE, "equal"), sides)})
+    (equal,) = count(made, by_ratio, [20])
+    assert equal.told_apart <= 0.05 + 0.03

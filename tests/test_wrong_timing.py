@@ -1,0 +1,507 @@
+"""Ways to time JAX wrongly, one test each: jaxperf refuses them, measures them right, or shows the fault.
+
+`docs/trust.md` lists the same ways. No test here looks at how long anything took: they look at what had
+happened when the clock was read, at what is refused, and at what was counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import itertools
+import re
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf import catalogue, script
+from jaxperf.errors import JaxperfError
+from jaxperf.measure import (
+    RetraceError,
+    count_traces,
+    current_environment,
+    interleaved,
+    measure,
+    pending,
+    probe,
+    stages,
+    timing,
+)
+from jaxperf.measure.timing import COPIES, Wait, calls_per_value, time_value
+from jaxperf.result import Measurement, ratio, ratio_of, turns
+
+QUICK: dict[str, Any] = {"warmup_calls": 2, "warmup_s": 0, "min_values": 3, "max_values": 3, "loops": 2}
+SOURCE = Path(__file__)
+
+
+class Late:
+    """Programs that are still at work when their call returns; `events` says when they are done.
+
+    They wait for a matrix product that takes longer than a call, and then say so from a callback.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.x = jnp.full((300, 300), 1e-3)
+        self._busy = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, y: jnp.tanh(y @ x), x)[0, 0])
+        scalar = jax.ShapeDtypeStruct((), jnp.float32)
+        self._answer = jax.jit(lambda y: jax.pure_callback(self._done, scalar, y))
+        self._remark = jax.jit(lambda y: jax.debug.callback(self._done, y))
+        self.fails = False
+        self.array()
+        self.nothing()
+        jax.effects_barrier()
+
+    def _done(self, y: Any) -> np.ndarray:
+        time.sleep(0.01)
+        if self.fails:
+            raise ValueError("the late program failed")
+        self.events.append("done")
+        return np.asarray(y)
+
+    def array(self) -> jax.Array:
+        """Return an array that is there later."""
+        return self._answer(self._busy(self.x))  # type: ignore[no-any-return]
+
+    def nothing(self) -> None:
+        """Return nothing; the callback comes later."""
+        self._remark(self._busy(self.x))
+
+    def clock(self) -> float:
+        """Note that the clock was read."""
+        self.events.append("clock")
+        return 0.0
+
+    def timed(self, fn: Callable[[], Any]) -> list[str]:
+        """What happened, in order, while a value of two calls of `fn` was taken, in both ways of waiting."""
+        seen = []
+        for wait in ("each", "end"):
+            self.events.clear()
+            time_value(fn, (), 2, wait, self.clock)  # type: ignore[arg-type]
+            seen += self.events
+        return seen
+
+
+ALL_DONE = ["clock", "done", "done", "clock"] * 2
+
+
+@pytest.fixture(scope="module")
+def shared() -> Late:
+    return Late()
+
+
+@pytest.fixture
+def late(shared: Late) -> Iterator[Late]:
+    shared.events.clear()
+    yield shared
+    shared.fails = False
+
+
+# Not waiting for all of it
+
+
+def test_not_waiting(late: Late) -> None:
+    y = late.array()
+    assert not late.events, "nothing is late, so that this test could not fail"
+    assert pending(y) == 1
+    jax.block_until_ready(y)
+    assert late.timed(late.array) == ALL_DONE
+
+
+def test_waiting_for_one_of_several_results(late: Late) -> None:
+    quick = jnp.ones(3)
+    assert late.timed(lambda: (late.array(), quick)) == ALL_DONE
+
+
+def test_a_result_deep_inside_a_tree(late: Late) -> None:
+    quick = jnp.ones(3)
+    assert late.timed(lambda: {"a": [quick, {"b": (None, late.array())}], "c": 1.0}) == ALL_DONE
+
+
+def test_one_shard_of_several(late: Late) -> None:
+    devices = jax.devices("cpu")[:2]
+    sharding = jax.sharding.NamedSharding(jax.sharding.Mesh(devices, "d"), jax.P("d"))
+    quick = jnp.ones(1)
+
+    def sharded() -> jax.Array:
+        parts = [jax.device_put(p, d) for p, d in zip((quick, late.array()[None]), devices)]
+        return jax.make_array_from_single_device_arrays((2,), sharding, parts)
+
+    assert late.timed(sharded) == ALL_DONE
+
+
+def test_a_callback_that_is_still_running(late: Late) -> None:
+    late.nothing()
+    assert not late.events
+    jax.effects_barrier()
+    assert late.timed(late.nothing) == ALL_DONE
+
+
+def test_a_callback_beside_a_finished_output(late: Late) -> None:
+    quick = jnp.ones(3)
+
+    def logs() -> jax.Array:
+        late.nothing()
+        return quick
+
+    assert late.timed(logs) == ALL_DONE
+
+
+def test_work_left_over_from_before(late: Late) -> None:
+    argument = late.array()
+
+    def program(x: jax.Array) -> jax.Array:
+        late.events.append("call")
+        return x + 1
+
+    m = measure(program, argument, **QUICK)
+    assert late.events.index("done") <= len(m.warmup)  # in the warm-up
+
+
+def test_an_error_that_surfaces_late(late: Late) -> None:
+    late.fails = True
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
+        measure(late.array, **QUICK)
+
+
+def test_a_generator_of_outputs() -> None:
+    refuses_to_wait(lambda: (jnp.sin(x) for x in (1.0, 2.0)), "a generator")
+
+
+def test_an_object_that_hides_its_arrays() -> None:
+    @dataclass
+    class State:
+        weights: jax.Array
+
+    refuses_to_wait(lambda: State(jnp.ones(3)), "a State")
+
+
+def test_a_future() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        refuses_to_wait(lambda: pool.submit(jnp.sin, 1.0), "a Future")
+
+
+def test_a_function_that_is_returned_and_not_called() -> None:
+    refuses_to_wait(lambda: functools.partial(jnp.sin, 1.0), "a partial")
+
+
+def refuses_to_wait(fn: Callable[[], Any], what: str) -> None:
+    with pytest.raises(TypeError, match=f"^cannot wait for the output, {what}: "):
+        measure(fn, **QUICK)
+
+
+def test_dispatch_of_a_tracer() -> None:
+    for output in (lambda x: x + 1, lambda x: (x + 1, x)):
+
+        @jax.jit
+        def traced(x: jax.Array, output: Callable[[jax.Array], Any] = output) -> jax.Array:
+            measure(output, x, **QUICK)
+            return x
+
+        with pytest.raises(TypeError, match="Tracer: time the function from outside of jit"):
+            traced(jnp.ones(3))
+
+
+def test_waiting_in_a_way_that_does_not_exist() -> None:
+    with pytest.raises(JaxperfError, match="wait is 'last'; it is one of each, end"):
+        measure(jnp.sin, 1.0, wait="last")  # type: ignore[arg-type]
+
+
+# Timing the compiler
+
+
+def test_timing_the_compile() -> None:
+    traced = count_traces(lambda x: x * 2 + 41)
+    m = measure(jax.jit(traced), jnp.ones(3), **QUICK)
+    assert traced.traces == 1
+    assert m.warmup[0] > 0  # the call that compiled; the timed part fails if anything compiles in it
+
+
+def test_a_new_jit_at_every_call() -> None:
+    refuses_to_retrace(lambda: jax.jit(lambda x: x + 1)(jnp.ones(3)))
+
+
+def test_a_shape_that_changes() -> None:
+    host = iter(np.ones(31 + n, np.float32) for n in itertools.count())
+    refuses_to_retrace(lambda: jax.jit(jnp.tanh)(next(host)))
+
+
+def test_a_static_value_that_changes() -> None:
+    power, numbers = jax.jit(lambda x, n: x**n, static_argnums=1), itertools.count(2)
+    refuses_to_retrace(lambda: power(jnp.ones(3), next(numbers)))
+
+
+def test_a_dtype_that_changes() -> None:
+    refuses_to_retrace(after_warm_up(jax.jit(lambda x: x * 3), np.ones(3, np.float32), np.ones(3, np.int32)))
+
+
+def test_x64_switched_on_midway() -> None:
+    program, calls = jax.jit(lambda x: x * 5), itertools.count()
+
+    def switches() -> jax.Array:
+        with jax.enable_x64(next(calls) >= 3):
+            return program(np.ones(3))  # type: ignore[no-any-return]
+
+    refuses_to_retrace(switches)
+
+
+def test_caches_cleared_midway() -> None:
+    program = jax.jit(lambda x: x * 7)
+
+    def clears() -> jax.Array:
+        program.clear_cache()
+        return program(1.0)  # type: ignore[no-any-return]
+
+    refuses_to_retrace(clears)
+
+
+def test_another_thread_that_compiles() -> None:
+    def compiles() -> None:
+        thread = threading.Thread(target=lambda: jax.jit(lambda x: x + 9)(1.0))
+        thread.start()
+        thread.join()
+
+    refuses_to_retrace(compiles)
+
+
+def test_a_loop_whose_types_settle_late() -> None:
+    program = count_traces(lambda x: x + jnp.float32(1))
+    step, state = jax.jit(program), [1.0]  # a Python number, then an array
+
+    def advance() -> jax.Array:
+        state[0] = step(state[0])
+        return state[0]  # type: ignore[return-value]
+
+    m = measure(advance, **{**QUICK, "warmup_calls": 1})
+    assert program.traces == 2
+    assert len(m.warmup) >= 3
+
+
+def after_warm_up(program: Callable[[Any], Any], first: Any, then: Any) -> Callable[[], Any]:
+    """A function that calls `program` with another argument once it is timed."""
+    arguments = itertools.chain([first] * 3, itertools.repeat(then))
+    return lambda: program(next(arguments))
+
+
+def refuses_to_retrace(fn: Callable[[], Any]) -> None:
+    with pytest.raises(RetraceError, match="inside the timed part"):
+        measure(fn, **{**QUICK, "warmup_calls": 2})
+
+
+# Timing something else
+
+
+@pytest.mark.usefixtures("optimized", "compiles_anew")
+def test_constant_folding() -> None:
+    host = np.arange(64, dtype=np.float32).reshape(8, 8)
+    assert dots(lambda: jnp.asarray(host) @ host) == 0  # `Program` says it: no product is left to time
+    assert dots(lambda a: a @ a, jnp.asarray(host)) == 1
+
+
+def test_dead_code() -> None:
+    x = jnp.ones((8, 8))
+    assert dots(lambda a: (a @ a, a + 1)[1], x) == 0
+    assert dots(lambda a: (a @ a, a + 1), x) == 1
+
+
+@pytest.mark.usefixtures("optimized", "compiles_anew")
+def test_equal_work_that_is_merged() -> None:
+    x = jnp.ones((8, 8))
+    assert dots(lambda a: [a @ a for _ in range(4)], x) == 1
+    assert dots(lambda *a: [b @ b for b in a], x, x + 1, x + 2, x + 3) == 4
+
+
+def dots(fn: Callable[..., Any], *args: jax.Array) -> int:
+    return stages(fn, *args, measure_options=QUICK).program.dots
+
+
+def test_a_program_that_returns_its_input() -> None:
+    program = stages(lambda x: x, jnp.ones((8, 8)), measure_options=QUICK).program
+    assert (program.flops, program.fusions, program.jaxpr_equations) == (0, 0, 0)
+
+
+def test_a_cached_result() -> None:
+    cached = functools.lru_cache(lambda: jnp.sin(1.0))
+    with pytest.raises(JaxperfError, match="returned the very arrays of the first"):
+        measure(cached, **QUICK)
+    given = jnp.ones(3)
+    measure(lambda x: x, given, **QUICK)  # what was given may come back
+    measure(cached.__wrapped__, **QUICK)  # the function behind the cache
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers")
+def test_a_donated_input() -> None:
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    with pytest.raises(JaxperfError, match=r"args\[0\] was donated, so it can be used only once"):
+        measure(step, jnp.ones(3), **QUICK)
+    made = itertools.count()
+    found = interleaved({"step": step}, before={"step": lambda: jnp.full(3, next(made))}, count=3)
+    assert len(found["step"].values) == 3
+    assert next(made) == 1 + 3  # a new input for each call, that of the warm-up included
+
+
+def test_an_output_that_the_next_call_overwrites() -> None:
+    step, state = jax.jit(lambda x: x + 1, donate_argnums=0), [jnp.ones(3)]
+
+    def advance() -> jax.Array:
+        state[0] = step(state[0])
+        return state[0]
+
+    assert len(measure(advance, **QUICK).values) == 3  # waited for before the next call
+    with pytest.raises((RuntimeError, ValueError), match=r"deleted|donated"):
+        measure(advance, wait="end", **QUICK)
+
+
+def test_host_transfer_counted_as_compute() -> None:
+    program, host = jax.jit(lambda x: x + 1), np.ones(3, np.float32)
+    assert measure(program, host, **QUICK).note == COPIES
+    assert measure(program, jax.device_put(host), **QUICK).note == ""
+    assert measure(np.add, host, host, **QUICK).note == ""  # NumPy's own work copies nothing
+
+
+def test_a_copy_back_to_the_host_counted_as_dispatch(late: Late) -> None:
+    assert probe(late.array).asynchronous
+    fetched = probe(lambda: np.asarray(late.array()))
+    assert not fetched.asynchronous
+    assert all(fetched.ready)
+
+
+def test_the_wrong_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert current_environment().backend == jax.default_backend()  # every result says where it ran
+    if jax.default_backend() == "cpu":
+        monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+        with pytest.raises(JaxperfError, match="JAX finds no GPU"):
+            script.begin(catalogue.SECTIONS[0], script.Flags(config=catalogue.SECTIONS[0]))
+
+
+def test_fake_devices_taken_for_real_ones() -> None:
+    several_of_one_host = jax.default_backend() == "cpu" and jax.device_count() > 1
+    assert current_environment().devices_are_fake is several_of_one_host
+
+
+# Settings that make programs slow on purpose
+
+
+@pytest.mark.parametrize("flag", ["jax_debug_nans", "jax_log_compiles"])
+def test_debug_flags(flag: str) -> None:
+    refuses_flag(flag)
+
+
+def test_jit_switched_off() -> None:
+    refuses_flag("jax_disable_jit")
+
+
+def refuses_flag(flag: str) -> None:
+    jax.config.update(flag, True)
+    try:
+        for timed in (lambda: measure(int, **QUICK), lambda: interleaved({"a": int}, count=1)):
+            with pytest.raises(JaxperfError, match=f"^{flag} is on"):
+                timed()
+    finally:
+        jax.config.update(flag, False)
+
+
+# The clock and the first calls
+
+
+def test_first_touch_of_memory() -> None:
+    calls = itertools.count()
+    m = measure(lambda: next(calls), **QUICK)
+    assert next(calls) == len(m.warmup) + m.loops * len(m.values)  # and the two are never mixed
+    assert len(m.warmup) >= QUICK["warmup_calls"]
+
+
+def test_a_lazy_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_to_import.py").write_text("imported = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    absent: list[bool] = []
+
+    def imports() -> None:
+        absent.append("slow_to_import" not in sys.modules)
+        importlib.import_module("slow_to_import")
+
+    importlib.invalidate_caches()
+    m = measure(imports, **QUICK)
+    assert absent == [True] + [False] * (len(absent) - 1)
+    assert len(m.warmup) >= 1  # the call that imported is one of these
+
+
+def test_a_clock_too_coarse_for_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = itertools.count()
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: 1e-4 * next(reads))  # 0.1 ms per read
+    assert calls_per_value(1.1e-4, 0) * 1e-5 >= 1000 * 2 * 1e-4 * 0.999  # a call of 10 us: 0.2 s per value
+
+
+def test_freeing_memory_inside_the_clock(late: Late) -> None:
+    made = itertools.count(1.0)
+
+    def program() -> jax.Array:
+        out = jnp.full(3, next(made))
+        weakref.finalize(out, late.events.append, "freed")
+        return out
+
+    time_value(program, (), 2, "end", late.clock)
+    gc.collect()
+    assert late.events == ["clock", "clock", "freed", "freed"]
+
+
+# From values to verdicts
+
+
+def test_one_slow_moment() -> None:
+    values = (1.0,) * 6 + (50.0,)
+    assert Measurement("m", "s", values).median == 1
+    assert ratio_of(values).low == 1
+
+
+def test_too_few_values_for_a_verdict() -> None:
+    assert ratio_of([2.0] * 5).word == "undecided"
+    assert Measurement("m", "s", (1.0, 1.0)).noise == "few"
+
+
+def test_programs_timed_at_different_moments() -> None:
+    a, b = (measure(int, name=name, **QUICK) for name in "ab")
+    with pytest.raises(ValueError, match="not measured in the same rounds"):
+        ratio(a, b)
+
+
+def test_always_in_the_same_order() -> None:
+    order: list[str] = []
+    waits: Wait = "each"
+    parts = {name: functools.partial(order.append, name) for name in "ab"}
+    interleaved(parts, count=8, wait=waits, loops=1)
+    rounds = list(zip(order[2::2], order[3::2]))  # after a call of each for the warm-up
+    assert rounds == [tuple(turns(list("ab"), i)) for i in range(8)]
+    assert rounds.count(("a", "b")) == rounds.count(("b", "a")) == 4
+
+
+def test_a_machine_that_grows_slower() -> None:
+    now = itertools.accumulate(itertools.count(1))  # each reading of the clock is later by one more
+    found = interleaved(dict.fromkeys("ab", int), count=40, loops=1, clock=lambda: float(next(now)))
+    growth = found["a"].values[-1] / found["a"].values[0]
+    assert growth > 5
+    assert ratio(found["a"], found["b"]).word == "undecided"
+
+
+# The list
+
+
+def test_the_page_lists_the_same_ways() -> None:
+    tests = set(re.findall(r"^def test_(\w+)", SOURCE.read_text(), re.MULTILINE))
+    ways = tests - {"the_page_lists_the_same_ways"}
+    assert len(ways) >= 30
+    page = (SOURCE.parents[1] / "docs" / "trust.md").read_text()
+    listed = re.findall(r"^\| (.+?) \| (?:refused|measured right|shown)", page, re.MULTILINE)
+    assert {way.replace("_", " ") for way in ways} == set(listed)
