@@ -33,6 +33,7 @@ class Config:
     grid_epochs: Annotated[int, at_least(0)] = 0  # of each training of the grid; 0: a part of one more epoch
     rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
     data: Annotated[script.Data, tyro.conf.OmitArgPrefixes] = script.Data()
+    saving: Annotated[script.Saving, tyro.conf.OmitArgPrefixes] = script.Saving()
 
     @staticmethod
     def smoke() -> Config:
@@ -42,13 +43,13 @@ class Config:
 
 FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 from jax import lax
 
 from jaxperf.chapter.book import LENET, LENET_EPOCHS, Training
@@ -72,8 +73,7 @@ from jaxperf.parallel import (
     train_batch,
 )
 from jaxperf.result import Measurement
-from jaxperf.train import Epoch, Evaluator
-from jaxperf.train.loop import AHEAD
+from jaxperf.train import CheckpointFolder, Epoch, Evaluator, Run
 
 Devices = Sequence[jax.Device]
 Trained = list[tuple[Epoch, Any]]  # each epoch, and the parameters after it
@@ -131,28 +131,32 @@ def by_pmap(devices: Devices, lr: float) -> Callable[..., Any]:
 def train(
     step: Callable[..., Any], state: Any, data: FashionMNIST, *, devices: Devices, batch_size: int,
     updates: int, numbers: Sequence[int], seed: int = 0, progress: Any = lambda batches, updates: batches,
+    run: Run | None = None,
 ) -> Iterator[tuple[Epoch, Any]]:  # fmt: skip
     """Train the epochs `numbers` (section 8.4.5), giving each at its end, and the parameters after it."""
+    run = run or Run()
+    state = run.start(state, epochs=len(numbers))  # where a checkpoint ends, if there is one
+    yield from run.done
     X, y = data.train_images[:batch_size], data.train_labels[:batch_size]
     began = time.perf_counter()
     block(step(X, y, step(X, y, state)[0]))  # compiles, for where the new state is too; then dropped
     compile_s = time.perf_counter() - began
     evaluator = Evaluator(net, devices, batch_size=batch_size)
-    for number in numbers:
+    for number in numbers[len(run.done) :]:
         order = {"batch_size": batch_size, "seed": seed, "epoch": number, "updates": updates}
-        batches = epoch_batches(data.train_images, data.train_labels, **order)
-        metrics = []
-        began = time.perf_counter()
+        batches = epoch_batches(data.train_images, data.train_labels, **order, start=run.update)
+        run.begin()
         for X, y in progress(batches, updates):
-            state, found = step(X, y, state)
-            metrics.append(found)
-            block(metrics[-1 - AHEAD : -AHEAD])  # further ahead, CPU devices that meet in a sum may hang
-        block((state, metrics))
-        train_s = time.perf_counter() - began
+            state, (loss, hits) = step(X, y, state)
+            run.stepped(state, loss, hits)  # two ahead: further, CPU devices that meet in a sum may hang
+        means = run.means()
+        block(state)
+        train_s = run.seconds()
         params = state[0] if isinstance(state[0], list) else state  # by hand, the first device's
         accuracy = evaluator.accuracy(params, data.test_images, data.test_labels)
-        loss, hits = (float(np.mean(means)) for means in zip(*jax.device_get(metrics)))
-        yield Epoch(number, loss, hits, accuracy, train_s, compile_s, 0.0, updates * batch_size), params
+        epoch = Epoch(number, *means, accuracy, train_s, compile_s, 0.0, updates * batch_size)
+        run.ended(epoch, state)
+        yield epoch, params
         compile_s = 0.0
 
 
@@ -180,6 +184,17 @@ def one_minibatch(story: script.Story, config: Config, data: FashionMNIST) -> No
     where_time_goes(story, step, halves, (X, y), device_params, devices=devices, rounds=config.rounds)
 
 
+def kept_run(
+    folder: CheckpointFolder | None, name: str, devices: Devices, *, updates: int, **settings: Any
+) -> Run:
+    """A training that is saved in `folder`, if there is one, with the parameters after each epoch."""
+    return Run(
+        folder.of(name, updates=updates, **settings) if folder else None, updates=updates,
+        surroundings={"devices": [d.device_kind for d in devices]}, remember=True,
+        read=lambda state: state[0], place=lambda params: [get_params(params, d) for d in devices],
+    )  # fmt: skip
+
+
 def training(story: script.Story, config: Config, data: FashionMNIST) -> dict[int, Trained]:
     """Sections 8.4.5 and 8.4.6: one device, then all, with the book's figures next to ours."""
     story.heading("8.4.5 The training function")
@@ -193,16 +208,17 @@ def training(story: script.Story, config: Config, data: FashionMNIST) -> dict[in
     runs: dict[str, list[Epoch]] = {}
     printed: dict[str, Training] = {}
     updates = config.updates or updates_per_epoch(FULL_TRAIN, config.batch_size)
-    for k in sorted({1, story.devices}):
-        for seed in config.seeds:
+    with config.saving.folder() as folder:
+        for k, seed in itertools.product(sorted({1, story.devices}), config.seeds):
             devices, params = first_devices(k), lenet_params(jax.random.key(seed), scale=config.scale)
-            found = train(
-                by_hand(devices, config.lr), [get_params(params, d) for d in devices], data,
-                devices=devices, batch_size=config.batch_size, updates=updates, seed=seed,
-                numbers=range(1, config.epochs + 1), progress=story.progress,
-            )  # fmt: skip
             name = plural(k) + (f", seed {seed}" if len(config.seeds) > 1 else "")
             title = f"{name}: batch {config.batch_size}, rate {config.lr:g}"
+            order = {"batch_size": config.batch_size, "updates": updates, "seed": seed}
+            found = train(
+                by_hand(devices, config.lr), [get_params(params, d) for d in devices], data, **order,
+                devices=devices, numbers=range(1, config.epochs + 1), progress=story.progress,
+                run=kept_run(folder, name, devices, **order, lr=config.lr, data=data.fingerprint),
+            )  # fmt: skip
             trained[k] = table_of_epochs(story, found, title=title, printed=LENET.get(k))
             runs[name] = [epoch for epoch, _ in trained[k]]
             printed |= {name: LENET[k]} if k in LENET else {}
@@ -284,6 +300,7 @@ def batch_of_twice_the_size(
 def main(config: Config, story: script.Story) -> None:
     """Section 8.4 in the book's order."""
     check_divisible(config.batch_size, story.devices, name="--batch-size")
+    config.saving.check()
     data = images(story, config.data)
     story.part(data_parallelism)
     story.part(synchronizing_data)

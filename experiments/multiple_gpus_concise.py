@@ -44,6 +44,7 @@ class Config:
     seed: Annotated[int, at_least(0)] = 0  # of weights and of the order of images
     rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
     data: Annotated[script.Data, tyro.conf.OmitArgPrefixes] = script.Data()
+    saving: Annotated[script.Saving, tyro.conf.OmitArgPrefixes] = script.Saving()
 
     @staticmethod
     def smoke() -> Config:
@@ -115,6 +116,13 @@ def step_for(
     return training_step(config, tuple(devices), rate, updates if config.schedule == "cosine" else 0, width)
 
 
+def what_trains(config: Config) -> dict[str, Any]:
+    """The flags on which the parameters depend, besides the rate and the data."""
+    names = ("momentum", "schedule", "init", "batch_norm", "dtype")
+    over = {"epochs": config.epochs} if config.schedule == "cosine" else {}
+    return {name: getattr(config, name) for name in names} | over
+
+
 def on_all_devices(story: script.Story, config: Config) -> None:
     """Section 8.5.1: parameters on all devices, a share of a batch through each, each copy read."""
     story.heading("8.5.1 Initializing parameters on all devices")
@@ -178,21 +186,25 @@ def training(story: script.Story, config: Config, data: FashionMNIST) -> None:
     )
     story.code(training_step, train)
     runs: dict[str, list[Epoch]] = {}
-    for k in sorted({1, story.devices}):
-        batch_size, lr = k * config.batch_size, k * config.lr
-        updates = len(data.train_labels) // batch_size
-        step = step_for(config, first_devices(k), updates=config.epochs * updates)
-        epochs = train(
-            step, data, epochs=config.epochs, batch_size=batch_size, seed=config.seed, updates=updates,
-            progress=story.progress,
-        )  # fmt: skip
-        title = f"{plural(k)}: batch {batch_size}, rate {lr:g}, {updates} updates per epoch"
-        runs[plural(k)] = [e for e, _ in table_of_epochs(story, epochs, title=title, printed=RESNET.get(k))]
-        rate = float(np.median([e.images_per_s for e in runs[plural(k)]]))
-        story.fact(f"images_per_s_{k}", rate, unit="images/s", words=f"training on {plural(k)}")
-        story.fact(
-            f"compile_s_{k}", runs[plural(k)][0].compile_s, unit="s", words=f"compiling for {plural(k)}"
-        )
+    with config.saving.folder() as folder:
+        for k in sorted({1, story.devices}):
+            batch_size, lr = k * config.batch_size, k * config.lr
+            updates = len(data.train_labels) // batch_size
+            step = step_for(config, first_devices(k), updates=config.epochs * updates)
+            epochs = train(
+                step, data, epochs=config.epochs, batch_size=batch_size, seed=config.seed, updates=updates,
+                progress=story.progress,
+                checkpoints=folder.of(plural(k), lr=lr, **what_trains(config)) if folder else None,
+            )  # fmt: skip
+            title = f"{plural(k)}: batch {batch_size}, rate {lr:g}, {updates} updates per epoch"
+            runs[plural(k)] = [
+                e for e, _ in table_of_epochs(story, epochs, title=title, printed=RESNET.get(k))
+            ]
+            rate = float(np.median([e.images_per_s for e in runs[plural(k)]]))
+            story.fact(f"images_per_s_{k}", rate, unit="images/s", words=f"training on {plural(k)}")
+            story.fact(
+                f"compile_s_{k}", runs[plural(k)][0].compile_s, unit="s", words=f"compiling for {plural(k)}"
+            )
     story.note(f"{config.way}, BatchNorm over the {config.batch_norm}, {config.dtype}, init {config.init}")
     printed = {k: RESNET[k] for k in (1, story.devices) if k in RESNET}
     curves(story, runs, printed=printed)
@@ -274,6 +286,7 @@ def main(config: Config, story: script.Story) -> None:
             config, epochs=4, batch_size=256, lr=0.1, init="book", train_images=0, test_images=0
         )
     check_divisible(config.batch_size, story.devices, name="--batch-size")
+    config.saving.check()
     data = images(story, config.data, train=config.train_images, test=config.test_images)
     enough = story.devices * config.batch_size
     if len(data.train_labels) < enough:

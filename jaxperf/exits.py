@@ -14,6 +14,7 @@ from jaxperf.errors import JaxperfError
 FAILED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
+TERMINATED = 143  # by SIGTERM; a training that is being saved ends its step first (train/folder.py)
 PIPE_CLOSED = 141
 
 
@@ -22,7 +23,7 @@ def ended(main: Callable[[], int]) -> int:
 
     It is what `main` returns; 2 after a `JaxperfError`, whose line goes to standard error; 1 where our output
     cannot be written (a full disk); 130 after Ctrl-C; 141 where the reader of our output has gone, e.g.
-    `| head`.
+    `| head`. A training that saves checkpoints ends with 143 after SIGTERM, and 129 after SIGHUP.
     """
     try:
         _check_surroundings()

@@ -10,29 +10,33 @@ if __name__ == "__main__":
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
 from jaxperf import catalogue, flags, onednn
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import FAILED, ended
-from jaxperf.flags import between
+from jaxperf.flags import at_least, between
 from jaxperf.report import terminal
 from jaxperf.report.notebook import live
 from jaxperf.result import Environment, save_result
 from jaxperf.result.store import check_writable
 from jaxperf.story import Story
 
+if TYPE_CHECKING:
+    from jaxperf.train import CheckpointFolder
+
 C = TypeVar("C")
 
-__all__ = ["Data", "Flags", "Story", "notebook", "parse", "prepare", "run"]
+__all__ = ["Data", "Flags", "Saving", "Story", "notebook", "parse", "prepare", "run"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,44 @@ class Data:
         from jaxperf.data import check_source  # NumPy, which sections without images need not wait for
 
         check_source(self.data_source, self.data_folder)  # before JAX starts, which takes seconds
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Flags of the sections that train; nothing is saved without a folder."""
+
+    checkpoints: Path | None = None
+    """Folder to save the training in while it runs."""
+    every_steps: Annotated[int, at_least(0)] = 100
+    """Save after each so many updates; 0: at the end of an epoch only."""
+    every_s: Annotated[float, at_least(0)] = 0
+    """Save once so many seconds have passed; 0: by updates only."""
+    keep: Annotated[int, at_least(1)] = 3
+    """How many checkpoints of a training to keep, the newest."""
+    resume: bool = False
+    """Go on from the newest checkpoint in the folder, if there is one."""
+
+    def __post_init__(self) -> None:
+        if self.resume and not self.checkpoints:
+            raise JaxperfError("--resume is given without a folder; add --checkpoints DIR")
+
+    def check(self) -> None:
+        """Refuse the folder before any work is done; see `folder`."""
+        with self.folder():
+            pass
+
+    def folder(self) -> contextlib.AbstractContextManager[CheckpointFolder | None]:
+        """The folder, opened by `with`; None if there is none.
+
+        Raises:
+          JaxperfError: as `CheckpointFolder`, on entering.
+        """
+        if not self.checkpoints:
+            return contextlib.nullcontext()
+        from jaxperf.train import CheckpointFolder, Policy
+
+        policy = Policy(self.every_steps, self.every_s, self.keep)
+        return CheckpointFolder(self.checkpoints, policy, resume=self.resume)
 
 
 def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:

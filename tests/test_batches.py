@@ -87,6 +87,13 @@ def test_the_subset_makes_the_books_updates() -> None:
     assert sum(1 for _ in batches) == 234
 
 
+def test_batches_from_a_start_are_the_rest_of_the_epoch() -> None:
+    options = {"batch_size": B, "seed": 3, "epoch": 2, "updates": 11}  # the data is used three times
+    whole = [y.tolist() for _, y in epoch_batches(*data(), **options)]
+    for start in range(12):
+        assert [y.tolist() for _, y in epoch_batches(*data(), **options, start=start)] == whole[start:]
+
+
 def test_batches_are_copies() -> None:
     images, labels = data()
     for x, y in epoch_batches(images, labels, batch_size=B, seed=0, epoch=0):
@@ -142,7 +149,7 @@ def test_no_data_is_refused() -> None:
 
 
 def test_numbers_out_of_range_are_refused() -> None:
-    for name, value in (("seed", -1), ("epoch", -1), ("updates", 0)):
+    for name, value in (("seed", -1), ("epoch", -1), ("updates", 0), ("start", -1)):
         options = {"seed": 0, "epoch": 0, name: value}
         with pytest.raises(JaxperfError, match=f"{name} {value} is too small; use"):
             epoch_batches(*data(), batch_size=B, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -138,6 +139,16 @@ def test_flags_win_over_smoke_and_smoke_over_the_defaults(parse: Parse) -> None:
     assert parse("--smoke").config == Config(10, 0.5)
     for words in (["--smoke", "--size", "7"], ["--size", "7", "--smoke"]):
         assert parse(*words).config == Config(7, 0.5)
+
+
+def test_a_folder_to_save_in_is_refused_before_the_work(tmp_path: Path) -> None:
+    assert isinstance(script.Saving().folder(), contextlib.nullcontext)
+    with pytest.raises(JaxperfError, match=r"^--resume is given without a folder; add --checkpoints DIR$"):
+        script.Saving(resume=True)
+    (tmp_path / "1-device" / "step-00000001").mkdir(parents=True)
+    script.Saving(tmp_path, resume=True).check()
+    with pytest.raises(JaxperfError, match="holds checkpoints; add --resume to go on"):
+        script.Saving(tmp_path).check()
 
 
 def test_devices_and_platform_are_set_for_jax_to_read(parse: Parse) -> None:

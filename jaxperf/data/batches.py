@@ -46,8 +46,9 @@ def updates_per_epoch(n_train: int, batch_size: int) -> int:
 
 
 def epoch_batches(
-    images: Array, labels: Array, *, batch_size: int, seed: int, epoch: int, updates: int | None = None
-) -> Iterator[tuple[Array, Array]]:
+    images: Array, labels: Array, *,
+    batch_size: int, seed: int, epoch: int, updates: int | None = None, start: int = 0,
+) -> Iterator[tuple[Array, Array]]:  # fmt: skip
     """Yield shuffled full batches of one epoch; the same (seed, epoch) gives the same batches.
 
     Args:
@@ -58,6 +59,7 @@ def epoch_batches(
       epoch: 0 or more.
       updates: number of batches; default one pass, N // B. With more than that the data is used again, in a
         new order each time, so that the subset of 6,000 makes the book's 234 updates.
+      start: how many of the batches to leave out at the beginning, where a training goes on within an epoch.
 
     Yields:
       images (B, ...) and labels (B,), copies in the dtypes given.
@@ -68,20 +70,27 @@ def epoch_batches(
     """
     _check_lengths(images, labels)
     full = updates_per_epoch(len(images), batch_size)
-    for name, value, least in (("seed", seed, 0), ("epoch", epoch, 0), ("updates", updates, 1)):
+    for name, value, least in (
+        ("seed", seed, 0),
+        ("epoch", epoch, 0),
+        ("updates", updates, 1),
+        ("start", start, 0),
+    ):
         if value is not None and value < least:
             raise JaxperfError(f"{name} {value} is too small; use {least} or more")
-    return _shuffled(images, labels, batch_size, np.random.default_rng((seed, epoch)), updates or full)
+    return _shuffled(images, labels, batch_size, np.random.default_rng((seed, epoch)), start, updates or full)
 
 
 def _shuffled(
-    images: Array, labels: Array, batch_size: int, rng: np.random.Generator, updates: int
+    images: Array, labels: Array, batch_size: int, rng: np.random.Generator, start: int, updates: int
 ) -> Iterator[tuple[Array, Array]]:
     full = len(images) // batch_size
     for update in range(updates):
         place = update % full
         if place == 0:
             order = rng.permutation(len(images))
+        if update < start:
+            continue
         chosen = order[place * batch_size : (place + 1) * batch_size]
         yield images[chosen], labels[chosen]
 

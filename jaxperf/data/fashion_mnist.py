@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 from dataclasses import dataclass
 
@@ -41,6 +42,12 @@ class FashionMNIST:
     def is_full(self) -> bool:
         """Whether these are all 60,000 + 10,000 examples."""
         return (len(self.train_images), len(self.test_images)) == (FULL_TRAIN, FULL_TEST)
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells sets of training images apart, wherever they come from: their number and labels."""
+        digest = hashlib.sha256(self.train_labels.tobytes()).hexdigest()
+        return f"{len(self.train_labels):,} images, SHA-256 of their labels {digest[:12]}"
 
 
 def fashion_mnist(

@@ -85,7 +85,10 @@ class Step:
     def init(self, model: Model | None = None) -> State:
         """Return a fresh state on all devices: copies of the values of `model`, or else of the step's own."""
         source = model or self.model
-        state = TrainState(source.params, source.stats, self.optimizer.init(source.params))
+        return self.place(TrainState(source.params, source.stats, self.optimizer.init(source.params)))
+
+    def place(self, state: TrainState) -> State:
+        """Return copies of `state` on all devices, for `run`; `read` is the way back."""
         if self.way == "manual":
             return [get_params(state, device) for device in self.devices]
         # Copied first, because the step uses its state up, and `device_put` to a sharding reuses the memory

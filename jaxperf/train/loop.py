@@ -3,62 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxperf.data import epoch_batches, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN, FashionMNIST
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.timing import block
 from jaxperf.parallel.data_parallel import State, Step
+from jaxperf.train.checkpoint import Checkpoints
 from jaxperf.train.evaluate import Evaluator
+from jaxperf.train.progress import Epoch
+from jaxperf.train.run import Run, optimizer_of
 
-# How many steps are queued behind the one that computes. Two keep the devices busy. CPU devices that meet in
-# a sum need a bound: 400 queued steps of LeNet on two devices and two cores stopped in six runs of six, one
-# device waiting in its all-reduce for the other, and with at most eight queued in none (JAX 0.10.2).
-AHEAD = 2
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """The figures of one epoch.
-
-    Attributes:
-      number: 1, 2, ...
-      loss: mean over the epoch's examples, each at the parameters of its own step.
-      train_accuracy: likewise.
-      test_accuracy: after the epoch, on all test images.
-      train_s: seconds from the first batch until the last parameter is ready; without compiling.
-      compile_s: seconds for compiling the step, before the first epoch; 0 for the others.
-      data_s: of `train_s`, the seconds in which the loop prepared and sent batches.
-      images: how many were trained on.
-    """
-
-    number: int
-    loss: float
-    train_accuracy: float
-    test_accuracy: float
-    train_s: float
-    compile_s: float
-    data_s: float
-    images: int
-
-    @property
-    def images_per_s(self) -> float:
-        """Images trained on per second."""
-        return self.images / self.train_s
-
-    def line(self) -> str:
-        """Return the book's line, with the loss."""
-        return (
-            f"epoch {self.number}, time {self.train_s:.1f} sec, loss {self.loss:.4f}, "
-            f"train acc {self.train_accuracy:.2f}, test acc {self.test_accuracy:.2f}"
-        )
 
 
 def train(
@@ -72,11 +32,12 @@ def train(
     state: State | None = None,
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Iterator[tuple[Epoch, State]]:
     """Train as sections 8.4 and 8.5 do, and yield each epoch when it is over.
 
-    A step is queued while the one before it computes, and the metrics of an epoch are read once it has ended,
-    so the devices never wait for the loop, which is at most `AHEAD` steps before them.
+    A step is queued while the one before it computes, so the devices never wait for the loop, which is at
+    most `AHEAD` steps before them.
 
     Args:
       step: from `make_step`; it says how and where.
@@ -89,41 +50,47 @@ def train(
       state: where to start; the step's own fresh state if None. It is used up.
       evaluator: for the test accuracy; one over the step's devices if None.
       progress: `progress(batches, updates)` goes through the batches of an epoch, e.g. with a bar.
+      checkpoints: where to keep the training and to go on from, of a `CheckpointFolder`; nowhere if None.
 
     Yields:
       The epoch and the state after it, for `step.read`. The next epoch uses it up: copy what must last.
+      Epochs from before a resumed training come first, with None for a state that is gone.
 
     Raises:
-      JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data.
+      JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data, a loss
+        that is NaN or infinite, or a checkpoint of another training.
+      SystemExit: a signal told the training to end; see `CheckpointFolder`.
     """
     if epochs < 1:
         raise JaxperfError(f"{epochs} epochs leave nothing to train; give at least 1")
     updates = updates or updates_per_epoch(FULL_TRAIN, batch_size)
     evaluator = evaluator or _evaluator(step, batch_size)
     state = step.init() if state is None else state
-    for number in range(1, epochs + 1):
-        batches = epoch_batches(
-            data.train_images, data.train_labels,
-            batch_size=batch_size, seed=seed, epoch=number, updates=updates,
-        )  # fmt: skip
-        compile_s = 0.0
-        if number == 1:
+    order = {"batch_size": batch_size, "seed": seed, "updates": updates}
+    run = Run(
+        checkpoints, read=step.read, place=step.place, updates=updates,
+        training={"optimizer": optimizer_of(step.read(state).opt_state), "data": data.fingerprint, **order},
+        surroundings={"way": step.way, "devices": [d.device_kind for d in step.devices]},
+    )  # fmt: skip
+    state = run.start(state, epochs=epochs)
+    yield from run.done
+    compile_s = None
+    for number in range(len(run.done) + 1, epochs + 1):
+        batches = epoch_batches(data.train_images, data.train_labels, epoch=number, start=run.update, **order)
+        if compile_s is None:
             shares = step.load(data.train_images[:batch_size], data.train_labels[:batch_size])
             compile_s = step.compile_s(state, shares)
-        began = time.perf_counter()
-        state, metrics, data_s = _one_epoch(step, state, progress(batches, updates) if progress else batches)
-        block((state, metrics))
-        train_s = time.perf_counter() - began
+        run.begin()
+        state = _one_epoch(step, state, progress(batches, updates) if progress else batches, run)
+        loss, accuracy = run.means()
+        block(state)
+        train_s = run.seconds()
         found = step.read(state)
-        accuracy = evaluator.accuracy((found.params, found.stats), data.test_images, data.test_labels)
-        means = {k: float(np.mean([m[k] for m in metrics])) for k in metrics[0]}
-        yield (
-            Epoch(
-                number, means["loss"], means["accuracy"], accuracy,
-                train_s, compile_s, data_s, updates * batch_size,
-            ),
-            state,
-        )  # fmt: skip
+        tested = evaluator.accuracy((found.params, found.stats), data.test_images, data.test_labels)
+        epoch = Epoch(number, loss, accuracy, tested, train_s, compile_s, run.data_s, updates * batch_size)
+        run.ended(epoch, state)
+        yield epoch, state
+        compile_s = 0.0
 
 
 def _evaluator(step: Step, batch_size: int) -> Evaluator:
@@ -133,18 +100,14 @@ def _evaluator(step: Step, batch_size: int) -> Evaluator:
     return Evaluator(apply, step.devices, batch_size=batch_size)
 
 
-def _one_epoch(
-    step: Step, state: State, batches: Iterable[Any]
-) -> tuple[State, Sequence[dict[str, jax.Array]], float]:
-    """Queue an epoch's steps; the seconds returned are those spent on getting batches and sending them."""
-    metrics, data_s = [], 0.0
+def _one_epoch(step: Step, state: State, batches: Iterable[Any], run: Run) -> State:
+    """Queue an epoch's steps; the seconds for getting batches and sending them are added to the run's."""
     clock = time.perf_counter
     before = clock()
     for X, y in batches:
         shares = step.load(X, y)
-        data_s += clock() - before
-        state, found = step.run(state, shares)
-        metrics.append(found)
-        block(metrics[-1 - AHEAD : -AHEAD])
+        run.data_s += clock() - before
+        state, metrics = step.run(state, shares)
+        run.stepped(state, metrics["loss"], metrics["accuracy"])
         before = clock()
-    return state, metrics, data_s
+    return state

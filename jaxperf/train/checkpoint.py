@@ -1,0 +1,227 @@
+"""Checkpoints of one training: written by Orbax behind the next steps, found again, and never trusted unread.
+
+2-devices/step-00000200/state/          what Orbax wrote
+2-devices/step-00000200/manifest.json   what it is, and the SHA-256 of every file (manifest.py)
+2-devices/step-00000300.part/           being written; the rename to its name makes it a checkpoint
+2-devices/step-00000100.damaged/        was found damaged, and is left to you
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxperf.errors import JaxperfError
+from jaxperf.train.manifest import About, DamagedError, verified, write_manifest
+
+Tree = Any
+PART, DAMAGED = ".part", ".damaged"
+STEP = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When to save and what to keep.
+
+    Attributes:
+      every_steps: save after each so many updates; 0 for no such rule.
+      every_s: save once so many seconds have passed since the last time; 0 for no such rule.
+      keep: how many checkpoints of a training are kept, the newest.
+    """
+
+    every_steps: int = 100
+    every_s: float = 0
+    keep: int = 3
+
+
+class Checkpoints:
+    """The checkpoints of one training, in a folder that no other run writes to; see `CheckpointFolder.of`.
+
+    Args:
+      folder: where they are.
+      policy: when to save, and how many to keep.
+      resume: whether `load` looks for one.
+      stop: `stop(step)` gives the signal that asks the training to end after this step, or 0.
+      settings: what else must be the same to go on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: Policy,
+        *,
+        resume: bool,
+        stop: Callable[[int], int],
+        settings: Mapping[str, Any],
+    ) -> None:
+        self.folder, self.policy, self.resume, self.stop = folder, policy, resume, stop
+        self.settings = settings
+        self.steps = sorted(int(found[1]) for name in _names(folder) if (found := STEP.fullmatch(name)))
+        self._saved_at = time.monotonic()  # which no clock jump moves
+        self._writer = ThreadPoolExecutor(1)
+        self._pending: tuple[int, Future[None]] | None = None
+
+    def due(self, step: int) -> bool:
+        """Whether the policy wants the state after this step saved."""
+        by_steps = self.policy.every_steps and step % self.policy.every_steps == 0
+        by_time = self.policy.every_s and time.monotonic() - self._saved_at >= self.policy.every_s
+        return bool(by_steps or by_time)
+
+    def save(self, tree: Tree, about: About) -> None:
+        """Save a tree of arrays, whole in this process; returns once they are copied, and writes them then.
+
+        A checkpoint that cannot be written, e.g. to a full disk, costs a line on standard error. The training
+        goes on, and what was saved before stays.
+        """
+        self.wait()
+        part = self._path(about.step, PART)
+        try:
+            if jax.process_index() == 0:
+                shutil.rmtree(part, ignore_errors=True)
+                part.mkdir(parents=True)
+            # As NumPy arrays, which Orbax copies, so the next step may use the state up
+            self._orbax.save(part / "state", args=_arguments().StandardSave(jax.tree.map(np.asarray, tree)))
+        except Exception as e:
+            self._failed(about.step, e)
+        else:
+            self._pending = about.step, self._writer.submit(self._seal, part, about)
+        self._saved_at = time.monotonic()
+
+    def wait(self) -> None:
+        """Wait until what was saved is a checkpoint, or say why it is none."""
+        if self._pending:
+            step, written = self._pending
+            try:
+                written.result()
+            except Exception as e:
+                self._failed(step, e)
+            self._pending = None
+
+    def load(self, like: Callable[[About], Tree]) -> tuple[About, Tree] | None:
+        """Return what the newest checkpoint says and its arrays; None without `resume`, or if there is none.
+
+        A damaged one is reported in one line and renamed, and the one before it is used.
+
+        Args:
+          like: `like(about)` gives the tree to restore, of arrays or shapes. It raises a `JaxperfError` if
+            the checkpoint is another training's, and `DamagedError` if it makes no sense.
+
+        Raises:
+          JaxperfError: as `like`, or no checkpoint is intact.
+        """
+        if not self.resume:
+            return None
+        if not self.steps:
+            say(f"no checkpoint in {self.folder} to go on from; starting at the beginning")
+            return None
+        while self.steps:
+            path = self._path(self.steps[-1])
+            try:
+                about = verified(path)
+                if about.step != self.steps[-1]:
+                    raise DamagedError(f"it says that it is step {about.step}")
+                return about, self._restored(path, like(about))
+            except DamagedError as e:
+                self._set_aside(path, str(e))
+        raise JaxperfError(f"no checkpoint in {self.folder} is intact; start again in another folder")
+
+    def close(self) -> None:
+        """Wait for the last checkpoint, and end the threads."""
+        self.wait()
+        self._writer.shutdown()
+        self._close_orbax()
+
+    @cached_property
+    def _orbax(self) -> Any:
+        import orbax.checkpoint as ocp  # 0.8 s, which runs without checkpoints need not wait for
+
+        return ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+
+    def _close_orbax(self) -> None:
+        if used := self.__dict__.pop("_orbax", None):
+            with contextlib.suppress(Exception):  # the one that we told of, again
+                used.close()
+
+    def _path(self, step: int, suffix: str = "") -> Path:
+        return self.folder / f"step-{step:08d}{suffix}"
+
+    def _seal(self, part: Path, about: About) -> None:
+        """On the writer's thread: wait for Orbax, add the manifest, give the folder its name, prune."""
+        self._orbax.wait_until_finished()
+        if jax.process_index() == 0:
+            write_manifest(part, about)
+            _remove(self._path(about.step))  # saved within the epoch, and now at its end
+            part.rename(self._path(about.step))
+        self.steps = [step for step in self.steps if step != about.step] + [about.step]
+        for step in self.steps[: -self.policy.keep]:
+            if jax.process_index() == 0:
+                _remove(self._path(step))
+        self.steps = self.steps[-self.policy.keep :]
+
+    def _restored(self, path: Path, like: Tree) -> Tree:
+        arrays = jax.tree.map(lambda a: np.empty(a.shape, a.dtype), like)
+        try:
+            return self._orbax.restore(path / "state", args=_arguments().StandardRestore(arrays))
+        except Exception as e:  # files as they were written, of something else: ValueError, KeyError, ...
+            raise DamagedError(_reason(e)) from None
+
+    def _set_aside(self, path: Path, reason: str) -> None:
+        self.steps.pop()
+        before = f"using step {self.steps[-1]}" if self.steps else "and there is none before it"
+        say(f"checkpoint {path} is damaged ({reason}); {before}")
+        if jax.process_index() == 0:
+            aside = path.with_suffix(DAMAGED)
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+
+    def _failed(self, step: int, error: Exception) -> None:
+        newest = f"step {self.steps[-1]} is the newest" if self.steps else "there is none yet"
+        say(f"cannot save a checkpoint of step {step} to {self.folder}: {_reason(error)}; {newest}")
+        self._close_orbax()  # after an error it raises that again at every call
+        if jax.process_index() == 0:
+            shutil.rmtree(self._path(step, PART), ignore_errors=True)
+
+
+def _arguments() -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp.args
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint; killed meanwhile, what is left does not look like one."""
+    if path.exists():
+        old = path.with_suffix(".old" + PART)
+        path.rename(old)
+        shutil.rmtree(old)
+
+
+def _reason(error: Exception) -> str:
+    """The cause in a few words; TensorStore says the system's number within a long sentence."""
+    number = re.search(r"os_error_code='(\d+)'", str(error))
+    if number:
+        return os.strerror(int(number[1]))
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return words.splitlines()[0][:200]
+
+
+def say(line: str) -> None:
+    """Tell the user of a checkpoint, on standard error, next to what the program prints."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,157 @@
+"""The folder of a run's checkpoints: one run at a time, and what it does when it is told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any
+
+import jax
+from jax.experimental import multihost_utils
+
+from jaxperf.errors import JaxperfError
+from jaxperf.train.checkpoint import PART, Checkpoints, Policy
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class CheckpointFolder:
+    """The checkpoints of a run, a folder for each of its trainings.
+
+    While it is open, SIGTERM and SIGHUP end the training that runs after its current step, which is saved:
+    the exit status is 128 and the signal's number, so 143 after SIGTERM. A second signal ends it at once.
+    In several processes SIGTERM to one of them ends all after the same step, which JAX's preemption service
+    agrees on (`jax.distributed.initialize` starts it).
+
+        with CheckpointFolder(Path("saved"), Policy(every_steps=50), resume=True) as folder:
+            for epoch, state in train(step, data, ..., checkpoints=folder.of("lenet")):
+                print(epoch.line())
+
+    Args:
+      path: the folder; made if it is missing.
+      policy: when to save, and how many to keep.
+      resume: go on from the newest checkpoints; where there are none, trainings start at the beginning.
+
+    Raises (on entering):
+      JaxperfError: another run has it open, it cannot be written, it holds checkpoints and `resume` is false,
+        or seconds as a policy in several processes, whose clocks differ.
+    """
+
+    def __init__(self, path: Path, policy: Policy | None = None, *, resume: bool = False) -> None:
+        self.path, self.policy, self.resume = Path(path).absolute(), policy or Policy(), resume
+        self.signal = 0  # the one that came, or 0
+        self._lock: IO[str] | None = None
+        self._open: list[Checkpoints] = []
+
+    def __enter__(self) -> CheckpointFolder:
+        if self.policy.every_s and jax.process_count() > 1:
+            raise JaxperfError("several processes save by steps, not by seconds; give --every-steps")
+        if jax.process_index() == 0:
+            self._lock = _locked(self.path, resume=self.resume)
+            self._remove_parts()  # of a run that was killed
+        self._quiet = contextlib.ExitStack()
+        self._quiet.enter_context(_orbax_kept_quiet())
+        # JAX's preemption service listens for SIGTERM itself where there are several processes
+        mine = threading.current_thread() is threading.main_thread() and jax.process_count() == 1
+        self._before = {s: signal.signal(s, self._told) for s in ENDING if mine and _heeded(s)}
+        return self
+
+    def of(self, name: str, **settings: Any) -> Checkpoints:
+        """Return the checkpoints of a training, in a folder of this name (blanks become hyphens).
+
+        What its optimizer and its model do not tell, such as the learning rate, are `settings`: plain values
+        that must be the same when it goes on.
+        """
+        folder = self.path / name.replace(",", "").replace(" ", "-")
+        found = Checkpoints(folder, self.policy, resume=self.resume, stop=self.stop, settings=settings)
+        self._open.append(found)
+        return found
+
+    def stop(self, step: int) -> int:
+        """Return the signal to end with after this step, or 0; several processes all ask at each step."""
+        if jax.process_count() > 1:
+            return int(signal.SIGTERM) if multihost_utils.reached_preemption_sync_point(step) else 0
+        return self.signal
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for checkpoints in self._open:
+                checkpoints.close()
+        finally:
+            if self._lock:
+                self._remove_parts()  # Orbax's other threads may write on after an error in one
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            self._quiet.close()
+            if self._lock:
+                self._lock.close()
+        if self.signal and kind is not SystemExit:  # it came after the last step
+            raise SystemExit(128 + self.signal)
+
+    def _remove_parts(self) -> None:
+        for part in self.path.glob(f"*/*{PART}"):
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _told(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _orbax_kept_quiet() -> Iterator[None]:
+    """Keep back the tracebacks of an error that we tell in one line: of its log, and of its other threads."""
+    log, before = logging.getLogger("absl"), sys.unraisablehook
+    level = log.level
+
+    def hook(found: Any) -> None:
+        if "Event loop is closed" not in str(found.exc_value):
+            before(found)
+
+    log.setLevel(logging.CRITICAL)
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        log.setLevel(level)
+
+
+def _heeded(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is not signal.SIG_IGN  # as after `nohup`
+
+
+def _locked(path: Path, *, resume: bool) -> IO[str]:
+    """The folder's lock file, locked; the kernel unlocks it when this process ends, however it ends."""
+    with contextlib.ExitStack() as refused:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = refused.enter_context((path / ".lock").open("a+"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            process = lock.read(20).strip() or "of unknown number"
+            raise JaxperfError(
+                f"another run (process {process}) saves to {path}; give another folder"
+            ) from None
+        except OSError as e:
+            raise JaxperfError(
+                f"cannot save checkpoints to {path}: {e.strerror}; give another folder"
+            ) from None
+        if not resume and any(path.glob("*/step-*")):
+            raise JaxperfError(f"{path} holds checkpoints; add --resume to go on, or give another folder")
+        refused.pop_all()
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock

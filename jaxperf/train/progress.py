@@ -1,0 +1,89 @@
+"""How far a training is: the epochs behind it with their figures, and the steps of the one under way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jaxperf.train.manifest import DamagedError
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The figures of one epoch.
+
+    Attributes:
+      number: 1, 2, ...
+      loss: mean over the epoch's examples, each at the parameters of its own step.
+      train_accuracy: likewise.
+      test_accuracy: after the epoch, on all test images.
+      train_s: seconds from the first batch until the last parameter is ready; without compiling.
+      compile_s: seconds for compiling the step, before the first epoch; 0 for the others.
+      data_s: of `train_s`, the seconds in which the loop prepared and sent batches.
+      images: how many were trained on.
+    """
+
+    number: int
+    loss: float
+    train_accuracy: float
+    test_accuracy: float
+    train_s: float
+    compile_s: float
+    data_s: float
+    images: int
+
+    @property
+    def images_per_s(self) -> float:
+        """Images trained on per second."""
+        return self.images / self.train_s
+
+    def line(self) -> str:
+        """Return the book's line, with the loss."""
+        return (
+            f"epoch {self.number}, time {self.train_s:.1f} sec, loss {self.loss:.4f}, "
+            f"train acc {self.train_accuracy:.2f}, test acc {self.test_accuracy:.2f}"
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a checkpoint keeps of a training besides its arrays.
+
+    Attributes:
+      update: how many updates of the epoch under way were made.
+      train_s: seconds of this epoch so far.
+      data_s: of them, the seconds in which batches were prepared and sent.
+      losses: of each of its updates.
+      accuracies: likewise.
+      epochs: those that ended.
+    """
+
+    update: int
+    train_s: float
+    data_s: float
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    epochs: tuple[Epoch, ...]
+
+
+def progress_from(plain: Mapping[str, Any]) -> Progress:
+    """Return the progress that `dataclasses.asdict` made plain, read from a file that may hold anything.
+
+    Raises:
+      DamagedError: it makes no sense.
+    """
+    try:
+        epochs = tuple(Epoch(**row) for row in plain["epochs"])
+        lists = {name: tuple(plain[name]) for name in ("losses", "accuracies")}
+        found = Progress(**{**plain, **lists, "epochs": epochs})
+        numbers = [found.update, found.train_s, found.data_s, *found.losses, *found.accuracies]
+        numbers += [n for epoch in epochs for n in asdict(epoch).values()]
+        plain_numbers = all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
+        lengths = {found.update, len(found.losses), len(found.accuracies)}
+        if plain_numbers and len(lengths) == 1 and min(found.train_s, found.data_s) >= 0:
+            return found
+    except (KeyError, TypeError, ValueError, OverflowError):
+        pass
+    raise DamagedError("its progress makes no sense")

@@ -1,0 +1,250 @@
+"""A training as far as it has come: what it measured, whether its loss is finite, and where it goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxperf.errors import JaxperfError
+from jaxperf.parallel.update import TrainState
+from jaxperf.result.machine import cores, cpu_model, versions
+from jaxperf.train.checkpoint import Checkpoints, say
+from jaxperf.train.manifest import About
+from jaxperf.train.progress import Epoch, Progress, progress_from
+
+Tree = Any
+# How many steps are queued behind the one that computes. Two keep the devices busy. CPU devices that meet in
+# a sum need a bound: 400 queued steps of LeNet on two devices and two cores stopped in six runs of six, one
+# device waiting in its all-reduce for the other, and with at most eight queued in none (JAX 0.10.2).
+AHEAD = 2
+
+
+class Run:
+    """What a training loop tells after each step and epoch, and where it takes a training up again.
+
+        run = Run(checkpoints, read=step.read, place=step.place, training={"seed": 0}, updates=8)
+        state = run.start(state, epochs=epochs)
+        yield from run.done
+        for number in range(len(run.done) + 1, epochs + 1):
+            run.begin()
+            for X, y in epoch_batches(..., epoch=number, start=run.update):
+                state, metrics = step(state, X, y)
+                run.stepped(state, metrics["loss"], metrics["accuracy"])
+            epoch = Epoch(number, *run.means(), ...)
+            run.ended(epoch, state)
+            yield epoch, state
+
+    Args:
+      checkpoints: where it is kept; nowhere if None.
+      read: `read(state)` gives one copy of the state as a tree of arrays, a `TrainState` or parameters.
+      place: `place(tree)` gives the loop's state on its devices again, from a tree of NumPy arrays.
+      training: what must be the same when it is resumed, by name; plain values.
+      surroundings: what else must be the same for the same bits; processor and versions are added.
+      updates: how many an epoch has.
+      remember: whether the state after each epoch is kept too, and given with `done`.
+
+    Attributes:
+      step: how many updates were made.
+      update: how many of them in this epoch.
+      done: the epochs that were trained, each with the state after it if that is known, else None.
+      data_s: for the loop, seconds of this epoch that batches took; saved with it.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None = None,
+        *,
+        read: Callable[[Any], Tree] = lambda state: state,
+        place: Callable[[Tree], Any] = lambda tree: tree,
+        training: Mapping[str, Any] | None = None,
+        surroundings: Mapping[str, Any] | None = None,
+        updates: int = 0,
+        remember: bool = False,
+    ) -> None:
+        self._checkpoints, self._read, self._place, self._remember = checkpoints, read, place, remember
+        self._training, self._surroundings = training or {}, surroundings or {}
+        self.step, self._updates = 0, updates
+        self.done: list[tuple[Epoch, Any]] = []
+        self._queued: deque[tuple[Any, Any]] = deque()
+        self._new_epoch()
+
+    def _new_epoch(self) -> None:
+        self.update, self.data_s, self._before_s = 0, 0.0, 0.0
+        self._losses: list[float] = []
+        self._accuracies: list[float] = []
+
+    def start(self, state: Any, *, epochs: int) -> Any:
+        """Return where to begin: `state`, or what the newest checkpoint holds.
+
+        Raises:
+          JaxperfError: the checkpoint is of another model or training, or beyond so many epochs, or none of
+            several is intact.
+        """
+        if not self._checkpoints:
+            return state
+        self._training = _plain({**self._training, **self._checkpoints.settings})
+        self._surroundings = _plain(
+            {**self._surroundings, "processor": cpu_model(), "cores": cores(), **versions()}
+        )
+        one = self._read(state)
+        self._arrays = _described(one)
+        found = self._checkpoints.load(lambda about: self._like(about, one))
+        if not found:
+            return state
+        about, saved = found
+        progress = progress_from(about.progress)
+        if (len(progress.epochs), progress.update) > (epochs, 0):
+            raise JaxperfError(
+                f"{self._checkpoints.folder}: epoch {len(progress.epochs) + bool(progress.update)} is in the "
+                f"checkpoint; {epochs} are too few to go on, give more"
+            )
+        state = self._place(saved["state"])
+        self._go_on(about.step, progress, state, saved["after"])
+        say(
+            f"going on after step {self.step} (epoch {len(self.done) + 1}, update {self.update}) of "
+            f"{self._checkpoints.folder}"
+        )
+        other = _difference(about.surroundings, self._surroundings)
+        if other:
+            say(f"{other}; the same bits are not promised")
+        return state
+
+    def _go_on(self, step: int, progress: Progress, state: Any, after: Sequence[Tree]) -> None:
+        self.step, self.update = step, progress.update
+        self.data_s, self._before_s = progress.data_s, progress.train_s
+        self._losses, self._accuracies = [*progress.losses], [*progress.accuracies]
+        known: Sequence[Any] = after if self._remember else [None] * len(progress.epochs)
+        self.done = list(zip(progress.epochs, known))
+        if self.done and not self.update:  # saved at the end of an epoch
+            self.done[-1] = self.done[-1][0], known[-1] if self._remember else state
+
+    def begin(self) -> None:
+        """Start an epoch's clock, or let it go on."""
+        self._began = time.perf_counter() - self._before_s
+
+    def seconds(self) -> float:
+        """Return the seconds of this epoch so far, those before a checkpoint included."""
+        return time.perf_counter() - self._began
+
+    def stepped(self, state: Any, loss: jax.Array, accuracy: jax.Array) -> None:
+        """Take note of a step, whose results may be still computing, and wait for the one `AHEAD` before it.
+
+        Raises:
+          JaxperfError: a loss that is NaN or infinite, or such a parameter where the state is to be saved.
+          SystemExit: a signal told the training to end; its state is saved.
+        """
+        self.step += 1
+        self.update += 1
+        self._queued.append((loss, accuracy))
+        told = self._checkpoints.stop(self.step) if self._checkpoints else 0
+        # `ended` saves what the last step of an epoch leaves
+        due = told or (self._checkpoints and self.update < self._updates and self._checkpoints.due(self.step))
+        self._settle(0 if due else AHEAD)
+        if due:
+            self._save(state, self.seconds())
+        self._end_if(told)
+
+    def means(self) -> tuple[float, float]:
+        """Return the means of loss and accuracy over the epoch's steps, all of which are waited for."""
+        self._settle(0)
+        return float(np.mean(self._losses)), float(np.mean(self._accuracies))
+
+    def ended(self, epoch: Epoch, state: Any) -> None:
+        """Take note of an epoch that was trained and evaluated, and save the state after it.
+
+        Raises:
+          JaxperfError, SystemExit: as `stepped`.
+        """
+        self.done.append((epoch, self._read(state) if self._remember else None))
+        self._new_epoch()
+        if self._checkpoints:
+            self._save(state, 0.0)
+            self._end_if(self._checkpoints.stop(self.step) if jax.process_count() == 1 else 0)
+
+    def _settle(self, ahead: int) -> None:
+        """Wait for all but the last `ahead` steps that were queued."""
+        while len(self._queued) > ahead:
+            loss, accuracy = map(float, self._queued.popleft())
+            if not math.isfinite(loss):
+                raise JaxperfError(self._not_finite(f"the loss is {loss}", self.step - len(self._queued)))
+            self._losses.append(loss)
+            self._accuracies.append(accuracy)
+
+    def _save(self, state: Any, train_s: float) -> None:
+        assert self._checkpoints
+        one = self._read(state)
+        # Neither moments of an optimizer nor its best value so far have to be finite
+        values = (one.params, one.stats) if isinstance(one, TrainState) else one
+        if not all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(values)):
+            raise JaxperfError(self._not_finite("a parameter is not finite", self.step))
+        progress = Progress(
+            self.update, train_s, self.data_s, tuple(self._losses), tuple(self._accuracies),
+            tuple(epoch for epoch, _ in self.done),
+        )  # fmt: skip
+        tree = {"state": one, "after": [after for _, after in self.done] if self._remember else []}
+        about = About(self.step, self._arrays, self._training, self._surroundings, asdict(progress))
+        self._checkpoints.save(tree, about)
+
+    def _end_if(self, told: int) -> None:
+        if told and self._checkpoints:
+            self._checkpoints.wait()
+            name, newest = signal.Signals(told).name, self._checkpoints.steps[-1:]
+            saved = f"step {newest[0]} is saved, go on with --resume" if newest else "nothing is saved"
+            say(f"{name}: stopped after step {self.step}; {saved}")
+            raise SystemExit(128 + told)
+
+    def _not_finite(self, what: str, step: int) -> str:
+        last = [*(epoch.loss for epoch, _ in self.done[-1:]), *self._losses][-1:]
+        before = f"the last finite loss was {last[0]:.4g}" if last else "no loss before it was finite"
+        newest = ""
+        if self._checkpoints:
+            self._checkpoints.wait()
+            newest = "".join(f"; step {n} is the newest checkpoint" for n in self._checkpoints.steps[-1:])
+        return f"{what} at step {step}, {before}{newest}; use a smaller learning rate"
+
+    def _like(self, about: About, one: Tree) -> Tree:
+        """The tree to restore into, once it is known that the checkpoint is of this training."""
+        for theirs, ours in ((about.training, self._training), (about.arrays, self._arrays)):
+            other = _difference(theirs, ours)
+            if other:
+                assert self._checkpoints
+                raise JaxperfError(
+                    f"{self._checkpoints.folder}: {other}; give what it was saved with, or another folder"
+                )
+        epochs = progress_from(about.progress).epochs
+        return {"state": one, "after": [one for _ in epochs] if self._remember else []}
+
+
+def _described(tree: Tree) -> dict[str, str]:
+    """Return each array's path, with its dtype and shape."""
+    rows = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): f"{a.dtype}{list(a.shape)}" for path, a in rows}
+
+
+def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """The first thing in which two descriptions differ, with both values; "" if there is none."""
+    for name in [*ours, *theirs]:
+        pair = [str(side.get(name, "missing"))[:100] for side in (theirs, ours)]
+        if theirs.get(name) != ours.get(name):
+            return f"{name} is {pair[0]} in the checkpoint, and {pair[1]} here"
+    return ""
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON gives them back."""
+    return dict(json.loads(json.dumps(dict(values), default=str)))
+
+
+def optimizer_of(opt_state: Tree) -> str:
+    """Return an optimizer's name as its state tells it, e.g. "ScaleByAdamState, EmptyState"."""
+    states: Sequence[Any] = jax.tree.leaves(opt_state, is_leaf=lambda node: hasattr(node, "_fields"))
+    return ", ".join(type(state).__name__ for state in states if hasattr(state, "_fields"))

@@ -1,0 +1,161 @@
+"""Checkpoints: saved by a policy, found again, and the one before a damaged one is used."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trainings import NAME, STEPS, InterruptedTrainingError, assert_same, at, step_of, steps_in, trained
+
+from jaxperf.errors import JaxperfError
+from jaxperf.train import Policy
+from jaxperf.train.checkpoint import Checkpoints
+from jaxperf.train.manifest import verified, write_manifest
+
+STEP = step_of()
+
+
+@pytest.fixture(scope="module")
+def expected() -> object:
+    return trained(STEP)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A training with checkpoints of its steps 3, 4 and 5."""
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, tmp_path, before=at(6))
+    assert steps_in(tmp_path) == [f"step-0000000{i}" for i in (3, 4, 5)]
+    return tmp_path
+
+
+def newest(folder: Path, step: int = 5) -> Path:
+    return folder / NAME / f"step-0000000{step}"
+
+
+def array_file(checkpoint: Path) -> Path:
+    """The largest of Orbax's files, which holds values."""
+    return max((checkpoint / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
+
+
+def test_the_policy_says_when_and_how_many(tmp_path: Path) -> None:
+    trained(STEP, tmp_path / "a", policy=Policy(every_steps=3, keep=10))
+    assert steps_in(tmp_path / "a") == [f"step-0000000{i}" for i in (3, 4, 6, 8)]  # 4 and 8 end epochs
+    trained(STEP, tmp_path / "b", policy=Policy(every_steps=0, keep=1))
+    assert steps_in(tmp_path / "b") == ["step-00000008"]
+
+
+def test_seconds_are_counted_by_a_clock_that_does_not_jump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    kept = Checkpoints(tmp_path, Policy(0, 60.0), resume=False, stop=lambda step: 0, settings={})
+    monkeypatch.setattr(time, "time", lambda: 1e10)
+    assert not kept.due(1)
+    clock += 60
+    assert kept.due(2)
+
+
+def test_a_damaged_checkpoint_is_told_in_one_line_and_the_one_before_it_is_used(
+    stopped: Path, expected: object, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for step, words in ((5, "SHA-256 of state/.* differs"), (4, "has 0 bytes, not")):
+        path = array_file(newest(stopped, step))
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 16
+        path.write_bytes(data if step == 5 else b"")
+        with pytest.raises(InterruptedTrainingError):
+            trained(STEP, stopped, before=at(1))
+        line, resumed = capfd.readouterr().err.splitlines()
+        assert re.search(
+            rf"^checkpoint .*step-0000000{step} is damaged \(.*{words}.*\); using step {step - 1}$", line
+        )
+        assert f"going on after step {step - 1} " in resumed
+        assert newest(stopped, step).with_suffix(".damaged").is_dir()
+    assert_same(trained(STEP, stopped), expected)  # type: ignore[arg-type]
+
+
+def test_no_intact_checkpoint_is_an_error_and_not_a_training_from_the_beginning(stopped: Path) -> None:
+    for step in (3, 4, 5):
+        (newest(stopped, step) / "manifest.json").unlink()
+    with pytest.raises(JaxperfError, match=r"no checkpoint in .* is intact; start again in another folder"):
+        trained(STEP, stopped)
+
+
+def test_files_of_something_else_under_a_manifest_that_fits_are_damage(
+    stopped: Path, expected: object, capfd: pytest.CaptureFixture[str]
+) -> None:
+    about = verified(newest(stopped))
+    (newest(stopped) / "state" / "_METADATA").write_text("{}")
+    write_manifest(newest(stopped), about)
+    about = verified(newest(stopped, 4))
+    shutil.rmtree(newest(stopped, 4) / "state" / "ocdbt.process_0")
+    (newest(stopped, 4) / "state" / "manifest.ocdbt").write_bytes(b"\x00" * 100)
+    write_manifest(newest(stopped, 4), about)
+    assert_same(trained(STEP, stopped), expected)  # type: ignore[arg-type]
+    said = capfd.readouterr().err.splitlines()
+    assert [("damaged" in line, "using step" in line) for line in said[:2]] == [(True, True)] * 2
+    assert "after step 3 " in said[2] and len(said) == 3
+
+
+def test_a_copied_checkpoint_does_not_pass_for_a_later_one(
+    stopped: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(newest(stopped), newest(stopped, 9))
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, stopped, before=at(1))
+    assert "(it says that it is step 5); using step 5" in capfd.readouterr().err
+
+
+def test_what_a_killed_run_left_half_written_is_no_checkpoint(stopped: Path, expected: object) -> None:
+    newest(stopped).rename(newest(stopped).with_suffix(".part"))
+    assert_same(trained(STEP, stopped), expected)  # type: ignore[arg-type]
+    assert not list(stopped.rglob("*.part"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
+    if os.geteuid() or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small disk")
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this container does not let root mount a disk")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.real
+def test_a_full_disk_costs_a_line_and_a_checkpoint_but_not_the_training(
+    small_disk: Path, expected: object, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fill(n: int) -> None:
+        if n == 4:
+            time.sleep(
+                0.5
+            )  # the checkpoint of step 3 is whole by then, or the disk fills while it is written
+            with pytest.raises(OSError), (small_disk / "ballast").open("wb", buffering=0) as f:
+                while f.write(bytes(1024)):
+                    pass
+
+    assert_same(trained(STEP, small_disk, before=fill), expected)  # type: ignore[arg-type]
+    _, *said = capfd.readouterr().err.splitlines()
+    assert said and all(
+        re.search(
+            r"^cannot save a checkpoint of step \d to .*: No space left on device; step \d is the newest$", s
+        )
+        for s in said
+    )
+    assert not list(small_disk.rglob("*.part"))
+    (small_disk / "ballast").unlink()
+    assert_same(trained(STEP, small_disk), expected)  # type: ignore[arg-type]
+    assert "going on after step" in capfd.readouterr().err
+    assert steps_in(small_disk)[-1] == f"step-{STEPS:08d}"

@@ -1,0 +1,105 @@
+"""A training small enough to be interrupted often: one layer with statistics, Adam, nine images of 2 x 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxperf.data import FashionMNIST, to_float
+from jaxperf.parallel import Model, Step, Way, first_devices, make_step
+from jaxperf.train import CheckpointFolder, Epoch, Policy, train
+
+EPOCHS, UPDATES, BATCH = 2, 4, 4
+STEPS = EPOCHS * UPDATES
+NAME = "toy"
+EVERY_STEP = Policy(every_steps=1)
+
+
+def apply(params: Any, stats: Any, X: Any, *, train: bool, axis_name: str | None = None) -> Any:
+    flat = to_float(X).reshape(len(X), -1)
+    mean = {"mean": 0.9 * stats["mean"] + 0.1 * flat.mean(0)} if train else stats
+    return (flat - stats["mean"]) @ params["W"], mean
+
+
+def step_of(way: Way = "jit", *, optimizer: Any = None, classes: int = 3, k: int = 2) -> Step:
+    W = jnp.asarray(np.random.default_rng(1).normal(size=(4, classes)).astype(np.float32))
+    model = Model(apply, {"W": W}, {"mean": jnp.zeros(4)})
+    return make_step(way, model, optimizer or optax.adam(0.1), first_devices(k, platform="cpu"))
+
+
+def pictures(seed: int = 2, n: int = 9) -> FashionMNIST:
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 256, (n, 2, 2, 1), dtype=np.uint8)
+    y = rng.integers(0, 3, n).astype(np.int32)
+    return FashionMNIST(X, y, X[:4], y[:4], "made up")
+
+
+def trained(
+    step: Step,
+    folder: Path | None = None,
+    *,
+    before: Callable[[int], Any] = lambda step: None,
+    policy: Policy = EVERY_STEP,
+    data: FashionMNIST | None = None,
+    resume: bool = True,
+    settings: dict[str, Any] | None = None,
+    **options: Any,
+) -> tuple[list[Epoch], list[Any]]:
+    """Train; `before(n)` is called before the n-th step of this call.
+
+    Returns:
+      Every epoch, and the leaves of the last state.
+    """
+    count = 0
+
+    def progress(batches: Iterable[Any], updates: int) -> Iterator[Any]:
+        nonlocal count
+        for batch in batches:
+            count += 1
+            before(count)
+            yield batch
+
+    given = {"epochs": EPOCHS, "batch_size": BATCH, "updates": UPDATES, "progress": progress} | options
+    data = data or pictures()
+    if folder is None:
+        found = list(train(step, data, **given))
+    else:
+        with CheckpointFolder(folder, policy, resume=resume) as kept:
+            found = list(train(step, data, **given, checkpoints=kept.of(NAME, **(settings or {}))))
+    return [e for e, _ in found], [np.asarray(leaf) for leaf in jax.tree.leaves(step.read(found[-1][1]))]
+
+
+def figures(epochs: list[Epoch]) -> list[tuple[float, float, float]]:
+    return [(e.loss, e.train_accuracy, e.test_accuracy) for e in epochs]
+
+
+def assert_same(found: tuple[list[Epoch], list[Any]], expected: tuple[list[Epoch], list[Any]]) -> None:
+    """The same epochs and, bit for bit, the same parameters, statistics and state of the optimizer."""
+    assert figures(found[0]) == figures(expected[0])
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+class InterruptedTrainingError(Exception):
+    """What `at` raises in the middle of a training."""
+
+
+def at(step: int) -> Callable[[int], None]:
+    """For `trained(before=...)`: interrupt it before its n-th step."""
+
+    def before(n: int) -> None:
+        if n == step:
+            raise InterruptedTrainingError
+
+    return before
+
+
+def steps_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / NAME).glob("step-*"))
