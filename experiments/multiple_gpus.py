@@ -72,7 +72,7 @@ from jaxperf.parallel import (
     train_batch,
 )
 from jaxperf.result import Measurement
-from jaxperf.train import Epoch, Evaluator
+from jaxperf.train import Epoch, Evaluator, fitting
 from jaxperf.train.loop import AHEAD
 
 Devices = Sequence[jax.Device]
@@ -135,14 +135,14 @@ def train(
     """Train the epochs `numbers` (section 8.4.5), giving each at its end, and the parameters after it."""
     X, y = data.train_images[:batch_size], data.train_labels[:batch_size]
     began = time.perf_counter()
-    block(step(X, y, step(X, y, state)[0]))  # compiles, for where the new state is too; then dropped
+    with fitting(batch_size, lambda n: step(X[:n], y[:n], state), devices):
+        block(step(X, y, step(X, y, state)[0]))  # compiles, for where the new state is too; then dropped
     compile_s = time.perf_counter() - began
     evaluator = Evaluator(net, devices, batch_size=batch_size)
     for number in numbers:
         order = {"batch_size": batch_size, "seed": seed, "epoch": number, "updates": updates}
         batches = epoch_batches(data.train_images, data.train_labels, **order)
-        metrics = []
-        began = time.perf_counter()
+        metrics, began = [], time.perf_counter()
         for X, y in progress(batches, updates):
             state, found = step(X, y, state)
             metrics.append(found)

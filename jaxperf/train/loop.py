@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.measure.timing import block
 from jaxperf.parallel.data_parallel import State, Step
 from jaxperf.train.evaluate import Evaluator
+from jaxperf.train.fitting import fitting
 
 # How many steps are queued behind the one that computes. Two keep the devices busy. CPU devices that meet in
 # a sum need a bound: 400 queued steps of LeNet on two devices and two cores stopped in six runs of six, one
@@ -94,7 +96,8 @@ def train(
       The epoch and the state after it, for `step.read`. The next epoch uses it up: copy what must last.
 
     Raises:
-      JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data.
+      JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data, or a
+        batch that does not fit into a device's memory.
     """
     if epochs < 1:
         raise JaxperfError(f"{epochs} epochs leave nothing to train; give at least 1")
@@ -106,14 +109,14 @@ def train(
             data.train_images, data.train_labels,
             batch_size=batch_size, seed=seed, epoch=number, updates=updates,
         )  # fmt: skip
-        compile_s = 0.0
-        if number == 1:
-            shares = step.load(data.train_images[:batch_size], data.train_labels[:batch_size])
-            compile_s = step.compile_s(state, shares)
-        began = time.perf_counter()
-        state, metrics, data_s = _one_epoch(step, state, progress(batches, updates) if progress else batches)
-        block((state, metrics))
-        train_s = time.perf_counter() - began
+        with fitting(batch_size, partial(_fresh_step, step, data), step.devices):
+            compile_s = step.compile_s(state, _load(step, data, batch_size)) if number == 1 else 0.0
+            began = time.perf_counter()
+            state, metrics, data_s = _one_epoch(
+                step, state, progress(batches, updates) if progress else batches
+            )
+            block((state, metrics))
+            train_s = time.perf_counter() - began
         found = step.read(state)
         accuracy = evaluator.accuracy((found.params, found.stats), data.test_images, data.test_labels)
         means = {k: float(np.mean([m[k] for m in metrics])) for k in metrics[0]}
@@ -124,6 +127,15 @@ def train(
             ),
             state,
         )  # fmt: skip
+
+
+def _fresh_step(step: Step, data: FashionMNIST, n: int) -> Any:
+    """One step on `n` images from a fresh state: what a batch of `n` takes of memory."""
+    return step.run(step.init(), _load(step, data, n))
+
+
+def _load(step: Step, data: FashionMNIST, n: int) -> Any:
+    return step.load(data.train_images[:n], data.train_labels[:n])
 
 
 def _evaluator(step: Step, batch_size: int) -> Evaluator:
