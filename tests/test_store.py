@@ -254,5 +254,5 @@ def test_a_file_larger_than_any_result_is_refused_before_it_is_read(
     with path.open("r+b") as f:
         f.truncate(store.LARGEST + 1)  # a sparse file
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("it was read"))
-    with pytest.raises(JaxperfError, match="has 67,108,865 bytes, which no result has"):
+    with pytest.raises(JaxperfError, match="has 16,777,217 bytes, which no result has"):
         load_result(path)
