@@ -73,7 +73,7 @@ from jaxperf.parallel import (
     train_batch,
 )
 from jaxperf.result import Measurement
-from jaxperf.train import CheckpointFolder, Epoch, Evaluator, Run
+from jaxperf.train import CheckpointFolder, Epoch, Evaluator, Run, fitting
 
 Devices = Sequence[jax.Device]
 Trained = list[tuple[Epoch, Any]]  # each epoch, and the parameters after it
@@ -139,7 +139,8 @@ def train(
     yield from run.done
     X, y = data.train_images[:batch_size], data.train_labels[:batch_size]
     began = time.perf_counter()
-    block(step(X, y, step(X, y, state)[0]))  # compiles, for where the new state is too; then dropped
+    with fitting(batch_size, lambda n: step(X[:n], y[:n], state), devices):
+        block(step(X, y, step(X, y, state)[0]))  # compiles, for where the new state is too; then dropped
     compile_s = time.perf_counter() - began
     evaluator = Evaluator(net, devices, batch_size=batch_size)
     for number in numbers[len(run.done) :]:

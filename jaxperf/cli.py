@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import tyro
 
 from jaxperf import __version__, catalogue, flags, gate, launch
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import ended
+from jaxperf.exits import ended, own_name, say
 from jaxperf.flags import at_least, between
 from jaxperf.gate import Gate
 from jaxperf.own.options import Measure, MeasureRoofline
@@ -137,12 +136,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` (default: the process's own words) names; returns the exit status.
 
     0 where all went well, 1 where a section failed, the doctor found something broken or something became
-    slower, 2 for a mistake in the command line, 3 where the gate cannot decide, 130 after Ctrl-C.
+    slower, 2 for a mistake in the command line, 3 where the gate cannot decide, 130 after Ctrl-C, 143 after
+    SIGTERM, 129 after SIGHUP.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return ended(lambda: _dispatch(words))
-    except SystemExit as e:  # --help, or SIGTERM while a section ran
+    except SystemExit as e:  # --help
         return e.code if isinstance(e.code, int) else 0
 
 
@@ -218,8 +218,8 @@ def show_list() -> int:
         print(f"{s.number or '-':<4} {s.name:<{wide}}  {_duration(s.takes_s):<12}  {s.title}")
         print(f"{'':<4} {'':<{wide}}  {'':<12}  {s.question}")
     total = _duration(sum(s.takes_s for s in catalogue.SECTIONS if s.name != launch.PEERS))
-    print(f"\non two CPU cores, {total} for all; run them: `{_own_name()} run all`, or one by name or number")
-    print(f"`all` does not include peers: `{_own_name()} peers install`, then `run all --peers mxnet,torch`")
+    print(f"\non two CPU cores, {total} for all; run them: `{own_name()} run all`, or one by name or number")
+    print(f"`all` does not include peers: `{own_name()} peers install`, then `run all --peers mxnet,torch`")
     return 0
 
 
@@ -241,7 +241,7 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
         outcome = launch.run_section(section, options)
         outcomes.append(outcome)
         if outcome.trouble:
-            print(f"failed: {section.name}: {outcome.trouble}", file=sys.stderr)
+            say(f"failed: {section.name}: {outcome.trouble}")
     _tell_results(outcomes, run.out)
     statuses = [o.status for o in outcomes if o.trouble]
     return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
@@ -260,9 +260,9 @@ def _tell_results(outcomes: Sequence[launch.Outcome], out: Path) -> None:
     for outcome in good:
         print(f"  {outcome.path}")
     if bad := [o.section.name for o in outcomes if o.trouble]:
-        print(f"failed: {', '.join(bad)}", file=sys.stderr)
+        say(f"failed: {', '.join(bad)}")
     if good:
-        print(f"read them: `{_own_name()} report {shlex.quote(str(out))}`")
+        print(f"read them: `{own_name()} report {shlex.quote(str(out))}`")
 
 
 def show_report(report: Report) -> int:
@@ -274,7 +274,7 @@ def show_report(report: Report) -> int:
     found, left_out = _load(report.results)
     results = list(found.values())
     if not results:
-        raise JaxperfError(f"no result to show in {report.results}; `{_own_name()} run all` makes some")
+        raise JaxperfError(f"no result to show in {report.results}; `{own_name()} run all` makes some")
     match report.format:
         case "html":
             from jaxperf.report.page import write_report
@@ -330,24 +330,14 @@ def _side(words: str) -> list[Result]:
 def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
     """Results by path, in the book's order, and a line for each other file, which is printed too."""
     if not where.exists():
-        raise JaxperfError(f"no folder {where}; `{_own_name()} run all --out {where}` makes it")
+        raise JaxperfError(f"no folder {where}; `{own_name()} run all --out {where}` makes it")
     found, left_out = {}, []
-    for path in sorted(where.glob("*.json")) if where.is_dir() else [where]:
+    inside = where.iterdir() if where.is_dir() else [where]  # glob keeps silent about a forbidden folder
+    for path in sorted(p for p in inside if p == where or p.suffix == ".json"):
         try:
             found[path] = load_result(path)
         except JaxperfError as e:
             left_out.append(str(e))
-            print(f"left out: {e}", file=sys.stderr)
+            say(f"left out: {e}")
     in_order = sorted(found.items(), key=lambda item: catalogue.place(item[1].experiment))
     return dict(in_order), left_out
-
-
-def _own_name() -> str:
-    """What to type to reach this program again: its bare name only where the shell would find it."""
-    program = Path(sys.argv[0])
-    if program.name != "jaxperf":
-        return "python -m jaxperf"
-    on_path = shutil.which("jaxperf")
-    if on_path and Path(on_path).resolve() == program.resolve():
-        return "jaxperf"
-    return shlex.quote(os.path.relpath(program))

@@ -137,10 +137,10 @@ def run(command: Sequence[str], path: Path, progress: str) -> Result:
     began = time.perf_counter()
     with tempfile.TemporaryFile() as log:
         try:
-            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            status = launch.run_child(words, os.environ, **streams)
         except OSError as e:
             raise JaxperfError(f"cannot start {words[0]!r}: {e.strerror or e}; give a command") from None
-        status = launch.wait(child)
         log.seek(0)
         said = log.read().decode(errors="replace")
     how = "failed with status" if status else "wrote no result but ended with status"

@@ -13,13 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from jaxperf import catalogue
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import PIPE_CLOSED
+from jaxperf.exits import PIPE_CLOSED, SIGNALS, held_back
 from jaxperf.onednn import with_onednn
+from jaxperf.orphans import PATIENCE_S, named_parent
+from jaxperf.result.store import so_far
 
 # glibc hands large temporaries back to the kernel after every step, and the next step faults them in again.
 # LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s as
@@ -32,7 +33,7 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 PEERS = "peers"  # the section that other frameworks take part in
-_END_STEPS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0))  # then SIGKILL
+_OWN_END_S, _TERM_S = 1.0, PATIENCE_S  # how long a child may take by itself, and after SIGTERM; then SIGKILL
 
 
 @dataclass(frozen=True)
@@ -119,22 +120,25 @@ def check(sections: Sequence[catalogue.Section], options: Options) -> None:
 def run_section(section: catalogue.Section, options: Options) -> Outcome:
     """Run one section to its end; its output goes where ours goes.
 
-    An interrupt (Ctrl-C) or SIGTERM ends the child first and is then raised here.
+    Ctrl-C, SIGTERM and SIGHUP (see `exits.ended`) end the child first and are then raised here.
 
     Raises:
       BrokenPipeError: nobody reads the child's output any more, so nobody reads ours.
     """
     path = options.out / f"{section.name}.json"
-    before, began = _stamp(path), time.perf_counter()
+    partial = so_far(path)
+    before, kept, began = _stamp(path), _stamp(partial), time.perf_counter()
     sys.stdout.flush()  # what we said comes before what the child says
     environment = child_environment()
     if options.onednn:
         environment = with_onednn(environment)
-    status = wait(subprocess.Popen(command(section, path, options), env=environment))
+    status = run_child(command(section, path, options), environment)
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
     trouble = _trouble(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
+    if trouble and not fresh and _stamp(partial) not in (None, kept):
+        trouble += f"; what it found until then is in {partial}"
     if trouble and not fresh and before is not None:
         trouble += f"; {path} is from an earlier run"
     return Outcome(section, path, _shell_status(status, trouble), time.perf_counter() - began, trouble)
@@ -174,31 +178,35 @@ def uses_glibc() -> bool:
         return False
 
 
-def wait(child: subprocess.Popen[Any]) -> int:
-    """The child's exit status; whatever interrupts the waiting ends the child before it goes on its way."""
-    previous = signal.signal(signal.SIGTERM, _terminated)
-    try:
-        return child.wait()
-    except BaseException:
-        _end(child)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def run_child(words: Sequence[str], environment: Mapping[str, str], **streams: Any) -> int:
+    """The exit status of a child, minus the signal if one ended it; what interrupts the waiting ends it.
 
+    Args:
+      words: the command.
+      environment: all of its environment, to which our process id is added.
+      **streams: its `stdin`, `stdout` and `stderr`, as for `subprocess.Popen`; ours by default.
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+    Raises:
+      OSError: it cannot be started.
+    """
+    with held_back() as release:
+        child = subprocess.Popen(words, env={**environment, **named_parent()}, **streams)
+        try:
+            release()
+            status = child.wait()
+        except BaseException:
+            _end(child)
+            raise
+    # A child that put its things in order first says with its status which signal it was.
+    return 128 - status if status - 128 in SIGNALS else status
 
 
 def _end(child: subprocess.Popen[Any]) -> None:
     """End the child: it may have had the terminal's Ctrl-C already, so give it a second to go by itself."""
     try:
-        if _gone(child, 1.0):
-            return
-        for number, patience_s in _END_STEPS:
-            child.send_signal(number)
-            if _gone(child, patience_s):
-                return
+        if not _gone(child, _OWN_END_S):
+            child.terminate()
+            _gone(child, _TERM_S)
     finally:  # a second Ctrl-C gets here too
         child.kill()
         child.wait()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -23,8 +24,9 @@ import tyro
 
 from jaxperf import catalogue, flags, onednn
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import FAILED, ended
+from jaxperf.exits import FAILED, USER_MISTAKE, end_at_once, ended, say
 from jaxperf.flags import at_least, between
+from jaxperf.orphans import follow_parent
 from jaxperf.report import terminal
 from jaxperf.report.notebook import live
 from jaxperf.result import Environment, save_result
@@ -60,10 +62,11 @@ class Data:
     data_folder: Path | None = None
     """Folder of the four IDX files."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise a JaxperfError if this source cannot be read: before JAX starts, which takes seconds."""
         from jaxperf.data import check_source  # NumPy, which sections without images need not wait for
 
-        check_source(self.data_source, self.data_folder)  # before JAX starts, which takes seconds
+        check_source(self.data_source, self.data_folder)
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,17 @@ class Saving:
 
 
 def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
-    """Read the command line of the running script and prepare the process: call it before importing JAX.
+    """Read the command line of the running script, prepare the process and import JAX.
 
-    A mistake in a flag ends the process with one line and status 2.
+    A mistake in a flag, or a setting that JAX refuses, ends the process with one line and status 2. Ctrl-C
+    ends it at once from here until `run`.
 
     Args:
       kind: the script's frozen `Config` dataclass; a static method `smoke()` gives the values for `--smoke`.
       devices: how many devices the script uses unless told otherwise.
     """
+    follow_parent()
+    end_at_once()
     found: list[Flags[C]] = []
 
     def read() -> int:
@@ -126,6 +132,9 @@ def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
                 description=(sys.modules["__main__"].__doc__ or "").strip().split("\n\n")[0],
             )
         )
+        for settings in vars(found[0].config).values():
+            if isinstance(settings, Data):
+                settings.check()
         prepare(devices=found[0].devices, platform=found[0].platform)
         if found[0].json:
             check_writable(found[0].json)  # better now than after an hour
@@ -133,7 +142,18 @@ def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
 
     if status := ended(read):
         raise SystemExit(status)
+    _import_jax()
     return found[0]
+
+
+def _import_jax() -> None:
+    """Import JAX before the script does: a setting it refuses (JAX_ENABLE_X64=maybe) is one line here."""
+    try:
+        importlib.import_module("jax")
+    except Exception as e:
+        reason = " ".join(str(e).split()) or type(e).__name__
+        say(f"error: JAX cannot be imported: {reason}; `jaxperf doctor` says why")
+        raise SystemExit(USER_MISTAKE) from None
 
 
 def prepare(*, devices: int, platform: str) -> None:
@@ -146,13 +166,19 @@ def prepare(*, devices: int, platform: str) -> None:
 def run(main: Callable[[C, Story], None], found: Flags[C] | None) -> None:
     """Run `main(config, story)`, print what it tells, write the result; the last line says where it went.
 
-    The exit status is 1 if a part failed; the result then holds the others.
+    The exit status is 1 if a part failed; the result then holds the others. A run that is stopped leaves what
+    it has found so far, marked incomplete.
     """
     assert found is not None, "script.parse comes first"
 
     def tell() -> int:
         story = begin(catalogue.find(Path(sys.argv[0]).stem), found)
-        main(found.config, story)
+        try:
+            main(found.config, story)
+        except BaseException:
+            if story.kept:
+                say(f"result so far, incomplete: {story.kept}")
+            raise
         if found.json:
             save_result(story.result(), found.json)
         print(f"result: {found.json}" if found.json else "result: not kept; give --json PATH to keep it")

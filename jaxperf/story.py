@@ -58,6 +58,7 @@ from jaxperf.result import (
     Timeline,
     Timelines,
 )
+from jaxperf.result.store import save_so_far
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,6 +93,7 @@ class Story:
         self.section, self.environment, self.config = section, environment, config
         self._command = command or shlex.join(["python", f"experiments/{section.name}.py", *sys.argv[1:]])
         self.smoke, self.verbose, self.keep = smoke, verbose, keep
+        self.kept: Path | None = None  # where the result so far is
         self.blocks: list[Block] = []
         self._show = show
         self._part = ""
@@ -124,6 +126,8 @@ class Story:
     def part(self, tell: Callable[..., T], *args: Any, **options: Any) -> T | None:
         """Run `tell(self, *args, **options)`; an error in it costs this part, and the section goes on.
 
+        However it ends, what has been told so far is then kept, marked incomplete.
+
         Returns:
           What `tell` returns; None if it failed.
         """
@@ -133,13 +137,25 @@ class Story:
         except BrokenPipeError:  # nobody reads on
             raise
         except Exception as e:
-            if not isinstance(e, JaxperfError):
-                traceback.print_exc()
             said = str(e).strip().splitlines() or [""]
+            if said[0].startswith("RESOURCE_EXHAUSTED"):  # a device's memory; tables of XLA's may follow
+                said = [f"{said[0]}; {_smaller(self.config)}"]
+            elif not isinstance(e, JaxperfError):
+                traceback.print_exc()
             self.add(Failed(self._part, f"{type(e).__name__}: {said[-1]}"))
         finally:
             self._part = ""
+            self._keep_so_far()
         return None
+
+    def _keep_so_far(self) -> None:
+        """Write what has been told; where that fails, the run goes on and the end of it will tell."""
+        if self.keep is None or (self.keep.exists() and not self.keep.is_file()):  # /dev/stdout, a pipe
+            return
+        try:
+            self.kept = save_so_far(self.result(), self.keep)
+        except JaxperfError as e:
+            print(f"warning: {e}", file=sys.stderr)
 
     def add(self, block: Block) -> None:
         """Keep a block and print it."""
@@ -338,6 +354,11 @@ def _source_of(section: catalogue.Section) -> str:
     """The section's script, where that is what runs."""
     running = Path(sys.modules["__main__"].__dict__.get("__file__") or "")
     return running.read_text(encoding="utf-8") if running.stem == section.name else ""
+
+
+def _smaller(config: Mapping[str, Any]) -> str:
+    size = config.get("batch_size")
+    return f"the batch size was {size}, give a smaller --batch-size" if size else "give smaller sizes"
 
 
 def _dedented(code: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,13 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from disks import bound_by_permissions, full_disk
 
 import jaxperf
 from jaxperf import catalogue, cli
+from jaxperf.errors import JaxperfError
 from jaxperf.exits import INTERRUPTED, PIPE_CLOSED
 from jaxperf.launch import child_environment
-from jaxperf.result import Environment, Measurement, Result, Table, save_result
-from jaxperf.result.store import to_json
+from jaxperf.report.words import INCOMPLETE
+from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
+from jaxperf.result.store import save_so_far, to_json
 
 GOOD = """
 import pathlib, shutil, sys
@@ -171,6 +175,41 @@ def test_an_interrupted_run_ends_with_130(out: Path, monkeypatch: pytest.MonkeyP
     assert cli.main(["run", "all", "--out", str(out)]) == INTERRUPTED
 
 
+def test_two_runs_into_one_folder_leave_one_whole_result_of_either(out: Path) -> None:
+    """Nothing is locked: each file is written whole, and the run that ends last is the one that is kept."""
+    source = f"""
+import sys, time
+from pathlib import Path
+from jaxperf.catalogue import Section
+from jaxperf.result import Environment, save_result
+from jaxperf.story import Story
+path = Path({str(out / "first.json")!r})
+story = Story(Section("first", "9.1", "First", "?", 1), Environment(), {{"run": sys.argv[1]}}, keep=path)
+def part(story): story.fact(f"fact {{len(story.blocks)}}", sys.argv[1])
+for _ in range(40):
+    story.part(part)
+save_result(story.result(), path)
+"""
+    command = [sys.executable, "-c", source]
+    runs = [
+        subprocess.Popen([*command, run], env=child_environment(), stdout=subprocess.DEVNULL) for run in "ab"
+    ]
+    seen = set()
+    while any(run.poll() is None for run in runs):
+        for path in out.glob("*.json"):
+            with contextlib.suppress(JaxperfError):  # it was there a moment ago
+                seen.add(load_result(path).incomplete)
+    assert [run.returncode for run in runs] == [0, 0]
+    result = load_result(out / "first.json")
+    assert (
+        not result.incomplete
+        and set(result.facts.values()) == {result.config["run"]}
+        and len(result.facts) == 40
+    )
+    assert {path.suffix for path in out.iterdir()} == {".json"}
+    assert True in seen
+
+
 def test_a_run_whose_reader_has_gone_stops_without_naming_a_failed_section(
     out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +323,94 @@ def test_what_is_not_a_file_is_left_out_and_never_waited_for(
     shown = capsys.readouterr()
     assert shown.err.count("left out: cannot read") == 4
     assert "time of first" in shown.out and shown.out.count("left out") == 4
+
+
+def test_a_page_for_which_the_disk_is_full_leaves_the_earlier_one(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_result(timed("first", (1.0,)), out / "first.json")
+    for name, words in (("report.html", []), ("first.ipynb", ["--format", "ipynb"])):
+        (out / name).write_text("the old")
+        with full_disk():
+            assert cli.main(["report", str(out), *words]) == 2
+        assert (
+            capsys.readouterr().err
+            == f"error: cannot write {out / name}: File too large; give another path\n"
+        )
+        assert (out / name).read_text() == "the old"
+    assert len(list(out.iterdir())) == 3
+
+
+@pytest.mark.skipif(not bound_by_permissions(), reason="no setpriv, which makes root obey permissions")
+def test_what_permissions_forbid_is_one_line(tmp_path: Path) -> None:
+    good, shut, fixed = (tmp_path / name for name in ("good", "shut", "fixed"))
+    for folder in (good, shut, fixed):
+        save_result(timed("first", (1.0,)), folder / "first.json")
+    shut.chmod(0o000)
+    fixed.chmod(0o500)
+    commands = {
+        f"report {shut}": f"error: {shut}: Permission denied; check the path and its permissions",
+        f"report {shut}/first.json": f"error: {shut}/first.json: Permission denied; check the path",
+        f"report {fixed}": f"error: cannot write {fixed}/report.html: Permission denied; give another path",
+        f"compare {shut} {good}": f"error: {shut}: Permission denied",
+        f"compare {shut}/first.json {good}": f"error: cannot read {shut}/first.json: Permission denied",
+        f"run use_gpu --out {fixed}": f"error: cannot write to the folder {fixed}; give another --out",
+        f"run use_gpu --out {fixed}/new": f"error: cannot make the folder {fixed}/new: Permission denied",
+    }
+    program = (
+        "import shlex, sys; from jaxperf import cli\n"
+        "for line in sys.argv[1:]: print('status', cli.main(shlex.split(line)), file=sys.stderr, flush=True)"
+    )
+    done = subprocess.run(
+        [*bound_by_permissions(), sys.executable, "-c", program, *commands],
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+        timeout=60,
+    )
+    shut.chmod(0o700)
+    said = done.stderr.splitlines()
+    assert (done.stdout, said[1::2]) == ("", ["status 2"] * len(commands))
+    assert [line.startswith(says) for line, says in zip(said[::2], commands.values())] == [True] * len(
+        commands
+    ), said
+
+
+def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_result(timed("first", (1.0,)), out / "first.json")
+    (out / "\x1b[31mred.json").write_text("{")
+    os.close(os.open(os.fsencode(out / "not utf-8 ") + b"\xff.json", os.O_CREAT))
+    for words in (
+        ["report", str(out)],
+        ["report", str(out), "--format", "md"],
+        ["compare", str(out), str(out)],
+    ):
+        assert cli.main(words) == 0
+        shown = capsys.readouterr()
+        assert not set("\x1b\udcff") & set(shown.out + shown.err)
+        assert "\\x1b[31mred.json is not JSON" in shown.err
+    for words in (["report", "\x1b[31m"], ["compare", "\x1b[31m", str(out)], ["report", "x" * 300]):
+        assert cli.main(words) == 2
+        assert capsys.readouterr().err.startswith(
+            ("error: no folder \\x1b", "error: cannot read \\x1b", "error: xxx")
+        )
+
+
+def test_a_result_that_is_incomplete_says_so_wherever_it_is_shown(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_result(timed("first", (1.0,)), out / "first.json")
+    save_so_far(timed("second", (1.0,)), out / "second.json")
+    for words in ("html", "ipynb", "md", "text"):
+        assert cli.main(["report", str(out), "--format", words]) == 0
+    shown = capsys.readouterr().out.replace("\\", "")
+    assert shown.count(INCOMPLETE) == 2  # md and text
+    page = (out / "report.html").read_text()
+    assert page.count(INCOMPLETE) == 1 and "<strong>Incomplete.</strong>" in page
+    assert INCOMPLETE in (out / "second.incomplete.ipynb").read_text()
+    assert INCOMPLETE not in (out / "first.ipynb").read_text()
+    assert cli.main(["compare", str(out), str(out)]) == 0
+    assert "differs: B is incomplete" in capsys.readouterr().out
 
 
 def test_a_folder_without_a_readable_result_is_a_mistake(

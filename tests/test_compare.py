@@ -151,6 +151,15 @@ def test_what_has_no_ratio_or_stands_alone_is_named() -> None:
     assert "units differ: s and bytes" in text.replace("\n", " ") or "units differ" in text
 
 
+def test_values_that_no_float_holds_the_ratios_of_are_named_and_the_other_rows_judged() -> None:
+    """Found by fuzzing: NumPy warned of an overflow, and made objects of integers of 2^64 and more."""
+    for odd in (1.7e308, 5e-324, 1e300, 2.0**64):
+        a, b = (timing("odd", (v, 1.0, v, v, 1.0, v)) for v in (odd, odd / 4 or odd))
+        found = compare(result(a, timing("x", (1.0,) * 6)), result(b, timing("x", (1.0,) * 6)))
+        assert [row.verdict for row in found.rows][1] == "same"
+        assert (found.rows[0].remark == "values beyond 1e+75 have no ratio") is (odd != 2.0**64)
+
+
 def test_differing_circumstances_are_named_in_the_output() -> None:
     other = Environment(cpu="two", cores=2, versions={"jax": "0.12"}, flags={"OMP_NUM_THREADS": "1"})
     a = result(timing("x", (1.0,)))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from jaxperf import exits
+from jaxperf import exits, flags
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import FAILED, INTERRUPTED, PIPE_CLOSED, USER_MISTAKE, ended
+from jaxperf.exits import FAILED, INTERRUPTED, PIPE_CLOSED, SIGNALS, USER_MISTAKE, ended, held_back
 from jaxperf.launch import child_environment
 from jaxperf.report import terminal
 
@@ -24,12 +27,19 @@ def test_every_end_has_its_status_and_its_line(capsys: pytest.CaptureFixture[str
     for main, status, line in (
         (lambda: 7, 7, ""),
         (lambda: raising(JaxperfError("no such thing; give another")), USER_MISTAKE, "error: no such thing"),
+        (lambda: raising(JaxperfError("no \x1b[31mfile")), USER_MISTAKE, "error: no \\x1b[31mfile\n"),
         (lambda: raising(KeyboardInterrupt()), INTERRUPTED, "stopped"),
+        (
+            lambda: raising(PermissionError(13, "Permission denied", "a")),
+            USER_MISTAKE,
+            "error: a: Permission",
+        ),
+        (lambda: Path("x" * 300).stat().st_size, USER_MISTAKE, f"error: {'x' * 300}: File name too long; "),
     ):
         assert ended(main) == status
         said = capsys.readouterr().err
         assert said.startswith(line) and said.count("\n") == bool(line)
-    for error in (ZeroDivisionError(), OSError(28, "No space left on device", "some/file")):  # bugs of ours
+    for error in (ZeroDivisionError(), FileNotFoundError(2, "No such file", "some/file")):  # bugs of ours
         with pytest.raises(type(error)):
             ended(lambda error=error: raising(error))  # type: ignore[misc]
 
@@ -47,6 +57,104 @@ def test_surroundings_in_which_nothing_works_are_one_line(
     assert ended(lambda: 0) == USER_MISTAKE
     monkeypatch.undo()
     assert capsys.readouterr().err.startswith("error: standard output is closed; ")
+
+
+def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    for number, status in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, INTERRUPTED)):
+        cleaned = []
+
+        def main(number: int = number, cleaned: list[int] = cleaned) -> int:
+            try:
+                signal.raise_signal(number)
+            finally:
+                cleaned.append(number)
+            return 0
+
+        assert (ended(main), cleaned) == (status, [number])
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+class Swallows:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_parses_flags_does_not_take_a_signal_for_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Stops:
+        x: int = 0
+
+        def __post_init__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    assert ended(lambda: len(str(flags.parse(Stops, args=[], prog="x")))) == 143
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """JAX's garbage collection is such a place, as is a `__del__`."""
+
+    def main() -> int:
+        Swallows()
+        time.sleep(30)
+        return 0
+
+    hook = sys.unraisablehook
+    assert ended(main) == 143
+    assert capsys.readouterr().err == "stopped\n"
+    assert sys.unraisablehook is hook
+
+
+def test_what_was_told_to_ignore_a_signal_ignores_it() -> None:
+    """As `nohup` has it for SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert ended(lambda: signal.raise_signal(signal.SIGHUP) or 7) == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+ONCE = """
+import signal, sys
+from jaxperf.exits import end_at_once, ended
+end_at_once()
+if "inside" in sys.argv:
+    sys.exit(ended(lambda: signal.raise_signal(int(sys.argv[1]))))
+signal.raise_signal(int(sys.argv[1]))
+"""
+
+
+def test_outside_of_ended_a_signal_ends_the_process_without_a_word() -> None:
+    for words, status, said in (
+        (["2"], -2, ""),
+        (["15"], -15, ""),
+        (["1"], -1, ""),
+        (["2", "inside"], 130, "stopped\n"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", ONCE, *words],
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        assert (done.returncode, done.stderr) == (status, said), words
+
+
+def test_signals_held_back_arrive_when_they_are_released() -> None:
+    seen = []
+
+    def main() -> int:
+        with held_back() as release:
+            os.kill(os.getpid(), signal.SIGTERM)
+            seen.append("held")
+            release()
+        return 0
+
+    assert (ended(main), seen) == (143, ["held"])
 
 
 SCRIPT = """
@@ -94,6 +202,28 @@ def test_a_terminal_without_utf_8_shows_what_it_can() -> None:
     done = process("show", subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "? row\n" * 5000
+    done = process("--help", subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.isascii()
+
+
+def test_a_hint_names_what_can_be_typed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "venv").mkdir()
+    for name in ("jaxperf", "python"):
+        (tmp_path / "venv" / name).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    for program, path, name in (
+        ("venv/jaxperf", "/nowhere", "venv/jaxperf"),
+        ("venv/jaxperf", str(tmp_path / "venv"), "jaxperf"),
+        ("experiments/hybridize.py", "/nowhere", "venv/python -m jaxperf"),
+        ("experiments/hybridize.py", str(tmp_path / "venv"), "python -m jaxperf"),
+    ):
+        monkeypatch.setattr(sys, "argv", [program])
+        monkeypatch.setenv("PATH", path)
+        exits.say("error: no GPU; see `jaxperf doctor`")
+        assert capsys.readouterr().err == f"error: no GPU; see `{name} doctor`\n"
 
 
 def test_a_console_leaves_the_closed_pipe_to_us() -> None:

@@ -135,6 +135,21 @@ def test_a_named_folder_that_is_wrong_is_never_skipped(
         monkeypatch.delenv("JAXPERF_DATA")
 
 
+def test_a_folder_that_may_not_be_looked_into_is_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may look everywhere, so the kernel's answer is made here."""
+
+    def forbidden(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    folder = write_folder(tmp_path / "shut", packed(generated()))
+    for question in ("is_dir", "is_file"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, question, forbidden)
+            assert "Permission denied; check the path" in refusal(folder=folder)
+
+
 def test_a_damaged_folder_that_nobody_named_is_skipped_with_its_reason(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ The walk over the imports has tests of its own: in a small tree that breaks each
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # The ground serves where JAX is not installed: renderers and the runners of other frameworks.
-GROUND = ("jaxperf.errors", "jaxperf.result")
+GROUND = ("jaxperf.errors", "jaxperf.orphans", "jaxperf.result")
 ON_THE_GROUND = {"jaxperf.result.ratio": "scipy"}  # imported inside a function, by those who ask for a ratio
 FLOORS = {
     "ground": 0,
@@ -215,3 +216,21 @@ import jaxperf.cli, jaxperf.script, jaxperf.report.page, jaxperf.result
 print({'jax', 'flax', 'tensorflow', 'scipy', 'matplotlib'} & set(sys.modules))
 """
     assert run(program) == "{'jaxperf'}\nset()"
+
+
+WALL_CLOCKS = re.compile(r"\b(time\.(time|time_ns|ctime|localtime|gmtime)|datetime\.(now|utcnow|today))$")
+
+
+def wall_clocks(source: str) -> list[str]:
+    """What a program calls that changes when a clock is set; names imported from their module too."""
+    tree = ast.parse(source)
+    called = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = [f"{n.module}.{a.name}" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names]
+    return [words for words in (*called, *names) if WALL_CLOCKS.search(words)]
+
+
+def test_no_duration_is_taken_from_a_clock_that_may_jump() -> None:
+    """The one use is the date of a run."""
+    found = {name: used for name, path in modules(ROOT).items() if (used := wall_clocks(path.read_text()))}
+    assert found == {"jaxperf.story": ["datetime.datetime.now"]}
+    assert wall_clocks("from time import time\nimport time\ntime.time_ns()") == ["time.time_ns", "time.time"]

@@ -158,11 +158,28 @@ def test_asking_a_script_for_its_help_is_no_failure(scripts: Path, tmp_path: Pat
 PARENT = """
 import pathlib, signal, sys
 from jaxperf import catalogue, launch
+from jaxperf.exits import ended
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit an ignored one
 section = catalogue.Section("first", "9.1", "First", "?", 1)
 catalogue.SECTIONS, catalogue.folder = (section,), lambda: pathlib.Path(sys.argv[1])
 print("before")
-raise SystemExit(launch.run_section(section, launch.Options(pathlib.Path(sys.argv[2]))).status)
+options = launch.Options(pathlib.Path(sys.argv[2]))
+raise SystemExit(ended(lambda: launch.run_section(section, options).status))
+"""
+# A section with a process of its own, which ends as `script.parse` and `script.run` have it, but has no JAX.
+WAITS = """
+import os, signal, subprocess, sys, time
+from jaxperf.exits import end_at_once, ended
+from jaxperf.orphans import follow_parent, named_parent
+signal.signal(signal.SIGINT, signal.default_int_handler)
+follow_parent()
+end_at_once()
+own = "from jaxperf.orphans import follow_parent; follow_parent(); import time; time.sleep(600)"
+def main():
+    child = subprocess.Popen([sys.executable, "-c", own], env={**os.environ, **named_parent()})
+    print(os.getpid(), child.pid, flush=True)
+    time.sleep(600)
+raise SystemExit(ended(main))
 """
 
 
@@ -178,27 +195,45 @@ def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_an_interrupt_ends_the_child_too(scripts: Path, tmp_path: Path) -> None:
-    """A terminal's Ctrl-C reaches both processes; `kill` reaches only the parent."""
-    (scripts / "first.py").write_text("import os, time\nprint(os.getpid())\ntime.sleep(600)")
-    ways = [(number, send) for number in (signal.SIGINT, signal.SIGTERM) for send in (os.killpg, os.kill)]
+def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(
+    scripts: Path, tmp_path: Path
+) -> None:
+    """A terminal's Ctrl-C and its end reach all processes, `kill` only the parent, and `kill -9` unheard."""
+    (scripts / "first.py").write_text(WAITS)
+    ends = [
+        (n, send) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for send in (os.killpg, os.kill)
+    ]
+    ends.append((signal.SIGKILL, os.kill))
     with contextlib.ExitStack() as stack:
-        parents = [stack.enter_context(parent(scripts, tmp_path)) for _ in ways]
-        children = []
+        parents = [stack.enter_context(parent(scripts, tmp_path)) for _ in ends]
+        started = []
         for process in parents:
             assert process.stdout is not None
             assert process.stdout.readline() == "before\n"
-            children.append(psutil.Process(int(process.stdout.readline())))
-        for process, (number, send) in zip(parents, ways):
+            started += [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+        for process, (number, send) in zip(parents, ends):
             send(process.pid, number)
-        assert all(process.wait(30) != 0 for process in parents)
-    assert not [child for child in children if child.is_running()]
+        statuses = [process.wait(30) for process in parents]
+    assert statuses == [130, 130, 143, 143, 129, 129, -9]
+    assert len(started) == 2 * len(ends)
+    assert not psutil.wait_procs(started, timeout=30)[1]
 
 
-def test_a_child_that_ignores_signals_is_killed(
-    scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "_END_STEPS", ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.2)))
+def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path, tmp_path: Path) -> None:
+    (scripts / "first.py").write_text(WAITS)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        with parent(scripts, tmp_path) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            section, own = (psutil.Process(int(pid)) for pid in process.stdout.readline().split())
+            section.send_signal(number)
+            assert process.wait(30) == 128 + number
+            assert not psutil.wait_procs([own], timeout=30)[1]
+
+
+def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_OWN_END_S", 0.1)
+    monkeypatch.setattr(launch, "_TERM_S", 0.1)
     deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\n"
     child = subprocess.Popen([sys.executable, "-c", deaf + "time.sleep(600)"], stdout=subprocess.PIPE)
     with child:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+import tyro
+from disks import full_disk
 
 from jaxperf import catalogue, script
 from jaxperf.errors import JaxperfError
@@ -58,8 +61,8 @@ def toy(tmp_path: Path) -> Path:
     return tmp_path / "hybridize.py"
 
 
-def python(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "JAX_PLATFORMS": "cpu"}
+def python(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "JAX_PLATFORMS": "cpu", **variables}
     env.pop("JAX_NUM_CPU_DEVICES", None)
     return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, env=env)
 
@@ -123,7 +126,8 @@ Parse = Callable[..., script.Flags[Config]]
 
 @pytest.fixture
 def parse(monkeypatch: pytest.MonkeyPatch) -> Parse:
-    """`script.parse` for a command line; what it sets in the environment is put back."""
+    """`script.parse` for a command line; what it sets in the process is put back."""
+    monkeypatch.setattr(script, "end_at_once", lambda: None)
     for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
 
@@ -159,6 +163,34 @@ def test_devices_and_platform_are_set_for_jax_to_read(parse: Parse) -> None:
     assert os.environ["JAX_PLATFORMS"] == "cpu"
     parse("--platform", "gpu")
     assert os.environ["JAX_PLATFORMS"] == "cuda,cpu"
+
+
+def test_a_setting_that_jax_refuses_is_one_line(toy: Path) -> None:
+    done = python(toy, JAX_ENABLE_X64="maybe")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "JAX_ENABLE_X64" in done.stderr and "jaxperf doctor" in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_a_data_folder_that_is_not_there_is_one_line_before_jax_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Named in the environment too, where no flag is at fault."""
+
+    @dataclass(frozen=True)
+    class Images(Config):
+        data: Annotated[script.Data, tyro.conf.OmitArgPrefixes] = script.Data()
+
+    monkeypatch.setattr(script, "end_at_once", lambda: None)
+    monkeypatch.setattr(script, "_import_jax", lambda: pytest.fail("JAX was imported"))
+    for words, folder in (([], "~nosuch/x"), (["--data-folder", "/none"], "")):
+        monkeypatch.setenv("JAXPERF_DATA", folder)
+        monkeypatch.setattr(sys, "argv", ["hybridize.py", *words])
+        with pytest.raises(SystemExit) as caught:
+            script.parse(Images)
+        said = capsys.readouterr().err
+        assert caught.value.code == 2
+        assert said.startswith(f"error: {folder or '/none'}: no such folder; ") and said.count("\n") == 1
 
 
 def test_nothing_is_written_or_set_after_a_mistake(
@@ -228,6 +260,65 @@ def test_a_part_that_fails_costs_itself_and_the_status(
     assert load_result(tmp_path / "r.json").facts == {"after": 1}
 
 
+def test_a_run_that_is_stopped_keeps_what_it_has_found_marked_incomplete_next_to_an_earlier_result(
+    parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(story: script.Story, **facts: int) -> None:
+        for name, value in facts.items():
+            story.fact(name, value)
+
+    def stops(story: script.Story) -> None:
+        story.fact("begun", 1)
+        signal.raise_signal(signal.SIGTERM)
+
+    def main(config: Config, story: script.Story) -> None:
+        story.part(found, a=1)
+        if config.size == 1:
+            story.part(stops)
+        story.part(found, b=2)
+
+    path, partial = tmp_path / "r.json", tmp_path / "r.incomplete.json"
+    for size, status, files in ((2, 0, [path]), (1, 143, [partial, path]), (3, 0, [path])):
+        with pytest.raises(SystemExit) as caught:
+            script.run(main, parse("--json", str(path), "--size", str(size)))
+        assert caught.value.code == status
+        assert sorted(tmp_path.iterdir()) == files
+        whole = load_result(path)
+        assert (whole.incomplete, whole.facts, whole.config["size"]) == (
+            False,
+            {"a": 1, "b": 2},
+            max(size, 2),
+        )
+        said = capsys.readouterr()
+        assert said.err == (f"result so far, incomplete: {partial}\nstopped\n" if status else "")
+        if status:
+            so_far = load_result(partial)
+            assert (so_far.incomplete, so_far.facts) == (True, {"a": 1, "begun": 1})
+
+
+def test_a_full_disk_costs_a_line_per_part_and_the_result_but_not_the_run(
+    parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.json").write_text("the old")
+    told = []
+
+    def tells(story: script.Story) -> None:
+        told.append(story.fact("a", 1))
+
+    def main(config: Config, story: script.Story) -> None:
+        for _ in range(2):
+            story.part(tells)
+
+    flags = parse("--json", str(tmp_path / "r.json"))
+    with full_disk(), pytest.raises(SystemExit) as caught:
+        script.run(main, flags)
+    assert (caught.value.code, len(told)) == (2, 2)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["warning", "warning", "error"]
+    assert all(line.endswith("File too large; give another path") for line in said)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("r.json", "the old")]
+
+
 def test_a_defect_of_the_section_is_not_dressed_up(parse: Parse) -> None:
     def main(config: Config, story: script.Story) -> None:
         raise ZeroDivisionError
@@ -254,7 +345,8 @@ def test_a_platform_that_is_not_there_is_one_line(
             script.run(lambda config, story: None, parse("--platform", "gpu"))
         assert caught.value.code == 2
         line = capsys.readouterr().err
-        assert line == "error: JAX finds no GPU; use --platform cpu, or see `jaxperf doctor`\n"
+        assert line.startswith("error: JAX finds no GPU; use --platform cpu, or see `")
+        assert line.endswith("jaxperf doctor`\n") and line.count("\n") == 1
 
 
 def test_a_default_number_of_devices_is_reduced_to_what_exists_and_an_explicit_one_is_not(

@@ -119,6 +119,20 @@ def test_arguments_that_are_no_utf8_can_be_stored(tmp_path: Path) -> None:
     assert load_result(tmp_path / "r.json") == odd
 
 
+def test_integers_are_read_as_the_floats_that_the_fields_hold(tmp_path: Path) -> None:
+    body = json.loads(to_json(FULL))
+    table = next(b for b in body["blocks"] if b["kind"] == "table")
+    table["rows"][0]["values"] = [1, 2**64]
+    (tmp_path / "r.json").write_text(json.dumps(body))
+    found = load_result(tmp_path / "r.json")
+    assert [type(v) for v in found.measurements[0].values] == [float, float]
+    assert type(found.facts["n0"]) is int  # a count stays one
+    table["rows"][0]["values"] = [10**400]
+    (tmp_path / "r.json").write_text(json.dumps(body))
+    with pytest.raises(JaxperfError, match="is damaged"):
+        load_result(tmp_path / "r.json")
+
+
 def test_unknown_keys_are_ignored(tmp_path: Path) -> None:
     body = json.loads(to_json(FULL))
     body["invented"] = {"later": 1}
@@ -240,5 +254,5 @@ def test_a_file_larger_than_any_result_is_refused_before_it_is_read(
     with path.open("r+b") as f:
         f.truncate(store.LARGEST + 1)  # a sparse file
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("it was read"))
-    with pytest.raises(JaxperfError, match="has 67,108,865 bytes, which no result has"):
+    with pytest.raises(JaxperfError, match="has 16,777,217 bytes, which no result has"):
         load_result(path)

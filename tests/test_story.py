@@ -177,6 +177,30 @@ def test_a_part_that_fails_costs_that_part_alone(story: Story, capsys: pytest.Ca
         story.part(lambda story: (_ for _ in ()).throw(KeyboardInterrupt))
 
 
+def test_a_part_that_finds_no_memory_says_which_size_to_change(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The refusal is XLA's own; on a GPU a table of allocations follows its first line."""
+
+    def asks_for_too_much(story: Story) -> None:
+        jnp.ones((10**14,))
+
+    def with_a_table(story: Story) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\n====\n#1 8B")
+
+    for part in (asks_for_too_much, with_a_table):
+        for config, way_out in (
+            ({}, "give smaller sizes"),
+            ({"batch_size": 256}, "the batch size was 256, give"),
+        ):
+            story.config = {**config, "devices": 2}
+            story.part(part)
+            error = story.blocks[-1].error  # type: ignore[union-attr]
+            assert error.startswith("JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating ")
+            assert way_out in error and "\n" not in error
+    assert capsys.readouterr().err == ""
+
+
 def test_scalars_of_arrays_become_plain_and_what_is_not_finite_none(story: Story, tmp_path: Path) -> None:
     given = {
         "a": jnp.float32(0.5),

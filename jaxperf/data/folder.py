@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -44,8 +45,8 @@ def folder_to_read(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def check_folder(folder: Traversable) -> None:
-    """Raise a JaxperfError unless `folder` is a folder."""
-    if not folder.is_dir():
+    """Raise a JaxperfError unless `folder` is a folder that can be looked into."""
+    if not _asked(folder.is_dir, folder):
         raise JaxperfError(
             f"{folder}: no such folder; name one that holds the four IDX files, or another source"
         )
@@ -66,11 +67,19 @@ def read_folder(folder: Traversable) -> Splits:
 def _find(folder: Traversable, stem: str) -> Traversable:
     for name in (f"{stem}.gz", stem):
         path = folder.joinpath(name)
-        if path.is_file():
+        if _asked(path.is_file, path):
             return path
     raise JaxperfError(
         f"{folder} lacks {stem}.gz (or {stem}); name a folder of the four IDX files, or another source"
     )
+
+
+def _asked(question: Callable[[], bool], path: Traversable) -> bool:
+    """What a path says of itself; where nobody may ask it, a JaxperfError."""
+    try:
+        return question()
+    except OSError as e:
+        raise JaxperfError(f"{path}: {e.strerror}; check the path and its permissions") from None
 
 
 def mini_folder() -> Traversable:

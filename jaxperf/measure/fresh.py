@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
+from jaxperf.orphans import named_parent
 
 _CHILD = """
 import importlib.util, json, sys
+from jaxperf.orphans import follow_parent
+follow_parent()
 path, stem, name, arguments = sys.argv[1:]
 spec = importlib.util.spec_from_file_location(stem, path)
 module = sys.modules[stem] = importlib.util.module_from_spec(spec)
@@ -33,7 +36,8 @@ def in_fresh_process(
     The file's `__main__` part does not run there, as with `multiprocessing`'s "spawn"; unlike there,
     arguments and result travel as JSON (tuples arrive as lists) and the environment can be chosen, so that
     JAX starts with other settings. What the process prints is not shown. It has one CPU device unless told
-    otherwise, and takes a GPU's memory as it needs it, since this process may hold most of it.
+    otherwise, and takes a GPU's memory as it needs it, since this process may hold most of it. It does not
+    outlive this process.
 
     Args:
       fn: a function at the top level of a Python file.
@@ -52,6 +56,7 @@ def in_fresh_process(
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "JAX_NUM_CPU_DEVICES": "1",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        **named_parent(),
         **(environment or {}),
     }
     command = [sys.executable, "-c", _CHILD, *words]

@@ -42,6 +42,7 @@ Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
 ALPHA = 0.05
 LEAST = 0.02
 TURBULENT = 0.5  # values that spread by more than half of their median are of several states of the machine
+LARGEST = 1e75  # no quantity is larger, or smaller than its inverse; products of ratios stay finite floats
 WIDE = 0.10  # an interval that leaves 1 by more does not let us say "same"
 STYLES = {"slower": "red", "faster": "green", "same": "", "changed": "yellow", "undecided": "dim"}
 
@@ -236,9 +237,10 @@ def _excuse(x: Measurement, y: Measurement) -> str:
     """Why two measurements have no ratio; "" where they have."""
     if x.unit != y.unit:
         return f"units differ: {x.unit or 'none'} and {y.unit or 'none'}"
-    if min(*x.values, *y.values) <= 0:
+    low, high = min(*x.values, *y.values), max(*x.values, *y.values)
+    if low <= 0:
         return "values of 0 or below have no ratio"
-    return ""
+    return "" if low >= 1 / LARGEST and high <= LARGEST else f"values beyond {LARGEST:g} have no ratio"
 
 
 def _word(ratio: float, unit: str) -> Verdict:
@@ -255,6 +257,9 @@ def _differences(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
     lines = []
     if (smoke := any(r.smoke for r in a)) != any(r.smoke for r in b):
         lines.append(f"only {'A' if smoke else 'B'} is a smoke run, whose toy sizes take other times")
+    for side, some in (("A", a), ("B", b)):
+        if any(r.incomplete for r in some):
+            lines.append(f"{side} is incomplete: its run has not come to its end")
     for name, x, y in (
         ("config", a[0].config, b[0].config),
         ("", vars(a[0].environment), vars(b[0].environment)),

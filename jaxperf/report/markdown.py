@@ -9,7 +9,7 @@ from jaxperf.report.figures import Picture
 from jaxperf.report.machine import machine
 from jaxperf.report.story import Facts, Item, walk
 from jaxperf.report.tables import Rows, counted, tally
-from jaxperf.report.words import plain, scalar
+from jaxperf.report.words import INCOMPLETE, plain, scalar
 from jaxperf.result import Claim, Code, Failed, Habit, Heading, Note, Output, Result, Text
 
 _MEANT = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
@@ -52,6 +52,8 @@ def opening(result: Result, level: str) -> list[str]:
     """A result's title and question, and what a reader of its times must know."""
     title = f"{result.section} {result.title or result.experiment}".strip()
     lines = [f"{level} {escape(title)}", "", escape(result.question)]
+    if result.incomplete:
+        lines += ["", f"**{INCOMPLETE}**"]
     if result.smoke:
         lines += ["", "**Smoke run: toy sizes, the times mean nothing.**"]
     if result.environment.devices_are_fake:

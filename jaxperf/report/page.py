@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import keyword
@@ -17,7 +18,7 @@ from jaxperf.report.draw import Picture
 from jaxperf.report.machine import machine, settings
 from jaxperf.report.story import Item, walk
 from jaxperf.report.tables import Tally, counted, tally
-from jaxperf.report.words import plain, scalar
+from jaxperf.report.words import INCOMPLETE, plain, scalar
 from jaxperf.result import Heading, Result
 from jaxperf.result.store import write_whole
 
@@ -107,6 +108,7 @@ def render_html(results: Sequence[Result], *, left_out: Sequence[str] = ()) -> s
             sections=sections,
             tally=tally(results),
             machine=machine(results),
+            incomplete=[s for s in sections if s.result.incomplete],
             smoke=[s for s in sections if s.result.smoke],
             fake=any(r.environment.devices_are_fake for r in results),
             left_out=list(left_out),
@@ -114,6 +116,7 @@ def render_html(results: Sequence[Result], *, left_out: Sequence[str] = ()) -> s
     )
 
 
+@functools.cache
 def _environment() -> Any:
     """Jinja with escaping on, undefined names as errors, and no control character in anything shown."""
     import jinja2
@@ -133,7 +136,7 @@ def _environment() -> Any:
         finalize=finalize,
     )
     env.filters |= {"prose": prose, "code": code}
-    env.globals |= {"marks": MARKS, "scalar": scalar, "counted": counted}
+    env.globals |= {"marks": MARKS, "scalar": scalar, "counted": counted, "INCOMPLETE": INCOMPLETE}
     return env
 
 

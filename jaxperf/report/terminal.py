@@ -13,7 +13,7 @@ from jaxperf.report.draw import Picture
 from jaxperf.report.gantt import gantt
 from jaxperf.report.story import Facts, Item, walk
 from jaxperf.report.tables import Rows
-from jaxperf.report.words import plain, quantity, scalar
+from jaxperf.report.words import INCOMPLETE, plain, quantity, scalar
 from jaxperf.result import Claim, Code, Failed, Habit, Heading, Note, Output, Result, Text
 
 STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "cannot be measured here": "dim"}
@@ -135,6 +135,8 @@ def head(console: Console, result: Result) -> None:
     console.rule(literal(f"{result.section} {result.title}".strip(), style="bold"), align="left")
     for line in (result.question, *environment_lines(result)):
         _say(console, line)
+    if result.incomplete:
+        _say(console, INCOMPLETE, style="yellow")
     if result.smoke:
         _say(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
 

@@ -12,6 +12,7 @@ PREFIXES = tuple(
     (10.0**e, p) for e, p in zip(range(15, -10, -3), ("P", "T", "G", "M", "k", "", "m", "u", "n"))
 )
 LARGEST = sys.float_info.max
+INCOMPLETE = "Incomplete: the run has not come to its end; this is what it had found so far."
 SCALED = ("s", "bytes", "FLOP", "FLOP/s", "bytes/s")  # units that take a prefix
 # All but tab and newline, and what no encoding can hold.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")

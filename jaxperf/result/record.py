@@ -73,7 +73,8 @@ class Environment:
 class Result:
     """All that one section found: its blocks in the book's order, and what it takes to repeat it.
 
-    `config` holds the section's own settings, `script` the source of the script as it ran.
+    `config` holds the section's own settings, `script` the source of the script as it ran. An `incomplete`
+    result is that of a run which was stopped, or has not ended yet.
     """
 
     experiment: str
@@ -86,6 +87,7 @@ class Result:
     script: str = ""
     command: str = ""
     smoke: bool = False
+    incomplete: bool = False
     started_at: str = ""
     wall_s: float = 0.0
     schema_version: int = SCHEMA_VERSION

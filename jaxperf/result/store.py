@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -22,7 +23,7 @@ from jaxperf.result.record import SCHEMA_VERSION, Result
 from jaxperf.result.upgrade import upgraded
 
 FORMAT = "jaxperf-result"
-LARGEST = 64 * 2**20  # bytes; a full run with peers leaves under one MiB per section
+LARGEST = 16 * 2**20  # bytes; the largest of a full run has 1.3 MB
 
 
 def to_json(result: Result) -> str:
@@ -33,12 +34,32 @@ def to_json(result: Result) -> str:
 
 
 def save_result(result: Result, path: Path) -> None:
-    """Write `result` to `path` as JSON; missing folders are made.
+    """Write `result` to `path` as JSON; missing folders are made. What was saved so far has then served.
 
     Raises:
       JaxperfError: the path cannot be written.
     """
     write_whole(path, to_json(result) + "\n")
+    with contextlib.suppress(OSError):
+        so_far(path).unlink()
+
+
+def save_so_far(result: Result, path: Path) -> Path:
+    """Write the result of a run that goes on, marked incomplete, next to where it will be; return that path.
+
+    Next to it, so that the complete result of an earlier run lasts until this one is complete too.
+
+    Raises:
+      JaxperfError: the path cannot be written.
+    """
+    partial = so_far(path)
+    write_whole(partial, to_json(dataclasses.replace(result, incomplete=True)) + "\n")
+    return partial
+
+
+def so_far(path: Path) -> Path:
+    """Where the incomplete result of a run is kept whose complete one will be `path`."""
+    return path.with_name(f"{path.stem}.incomplete{path.suffix}")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -99,7 +120,7 @@ def load_result(path: Path) -> Result:
     """Read a result written by `save_result`, of this or an older schema version.
 
     Raises:
-      JaxperfError: no such file, not a regular one, over 64 MiB, not JSON, another program's JSON, damaged,
+      JaxperfError: no such file, not a regular one, over 16 MiB, not JSON, another program's JSON, damaged,
         or of a newer schema.
     """
     try:
@@ -136,7 +157,7 @@ def _as(hint: Any, value: Any, where: str) -> Any:
     """A value read from JSON as the type that a dataclass's field is annotated with.
 
     Objects become the dataclasses they stand for, less the keys these do not know, and lists become tuples.
-    Integers pass for floats, and bools for neither.
+    Integers pass for floats and become them, bools pass for neither.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Block:
@@ -153,7 +174,8 @@ def _as(hint: Any, value: Any, where: str) -> Any:
         return _tuples(value)
     plain = inner if origin in (types.UnionType, typing.Union) else (hint,)
     if any(_is(value, kind) for kind in plain):
-        return value
+        # JSON has "8" for 8.0; an integer of any size would make NumPy's arrays arrays of objects.
+        return float(value) if type(value) is int and float in plain and int not in plain else value
     raise TypeError(f"{where} is {type(value).__name__}, not {getattr(hint, '__name__', hint)}"[:200])
 
 

@@ -3,6 +3,7 @@
 from jaxperf.train.animator import Animator, check_picture
 from jaxperf.train.checkpoint import Checkpoints, Policy
 from jaxperf.train.evaluate import Evaluator, evaluate_accuracy
+from jaxperf.train.fitting import fitting
 from jaxperf.train.folder import CheckpointFolder
 from jaxperf.train.loop import train
 from jaxperf.train.progress import Epoch
@@ -18,5 +19,6 @@ __all__ = [
     "Run",
     "check_picture",
     "evaluate_accuracy",
+    "fitting",
     "train",
 ]

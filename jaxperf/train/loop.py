@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jaxperf.measure.timing import block
 from jaxperf.parallel.data_parallel import State, Step
 from jaxperf.train.checkpoint import Checkpoints
 from jaxperf.train.evaluate import Evaluator
+from jaxperf.train.fitting import fitting
 from jaxperf.train.progress import Epoch
 from jaxperf.train.run import Run, optimizer_of
 
@@ -57,8 +59,9 @@ def train(
       Epochs from before a resumed training come first, with None for a state that is gone.
 
     Raises:
-      JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data, a loss
-        that is NaN or infinite, or a checkpoint of another training.
+      JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data, a
+        batch that does not fit into a device's memory, a loss that is NaN or infinite, or a checkpoint of
+        another training.
       SystemExit: a signal told the training to end; see `CheckpointFolder`.
     """
     if epochs < 1:
@@ -77,20 +80,29 @@ def train(
     compile_s = None
     for number in range(len(run.done) + 1, epochs + 1):
         batches = epoch_batches(data.train_images, data.train_labels, epoch=number, start=run.update, **order)
-        if compile_s is None:
-            shares = step.load(data.train_images[:batch_size], data.train_labels[:batch_size])
-            compile_s = step.compile_s(state, shares)
-        run.begin()
-        state = _one_epoch(step, state, progress(batches, updates) if progress else batches, run)
-        loss, accuracy = run.means()
-        block(state)
-        train_s = run.seconds()
+        with fitting(batch_size, partial(_fresh_step, step, data), step.devices):
+            if compile_s is None:
+                compile_s = step.compile_s(state, _load(step, data, batch_size))
+            run.begin()
+            state = _one_epoch(step, state, progress(batches, updates) if progress else batches, run)
+            loss, accuracy = run.means()
+            block(state)
+            train_s = run.seconds()
         found = step.read(state)
         tested = evaluator.accuracy((found.params, found.stats), data.test_images, data.test_labels)
         epoch = Epoch(number, loss, accuracy, tested, train_s, compile_s, run.data_s, updates * batch_size)
         run.ended(epoch, state)
         yield epoch, state
         compile_s = 0.0
+
+
+def _fresh_step(step: Step, data: FashionMNIST, n: int) -> Any:
+    """One step on `n` images from a fresh state: what a batch of `n` takes of memory."""
+    return step.run(step.init(), _load(step, data, n))
+
+
+def _load(step: Step, data: FashionMNIST, n: int) -> Any:
+    return step.load(data.train_images[:n], data.train_labels[:n])
 
 
 def _evaluator(step: Step, batch_size: int) -> Evaluator:

@@ -1,0 +1,37 @@
+"""No process of ours outlives the one that started it, however that one ended.
+
+The parent names itself in the child's environment; the child looks once per second whether that is still its
+parent. A pipe would need a descriptor handed down through every start, a signal on the parent's death exists
+on Linux only. Standard library only: it is the first thing that a process does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+VARIABLE = "JAXPERF_PARENT"
+LOOK_S = 1.0
+PATIENCE_S = 10.0  # to stop what it does and to keep what it has found
+
+
+def named_parent() -> dict[str, str]:
+    """The variable that makes a child started with it follow this process."""
+    return {VARIABLE: str(os.getpid())}
+
+
+def follow_parent() -> None:
+    """End this process soon after its parent, if the parent has asked for that: SIGTERM, later SIGKILL."""
+    parent = os.environ.pop(VARIABLE, "")  # what this process starts has this one for a parent
+    if parent.isdecimal():
+        threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE_S)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,58 @@
+"""A batch that a device's memory cannot hold, told together with one that it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.timing import block
+
+_LONGEST = 160  # characters of XLA's first line; a table of allocations may follow it
+
+
+@contextmanager
+def fitting(batch_size: int, step: Callable[[int], Any], devices: Sequence[jax.Device]) -> Iterator[None]:
+    """Run a step in here; if it finds no memory, try half the batch, a quarter, ... and say what fits.
+
+    Args:
+      batch_size: images of the step in here.
+      step: `step(n)` does it with n images and returns its outputs; called only after a failure.
+      devices: those that share the batch, so n is a multiple of their number.
+
+    Raises:
+      JaxperfError: the batch does not fit; names it, and the largest tried that does.
+    """
+    try:
+        yield
+        return
+    except jax.errors.JaxRuntimeError as e:
+        if not _no_memory(e):
+            raise
+        said = str(e).splitlines()[0][:_LONGEST]
+    # Out here nothing holds the arrays of the failed step any more.
+    smaller, k = [batch_size], len(devices)
+    while smaller[-1] // 2 >= k:
+        smaller.append(smaller[-1] // 2 // k * k)
+    fits = next((n for n in smaller[1:] if _fits(step, n)), 0)
+    way_out = (
+        f"{fits} fit, so give --batch-size {fits}" if fits else f"nor do {smaller[-1]}; use more devices"
+    )
+    raise JaxperfError(f"a batch of {batch_size} images does not fit into memory ({said}); {way_out}")
+
+
+def _fits(step: Callable[[int], Any], n: int) -> bool:
+    try:
+        block(step(n))
+    except jax.errors.JaxRuntimeError as e:
+        if not _no_memory(e):
+            raise
+        return False
+    return True
+
+
+def _no_memory(error: jax.errors.JaxRuntimeError) -> bool:
+    return "RESOURCE_EXHAUSTED" in str(error)

@@ -1,0 +1,186 @@
+"""Stop runs at random moments, by every signal, and count what they leave behind.
+
+A run may be stopped while its flags are read, while JAX is imported, while it computes or while it writes. It
+must then end soon, without a traceback, leave no process and no half-written file, and whatever result it has
+left must load, marked incomplete unless it was over. Ctrl-C and the end of a terminal reach every process of
+the run, `kill` reaches one.
+
+    python scripts/interrupt.py --times 100
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import tyro
+
+from jaxperf import catalogue
+from jaxperf.errors import JaxperfError
+from jaxperf.launch import child_environment
+from jaxperf.result import load_result
+
+MARK = "JAXPERF_TRIAL"  # in the environment of every process of a trial
+PATIENCE_S = 30.0
+# How a run is stopped: by which signal, and whether all its processes get it or the first alone.
+WAYS = {
+    "Ctrl-C": (signal.SIGINT, True),
+    "kill -INT": (signal.SIGINT, False),
+    "kill": (signal.SIGTERM, False),
+    "terminal closed": (signal.SIGHUP, True),
+    "kill -HUP": (signal.SIGHUP, False),
+    "kill -9": (signal.SIGKILL, False),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """How many trials, of what, when."""
+
+    times: int = 20  # runs that are stopped
+    section: str = "use_gpu"
+    latest_s: float = 0.0  # after the start; 0: as long as a whole run takes
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run that was stopped: how, when, and all that was wrong afterwards."""
+
+    way: str
+    by_hand: bool
+    delay_s: float
+    trouble: tuple[str, ...]
+    kept: str
+    said: str
+
+
+def start(config: Config, out: Path, *, by_hand: bool, mark: str = "") -> subprocess.Popen[str]:
+    """A run at toy size in a session of its own: `jaxperf run`, or its script by hand."""
+    script = str(catalogue.folder() / f"{config.section}.py")
+    words = [script, f"--json={out / config.section}.json"]
+    if not by_hand:
+        words = ["-m", "jaxperf", "run", config.section, f"--out={out}", "--no-onednn"]
+    return subprocess.Popen(
+        [sys.executable, *words, "--smoke", "--platform=cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**child_environment(), MARK: mark},
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
+    )
+
+
+def stopped(config: Config, way: str, delay_s: float, *, by_hand: bool) -> Trial:
+    """Start a run, stop it after a while, and look at everything it has left."""
+    number, everyone = WAYS[way]
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory() as folder:
+        process = start(config, Path(folder), by_hand=by_hand, mark=mark)
+        while not ours(process.pid) and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(delay_s)
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if everyone else os.kill)(process.pid, number)
+        trouble = [f"process left: {line}" for line in left_alone(mark)]
+        said, _ = process.communicate()
+        if "Traceback" in said:
+            trouble.append("traceback")
+        if process.returncode not in (0, -number, 128 + number):
+            trouble.append(f"exit status {process.returncode}")
+        trouble += wrong_files(Path(folder), over=process.returncode == 0)
+        kept = (
+            " and ".join(sorted(p.name.partition(".")[2] for p in Path(folder).glob("*.json"))) or "nothing"
+        )
+    return Trial(way, by_hand, delay_s, tuple(trouble), kept, said)
+
+
+def ours(pid: int) -> bool:
+    """Whether a process catches SIGTERM, as `exits.ended` does; before it, Python itself answers Ctrl-C."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status.get("SigCgt", "0"), 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def left_alone(mark: str) -> list[str]:
+    """What still runs of a trial after a while, ended now."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (running := list(of_trial(mark))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    found = []
+    for process in running:
+        with contextlib.suppress(psutil.Error):
+            found.append(" ".join(process.cmdline())[:200])
+            process.kill()
+    return found
+
+
+def of_trial(mark: str) -> Iterator[psutil.Process]:
+    """Every process that has the mark in its environment and is not merely waiting to be forgotten."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def wrong_files(folder: Path, *, over: bool) -> Iterator[str]:
+    """What a stopped run must not leave."""
+    for path in folder.iterdir():
+        if path.suffix != ".json":
+            yield f"left {path.name}"
+            continue
+        try:
+            result = load_result(path)
+        except JaxperfError as e:
+            yield str(e)
+        else:
+            if result.incomplete is not path.stem.endswith(".incomplete") or (over and result.incomplete):
+                yield f"{path.name} says incomplete={result.incomplete}"
+
+
+def whole_run_s(config: Config) -> float:
+    """Seconds that a run takes if nobody stops it."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        said, _ = (process := start(config, Path(folder), by_hand=False)).communicate()
+        if process.returncode:
+            raise JaxperfError(f"the run fails even if it is left alone:\n{said}")
+        return time.monotonic() - began
+
+
+def main(config: Config) -> None:
+    """All trials one after the other, every way in turn, and what came of them."""
+    rng = random.Random(config.seed)
+    latest_s = config.latest_s or whole_run_s(config)
+    counts: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
+    for i in range(config.times):
+        way, by_hand = list(WAYS)[i % len(WAYS)], i // len(WAYS) % 3 == 2
+        trial = stopped(config, way, rng.uniform(0, latest_s), by_hand=by_hand)
+        counts[way] += Counter(["trials", f"kept {trial.kept}"] + ["FAILED"] * bool(trial.trouble))
+        if trial.trouble:
+            print(trial.said)
+            print(f"FAILED: {way}, {'script' if by_hand else 'run'}, {trial.delay_s:.2f} s: {trial.trouble}")
+    for way, counted in counts.items():
+        print(f"{way:<16} {', '.join(f'{n} {words}' for words, n in counted.items())}")
+    if failed := sum(counted["FAILED"] for counted in counts.values()):
+        raise JaxperfError(f"{failed} of {config.times} stopped runs left something behind")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Config))
+    except JaxperfError as e:
+        sys.exit(f"error: {e}")

@@ -1,0 +1,177 @@
+"""10,000 hostile inputs for each reader: refused in one line, or read and shown by every command.
+
+`make test` tries 50 of each. A failure names its seed: `FUZZ_SEEDS=12 pytest tests/test_fuzz.py` repeats it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import io
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hostile import damaged, distorted, patience, peak_bytes
+from idx_files import generated, images_file, labels_file
+from report_results import all_results, hostile
+from test_store import FULL
+from test_upgrade import OLD
+
+from jaxperf import cli
+from jaxperf.data.idx import read_images, read_labels
+from jaxperf.errors import JaxperfError
+from jaxperf.exits import USER_MISTAKE, ended
+from jaxperf.report import draw, figures
+from jaxperf.report import story as walk
+from jaxperf.result.store import to_json
+
+QUICK, ALL = 50, 10_000
+FIGURES = ("lines", "dots", "timelines")
+LONGEST_S = 10  # of one input, in processor time; the slowest of 10,000 took 1.5
+MOST_BYTES = 600 << 20  # for all inputs of a test together
+CHUNKS = [pytest.param(0, QUICK, id="quick")] + [
+    pytest.param(a, a + ALL // 4, id=str(a), marks=pytest.mark.thorough) for a in range(0, ALL, ALL // 4)
+]
+
+
+def seeds(first: int, last: int) -> Iterable[int]:
+    only = os.environ.get("FUZZ_SEEDS")
+    return map(int, only.split(",")) if only else range(first, last)
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    before = peak_bytes()
+    yield
+    assert peak_bytes() - before < MOST_BYTES
+
+
+# --- images and labels
+
+
+@pytest.mark.parametrize("read", [read_images, read_labels])
+@pytest.mark.parametrize("first, last", CHUNKS)
+def test_a_hostile_idx_file_is_read_or_refused_in_one_line(
+    first: int, last: int, read: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    images = generated(3, 1).train_images
+    files = images_file(3, body=images.tobytes()), labels_file(9, body=bytes(range(9)))
+    whole = files[read is read_labels]
+    raw, packed = tmp_path / "raw", tmp_path / "packed.gz"
+    read_well = 0
+    with bounded():
+        for seed in seeds(first, last):
+            rng = random.Random(seed)
+            path = rng.choice((raw, packed))
+            if path is raw:
+                path.write_bytes(damaged(whole, rng))
+            elif rng.random() < 0.5:
+                path.write_bytes(gzip.compress(damaged(whole, rng)))
+            else:
+                path.write_bytes(damaged(gzip.compress(whole), rng))
+            try:
+                with patience(LONGEST_S):
+                    found = read(path)
+            except JaxperfError as e:
+                assert str(e).startswith(f"{path}: ") and "\n" not in str(e) and len(str(e)) < 400, seed
+            except BaseException as e:
+                raise AssertionError(f"seed {seed}") from e
+            else:
+                read_well += 1
+                assert found.dtype == (np.uint8 if read is read_images else np.int32), seed
+                assert found.shape[1:] == ((28, 28, 1) if read is read_images else ()), seed
+                assert read is read_images or {*found.tolist()} <= {*range(10)}, seed
+    assert read_well > (last - first) // 100 or "FUZZ_SEEDS" in os.environ
+
+
+# --- results
+
+
+@functools.cache
+def pool() -> tuple[dict[str, Any], ...]:
+    """Results of every schema as JSON, with every kind of block in them."""
+    newest = [*all_results(), FULL, hostile("<b>x</b>")]
+    first = {k: v for k, v in OLD.items() if k != "timelines"} | {"schema_version": 1}
+    return (*(json.loads(to_json(r)) for r in newest), OLD, first)
+
+
+def small(rng: random.Random) -> dict[str, Any]:
+    """A result of a few blocks, one in twenty with figures, of which each takes as long as all the rest."""
+    body = dict(rng.choice(pool()))
+    drawn = rng.random() < 0.05
+    if "blocks" in body:
+        blocks = [b for b in body["blocks"] if drawn or not (b["kind"] in FIGURES or b.get("bars"))]
+        body["blocks"] = rng.sample(blocks, k=min(len(blocks), rng.randrange(1, 4)))
+    elif not drawn:
+        body = {k: v for k, v in body.items() if k not in ("series", "timelines")}
+    return body
+
+
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw what no accident has changed only once."""
+    made = functools.lru_cache(2000)(lambda block, systems: tuple(figures.pictures(block, systems=systems)))
+    svg, png = functools.lru_cache(2000)(draw.svg), functools.lru_cache(2000)(draw.png)
+    monkeypatch.setattr(walk, "pictures", lambda block, systems=(): iter(made(block, tuple(systems))))
+    monkeypatch.setattr(draw, "svg", lambda *args, prefix, **more: svg(*args, prefix="plot", **more))
+    monkeypatch.setattr(draw, "png", png)
+
+
+@pytest.mark.parametrize("first, last", CHUNKS)
+def test_a_hostile_result_is_refused_in_one_line_or_shown_by_every_command(
+    first: int, last: int, tmp_path: Path, drawn_once: None
+) -> None:
+    path, other = tmp_path / "fuzz.json", tmp_path / "other.json"
+    read_well = 0
+    with bounded():
+        for seed in seeds(first, last):
+            rng = random.Random(seed)
+            body = small(rng)
+            other.write_text(json.dumps(body))
+            text = distorted(body, rng)
+            path.write_bytes(damaged(text.encode(), rng) if seed % 8 == 0 else text.encode())
+            try:
+                with patience(LONGEST_S):
+                    read_well += shown(path, other)
+            except BaseException as e:
+                raise AssertionError(f"seed {seed}") from e
+    assert read_well > (last - first) // 4 or "FUZZ_SEEDS" in os.environ
+
+
+def shown(path: Path, other: Path) -> bool:
+    """Whether the result is read; then every command must show it, without controlling a terminal."""
+    status, out, err = said(lambda: cli.show_report(cli.Report(path, "text")))
+    if status:
+        assert (status, out, err.count("\n")) == (USER_MISTAKE, "", 2), err  # left out, so nothing is left
+        assert err.startswith("left out: ") and len(err) < 1000
+        return False
+    commands: list[Callable[[], int]] = [
+        *(lambda f=f: cli.show_report(cli.Report(path, f)) for f in ("html", "md", "ipynb")),
+        *(
+            lambda a=a, b=b: cli.show_comparison(cli.Compare(str(a), str(b)))
+            for a, b in ((path, other), (other, path))
+        ),
+    ]
+    for command in commands:
+        status, more, err = said(command)
+        out += more
+        if status == USER_MISTAKE:
+            assert err.startswith("error: ") and err.count("\n") == 1 and len(err) < 1000, err
+        else:
+            assert err == "", err
+    for text in (out, path.with_name("report.html").read_text(), path.with_suffix(".ipynb").read_text()):
+        assert not set("\x1b\x07\x9b\u202e") & set(text)
+    return True
+
+
+def said(command: Callable[[], int]) -> tuple[int, str, str]:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = ended(command)
+    return status, out.getvalue(), err.getvalue()

@@ -1,0 +1,69 @@
+"""A process follows its parent only where that has asked for it, and goes with it however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from jaxperf import orphans
+from jaxperf.launch import child_environment
+
+CHILD = """
+import signal, sys, time
+from jaxperf import orphans
+orphans.LOOK_S = orphans.PATIENCE_S = 0.05
+if "deaf" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+orphans.follow_parent()
+print("ready", flush=True)
+time.sleep(600)
+"""
+PARENT = """
+import os, subprocess, sys, time
+from jaxperf.orphans import named_parent
+env = {**os.environ, **(named_parent() if "asked" in sys.argv else {})}
+child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env=env, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("words", [("asked",), ("asked", "deaf"), ()])
+def test_a_process_outlives_a_killed_parent_only_where_nobody_asked_it_to_follow(
+    words: tuple[str, ...],
+) -> None:
+    command = [sys.executable, "-c", PARENT, CHILD, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        child.wait(10 if words else 0.5)
+    except psutil.TimeoutExpired:
+        child.kill()
+        assert not words
+    else:
+        assert words
+
+
+def test_a_parent_that_is_gone_already_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(orphans, "PATIENCE_S", 0)
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    orphans._follow(os.getpid())  # nobody is their own parent
+    assert sent == [signal.SIGTERM, signal.SIGKILL]
+
+
+def test_the_word_is_for_one_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[int] = []
+    monkeypatch.setattr(orphans, "_follow", followed.append)
+    monkeypatch.setenv(orphans.VARIABLE, str(os.getppid()))
+    orphans.follow_parent()
+    orphans.follow_parent()
+    assert followed == [os.getppid()] and orphans.VARIABLE not in os.environ
+    assert orphans.named_parent() == {orphans.VARIABLE: str(os.getpid())}
