@@ -1,0 +1,23 @@
+"""The same step, jitted: one program."""
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def step(w, v):
+    for _ in range(10):
+        v = 0.9 * v + 0.1 * jnp.tanh(w)
+        w = w - 0.01 * v
+    return w, v
+
+
+def main(steps: int = 60) -> jax.Array:
+    w, v = jnp.ones((16, 16)), jnp.zeros((16, 16))
+    for _ in range(steps):
+        w, v = step(w, v)
+    return w.sum()
+
+
+if __name__ == "__main__":
+    print(main())
