@@ -1,4 +1,4 @@
-"""The command line: `jaxperf list`, `run`, `report`, `doctor`, `peers`.
+"""The command line: `jaxperf list`, `run`, `report`, `compare`, `watch`, `doctor`, `peers`.
 
 Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section is a process
 of its own (`launch`), and `--help` answers at once.
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -84,6 +84,24 @@ class Compare:
 
 
 @dataclass(frozen=True)
+class Watch:
+    """Run your own program unchanged and report where its time goes, why, and what to change.
+
+    `jaxperf watch [flags of ours] SCRIPT [flags of its own]`, or `-m MODULE` in place of SCRIPT. The report goes
+    to standard error at the end, at Ctrl-C and after a crash; the exit status is the program's.
+    """
+
+    program: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT")] = ()
+    """A Python file, and its own flags."""
+    m: Annotated[str, tyro.conf.arg(metavar="MODULE")] = ""
+    """A module to run in place of a script, as `python -m` does."""
+    profile: bool = True
+    """Take short windows of JAX's profiler, which show what devices do."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """Keep the report as a result, for `jaxperf report`."""
+
+
+@dataclass(frozen=True)
 class Doctor:
     """Say what this machine has, what is missing, and the command that fixes it."""
 
@@ -101,10 +119,11 @@ Command = (
     | Annotated[Run, tyro.conf.subcommand("run")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Peers, tyro.conf.subcommand("peers")]
 )
-COMMANDS = ("list", "run", "report", "compare", "doctor", "peers")
+COMMANDS = ("list", "run", "report", "compare", "watch", "doctor", "peers")
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
     "Start with `jaxperf list`; `jaxperf --version` tells the version."
@@ -130,8 +149,8 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    own, extra = _split(words)
-    if extra and own[:1] != ["run"]:
+    own, extra = _split_program(words) if words[:1] == ["watch"] else _split(words)
+    if extra and own[:1] not in (["run"], ["watch"]):
         raise JaxperfError(f"words after -- go to a section's script, so only `run` takes them: {extra[0]!r}")
     match _parse(own):
         case List():
@@ -142,6 +161,8 @@ def _dispatch(words: list[str]) -> int:
             return show_report(report)
         case Compare() as compare:
             return show_comparison(compare)
+        case Watch() as watch:
+            return watch_program(watch, extra)
         case Peers() as asked:
             from jaxperf.peers import command
 
@@ -160,7 +181,19 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
+def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """What stands before the flags of the program to watch, and these: they begin after SCRIPT or `-m MODULE`."""
+    takes_value = {"--json", "-m", "--m"}
+    i = 1
+    while i < len(words):
+        word = words[i]
+        i += 2 if word in takes_value else 1
+        if word in ("-m", "--m") or not word.startswith("-"):
+            break
+    return words[:i], tuple(words[i:])
+
+
+def _parse(words: list[str]) -> List | Run | Report | Compare | Watch | Doctor | Peers:
     """The command as its dataclass; errors are one line that names the nearest right word."""
     if not words:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
@@ -168,7 +201,7 @@ def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
         raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
     try:
-        found: List | Run | Report | Compare | Doctor | Peers = flags.parse(
+        found: List | Run | Report | Compare | Watch | Doctor | Peers = flags.parse(
             Command, args=words, prog="jaxperf", description=DESCRIPTION
         )
     except JaxperfError as e:
@@ -283,6 +316,22 @@ def show_comparison(asked: Compare) -> int:
     comparison = compare(_side(asked.a), _side(asked.b), alpha=asked.alpha, least=asked.least)
     print(render_comparison(comparison, color=console().is_terminal), end="")
     return comparison.status
+
+
+def watch_program(watch: Watch, words: tuple[str, ...]) -> int:
+    """Run a program under a watch; its exit status.
+
+    Raises:
+      JaxperfError: no program is named, or it cannot be read.
+    """
+    from jaxperf.watching import run_module, run_script
+
+    options: dict[str, Any] = {"profile": watch.profile, "json": watch.json}
+    if watch.m:
+        return run_module(watch.m, words, **options)
+    if not watch.program:
+        raise JaxperfError("no program to watch; give a script or -m MODULE, as in `jaxperf watch train.py`")
+    return run_script(Path(watch.program[0]), words, **options)
 
 
 def _side(words: str) -> list[Result]:

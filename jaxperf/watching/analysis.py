@@ -1,7 +1,7 @@
 """What a record says together: shares of the time, and where devices are idle because of what the front end does.
 
-Devices are seen only in the profiler's windows. What is found in them is scaled to the time in which the program
-did not trace or compile.
+Devices are seen only in the profiler's windows. What is found in them is scaled to the time since the first trace
+in which the program did not trace or compile.
 """
 
 from __future__ import annotations
@@ -121,9 +121,10 @@ class Analysis:
 
     @property
     def scale(self) -> float:
-        """Seconds of the run without tracing and compiling per second of the windows."""
-        seen_s, r = length(self.steady), self.record
-        return (r.wall_s - self.compiling.within(r.start, r.end)) / seen_s if seen_s else 0.0
+        """Seconds of the run per second of the windows: from the first trace on, less tracing and compiling."""
+        seen_s, end = length(self.steady), self.record.end
+        begin = min((a for a, _ in self.compiling.stretches), default=end)
+        return (end - begin - self.compiling.within(begin, end)) / seen_s if seen_s else 0.0
 
     @functools.cached_property
     def busy(self) -> list[Interval]:

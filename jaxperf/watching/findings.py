@@ -20,7 +20,7 @@ from jaxperf.watching.windows import plain
 LEAST_SHARE = 0.02  # of the wall time that a finding must be able to save
 REPEATS = 3  # traces of new function objects that make a habit
 OFTEN = 20  # calls of one operation in the windows: fewer are the program's beginning
-UNROLLED = 32  # equal operations from one line
+UNROLLED = 64  # equal operations from one line; fusing makes copies, so that ten turns may give 56
 UNEQUAL = 1.3  # the busiest device's time over the mean
 LARGE = 64 << 20  # bytes that are worth donating whatever they cost
 
@@ -142,8 +142,8 @@ def _prints(line: Line) -> bool:
 def _wait_reason(line: Line) -> str:
     each = line.total_s / line.count
     return (
-        f"{line.kind} waits for the device {line.count} times, {each * 1e3:.2g} ms each; "
-        "until the next call the device is idle"
+        f"the front end waits {line.count} times in {line.kind}, {each * 1e3:.2g} ms each, "
+        "and the device is idle until the next call comes"
     )
 
 
@@ -171,7 +171,7 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
     windows_s = sum(b - a for a, b in analysis.record.seen.windows)
     if windows_s and small / windows_s >= 200:  # per second; fewer are not what keeps devices idle
-        reason = f"operations are dispatched one by one, {small / windows_s:,.0f} per second; devices are idle meanwhile"
+        reason = f"{small / windows_s:,.0f} operations per second are dispatched outside of jit, and devices are idle"
         yield from _idle("eager", idle, reason)
 
 
@@ -192,7 +192,7 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
         shared = facts.unshared_bytes()
         if shared and replaces_argument(at.source):
             program = analysis.record.seen.programs[plain(facts.name)]
-            copied_s = sum(s for op, s in program.ops.items() if "copy" in op) * analysis.scale
+            copied_s = program.op_s(lambda op: "copy" in op) * analysis.scale
             reason = (
                 f"{facts.name} returns {shared / 1e6:.3g} MB of the same types as arguments that the caller replaces, "
                 "and each call makes new memory for them"
@@ -228,7 +228,7 @@ def float64(analysis: Analysis) -> Iterator[Finding]:
 
 def unrolled(analysis: Analysis) -> Iterator[Finding]:
     """Python loops that were traced into one operation per turn."""
-    for facts in analysis.record.programs:
+    for facts in (f for f in analysis.record.programs if not f.old):
         line, op, number = next(iter(facts.repeated()), (NOWHERE, "", 0))
         if number >= UNROLLED and line != NOWHERE:
             compiled = [c for c in analysis.record.compiled if plain(c.name) == plain(facts.name)]
@@ -242,7 +242,7 @@ def callbacks(analysis: Analysis) -> Iterator[Finding]:
     for facts, at, program_s in _called(analysis):
         program = analysis.record.seen.programs[plain(facts.name)]
         for op, line in facts.callbacks():
-            seconds = program.ops.get(op, 0.0) * analysis.scale
+            seconds = program.op_s(op.__eq__) * analysis.scale
             reason = f"each call of {facts.name} stops for Python on the host here"
             yield Finding("callback", line if line != NOWHERE else at, seconds, reason, facts.name)
         if facts.platform == "cpu" and any(f.platform != "cpu" for f in analysis.record.programs):
@@ -253,16 +253,19 @@ def callbacks(analysis: Analysis) -> Iterator[Finding]:
 def shards(analysis: Analysis) -> Iterator[Finding]:
     """Programs that keep one device busy much longer than the others."""
     for program in analysis.record.seen.programs.values():
-        seconds = {device: sum(b - a for a, b in spans) for device, spans in program.devices.items()}
-        if len(seconds) < 2:
+        each = {device: program.execution_s(device) for device in program.devices}
+        if len(each) < 2:
             continue
-        most, mean = max(seconds.values()), sum(seconds.values()) / len(seconds)
+        most, mean = max(each.values()), sum(each.values()) / len(each)
         if most >= UNEQUAL * mean:
-            busiest = max(seconds, key=seconds.__getitem__)
-            share = most / sum(seconds.values())
-            reason = f"{program.name} computes {share:.0%} of its time on {busiest}, one of {len(seconds)} devices"
+            busiest = max(each, key=each.__getitem__)
+            busy_s = sum(b - a for a, b in program.devices[busiest]) * analysis.scale
+            reason = (
+                f"one execution of {program.name} takes {most * 1e3:.2g} ms on {busiest}, "
+                f"{mean * 1e3:.2g} ms in the mean of {len(each)} devices, which wait for it"
+            )
             at = _call_line(analysis, program.name)
-            yield Finding("shards", at, (most - mean) * analysis.scale, reason, program.name)
+            yield Finding("shards", at, busy_s * (1 - mean / most), reason, program.name)
 
 
 def _called(analysis: Analysis) -> Iterator[tuple[Facts, Place, float]]:

@@ -33,13 +33,17 @@ _INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
 
 @dataclass(frozen=True)
 class Facts:
-    """One compiled program; `flops` and `accessed` (bytes) are the compiler's estimates for one execution."""
+    """One compiled program; `flops` and `accessed` (bytes) are the compiler's estimates for one execution.
+
+    `old` is whether it was there before the watch began.
+    """
 
     name: str
     platform: str
     flops: float
     accessed: float
     text: str = ""
+    old: bool = False
 
     @functools.cached_property
     def frames(self) -> dict[int, list[Place]]:
@@ -142,6 +146,7 @@ class Programs:
     """The programs seen so far; `look` notes the new ones."""
 
     def __init__(self) -> None:
+        self.watching = False
         self.facts: list[Facts] = []
         self.trouble = ""
         self._known: set[Any] = set()
@@ -177,5 +182,6 @@ class Programs:
                 max(0.0, float(cost.get("flops", 0.0))),
                 max(0.0, float(cost.get("bytes accessed", 0.0))),
                 text if len(text) <= LONGEST else "",
+                old=not self.watching,
             )
         )

@@ -79,8 +79,11 @@ class Watcher:
         self.start = time.perf_counter()
         if "jax" in sys.modules:
             self._attach(sys.modules["jax"])
+            if sys.modules["jax"].live_arrays():  # a backend has started, and may hold programs
+                self.programs.look()
         else:
             self._undo.enter_context(_when_imported("jax", self._attach))
+        self.programs.watching = True
         self.sampler.open()
 
     def close(self) -> Record:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import statistics
 import tempfile
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,30 @@ _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
 
 @dataclass
 class Program:
-    """What windows saw of one program: `devices` has the stretches of each device that computed it."""
+    """What windows saw of one program.
+
+    Attributes:
+      name: the function's.
+      calls, dispatch_s: calls from Python, and the seconds that each took to return.
+      copies: host arrays that these calls handed to a device.
+      devices: the stretches in which each device computed it.
+      ops: seconds of each instruction, by device and name.
+    """
 
     name: str
     calls: int = 0
     dispatch_s: list[float] = field(default_factory=list)
-    copies: int = 0  # host arrays that its calls handed to a device
+    copies: int = 0
     devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    ops: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def op_s(self, wanted: Callable[[str], bool]) -> float:
+        """Seconds of the instructions of some names, on all devices."""
+        return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
+
+    def execution_s(self, device: str) -> float:
+        """Seconds of one execution on a device: each of its instructions once, at its mean."""
+        return sum(statistics.fmean(times) for (where, _), times in self.ops.items() if where == device)
 
 
 @dataclass
@@ -72,19 +90,21 @@ class Profiler:
         self._length_s, self._quiet_s = SHORT_S, 0.0
         self._mark: Any = None
         self._yielded = False
+        self._lock = threading.RLock()  # the program's thread ends a window too, in `give_way`
 
     def look(self, *, compiling: bool) -> None:
         """Open or close a window if it is time to; `compiling` is whether something is being compiled now."""
-        now = time.perf_counter()
-        if self._opened is None:
-            if not compiling and not self._yielded and now >= self._next:
-                self._quiet_s = 0.0
-                self._open()
-        else:
-            self._quiet_s += 0.0 if compiling else now - self._looked
-            if self._quiet_s >= self._length_s or now - self._opened > MOST_S:
-                self.close()
-        self._looked = time.perf_counter()
+        with self._lock:
+            now = time.perf_counter()
+            if self._opened is None:
+                if not compiling and not self._yielded and now >= self._next:
+                    self._quiet_s = 0.0
+                    self._open()
+            else:
+                self._quiet_s += 0.0 if compiling else now - self._looked
+                if self._quiet_s >= self._length_s or now - self._opened > MOST_S:
+                    self.close()
+            self._looked = time.perf_counter()
 
     def give_way(self) -> None:
         """The program takes a profile itself, and there can be only one: end ours, and take no more."""
@@ -112,20 +132,21 @@ class Profiler:
 
     def close(self) -> None:
         """End the window that is open, if there is one."""
-        if self._opened is None:
-            return
-        import jax
+        with self._lock:
+            if self._opened is None:
+                return
+            import jax
 
-        ended = time.perf_counter()
-        opened, self._opened = self._opened, None
-        with contextlib.suppress(RuntimeError):  # the program stopped it
-            jax.profiler.stop_trace()
-        self.folders.append((self._folder, self._tied, ended))
-        now = time.perf_counter()
-        cost_s = now - ended
-        self.spent_s += cost_s
-        self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
-        self._next = now + (cost_s + 0.05 * (ended - opened)) / COST_SHARE
+            ended = time.perf_counter()
+            opened, self._opened = self._opened, None
+            with contextlib.suppress(RuntimeError):  # the program stopped it
+                jax.profiler.stop_trace()
+            self.folders.append((self._folder, self._tied, ended))
+            now = time.perf_counter()
+            cost_s = now - ended
+            self.spent_s += cost_s
+            self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
+            self._next = now + (cost_s + 0.05 * (ended - opened)) / COST_SHARE
 
     def read(self) -> Seen:
         """Everything that the windows saw; the raw traces are deleted."""
@@ -158,7 +179,7 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
             spans = clip([(clock(start), clock(end))], *window)
             found = seen.program(plain(program))
             found.devices[device] += spans
-            found.ops[op] += sum(b - a for a, b in spans)
+            found.ops[device, op] += [b - a for a, b in spans]
         for name, start, end, copies in _dispatches(line):
             found = seen.program(plain(name))
             found.calls += 1

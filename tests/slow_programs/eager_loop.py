@@ -5,13 +5,13 @@ import jax.numpy as jnp
 
 
 def step(w, v):
-    for _ in range(10):
+    for _ in range(4):
         v = 0.9 * v + 0.1 * jnp.tanh(w)  # cause: eager
         w = w - 0.01 * v
     return w, v
 
 
-def main(steps: int = 60) -> jax.Array:
+def main(steps: int = 150) -> jax.Array:
     w, v = jnp.ones((16, 16)), jnp.zeros((16, 16))
     for _ in range(steps):
         w, v = step(w, v)

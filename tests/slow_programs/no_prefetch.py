@@ -15,7 +15,7 @@ def step(w, x):
 
 def read(i: int) -> np.ndarray:
     time.sleep(0.008)
-    return np.full((128, 128), 1e-3 * i, np.float32)
+    return np.full((256, 256), 1e-3 * i, np.float32)
 
 
 def batches(count: int) -> Iterator[np.ndarray]:
@@ -24,7 +24,7 @@ def batches(count: int) -> Iterator[np.ndarray]:
 
 
 def main(steps: int = 60) -> jax.Array:
-    w = jnp.ones((128, 128))
+    w = jnp.ones((256, 256))
     for x in batches(steps):  # cause: data
         w = step(w, x)
     return w.sum()

@@ -1,4 +1,4 @@
-"""Eight threads read ahead, so that the next batch is there when the device asks for it."""
+"""Sixteen threads read ahead, so that the next batch is there when the device asks for it."""
 
 import time
 from collections import deque
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-AHEAD = 8
+AHEAD = 16
 
 
 @jax.jit
@@ -19,7 +19,7 @@ def step(w, x):
 
 def read(i: int) -> np.ndarray:
     time.sleep(0.008)
-    return np.full((128, 128), 1e-3 * i, np.float32)
+    return np.full((256, 256), 1e-3 * i, np.float32)
 
 
 def batches(count: int) -> Iterator[np.ndarray]:
@@ -32,7 +32,7 @@ def batches(count: int) -> Iterator[np.ndarray]:
 
 
 def main(steps: int = 60) -> jax.Array:
-    w = jnp.ones((128, 128))
+    w = jnp.ones((256, 256))
     for x in batches(steps):
         w = step(w, x)
     return w.sum()

@@ -1,0 +1,265 @@
+"""A watch finds each known cause in a small slow program, at its line, and nothing in the same program repaired."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import runpy
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxperf
+from cases import cases
+from jaxperf.cli import main
+from jaxperf.errors import JaxperfError
+from jaxperf.report.terminal import render_text
+from jaxperf.result import Code, Grid, Heading
+from jaxperf.result.store import load_result
+from jaxperf.watching import Watched
+from jaxperf.watching.advice import advice
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.findings import Finding, find
+
+PROGRAMS = Path(__file__).parent / "slow_programs"
+NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
+QUICK = ("item_in_loop", "new_jit", "no_prefetch", "varying_static")
+
+
+@pytest.fixture(autouse=True)
+def as_users_do() -> Iterator[None]:
+    """Compile as users do, and forget what a program before has compiled or set."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_enable_x64", False)
+
+
+def watched(path: Path) -> tuple[Watched, list[Finding]]:
+    """What a watch finds in a program."""
+    with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as found:
+        runpy.run_path(str(path), run_name="__main__")
+    assert found.record is not None
+    return found, find(Analysis(found.record))
+
+
+def cause(path: Path) -> tuple[str, int]:
+    """The cause that a program has, and the line that says so."""
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if "# cause: " in line:
+            return line.partition("# cause: ")[2], number
+    raise AssertionError(f"{path} names no cause")
+
+
+@pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK))
+def test_each_cause_is_found_at_its_line(name: str) -> None:
+    path = PROGRAMS / f"{name}.py"
+    kind, line = cause(path)
+    found, findings = watched(path)
+    assert [(f.cause, f.at.line) for f in findings if f.cause == kind] == [(kind, line)], findings
+    finding = next(f for f in findings if f.cause == kind)
+    assert finding.at.file == str(path)
+    told = advice(finding)
+    assert "{" not in told.change.replace("{loss", "") and told.section
+    assert found.result is not None
+    shown = [b for b in found.result.of(Code) if (b.file, b.line) == (_shown(path), line)]
+    assert [b.source for b in shown] == [told.change]
+
+
+def _shown(path: Path) -> str:
+    from jaxperf.watching.place import shorten
+
+    return shorten(str(path))
+
+
+@pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK[:1]))
+def test_nothing_is_found_once_it_is_repaired(name: str) -> None:
+    kind, _ = cause(PROGRAMS / f"{name}.py")
+    _, findings = watched(PROGRAMS / "fixed" / f"{name}.py")
+    assert kind not in {f.cause for f in findings}, findings
+
+
+def test_every_slow_program_names_its_cause_and_has_a_repaired_twin_that_computes_alike() -> None:
+    for name in NAMES:
+        assert cause(PROGRAMS / f"{name}.py")
+        assert (PROGRAMS / "fixed" / f"{name}.py").exists()
+
+
+def test_what_was_compiled_is_counted_at_the_callers_line() -> None:
+    with jaxperf.watch(show=False) as found:
+        step = jax.jit(lambda x: x * 3)
+        for n in (2, 3, 4):
+            step(np.ones(n, np.float32))  # here
+    assert found.record is not None
+    lambdas = [c for c in found.record.compiled if c.name == "<lambda>"]
+    assert len(lambdas) == 3 and all(c.at.file == __file__ for c in lambdas)
+    assert {linecache.getline(__file__, c.at.line).strip() for c in lambdas} == {"step(np.ones(n, np.float32))  # here"}
+    assert [len(c.changes) for c in lambdas] == [0, 1, 1]
+    assert [c.host_bytes for c in lambdas] == [8, 12, 16]
+    assert {"trace", "lower", "compile"} == set(lambdas[0].stages)
+
+
+def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes() -> None:
+    x, s = jax.block_until_ready((jnp.arange(6.0), jnp.float32(2)))
+    ways = {
+        "item": lambda: s.item(),
+        "float": lambda: float(s),
+        "int": lambda: int(s),
+        "if": lambda: 1 if s else 2,
+        "tolist": lambda: x.tolist(),
+        "np.asarray": lambda: np.asarray(x),
+        "print": lambda: f"{x}",
+        "block_until_ready": lambda: x.block_until_ready(),
+        "device_get": lambda: jax.device_get([x, s]),
+    }
+    for kind, wait in ways.items():
+        with jaxperf.watch(show=False, profile=False) as found:
+            wait()
+        assert found.record is not None
+        (seen,) = found.record.waits
+        assert (seen.kind, seen.at.file) == (kind, __file__)
+        assert seen.at.line == wait.__code__.co_firstlineno
+        if kind in ("item", "tolist", "np.asarray"):
+            assert seen.nbytes == (4 if kind == "item" else 24)
+
+
+def test_everything_is_as_before_once_a_watch_is_over() -> None:
+    def hooks() -> list[object]:
+        array = type(jnp.float32(1))
+        return [array.item, array.__float__, np.asarray, np.array, jax.block_until_ready, jax.device_get,
+                jax.profiler.start_trace, jax.config.jax_explain_cache_misses]  # fmt: skip
+
+    before = hooks()
+    with jaxperf.watch(show=False):
+        assert hooks() != before
+    assert hooks() == before
+    with pytest.raises(ZeroDivisionError), jaxperf.watch(show=False):
+        _ = 1 / 0
+    assert hooks() == before
+
+
+def test_a_second_watch_is_refused_and_the_first_goes_on() -> None:
+    with jaxperf.watch("first", show=False) as found:
+        with pytest.raises(JaxperfError, match="first is being watched already"), jaxperf.watch(show=False):
+            pass
+        jax.jit(lambda x: x - 7)(1.0)
+    assert found.record is not None and "<lambda>" in {c.name for c in found.record.compiled}
+
+
+def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
+    with jaxperf.watch(show=False):
+        jax.jit(lambda x: x + 11)(jnp.ones(3)).block_until_ready()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with jax.profiler.trace(str(tmp_path)):
+                jnp.ones(3).block_until_ready()
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> None:
+    path = tmp_path / "watch.json"
+    with jaxperf.watch("a block", show=False, json=path) as found:
+        for n in range(3, 12):
+            jax.jit(lambda x: jnp.tanh(x) @ x)(jnp.ones((n, n)))
+    stored = load_result(path)
+    assert stored == found.result
+    text = render_text([stored])
+    assert "new function" in text and Path(__file__).name in text
+    titles = [b.title for b in stored.blocks if isinstance(b, Grid | Heading)]
+    assert titles[0] == "Shares of the time"
+    assert titles[-1].startswith("Findings: ")
+    assert len(text.splitlines()) < 70
+    assert main(["report", str(path), "--format", "md"]) == 0
+
+
+# a program as a process sees it
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that fails, is interrupted or exits as its first word says."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import pickle, signal, sys\n"
+        "import jax\n"
+        "class Kept: pass\n"
+        "pickle.loads(pickle.dumps(Kept()))\n"
+        "print('words', sys.argv, __name__)\n"
+        "def fail():\n"
+        "    raise ValueError('no such batch')\n"
+        "print(float(jax.jit(lambda x: x * 2)(1.5)))\n"
+        "match sys.argv[1]:\n"
+        "    case 'fail': fail()\n"
+        "    case 'stop': signal.raise_signal(signal.SIGINT)\n"
+        "    case 'exit': sys.exit(7)\n"
+        "    case 'words': sys.exit('too bad')\n"
+    )
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "said"),
+    [
+        ("fail", 1, "failed with ValueError"),
+        ("stop", 130, "interrupted"),
+        ("exit", 7, ""),
+        ("words", 1, "too bad"),
+        ("well", 0, ""),
+    ],
+)
+def test_the_program_ends_as_it_would_alone_and_is_reported(
+    program: Path, word: str, status: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", str(program), word, "--lr", "0.1"]) == status
+    out, err = capfd.readouterr()
+    assert out.splitlines() == [f"words {[str(program), word, '--lr', '0.1']} __main__", "3.0"]
+    assert "watch: train.py" in err and "Shares of the time" in err and said in err
+    if word == "fail":
+        assert "ValueError: no such batch" in err and "jaxperf/watching" not in err.partition("watch: train.py")[0]
+        assert 'train.py", line 10, in <module>' in err
+
+
+def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.py").write_text("def :\n")
+    for words, said in {
+        (): "no program to watch",
+        (str(tmp_path / "none.py"),): "cannot read the script",
+        (str(tmp_path / "bad.py"),): "is not Python",
+        ("--json", str(tmp_path / "no" / "where" / "x.json"), str(tmp_path / "bad.py")): "is not Python",
+    }.items():
+        assert main(["watch", *words]) == 2
+        err = capfd.readouterr().err
+        assert err.startswith("error: ") and said in err and len(err.splitlines()) == 1
+
+
+def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
+        "os.environ['JAX_NUM_CPU_DEVICES'] = '3'\n"
+        "import jax\n"
+        "print(jax.device_count(), jax.jit(lambda x: x + 1)(1).item())\n"
+    )
+    for words in (["train.py"], ["-m", "train"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "jaxperf", "watch", *words], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout) == (0, "3 2\n"), done.stderr
+        assert "train.py:5" in done.stderr and "item" in done.stderr
+
+
+def test_interrupting_the_process_itself_gives_the_report() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # what the programs above rely on
