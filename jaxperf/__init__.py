@@ -1,7 +1,7 @@
 """jaxperf: the chapter "Computational Performance" of Dive into Deep Learning, measured on JAX and Flax.
 
-`jaxperf.watch` is the function for a reader's own program (`jaxperf.watching`); it is found when it is asked for,
-so that importing jaxperf imports nothing else.
+`jaxperf.watch` is the function for a reader's own program (`jaxperf.watching`); it is imported when
+somebody asks for it, so that importing jaxperf imports nothing else.
 """
 
 from typing import Any

@@ -87,13 +87,13 @@ class Compare:
 class Watch:
     """Run your own program unchanged and report where its time goes, why, and what to change.
 
-    `jaxperf watch [flags of ours] SCRIPT [flags of its own]`, or `-m MODULE` in place of SCRIPT. The report goes
-    to standard error at the end, at Ctrl-C and after a crash; the exit status is the program's.
+    `jaxperf watch [our flags] SCRIPT [its own flags]`, or `-m MODULE` in place of SCRIPT. The report goes to
+    standard error at the end, at Ctrl-C and after a crash; the exit status is the program's.
     """
 
     program: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT")] = ()
     """A Python file, and its own flags."""
-    m: Annotated[str, tyro.conf.arg(metavar="MODULE")] = ""
+    m: Annotated[str, tyro.conf.arg(metavar="MODULE", aliases=["-m"])] = ""
     """A module to run in place of a script, as `python -m` does."""
     profile: bool = True
     """Take short windows of JAX's profiler, which show what devices do."""
@@ -182,7 +182,7 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """What stands before the flags of the program to watch, and these: they begin after SCRIPT or `-m MODULE`."""
+    """Our words, and those of the program to watch, which begin after SCRIPT or `-m MODULE`."""
     takes_value = {"--json", "-m", "--m"}
     i = 1
     while i < len(words):

@@ -1,12 +1,12 @@
-"""A watch finds each known cause in a small slow program, at its line, and nothing in the same program repaired."""
+"""A watch finds each known cause in a small slow program, at its line, and not in the repaired program."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import linecache
+import os
 import runpy
-import signal
 import subprocess
 import sys
 import warnings
@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import cases
 
 import jaxperf
-from cases import cases
 from jaxperf.cli import main
 from jaxperf.errors import JaxperfError
 from jaxperf.report.terminal import render_text
@@ -70,10 +70,10 @@ def test_each_cause_is_found_at_its_line(name: str) -> None:
     finding = next(f for f in findings if f.cause == kind)
     assert finding.at.file == str(path)
     told = advice(finding)
-    assert "{" not in told.change.replace("{loss", "") and told.section
+    assert not {"{name}", "{line}"} & set(told.change.split()) and told.section
     assert found.result is not None
     shown = [b for b in found.result.of(Code) if (b.file, b.line) == (_shown(path), line)]
-    assert [b.source for b in shown] == [told.change]
+    assert told.change in [b.source for b in shown]
 
 
 def _shown(path: Path) -> str:
@@ -103,7 +103,9 @@ def test_what_was_compiled_is_counted_at_the_callers_line() -> None:
     assert found.record is not None
     lambdas = [c for c in found.record.compiled if c.name == "<lambda>"]
     assert len(lambdas) == 3 and all(c.at.file == __file__ for c in lambdas)
-    assert {linecache.getline(__file__, c.at.line).strip() for c in lambdas} == {"step(np.ones(n, np.float32))  # here"}
+    assert {linecache.getline(__file__, c.at.line).strip() for c in lambdas} == {
+        "step(np.ones(n, np.float32))  # here"
+    }
     assert [len(c.changes) for c in lambdas] == [0, 1, 1]
     assert [c.host_bytes for c in lambdas] == [8, 12, 16]
     assert {"trace", "lower", "compile"} == set(lambdas[0].stages)
@@ -169,7 +171,7 @@ def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
 def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> None:
     path = tmp_path / "watch.json"
     with jaxperf.watch("a block", show=False, json=path) as found:
-        for n in range(3, 12):
+        for n in range(3, 7):
             jax.jit(lambda x: jnp.tanh(x) @ x)(jnp.ones((n, n)))
     stored = load_result(path)
     assert stored == found.result
@@ -228,7 +230,10 @@ def test_the_program_ends_as_it_would_alone_and_is_reported(
     assert out.splitlines() == [f"words {[str(program), word, '--lr', '0.1']} __main__", "3.0"]
     assert "watch: train.py" in err and "Shares of the time" in err and said in err
     if word == "fail":
-        assert "ValueError: no such batch" in err and "jaxperf/watching" not in err.partition("watch: train.py")[0]
+        assert (
+            "ValueError: no such batch" in err
+            and "jaxperf/watching" not in err.partition("watch: train.py")[0]
+        )
         assert 'train.py", line 10, in <module>' in err
 
 
@@ -245,7 +250,12 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         assert err.startswith("error: ") and said in err and len(err.splitlines()) == 1
 
 
-def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", cases([(("train.py",),), (("-m", "train"),)], quick=lambda words: len(words) == 1)
+)
+def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
@@ -253,13 +263,8 @@ def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(tmp_path: Path)
         "import jax\n"
         "print(jax.device_count(), jax.jit(lambda x: x + 1)(1).item())\n"
     )
-    for words in (["train.py"], ["-m", "train"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "jaxperf", "watch", *words], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert (done.returncode, done.stdout) == (0, "3 2\n"), done.stderr
-        assert "train.py:5" in done.stderr and "item" in done.stderr
-
-
-def test_interrupting_the_process_itself_gives_the_report() -> None:
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # what the programs above rely on
+    command = [sys.executable, "-m", "jaxperf", "watch", *words]
+    paths = {"PYTHONPATH": str(PROGRAMS.parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "3 2\n"), done.stderr
+    assert "train.py:5" in done.stderr and "item" in done.stderr

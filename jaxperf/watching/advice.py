@@ -183,7 +183,11 @@ _TEXTS = {
         "8.4.1 Data parallelism",
     ),
 }
-_OTHER = Advice("it was traced again", "- {line}\n+ # keep what the reason names the same on every call", "8.1.3 What traces again")  # fmt: skip
+_OTHER = Advice(
+    "it was traced again",
+    "- {line}\n+ # keep what the reason names the same on every call",
+    "8.1.3 What traces again",
+)
 
 
 def advice(finding: Finding) -> Advice:

@@ -1,7 +1,7 @@
-"""What a record says together: shares of the time, and where devices are idle because of what the front end does.
+"""What a record says together: shares of the time, and what the front end does while devices are idle.
 
-Devices are seen only in the profiler's windows. What is found in them is scaled to the time since the first trace
-in which the program did not trace or compile.
+Devices are seen only in the profiler's windows. What is found in them is scaled to the time since the
+reader's first function was compiled, less the time in which something was traced or compiled.
 """
 
 from __future__ import annotations
@@ -115,16 +115,22 @@ class Analysis:
         return found
 
     @functools.cached_property
+    def begin(self) -> float:
+        """When the first function of the reader, or else anything, was compiled: before is preparation."""
+        compiled = [c for c in self.record.compiled if c.explained] or self.record.compiled
+        return min((max(b for _, b in c.stages.values()) for c in compiled), default=self.record.end)
+
+    @functools.cached_property
     def steady(self) -> list[Interval]:
-        """The windows of the profiler, less what was traced and compiled in them."""
-        return without(self.record.seen.windows, self.compiling.stretches)
+        """The windows of the profiler from `begin` on, less what was traced and compiled in them."""
+        windows = clip(self.record.seen.windows, self.begin, self.record.end)
+        return without(windows, self.compiling.stretches)
 
     @property
     def scale(self) -> float:
-        """Seconds of the run per second of the windows: from the first trace on, less tracing and compiling."""
+        """Seconds of the run per second of the windows: from `begin` on, less tracing and compiling."""
         seen_s, end = length(self.steady), self.record.end
-        begin = min((a for a, _ in self.compiling.stretches), default=end)
-        return (end - begin - self.compiling.within(begin, end)) / seen_s if seen_s else 0.0
+        return (end - self.begin - self.compiling.within(self.begin, end)) / seen_s if seen_s else 0.0
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
@@ -154,13 +160,16 @@ class Analysis:
             shares["devices idle while the front end works"] = working / seen_s
         return shares
 
-    def idle_at(self, wanted: Callable[[Sample], bool]) -> dict[Place, float]:
-        """Seconds of the run in which devices were idle while the front end was at each line."""
+    def idle_at(self, wanted: Callable[[Sample], bool], *, inside: bool = False) -> dict[Place, float]:
+        """Seconds of the run in which devices were idle while the front end was at each line, the most first.
+
+        With `inside` by the line where the next item of a `for` is made, not by the line of the `for`.
+        """
         found: dict[Place, float] = defaultdict(float)
         for s in filter(wanted, self.record.samples):
             idle = self.idle.within(s.start, s.end) - self._idle_waiting(s)
             if idle > 0:
-                found[s.at] += idle * self.scale
+                found[s.inside if inside else s.at] += idle * self.scale
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def _idle_waiting(self, s: Sample) -> float:

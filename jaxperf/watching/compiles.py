@@ -1,8 +1,8 @@
 """What was traced and compiled, how long it took, from which line, and why again.
 
 JAX reports each stage (`jax.monitoring`) in the thread and at the moment it ends, so the caller's frames are
-there to be read. Its explanations of cache misses (`jax_explain_cache_misses`) come as log records between the
-start and the end of the trace that they explain; they are kept from the program's own log.
+there to be read. Its explanations of cache misses (`jax_explain_cache_misses`) come as log records between
+the start and the end of the trace that they explain; they are kept out of the program's own log.
 """
 
 from __future__ import annotations
@@ -28,9 +28,15 @@ _STAGES = {
     "backend_compile_duration": COMPILE,
 }
 _MISS = "TRACING CACHE MISS"
+# what JAX logs as a warning only because it was told to explain
+_EXPLANATIONS = (
+    _MISS, "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry", "Writing "
+)  # fmt: skip
 _NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?P<at>.+))?")
 _AGAIN = re.compile(r"for (?P<name>.+?) defined at (?P<at>\S+)")
-_CHANGE = re.compile(r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)(?=https?://|,? so |$)", re.M)
+_CHANGE = re.compile(
+    r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)(?=https?://|,? so |$)", re.M
+)
 _STATIC = re.compile(r"Static\(val=(.*?)\)(?: and|, so|$)")
 
 
@@ -82,7 +88,7 @@ class Compiled:
 
 
 class Listener:
-    """Hears what JAX traces and compiles. `compiled` holds the outermost functions, in the order of their end.
+    """Hears what JAX traces and compiles; `compiled` holds the outermost functions in the order of their end.
 
     A function that is traced while another is belongs to that one. `open` is how many stages run now.
     """
@@ -147,7 +153,7 @@ class Listener:
             if not hasattr(self._said, "explanations"):
                 self._said.explanations = []
             self._said.explanations.append(parse(message))
-        return self.pass_on or "CACHE MISS" not in message[:40]
+        return self.pass_on or not message.startswith(_EXPLANATIONS)
 
 
 class Explanation(NamedTuple):
@@ -167,11 +173,15 @@ def parse(message: str) -> Explanation:
         return Explanation(new["name"], (new["at"] or "").strip(), ())
     again = _AGAIN.search(message)
     name, defined = (again["name"], again["at"]) if again else ("", "")
-    changes = tuple(_change(m["what"], m["before"].strip(), m["now"].strip()) for m in _CHANGE.finditer(message))
+    changes = tuple(
+        _change(m["what"], m["before"].strip(), m["now"].strip()) for m in _CHANGE.finditer(message)
+    )
     if not changes and "context" in message:
         detail = re.findall(r"\* (.+? differs: .+)", message)
         changes = (Change("setting", "", "", "; ".join(detail) or "a JAX setting or context changed"),)
-    return Explanation(name, defined, changes or (Change("other", "", "", message.strip().splitlines()[-1].strip()),))
+    return Explanation(
+        name, defined, changes or (Change("other", "", "", message.strip().splitlines()[-1].strip()),)
+    )
 
 
 def _change(what: str, before: str, now: str) -> Change:
@@ -210,7 +220,7 @@ def _inside(known: Compiled, span: Interval) -> bool:
 
 
 def _host_arguments(frame: FrameType | None) -> tuple[int, int]:
-    """Number and bytes of the NumPy arrays among the arguments of the library's frame that the reader called."""
+    """Number and bytes of the NumPy arrays among the arguments of the frame that the reader called."""
     if frame is None:
         return 0, 0
     import jax  # has been imported by the program, and NumPy with it

@@ -1,7 +1,7 @@
 """Rules: what a program loses, where, and why. Each gives findings with the seconds that a change could save.
 
-A rule reports nothing below a share of the run's time, so that programs without a fault have no findings. Seconds
-are an estimate from this run: what was spent again, or how long devices were idle for that reason.
+A rule reports nothing below a share of the run's time, so that programs without a fault have no findings.
+Seconds are an estimate from this run: what was spent again, or how long devices were idle for that reason.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from jaxperf.report.words import quantity
+from jaxperf.result.intervals import length
 from jaxperf.watching.analysis import Analysis, Line
 from jaxperf.watching.compiles import COMPILE, Change, Compiled, shape_of
 from jaxperf.watching.place import NOWHERE, Place
@@ -18,6 +20,7 @@ from jaxperf.watching.sampler import EAGER
 from jaxperf.watching.windows import plain
 
 LEAST_SHARE = 0.02  # of the wall time that a finding must be able to save
+IDLE_DOUBT = 2.5  # times that share, where the estimate comes from samples of idle devices
 REPEATS = 3  # traces of new function objects that make a habit
 OFTEN = 20  # calls of one operation in the windows: fewer are the program's beginning
 UNROLLED = 64  # equal operations from one line; fusing makes copies, so that ten turns may give 56
@@ -36,6 +39,7 @@ class Finding:
       reason: what was seen, in one sentence.
       name: the function, call or operation that the advice names.
       memory_bytes: what a change would free; 0 where that is not the point.
+      doubt: how many times the least share of the run's time the seconds must be to be reported.
     """
 
     cause: str
@@ -44,13 +48,14 @@ class Finding:
     reason: str
     name: str = ""
     memory_bytes: int = 0
+    doubt: float = 1.0
 
 
 def find(analysis: Analysis) -> list[Finding]:
     """Everything that could save a share of the run's time, the most first."""
     least_s = LEAST_SHARE * analysis.record.wall_s
     found = [f for rule in RULES for f in rule(analysis)]
-    kept = [f for f in found if f.seconds >= least_s or f.memory_bytes >= LARGE]
+    kept = [f for f in found if f.seconds >= least_s * f.doubt or f.memory_bytes >= LARGE]
     return sorted(kept, key=lambda f: (-f.seconds, f.at))
 
 
@@ -150,7 +155,9 @@ def _wait_reason(line: Line) -> str:
 def data(analysis: Analysis) -> Iterator[Finding]:
     """Lines that wait for the next batch while devices are idle."""
     inside = Counter(s.inside for s in analysis.record.samples if s.inside != NOWHERE)
-    for finding in _idle("data", analysis.data_idle, "devices are idle while this line waits for the next batch"):
+    for finding in _idle(
+        "data", analysis.data_idle, "devices are idle while this line waits for the next batch"
+    ):
         made = next((p for p, _ in inside.most_common() if p != finding.at), NOWHERE)
         where = f", most of the time at {made}: {made.source}" if made != NOWHERE else ""
         yield replace(finding, reason=finding.reason + where)
@@ -159,7 +166,9 @@ def data(analysis: Analysis) -> Iterator[Finding]:
 def numpy(analysis: Analysis) -> Iterator[Finding]:
     """Functions in which NumPy computes while devices are idle, with the waits for what it computes from."""
     for finding in _idle("numpy", analysis.numpy_idle, "devices are idle while NumPy computes here"):
-        lines = [x for x in analysis.lines if x.kind == "np.asarray" and _function(x.at) == _function(finding.at)]
+        lines = [
+            x for x in analysis.lines if x.kind == "np.asarray" and _function(x.at) == _function(finding.at)
+        ]
         yield replace(finding, seconds=max(finding.seconds, sum(line.lost_s for line in lines)))
 
 
@@ -171,7 +180,8 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
     windows_s = sum(b - a for a, b in analysis.record.seen.windows)
     if windows_s and small / windows_s >= 200:  # per second; fewer are not what keeps devices idle
-        reason = f"{small / windows_s:,.0f} operations per second are dispatched outside of jit, and devices are idle"
+        rate = f"{small / windows_s:,.0f} operations per second"
+        reason = f"{rate} are dispatched outside of jit, and devices are idle meanwhile"
         yield from _idle("eager", idle, reason)
 
 
@@ -183,7 +193,7 @@ def _idle(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding
             functions[_function(at)].append((at, seconds))
     for lines in functions.values():
         worst = max(lines, key=lambda item: item[1])[0]
-        yield Finding(cause, worst, sum(s for _, s in lines), reason, worst.function)
+        yield Finding(cause, worst, sum(s for _, s in lines), reason, worst.function, doubt=IDLE_DOUBT)
 
 
 def donation(analysis: Analysis) -> Iterator[Finding]:
@@ -194,14 +204,14 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
             program = analysis.record.seen.programs[plain(facts.name)]
             copied_s = program.op_s(lambda op: "copy" in op) * analysis.scale
             reason = (
-                f"{facts.name} returns {shared / 1e6:.3g} MB of the same types as arguments that the caller replaces, "
-                "and each call makes new memory for them"
+                f"{facts.name} returns {quantity(shared, 'bytes')} of the same types as arguments that "
+                "the caller replaces, and each call makes new memory for them"
             )
             yield Finding("donation", at, min(copied_s, program_s), reason, facts.name, shared)
 
 
 def replaces_argument(source: str) -> bool:
-    """Whether a line assigns a call's result to a name that it passes, as `state = step(state, batch)` does."""
+    """Whether a line assigns a call's result to a name that it passes, as in `w = step(w, x)`."""
     import ast
 
     try:
@@ -222,7 +232,9 @@ def float64(analysis: Analysis) -> Iterator[Finding]:
         lines = Counter(p for p in facts.widened())
         if lines:
             line = next((p for p, _ in lines.most_common() if p != NOWHERE), at)
-            reason = f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
+            reason = (
+                f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
+            )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
 
 
@@ -233,7 +245,7 @@ def unrolled(analysis: Analysis) -> Iterator[Finding]:
         if number >= UNROLLED and line != NOWHERE:
             compiled = [c for c in analysis.record.compiled if plain(c.name) == plain(facts.name)]
             seconds = max((c.total_s for c in compiled), default=0.0) * (1 - 1 / number)
-            reason = f"tracing {facts.name} made {number} copies of {op} from this line, a loop that Python unrolled"
+            reason = f"{facts.name} holds {number} copies of {op} from this line, a loop that Python unrolled"
             yield Finding("unrolled", line, seconds, reason, facts.name)
 
 
@@ -251,25 +263,28 @@ def callbacks(analysis: Analysis) -> Iterator[Finding]:
 
 
 def shards(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that keep one device busy much longer than the others."""
-    for program in analysis.record.seen.programs.values():
-        each = {device: program.execution_s(device) for device in program.devices}
-        if len(each) < 2:
+    """Functions that were compiled for more work on one device than on the others."""
+    work: dict[str, dict[tuple[int, ...], float]] = defaultdict(dict)
+    for facts in analysis.record.programs:
+        name = plain(facts.name)
+        work[name][facts.devices] = max(facts.flops, work[name].get(facts.devices, 0.0))
+    for name, flops in work.items():
+        program, at = analysis.record.seen.programs.get(name), _call_line(analysis, name)
+        apart = len({d for devices in flops for d in devices}) == sum(map(len, flops))
+        if program is None or at == NOWHERE or len(flops) < 2 or not apart:
             continue
-        most, mean = max(each.values()), sum(each.values()) / len(each)
+        most, mean = max(flops.values()), sum(flops.values()) / len(flops)
         if most >= UNEQUAL * mean:
-            busiest = max(each, key=each.__getitem__)
-            busy_s = sum(b - a for a, b in program.devices[busiest]) * analysis.scale
+            busy_s = max((length(spans) for spans in program.devices.values()), default=0.0) * analysis.scale
             reason = (
-                f"one execution of {program.name} takes {most * 1e3:.2g} ms on {busiest}, "
-                f"{mean * 1e3:.2g} ms in the mean of {len(each)} devices, which wait for it"
+                f"{name} computes {quantity(most, 'FLOP')} per call on one device and "
+                f"{quantity(mean, 'FLOP')} in the mean of {len(flops)}, and the others wait for it"
             )
-            at = _call_line(analysis, program.name)
-            yield Finding("shards", at, busy_s * (1 - mean / most), reason, program.name)
+            yield Finding("shards", at, busy_s * (1 - mean / most), reason, name)
 
 
 def _called(analysis: Analysis) -> Iterator[tuple[Facts, Place, float]]:
-    """Programs of the reader's functions that ran in windows: facts, line of the call, device seconds in the run."""
+    """Programs of the reader's functions that ran in windows: facts, line of the call, device seconds."""
     seen = set()
     for facts in analysis.record.programs:
         name = plain(facts.name)
@@ -277,7 +292,7 @@ def _called(analysis: Analysis) -> Iterator[tuple[Facts, Place, float]]:
         at = _call_line(analysis, name)
         if program and at != NOWHERE and name not in seen and program.devices:
             seen.add(name)
-            busy_s = max(sum(b - a for a, b in spans) for spans in program.devices.values())
+            busy_s = max(map(length, program.devices.values()))
             yield facts, at, busy_s * analysis.scale
 
 

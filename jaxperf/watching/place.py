@@ -107,7 +107,7 @@ def _asking(code: CodeType) -> frozenset[int]:
 
 
 def callee(frame: FrameType) -> Any:
-    """What the frame's running instruction calls, looked up by its dotted name; None where that cannot be told.
+    """What the frame's running instruction calls, looked up by its dotted name; None where that is unknown.
 
     Only names and attributes of modules are looked up, so that nothing of the program runs.
     """

@@ -31,7 +31,9 @@ def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: 
         with io.open_code(str(path.resolve())) as file:
             code = compile(file.read(), str(path.resolve()), "exec", dont_inherit=True)
     except OSError as e:
-        raise JaxperfError(f"cannot read the script {path}: {e.strerror}; give the path of a Python file") from None
+        raise JaxperfError(
+            f"cannot read the script {path}: {e.strerror}; give the path of a Python file"
+        ) from None
     except (SyntaxError, ValueError) as e:
         raise JaxperfError(f"{path} is not Python: {e}") from None
 

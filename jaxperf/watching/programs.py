@@ -1,7 +1,7 @@
 """The compiled programs themselves: FLOPs, bytes, what shares memory, and what their instructions give away.
 
-They are asked for by `live_executables()` of each device's client while the program runs, since a function that
-is dropped takes its program along.
+They come from `live_executables()` of each device's client, and are asked for while the program runs, since a
+function that is dropped takes its program along.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ _INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
 class Facts:
     """One compiled program; `flops` and `accessed` (bytes) are the compiler's estimates for one execution.
 
-    `old` is whether it was there before the watch began.
+    `devices` are the ids of those that it runs on, `old` is whether it was there before the watch began.
     """
 
     name: str
     platform: str
     flops: float
     accessed: float
+    devices: tuple[int, ...] = ()
     text: str = ""
     old: bool = False
 
@@ -60,7 +61,7 @@ class Facts:
         return next((p for p in places if not place.library(p.file)), NOWHERE)
 
     def repeated(self) -> Iterator[tuple[Place, str, int]]:
-        """Each line of the reader's code that became many equal operations, with the operation and how many."""
+        """Lines of the reader's code that became many equal operations: line, operation, how many."""
         found: Counter[tuple[str, str]] = Counter()
         for _, _, line in _instructions(self.text):
             if (op := _OP_NAME.search(line)) and (frame := _FRAME.search(line) or _SOURCE.search(line)):
@@ -128,13 +129,15 @@ def _frames(text: str) -> dict[int, list[Place]]:
         elif row := _ROW.match(line):
             pairs = dict(re.findall(r"(\w+)=(\d+)", row[3] or ""))
             rows[int(row[1])] = row[2] if row[3] is None else {k: int(v) for k, v in pairs.items()}
-        elif line.startswith("%") or line.startswith("ENTRY"):
+        elif line.startswith(("%", "ENTRY")):
             break
     files, functions = tables.get("FileNames", {}), tables.get("FunctionNames", {})
     places = {
-        i: Place(files.get(x.get("file_name_id"), ""), x.get("line", 0), functions.get(x.get("function_name_id"), ""))
+        i: Place(
+            files.get(x.get("file_name_id"), ""), x["line"], functions.get(x.get("function_name_id"), "")
+        )
         for i, x in tables.get("FileLocations", {}).items()
-    }  # fmt: skip
+    }
     found: dict[int, list[Place]] = {}
     for i, frame in sorted(tables.get("StackFrames", {}).items()):
         parent = frame.get("parent_frame_id", 1) - 1  # counted from one, and one is none
@@ -181,6 +184,7 @@ class Programs:
                 executable.local_devices()[0].platform,
                 max(0.0, float(cost.get("flops", 0.0))),
                 max(0.0, float(cost.get("bytes accessed", 0.0))),
+                tuple(d.id for d in executable.local_devices()),
                 text if len(text) <= LONGEST else "",
                 old=not self.watching,
             )

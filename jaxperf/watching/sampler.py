@@ -1,8 +1,8 @@
 """A thread that looks at what the program does every few milliseconds: its line, and the memory it holds.
 
-One look costs about 20 microseconds, whatever the program does, where a hook on every call would cost a share of
-it. A look stands for the time since the one before. While C code keeps Python's lock the thread cannot look; its
-next look is at the end of that very instruction, so the time still goes to the right line.
+A look costs the same whatever the program does, where a hook on every call would cost a share of it. A look
+stands for the time since the one before. While C code holds Python's lock the thread cannot look; its next
+look is at the end of that very instruction, so the time still goes to the right line.
 """
 
 from __future__ import annotations

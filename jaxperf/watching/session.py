@@ -152,21 +152,23 @@ class Watcher:
 def _wrapper_costs_s() -> float:
     """Seconds that the wrapper of a waiting call adds to it, measured now on a call that does nothing."""
     waits, count = Waits(), 200
-    wrapped = waits._method(int, "int")
+    wrapped = waits._method(abs, "abs")
     began = time.perf_counter()
     for _ in range(count):
         wrapped(0)
     wrapped_s = time.perf_counter() - began
     began = time.perf_counter()
     for _ in range(count):
-        int(0)
+        abs(0)
     return max(0.0, wrapped_s - (time.perf_counter() - began)) / count
 
 
 @contextlib.contextmanager
 def _filtered(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
     """Let JAX's loggers pass only records for which `keep` is true."""
-    loggers = [logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "jax"]
+    loggers = [
+        logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "jax"
+    ]
     for logger in loggers:
         logger.addFilter(keep)
     try:
@@ -206,7 +208,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds one module as the others do, and calls `then` once it has been imported."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self.name, self.then, self.loader = name, then, None
+        self.name, self.then = name, then
+        self.loader: Any = None
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != self.name:
@@ -214,15 +217,15 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None:
-            self.loader, spec.loader = spec.loader, self  # type: ignore[assignment]
+            self.loader, spec.loader = spec.loader, self
         return spec
 
     def create_module(self, spec: Any) -> Any:
-        return self.loader.create_module(spec)  # type: ignore[attr-defined]
+        return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr,assignment]
-        self.loader.exec_module(module)  # type: ignore[attr-defined]
+        module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]
+        self.loader.exec_module(module)
         self.then(module)
 
 

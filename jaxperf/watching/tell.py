@@ -8,7 +8,20 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.report.words import quantity
-from jaxperf.result import Axis, Block, Code, Curve, Environment, Fact, Grid, Heading, Lines, Note, Result, Text
+from jaxperf.result import (
+    Axis,
+    Block,
+    Code,
+    Curve,
+    Environment,
+    Fact,
+    Grid,
+    Heading,
+    Lines,
+    Note,
+    Result,
+    Text,
+)
 from jaxperf.watching import compiles
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
@@ -70,7 +83,7 @@ def _overhead(record: Record) -> str:
     parts = ", ".join(f"{name} {seconds / record.wall_s:.1%}" for name, seconds in record.overhead_s.items())
     seen = sum(b - a for a, b in record.seen.windows)
     return (
-        f"Watching cost about {sum(record.overhead_s.values()) / record.wall_s:.1%} of that at most ({parts}); "
+        f"Watching cost {sum(record.overhead_s.values()) / record.wall_s:.1%} of that at most ({parts}); "
         f"devices were seen for {quantity(seen, 's')}."
     )
 
@@ -88,13 +101,28 @@ def _compiled(record: Record) -> Iterator[Block]:
     longest = sorted(groups.values(), key=lambda group: -sum(c.total_s for c in group))
     rows = []
     for group in longest[:ROWS]:
-        seconds = [sum(c.seconds(s) for c in group) for s in (compiles.TRACE, compiles.LOWER, compiles.COMPILE)]
-        rows.append((group[0].name, str(len(group)), *(quantity(s, "s") for s in seconds), _at(group[-1]), _why(group)))
+        seconds = [
+            sum(c.seconds(s) for c in group) for s in (compiles.TRACE, compiles.LOWER, compiles.COMPILE)
+        ]
+        rows.append(
+            (
+                group[0].name,
+                str(len(group)),
+                *(quantity(s, "s") for s in seconds),
+                _at(group[-1]),
+                _why(group),
+            )
+        )
     if rows:
         total = sum(c.total_s for c in record.compiled)
         more = f", {len(groups) - len(rows)} more not shown" if len(groups) > len(rows) else ""
         title = f"Traced and compiled: {len(record.compiled)} times, {quantity(total, 's')}{more}"
-        yield Grid(title, ("", "times", "trace", "lower", "compile", "called at", "why again"), tuple(rows), (1, 2, 3, 4))
+        yield Grid(
+            title,
+            ("", "times", "trace", "lower", "compile", "called at", "why again"),
+            tuple(rows),
+            (1, 2, 3, 4),
+        )
 
 
 def _at(c: Compiled) -> str:
@@ -129,7 +157,9 @@ def _programs(analysis: Analysis) -> Iterator[Block]:
     host = {plain(c.name): (c.host_arrays, c.host_bytes) for c in record.compiled}
     busy = {n: sum(b - a for s in p.devices.values() for a, b in s) for n, p in seen.programs.items()}
     rows = []
-    for name in sorted((n for n in busy if busy[n] and seen.programs[n].calls), key=lambda n: -busy[n])[:ROWS]:
+    for name in sorted((n for n in busy if busy[n] and seen.programs[n].calls), key=lambda n: -busy[n])[
+        :ROWS
+    ]:
         program, known = seen.programs[name], facts.get(name)
         t1, t2 = statistics.median(program.dispatch_s), busy[name] / program.calls
         flops, accessed = (known.flops, known.accessed) if known else (0.0, 0.0)
@@ -150,14 +180,20 @@ def _memory(record: Record) -> Iterator[Block]:
     if not record.memory:
         return
     peak = max(b for _, b in record.memory)
-    held = "; ".join(f"{number} x {name}, {quantity(total, 'bytes')}" for name, number, total in record.held[:3])
+    held = "; ".join(
+        f"{number} x {name}, {quantity(total, 'bytes')}" for name, number, total in record.held[:3]
+    )
     yield Fact("peak_bytes", peak, "bytes", "Peak of resident memory")
     if held:
         yield Fact("held", held, words="Largest arrays alive near the peak")
     step = -(-len(record.memory) // 200)
-    points = [max(record.memory[i : i + step], key=lambda p: p[1]) for i in range(0, len(record.memory), step)]
+    points = [
+        max(record.memory[i : i + step], key=lambda p: p[1]) for i in range(0, len(record.memory), step)
+    ]
     if len(points) > 2:
-        curve = Curve("resident", tuple(t - record.start for t, _ in points), tuple(float(b) for _, b in points))
+        curve = Curve(
+            "resident", tuple(t - record.start for t, _ in points), tuple(float(b) for _, b in points)
+        )
         yield Lines("Memory over time", (curve,), Axis("time", "s"), Axis("resident memory", "bytes"))
 
 
@@ -172,8 +208,11 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
         saves = f"saves up to {quantity(finding.seconds, 's')}"
         if finding.memory_bytes:
             saves += f" and {quantity(finding.memory_bytes, 'bytes')} of memory"
-        section = f"section {what.section}" if what.section[0].isdigit() else f"section \"{what.section}\""
-        yield Text(f"{i}. {what.title}, {finding.at}: {saves}. {finding.reason[0].upper()}{finding.reason[1:]}. See {section}.")
+        section = f"section {what.section}" if what.section[0].isdigit() else f'section "{what.section}"'
+        reason = finding.reason[0].upper() + finding.reason[1:]
+        yield Text(f"{i}. {what.title}, {finding.at}: {saves}. {reason}. See {section}.")
         yield Code(what.change, shorten(finding.at.file), finding.at.line)
     for i, finding in enumerate(found[FINDINGS:], start=FINDINGS + 1):
-        yield Text(f"{i}. {advice(finding).title}, {finding.at}: saves up to {quantity(finding.seconds, 's')}.")
+        yield Text(
+            f"{i}. {advice(finding).title}, {finding.at}: saves up to {quantity(finding.seconds, 's')}."
+        )

@@ -1,10 +1,10 @@
 """Where the front end waits for a device: every call that needs an array's value on the host.
 
-The calls are the public methods that Python itself uses (`float(x)` is `x.__float__`, an `if` is `x.__bool__`,
-`print` is `x.__str__`), so their names cannot change without breaking every JAX program. They are wrapped on the
-concrete subclasses of `jax.Array`; a wrapper costs about a microsecond per call, against several for the wait
-itself. On a CPU, NumPy reads an array through the buffer protocol, which no method sees: `np.asarray` and
-`np.array` are wrapped too, and other NumPy functions show in the samples.
+The calls are the public methods that Python itself uses (`float(x)` is `x.__float__`, an `if` is
+`x.__bool__`, `print` is `x.__str__`), so their names cannot change without breaking every JAX program. They
+are wrapped on the concrete subclasses of `jax.Array`. On a CPU, NumPy reads an array through the buffer
+protocol, which no method sees: `np.asarray` and `np.array` are wrapped too, and other NumPy functions show
+in the samples.
 
 Why not otherwise: the profiler's Python tracer and `sys.setprofile` slow every Python call of the program;
 `sys.monitoring` could be limited to the reader's code, but exists only from Python 3.12 on.
@@ -23,9 +23,9 @@ from jaxperf.watching import place
 from jaxperf.watching.place import Place
 
 METHODS = {
-    "item": "item", "tolist": "tolist", "__array__": "np.asarray", "__float__": "float", "__int__": "int",
-    "__index__": "int", "__complex__": "complex", "__bool__": "if", "__format__": "print", "__repr__": "print",
-    "__str__": "print", "__iter__": "for", "block_until_ready": "block_until_ready",
+    "item": "item", "tolist": "tolist", "__array__": "np.asarray", "__iter__": "for", "__bool__": "if",
+    "__float__": "float", "__int__": "int", "__index__": "int", "__complex__": "complex",
+    "__format__": "print", "__repr__": "print", "__str__": "print", "block_until_ready": "block_until_ready",
 }  # fmt: skip
 
 
@@ -86,7 +86,8 @@ class Waits:
 
     def _function(self, function: Callable[..., Any], kind: type) -> Callable[..., Any]:
         # JAX's own type check is slow for what is no array, and this runs for every np.asarray there is
-        concrete = tuple(c for c in kind.__subclasses__() if "__array__" in vars(c))
+        subclasses: list[type] = kind.__subclasses__()
+        concrete = tuple(c for c in subclasses if "__array__" in vars(c))
 
         def converting(*args: Any, **kwargs: Any) -> Any:
             if args and isinstance(args[0], concrete):
@@ -110,7 +111,7 @@ class Waits:
 
 
 def _named_as(old: Any, new: Any) -> Any:
-    """Let `new` look like `old`; `functools.wraps` fails on a C++ method, whose qualified name is no string."""
+    """Let `new` look like `old`; `functools.wraps` fails on C++ methods without a qualified name."""
     new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
     return new
 

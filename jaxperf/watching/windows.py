@@ -1,8 +1,8 @@
 """Short windows of JAX's profiler: when devices computed, what was dispatched, what was copied to them.
 
-The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each, so it
-cannot stay on. It is on for short windows: they begin while nothing compiles, are shorter where there is much to
-write, and the next one waits until the last one's cost is a small share of the run.
+The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each,
+so it cannot stay on. It is on for short windows: they begin while nothing compiles, are shorter where there
+is much to write, and the next one waits until the last one's cost is a small share of the run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import statistics
 import tempfile
 import threading
 import time
@@ -51,10 +50,6 @@ class Program:
     def op_s(self, wanted: Callable[[str], bool]) -> float:
         """Seconds of the instructions of some names, on all devices."""
         return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
-
-    def execution_s(self, device: str) -> float:
-        """Seconds of one execution on a device: each of its instructions once, at its mean."""
-        return sum(statistics.fmean(times) for (where, _), times in self.ops.items() if where == device)
 
 
 @dataclass

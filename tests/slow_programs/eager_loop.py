@@ -6,8 +6,7 @@ import jax.numpy as jnp
 
 def step(w, v):
     for _ in range(4):
-        v = 0.9 * v + 0.1 * jnp.tanh(w)  # cause: eager
-        w = w - 0.01 * v
+        w, v = w - 0.01 * v, 0.9 * v + 0.1 * jnp.tanh(w)  # cause: eager
     return w, v
 
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 @jax.jit
 def step(w, v):
     for _ in range(4):
-        v = 0.9 * v + 0.1 * jnp.tanh(w)
-        w = w - 0.01 * v
+        w, v = w - 0.01 * v, 0.9 * v + 0.1 * jnp.tanh(w)
     return w, v
 
 
