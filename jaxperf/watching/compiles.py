@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from jaxperf.result.intervals import Interval, length
 from jaxperf.watching import place
 from jaxperf.watching.place import Place
+from jaxperf.watching.trouble import Trouble
 
 TRACE, LOWER, COMPILE = "trace", "lower", "compile"
 _STAGES = {
@@ -93,7 +94,8 @@ class Listener:
     A function that is traced while another is belongs to that one. `open` is how many stages run now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble = trouble
         self.pass_on = False  # the program itself asked for explanations
         self.compiled: list[Compiled] = []
         self.open = 0
@@ -115,7 +117,7 @@ class Listener:
         end = time.perf_counter()
         name = str(kwargs.get("fun_name", "a program"))
         name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
-        with self._lock:
+        with self._lock, self.trouble.kept("a compiled function"):
             self._take(stage, name, (end - duration_secs, end))
         self.open = max(0, self.open - 1)
         self.count += 1
@@ -148,11 +150,12 @@ class Listener:
 
     def on_log(self, record: logging.LogRecord) -> bool:
         """A filter for JAX's loggers: keeps explanations of cache misses, and lets all else pass."""
-        message = record.getMessage()
+        message = str(record.msg)  # JAX formats explanations itself; other records are none of ours
         if message.startswith(_MISS):
-            if not hasattr(self._said, "explanations"):
-                self._said.explanations = []
-            self._said.explanations.append(parse(message))
+            with self.trouble.kept("an explanation of a cache miss"):
+                if not hasattr(self._said, "explanations"):
+                    self._said.explanations = []
+                self._said.explanations.append(parse(message))
         return self.pass_on or not message.startswith(_EXPLANATIONS)
 
 
@@ -186,11 +189,10 @@ def parse(message: str) -> Explanation:
 
 def _change(what: str, before: str, now: str) -> Change:
     if "Static(" in now or "Static(" in before:
-        then, later = (_STATIC.search(text) for text in (before, now))
-        return Change("static value", what.removeprefix("input path "),
-                      then[1] if then else before, later[1] if later else now)  # fmt: skip
+        then, later = (m[1] if m else text for text in (before, now) for m in [_STATIC.search(text)])
+        return Change("static value", _argument(what), then, later)
     if what.startswith("input path"):
-        return Change("structure", what.removeprefix("input path "), before, now)
+        return Change("structure", _argument(what), before, now)
     kind = "other"
     (dtype, shape, weak), (dtype2, shape2, weak2) = map(_aval, (before, now))
     if shape != shape2:
@@ -200,6 +202,14 @@ def _change(what: str, before: str, now: str) -> Change:
     elif weak != weak2:
         kind = "weak type"
     return Change(kind, what, before, now)
+
+
+def _argument(path: str) -> str:
+    """The reader's word for an input path: "rate" for "[1]['rate']", "argument 2" for "[0][2]"."""
+    found = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
+    if not found:
+        return path
+    return (f"argument {found[1]}" if found[1].isdigit() else found[1].strip("'")) + found[2]
 
 
 def _aval(text: str) -> tuple[str, str, str]:

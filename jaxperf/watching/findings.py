@@ -19,7 +19,8 @@ from jaxperf.watching.programs import Facts
 from jaxperf.watching.sampler import EAGER
 from jaxperf.watching.windows import plain
 
-LEAST_SHARE = 0.02  # of the wall time that a finding must be able to save
+LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
+LEAST_OF_ALL = 0.005  # of the wall time
 IDLE_DOUBT = 2.5  # times that share, where the estimate comes from samples of idle devices
 REPEATS = 3  # traces of new function objects that make a habit
 OFTEN = 20  # calls of one operation in the windows: fewer are the program's beginning
@@ -53,9 +54,15 @@ class Finding:
 
 def find(analysis: Analysis) -> list[Finding]:
     """Everything that could save a share of the run's time, the most first."""
-    least_s = LEAST_SHARE * analysis.record.wall_s
+    r = analysis.record
+    steady_s = r.wall_s - analysis.compiling.within(r.start, r.end)
     found = [f for rule in RULES for f in rule(analysis)]
-    kept = [f for f in found if f.seconds >= least_s * f.doubt or f.memory_bytes >= LARGE]
+    kept = [
+        f
+        for f in found
+        if f.seconds >= max(LEAST_SHARE * steady_s * f.doubt, LEAST_OF_ALL * r.wall_s)
+        or f.memory_bytes >= LARGE
+    ]
     return sorted(kept, key=lambda f: (-f.seconds, f.at))
 
 
@@ -125,15 +132,14 @@ def eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 
 
 def waits(analysis: Analysis) -> Iterator[Finding]:
-    """Lines whose waiting keeps the front end from running ahead, less what slow data explains."""
-    data_s = sum(analysis.data_idle.values())
+    """Lines whose waiting keeps the front end from running ahead."""
     in_numpy = {_function(at) for at in analysis.numpy_idle}
     for line in analysis.lines:
         if line.kind == "np.asarray" and _function(line.at) in in_numpy:
             continue  # the value is wanted for NumPy: the rule `numpy` has it
         if line.count >= REPEATS and line.at != NOWHERE:
             cause = "logging" if line.kind == "print" or _prints(line) else "wait"
-            yield Finding(cause, line.at, line.lost_s - data_s, _wait_reason(line), line.kind)
+            yield Finding(cause, line.at, line.lost_s, _wait_reason(line), line.kind)
 
 
 def _function(at: Place) -> tuple[str, str]:
@@ -240,7 +246,8 @@ def float64(analysis: Analysis) -> Iterator[Finding]:
 
 def unrolled(analysis: Analysis) -> Iterator[Finding]:
     """Python loops that were traced into one operation per turn."""
-    for facts in (f for f in analysis.record.programs if not f.old):
+    explained = {plain(c.name) for c in analysis.record.compiled if c.explained}
+    for facts in (f for f in analysis.record.programs if not f.old and plain(f.name) in explained):
         line, op, number = next(iter(facts.repeated()), (NOWHERE, "", 0))
         if number >= UNROLLED and line != NOWHERE:
             compiled = [c for c in analysis.record.compiled if plain(c.name) == plain(facts.name)]

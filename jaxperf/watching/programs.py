@@ -180,7 +180,7 @@ class Programs:
             text = module.to_string()
         self.facts.append(
             Facts(
-                module.name,
+                module.name.removeprefix("jit_"),
                 executable.local_devices()[0].platform,
                 max(0.0, float(cost.get("flops", 0.0))),
                 max(0.0, float(cost.get("bytes accessed", 0.0))),

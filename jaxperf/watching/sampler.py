@@ -18,6 +18,7 @@ import psutil
 
 from jaxperf.watching import place
 from jaxperf.watching.place import NOWHERE, Place
+from jaxperf.watching.trouble import Trouble
 
 INTERVAL_S = 0.005
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
@@ -48,7 +49,8 @@ class Sampler:
       spent_s: processor time of the sampler's own work.
     """
 
-    def __init__(self, *, on_look: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, trouble: Trouble, *, on_look: Callable[[], None] = lambda: None) -> None:
+        self.trouble = trouble
         self.samples: list[Sample] = []
         self.memory: list[tuple[float, int]] = []
         self.held: list[tuple[str, int, int]] = []
@@ -73,12 +75,14 @@ class Sampler:
         looks = 0
         while not self._stop.wait(INTERVAL_S):
             began = time.thread_time()
-            self._look()
-            if looks % _MEMORY_EVERY == 0:
-                self._weigh()
+            with self.trouble.kept("a sample"):
+                self._look()
+                if looks % _MEMORY_EVERY == 0:
+                    self._weigh()
             looks += 1
             self.spent_s += time.thread_time() - began
-            self.on_look()
+            with self.trouble.kept("a window of the profiler"):
+                self.on_look()
 
     def _look(self) -> None:
         now = time.perf_counter()

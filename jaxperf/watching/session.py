@@ -20,6 +20,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.watching.compiles import Compiled, Listener
 from jaxperf.watching.programs import Facts, Programs
 from jaxperf.watching.sampler import Sample, Sampler
+from jaxperf.watching.trouble import Trouble
 from jaxperf.watching.waits import Wait, Waits
 from jaxperf.watching.windows import Profiler, Seen
 
@@ -60,9 +61,10 @@ class Watcher:
 
     def __init__(self, name: str, *, profile: bool = True) -> None:
         self.name = name
-        self.listener, self.waits = Listener(), Waits()
+        self.trouble = Trouble()
+        self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
         self.programs, self.profiler = Programs(), Profiler() if profile else None
-        self.sampler = Sampler(on_look=self._look)
+        self.sampler = Sampler(self.trouble, on_look=self._look)
         self._undo = contextlib.ExitStack()
         self._compiled = 0
 
@@ -142,6 +144,7 @@ class Watcher:
 
     def _remarks(self) -> list[str]:
         found = [f"cannot observe {name} in this version of JAX" for name in self.waits.missing]
+        found += self.trouble.remarks
         if self.programs.trouble:
             found.append(f"no FLOPs and bytes: {self.programs.trouble}")
         if self.profiler and self.profiler.trouble:
@@ -151,7 +154,7 @@ class Watcher:
 
 def _wrapper_costs_s() -> float:
     """Seconds that the wrapper of a waiting call adds to it, measured now on a call that does nothing."""
-    waits, count = Waits(), 200
+    waits, count = Waits(Trouble()), 200
     wrapped = waits._method(abs, "abs")
     began = time.perf_counter()
     for _ in range(count):

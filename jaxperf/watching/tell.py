@@ -32,6 +32,7 @@ from jaxperf.watching.session import Record
 from jaxperf.watching.windows import plain
 
 ROWS, FINDINGS = 6, 5  # of each table; findings with their snippets
+WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a table
 
 
 def result(record: Record, *, command: str = "", ended: str = "") -> Result:
@@ -106,7 +107,7 @@ def _compiled(record: Record) -> Iterator[Block]:
         ]
         rows.append(
             (
-                group[0].name,
+                group[0].name[:NAME],
                 str(len(group)),
                 *(quantity(s, "s") for s in seconds),
                 _at(group[-1]),
@@ -134,8 +135,9 @@ def _why(group: list[Compiled]) -> str:
         return ""
     last = group[-1]
     if last.changes:
-        return "; ".join(dict.fromkeys(f"{c.kind} of {c}" if c.what else str(c) for c in last.changes[:2]))
-    return "a new function object" if last.explained else "new shapes or constants, outside of jit"
+        said = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
+        return said if len(said) <= WIDEST else f"{said[: WIDEST - 3]}..."
+    return "a new function object" if last.explained else "new shapes or constants, not in jit"
 
 
 def _waits(analysis: Analysis) -> Iterator[Block]:
@@ -166,7 +168,7 @@ def _programs(analysis: Analysis) -> Iterator[Block]:
         copied = host.get(name, (0, 0))[1] if program.copies else 0
         rows.append(
             (
-                name, str(program.calls), quantity(t1, "s"), quantity(t2, "s"),
+                name[:NAME], str(program.calls), quantity(t1, "s"), quantity(t2, "s"),
                 quantity(flops, "FLOP"), quantity(accessed, "bytes"), quantity(flops / t2, "FLOP/s"),
                 quantity(accessed / t2, "bytes/s"), quantity(copied, "bytes") if copied else "-",
             )

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from jaxperf.watching import place
 from jaxperf.watching.place import Place
+from jaxperf.watching.trouble import Trouble
 
 METHODS = {
     "item": "item", "tolist": "tolist", "__array__": "np.asarray", "__iter__": "for", "__bool__": "if",
@@ -45,7 +46,8 @@ class Waits:
     `missing` names what this JAX does not have or did not let itself be wrapped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble = trouble
         self.waits: list[Wait] = []
         self.missing: list[str] = []
         self._inside = threading.local()
@@ -106,8 +108,10 @@ class Waits:
         finally:
             end = time.perf_counter()
             self._inside.yes = False
-            nbytes = 0 if kind == "block_until_ready" else _nbytes(array)
-            self.waits.append(Wait(kind, place.place_of(place.own(sys._getframe(1))[0]), start, end, nbytes))
+            with self.trouble.kept("a wait"):
+                nbytes = 0 if kind == "block_until_ready" else _nbytes(array)
+                at = place.place_of(place.own(sys._getframe(1))[0])
+                self.waits.append(Wait(kind, at, start, end, nbytes))
 
 
 def _named_as(old: Any, new: Any) -> Any:
