@@ -2,7 +2,7 @@
 
     python scripts/watch_overhead.py [ROUNDS]
 
-All in one process, compiled before. A value is the seconds of the program inside its block, without the report
+All in one process, compiled before. A value is the seconds of the program in its block, without the report
 that follows. The overhead that each watch printed for itself stands next to it.
 """
 

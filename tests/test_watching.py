@@ -28,7 +28,8 @@ from jaxperf.result.store import load_result
 from jaxperf.watching import Watched
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.findings import Finding, find
+from jaxperf.watching.finding import Finding
+from jaxperf.watching.findings import find
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))

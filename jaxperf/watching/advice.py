@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxperf.watching.findings import Finding
+from jaxperf.watching.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,14 @@ _TEXTS = {
         + # the same with jnp inside the jitted step: the values never leave the device
         """,
         "8.2.2 Making the front end wait",
+    ),
+    "transfer": Advice(
+        "large NumPy arrays are copied to the device on each call",
+        """
+        + x = jax.device_put(x)      # once if it stays the same; else the next batch before it is needed
+          {line}
+        """,
+        "8.3.2 Computing and copying",
     ),
     "eager": Advice(
         "operations are dispatched one by one",

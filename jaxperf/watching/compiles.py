@@ -65,7 +65,9 @@ class Compiled:
       explained: whether JAX said why, which it does for the reader's functions and not for its own.
       defined: file and line of the function, "" where JAX did not say.
       changes: what made it trace a function that it has traced before; empty for a new function object.
-      host_bytes: bytes of the NumPy arrays among the call's arguments; `host_arrays` is their number.
+      host_bytes: bytes of the NumPy arrays among the call's arguments.
+      host_float64: whether one of them has NumPy's default type.
+      signature: the call's arguments, by name: arrays as their type, other values as themselves.
     """
 
     name: str
@@ -75,7 +77,8 @@ class Compiled:
     defined: str = ""
     changes: tuple[Change, ...] = ()
     host_bytes: int = 0
-    host_arrays: int = 0
+    host_float64: bool = False
+    signature: dict[str, str] = field(default_factory=dict)
 
     @property
     def total_s(self) -> float:
@@ -134,8 +137,12 @@ class Listener:
         mine, called = place.own(sys._getframe(2))
         found = Compiled(name, place.place_of(mine), {stage: span})
         if stage == TRACE:
+            arguments = _arguments(called)
+            arrays = [a for a in arguments.values() if type(a).__module__ == "numpy" and hasattr(a, "nbytes")]
+            found.host_bytes = sum(a.nbytes for a in arrays)
+            found.host_float64 = any(a.dtype == "float64" for a in arrays)
+            found.signature = {where: _described(a) for where, a in arguments.items()}
             self._explain(found)
-            found.host_arrays, found.host_bytes = _host_arguments(called)
         self.compiled.append(found)
 
     def _explain(self, found: Compiled) -> None:
@@ -146,7 +153,10 @@ class Listener:
                 found.explained = True
                 found.defined, found.changes = said[i].defined, said[i].changes
                 del said[i:]
-                return
+                break
+        if [c.kind for c in found.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
+            before = (c for c in reversed(self.compiled) if c.defined == found.defined)
+            found.changes = _differences(next(before, found), found) or found.changes
 
     def on_log(self, record: logging.LogRecord) -> bool:
         """A filter for JAX's loggers: keeps explanations of cache misses, and lets all else pass."""
@@ -229,14 +239,30 @@ def _inside(known: Compiled, span: Interval) -> bool:
     return all(span[0] <= a and b <= span[1] for a, b in known.stages.values())
 
 
-def _host_arguments(frame: FrameType | None) -> tuple[int, int]:
-    """Number and bytes of the NumPy arrays among the arguments of the frame that the reader called."""
+def _arguments(frame: FrameType | None) -> dict[str, Any]:
+    """The leaves of the arguments of the library's frame that the reader called, by name."""
     if frame is None:
-        return 0, 0
-    import jax  # has been imported by the program, and NumPy with it
-    import numpy as np
+        return {}
+    import jax  # has been imported by the program
 
     names, varargs, keywords, values = inspect.getargvalues(frame)
-    given = [values.get(n) for n in (*names, varargs, keywords) if n]
-    leaves = [leaf for leaf in jax.tree.leaves(given) if isinstance(leaf, np.ndarray)]
-    return len(leaves), sum(leaf.nbytes for leaf in leaves)
+    given = {n: values.get(n) for n in (*names, varargs, keywords) if n}
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(given):
+        where = jax.tree_util.keystr(path[1:])
+        if str(getattr(path[0], "key", "")) == varargs:
+            where = f"argument {where[1:].replace(']', '', 1)}"
+        found[where.removeprefix("['").replace("']", "", 1)] = leaf
+    return found
+
+
+def _described(value: Any) -> str:
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return repr(value)[:60] if isinstance(value, bool | int | float | str) else type(value).__name__
+
+
+def _differences(old: Compiled, new: Compiled) -> tuple[Change, ...]:
+    """What differs between two calls' arguments."""
+    pairs = [(n, old.signature.get(n, "nothing"), new.signature.get(n, "nothing")) for n in new.signature]
+    return tuple(Change("static value", n, before, now) for n, before, now in pairs if before != now)

@@ -103,7 +103,14 @@ def waits_for_next(frame: FrameType) -> bool:
 
 @functools.cache
 def _asking(code: CodeType) -> frozenset[int]:
-    return frozenset(i.offset for i in dis.get_instructions(code) if i.opname == "FOR_ITER")
+    return frozenset(at for offsets, i in _instructions(code) if i.opname == "FOR_ITER" for at in offsets)
+
+
+def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
+    """Instructions with the offsets that `f_lasti` may have in them: Python 3.12 stops in an inline cache."""
+    found = list(dis.get_instructions(code))
+    ends = [i.offset for i in found[1:]] + [len(code.co_code)]
+    return ((range(i.offset, end), i) for i, end in zip(found, ends))
 
 
 def callee(frame: FrameType) -> Any:
@@ -128,14 +135,14 @@ def _callee_name(frame: FrameType) -> str:
 @functools.cache
 def _called_names(code: CodeType) -> dict[int, str]:
     """For each CALL of a function the dotted name in front of its parenthesis, from the source."""
-    names = {}
-    for instruction in dis.get_instructions(code):
+    names: dict[int, str] = {}
+    for offsets, instruction in _instructions(code):
         at = instruction.positions
-        if not instruction.opname.startswith("CALL") or at is None or at.lineno is None:
+        if not instruction.opname.startswith(("CALL", "PRECALL")) or at is None or at.lineno is None:
             continue
         line = linecache.getline(code.co_filename, at.lineno)
         text = line.encode()[at.col_offset or 0 :].decode(errors="replace")
         head = text.partition("(")[0].strip()
         if head and all(part.isidentifier() for part in head.split(".")):
-            names[instruction.offset] = head
+            names |= dict.fromkeys(offsets, head)
     return names

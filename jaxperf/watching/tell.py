@@ -156,7 +156,7 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
 def _programs(analysis: Analysis) -> Iterator[Block]:
     seen, record = analysis.record.seen, analysis.record
     facts = {plain(f.name): f for f in record.programs}
-    host = {plain(c.name): (c.host_arrays, c.host_bytes) for c in record.compiled}
+    host = {plain(c.name): c.host_bytes for c in record.compiled}
     busy = {n: sum(b - a for s in p.devices.values() for a, b in s) for n, p in seen.programs.items()}
     rows = []
     for name in sorted((n for n in busy if busy[n] and seen.programs[n].calls), key=lambda n: -busy[n])[
@@ -165,7 +165,7 @@ def _programs(analysis: Analysis) -> Iterator[Block]:
         program, known = seen.programs[name], facts.get(name)
         t1, t2 = statistics.median(program.dispatch_s), busy[name] / program.calls
         flops, accessed = (known.flops, known.accessed) if known else (0.0, 0.0)
-        copied = host.get(name, (0, 0))[1] if program.copies else 0
+        copied = host.get(name, 0) if program.copies else 0
         rows.append(
             (
                 name[:NAME], str(program.calls), quantity(t1, "s"), quantity(t2, "s"),

@@ -50,11 +50,12 @@ class Waits:
         self.trouble = trouble
         self.waits: list[Wait] = []
         self.missing: list[str] = []
-        self._inside = threading.local()
+        self._thread, self._inside = threading.get_ident(), False
         self._undo = ExitStack()
 
     def open(self, jax: Any) -> None:
-        """Begin; `jax` is the imported module."""
+        """Begin, for the calling thread; `jax` is the imported module."""
+        self._thread = threading.get_ident()
         for kind in jax.Array.__subclasses__():
             for method, name in METHODS.items():
                 if method in vars(kind):
@@ -99,15 +100,15 @@ class Waits:
         return _named_as(function, converting)
 
     def _timed(self, kind: str, array: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if getattr(self._inside, "yes", False):  # `print` formats by way of `__array__`
+        if self._inside or threading.get_ident() != self._thread:  # `print` formats by way of `__array__`
             return call(*args, **kwargs)
-        self._inside.yes = True
+        self._inside = True
         start = time.perf_counter()
         try:
             return call(*args, **kwargs)
         finally:
             end = time.perf_counter()
-            self._inside.yes = False
+            self._inside = False
             with self.trouble.kept("a wait"):
                 nbytes = 0 if kind == "block_until_ready" else _nbytes(array)
                 at = place.place_of(place.own(sys._getframe(1))[0])
