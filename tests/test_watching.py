@@ -28,19 +28,24 @@ from jaxperf.result.store import load_result
 from jaxperf.watching import Watched
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.compiles import parse
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.findings import find
+from jaxperf.watching.place import Place, shorten
+from jaxperf.watching.rules_programs import replaces_argument
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
+ATTEMPTS = (
+    3  # what a device does within a tenth of a second is hard to see on a machine that is busy otherwise
+)
 QUICK = ("item_in_loop", "new_jit", "no_prefetch", "varying_static")
 
 
 @pytest.fixture(autouse=True)
 def as_users_do() -> Iterator[None]:
-    """Compile as users do, and forget what a program before has compiled or set."""
+    """Compile as users do, and forget what a program has set."""
     jax.config.update("jax_disable_most_optimizations", False)
-    jax.clear_caches()
     yield
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", False)
@@ -48,6 +53,7 @@ def as_users_do() -> Iterator[None]:
 
 def watched(path: Path) -> tuple[Watched, list[Finding]]:
     """What a watch finds in a program."""
+    jax.clear_caches()
     with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as found:
         runpy.run_path(str(path), run_name="__main__")
     assert found.record is not None
@@ -66,31 +72,110 @@ def cause(path: Path) -> tuple[str, int]:
 def test_each_cause_is_found_at_its_line(name: str) -> None:
     path = PROGRAMS / f"{name}.py"
     kind, line = cause(path)
-    found, findings = watched(path)
-    assert [(f.cause, f.at.line) for f in findings if f.cause == kind] == [(kind, line)], findings
+    for _ in range(ATTEMPTS):
+        found, findings = watched(path)
+        if [(f.cause, f.at.line) for f in findings if f.cause == kind] == [(kind, line)]:
+            break
+    else:
+        pytest.fail(f"{kind} in line {line} is not among {findings}")
     finding = next(f for f in findings if f.cause == kind)
     assert finding.at.file == str(path)
     told = advice(finding)
     assert not {"{name}", "{line}"} & set(told.change.split()) and told.section
     assert found.result is not None
-    shown = [b for b in found.result.of(Code) if (b.file, b.line) == (_shown(path), line)]
+    shown = [b for b in found.result.of(Code) if (b.file, b.line) == (shorten(str(path)), line)]
     assert told.change in [b.source for b in shown]
-
-
-def _shown(path: Path) -> str:
-    from jaxperf.watching.place import shorten
-
-    return shorten(str(path))
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK[:1]))
 def test_nothing_is_found_once_it_is_repaired(name: str) -> None:
     kind, _ = cause(PROGRAMS / f"{name}.py")
-    _, findings = watched(PROGRAMS / "fixed" / f"{name}.py")
-    assert kind not in {f.cause for f in findings}, findings
+    for _ in range(ATTEMPTS):
+        _, findings = watched(PROGRAMS / "fixed" / f"{name}.py")
+        if kind not in {f.cause for f in findings}:
+            break
+    else:
+        pytest.fail(f"{kind} is among {findings}")
 
 
-def test_every_slow_program_names_its_cause_and_has_a_repaired_twin_that_computes_alike() -> None:
+MISS = """TRACING CACHE MISS at a.py:3 (main):
+  for step defined at a.py:1
+  all previously seen cache keys differ. For the closest previous key:
+"""
+STATIC = "<class 'Static'> with pytree metadata Static(val={})"
+DICT = "<class 'dict'> with {}"
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("  * at x, now f32[4] and before f32[3]", ("shape", "x", "f32[3]", "f32[4]")),
+        ("  * at x, now i32[3] and before f32[3]", ("dtype", "x", "f32[3]", "i32[3]")),
+        (
+            "  * at s, now f32[]{weak_type=False} and before f32[]{weak_type=True}https://docs.jax.dev",
+            ("weak type", "s", "f32[]{weak_type=True}", "f32[]{weak_type=False}"),
+        ),
+        (
+            f"  * at input path [1]['n'], now {STATIC.format(2)} and before {STATIC.format(1)}, so they differ",
+            ("static value", "n", "1", "2"),
+        ),
+        (
+            f"  * at input path [0][2], now {DICT.format('2 keys')} and before {DICT.format('1 key')}, so they",
+            ("structure", "argument 2", DICT.format("1 key"), DICT.format("2 keys")),
+        ),
+        ("another reason", ("other", "", "", "another reason")),
+    ],
+)
+def test_an_explanation_is_read_and_an_unknown_one_is_kept(text: str, change: tuple[str, ...]) -> None:
+    said = parse(MISS + text)
+    assert (said.name, said.defined) == ("step", "a.py:1")
+    assert [(c.kind, c.what, c.before, c.now) for c in said.changes] == [change]
+
+
+def test_a_new_function_is_told_from_a_changed_call() -> None:
+    new = (
+        "TRACING CACHE MISS at a.py:3:4 (main):\n  never seen function:\n    <lambda> id=12 defined at a.py:3"
+    )
+    assert parse(new) == parse(f"{new}\n  but seen another one") == ("<lambda>", "a.py:3", ())
+    assert parse("TRACING CACHE MISS in words of another release").changes[0].kind == "other"
+
+
+def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("no such frame")
+
+    monkeypatch.setattr("jaxperf.watching.place.own", broken)
+    with jaxperf.watch(show=False) as found:
+        assert float(jax.jit(lambda x: x + 23)(1.0)) == 24.0
+    assert found.record is not None
+    assert any("no such frame" in remark for remark in found.record.remarks)
+
+
+def test_only_what_a_call_replaces_can_be_donated(tmp_path: Path) -> None:
+    path = tmp_path / "steps.py"
+    path.write_text(
+        "w, loss = step(w, x)\ny = step(w, x)\nself.w, loss = (\n    step(self.w,\n    x))\nw = [step(w)]\n"
+    )
+    donated = [replaces_argument(Place(str(path), line)) for line in (1, 2, 4, 6)]
+    assert donated == [True, False, True, True]
+
+
+def test_bytes_that_an_argument_could_give_are_counted_from_the_program() -> None:
+    w, x = jnp.ones((8, 8)), jnp.ones(3)
+
+    def unshared(**options: object) -> int:
+        with jaxperf.watch(show=False, profile=False) as found:
+            step = jax.jit(lambda w, x: (w * 1.5, x.sum()), **options)
+            step(w.copy(), x)
+        assert found.record is not None
+        (facts,) = (f for f in found.record.programs if "lambda" in f.name)
+        return facts.unshared_bytes()
+
+    assert unshared() == 256
+    assert unshared(donate_argnums=0) == 0
+
+
+def test_every_slow_program_names_its_cause_and_has_a_repaired_twin() -> None:
     for name in NAMES:
         assert cause(PROGRAMS / f"{name}.py")
         assert (PROGRAMS / "fixed" / f"{name}.py").exists()

@@ -1,8 +1,8 @@
 """Short windows of JAX's profiler: when devices computed, what was dispatched, what was copied to them.
 
-The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each,
-so it cannot stay on. It is on for short windows: they begin while nothing compiles, are shorter where there
-is much to write, and the next one waits until the last one's cost is a small share of the run.
+The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each, so
+it cannot stay on. It is on for short windows while nothing compiles. They are shorter where there is much to
+write, and the next one waits until the last one's cost is a small share of the run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Any
 
 from jaxperf.result.intervals import Interval, clip, union
 
-SHORT_S, LONG_S = 0.1, 0.25  # of a window, without what compiles in it
-MOST_S = 1.0  # with it
+SHORT_S, LONG_S = 0.1, 0.25  # of a window
 COST_SHARE = 0.08  # of the run's time; the pause after a window is its cost over this
 MARK = "jaxperf watch"
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
@@ -81,8 +80,7 @@ class Profiler:
         self.folders: list[tuple[Path, float, float]] = []
         self.spent_s, self.trouble = 0.0, ""
         self._opened: float | None = None
-        self._next, self._looked = 0.0, 0.0
-        self._length_s, self._quiet_s = SHORT_S, 0.0
+        self._next, self._length_s = 0.0, SHORT_S
         self._mark: Any = None
         self._yielded = False
         self._lock = threading.RLock()  # the program's thread ends a window too, in `give_way`
@@ -93,13 +91,9 @@ class Profiler:
             now = time.perf_counter()
             if self._opened is None:
                 if not compiling and not self._yielded and now >= self._next:
-                    self._quiet_s = 0.0
                     self._open()
-            else:
-                self._quiet_s += 0.0 if compiling else now - self._looked
-                if self._quiet_s >= self._length_s or now - self._opened > MOST_S:
-                    self.close()
-            self._looked = time.perf_counter()
+            elif compiling or now - self._opened >= self._length_s:
+                self.close()
 
     def give_way(self) -> None:
         """The program takes a profile itself, and there can be only one: end ours, and take no more."""
