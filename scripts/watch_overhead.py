@@ -27,19 +27,19 @@ from jaxperf.result import Measurement, ratio
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
 # steps that take a few seconds each on two cores
-WORK = {"steps without waiting": ("fixed/item_in_loop", 1500), "a wait per step": ("item_in_loop", 800),
-        "op by op": ("eager_loop", 4000)}  # fmt: skip
+WORK = {"steps without waiting": ("fixed/item_in_loop", 500), "a wait per step": ("item_in_loop", 400),
+        "op by op": ("eager_loop", 1200)}  # fmt: skip
 
 
-def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float]:
-    """Seconds of a run, watched unless `profile` is None, and the share that the watch says it cost."""
+def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, float]:
+    """Wall and processor seconds of a run, watched unless `profile` is None; the share that a watch says it cost."""
     block = contextlib.nullcontext() if profile is None else jaxperf.watch(profile=profile, show=False)
     with block as watched:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         jax.block_until_ready(run())
-        taken = time.perf_counter() - began
+        taken, work = time.perf_counter() - began, time.process_time() - worked
     record = watched.record if watched else None
-    return taken, sum(record.overhead_s.values()) / record.wall_s if record else 0.0
+    return taken, work, sum(record.overhead_s.values()) / record.wall_s if record else 0.0
 
 
 def main() -> None:
@@ -50,16 +50,25 @@ def main() -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             program(20)
         values: dict[str, list[float]] = defaultdict(list)
+        works: dict[str, list[float]] = defaultdict(list)
         said: dict[str, list[float]] = defaultdict(list)
         for i in range(rounds):
             for way in list(ways)[i % 3 :] + list(ways)[: i % 3]:
-                taken, share = timed(lambda: program(steps), ways[way])  # noqa: B023
+                taken, work, share = timed(lambda: program(steps), ways[way])  # noqa: B023
                 values[way].append(taken)
+                works[way].append(work)
                 said[way].append(share)
-        rows = {way: Measurement(way, "s", tuple(v), rounds=title) for way, v in values.items()}
-        for way, row in rows.items():
-            own = "" if way == "alone" else f"   it said {statistics.median(said[way]):.1%}"
-            print(f"{title:<24} {way:<24} {row.median:6.2f} s   {ratio(row, rows['alone'])}{own}", flush=True)
+        rows, cpu = (
+            {way: Measurement(way, "s", tuple(v), rounds=f"{title} {clock}") for way, v in found.items()}
+            for clock, found in (("wall", values), ("processor", works))
+        )
+        for way in ways:
+            print(
+                f"{title}, {way}: {rows[way].median:.2f} s, {ratio(rows[way], rows['alone'])} of alone;",
+                end=" ",
+            )
+            print(f"processor time {ratio(cpu[way], cpu['alone'])};", end=" ")
+            print(f"it said {statistics.median(said[way]):.1%}", flush=True)
 
 
 if __name__ == "__main__":
