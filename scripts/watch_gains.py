@@ -1,6 +1,6 @@
 """What each changed snippet gains: the slow programs of the tests against their repaired twins.
 
-    python scripts/watch_gains.py [ROUNDS]
+    python scripts/watch_gains.py [ROUNDS [NAME...]]
 
 Each program runs in a process of its own, since compiling is part of what is repaired; slow and repaired ones
 take turns. A value is the seconds of `main()` with JAX started and every result waited for.
@@ -46,7 +46,8 @@ def main() -> None:
     print(
         f"{'program':<24} {'slow':>8} {'repaired':>9}   slow over repaired, median of {rounds} rounds (95 %)"
     )
-    for name, (slow, repaired) in PAIRS.items():
+    for name in sys.argv[2:] or PAIRS:
+        slow, repaired = PAIRS[name]
         pairs = [(seconds(slow), seconds(repaired)) for _ in range(rounds)]
         before, after = (
             Measurement(word, "s", values, rounds=name)

@@ -32,7 +32,7 @@ WORK = {"steps without waiting": ("fixed/item_in_loop", 500), "a wait per step":
 
 
 def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, float]:
-    """Wall and processor seconds of a run, watched unless `profile` is None; the share that a watch says it cost."""
+    """Wall and processor seconds of a run, watched unless `profile` is None; what the watch says it cost."""
     block = contextlib.nullcontext() if profile is None else jaxperf.watch(profile=profile, show=False)
     with block as watched:
         began, worked = time.perf_counter(), time.process_time()

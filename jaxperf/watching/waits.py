@@ -121,8 +121,7 @@ def _named_as(old: Any, new: Any) -> Any:
     return new
 
 
-def _nbytes(array: Any) -> int:
-    try:
-        return int(array.nbytes)
-    except Exception:  # a tracer or a key: nothing came to the host
-        return 0
+def _nbytes(tree: Any) -> int:
+    """Bytes of an array, or of all arrays in a pytree; a key or a tracer has none that come to the host."""
+    leaves = [tree] if hasattr(tree, "nbytes") else sys.modules["jax"].tree.leaves(tree)
+    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves)

@@ -1,8 +1,8 @@
 """Short windows of JAX's profiler: when devices computed, what was dispatched, what was copied to them.
 
-The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each. So
-it is on only for short windows while nothing compiles. They are shorter where there is much to write, and the
-next one waits until the last one's cost is a small share of the run.
+The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each.
+So it is on only for short windows while nothing compiles. They are shorter where there is much to write, and
+the next one waits until the last one's cost is a small share of the run.
 """
 
 from __future__ import annotations
