@@ -116,11 +116,11 @@ DICT = "<class 'dict'> with {}"
             ("weak type", "s", "f32[]{weak_type=True}", "f32[]{weak_type=False}"),
         ),
         (
-            f"  * at input path [1]['n'], now {STATIC.format(2)} and before {STATIC.format(1)}, so",
+            f"  * at input path [1]['n'], now {STATIC.format(2)} and before {STATIC.format(1)}, so it",
             ("static value", "n", "1", "2"),
         ),
         (
-            f"  * at input path [0][2], now {DICT.format('2 keys')} and before {DICT.format('1 key')}, so",
+            f"  * at input path [0][2], now {DICT.format('2 keys')} and before {DICT.format('1 key')}, so it",
             ("structure", "argument 2", DICT.format("1 key"), DICT.format("2 keys")),
         ),
         ("another reason", ("other", "", "", "another reason")),

@@ -71,9 +71,12 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
     programs = analysis.record.seen.programs
     small = sum(p.calls for n, p in programs.items() if n not in explained and p.calls >= OFTEN)
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
+    traced = Counter(c.at for c in analysis.record.compiled if c.explained)
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
-        yield Finding("new function", at, idle.pop(at), reason, "function", doubt=IDLE_DOUBT)
+        seconds = idle.pop(at)
+        if traced[at] <= REPEATS:  # else the rule `retraced` has it
+            yield Finding("new function", at, seconds, reason, "function", doubt=IDLE_DOUBT)
     windows_s = sum(b - a for a, b in analysis.record.seen.windows)
     if windows_s and small / windows_s >= 200:  # per second; fewer are not what keeps devices idle
         rate = f"{small / windows_s:,.0f} operations per second"
