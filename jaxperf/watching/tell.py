@@ -84,7 +84,7 @@ def _overhead(record: Record) -> str:
     parts = ", ".join(f"{name} {seconds / record.wall_s:.1%}" for name, seconds in record.overhead_s.items())
     seen = sum(b - a for a, b in record.seen.windows)
     return (
-        f"Watching cost {sum(record.overhead_s.values()) / record.wall_s:.1%} of that at most ({parts}); "
+        f"Watching itself took {sum(record.overhead_s.values()) / record.wall_s:.1%} of that ({parts}); "
         f"devices were seen for {quantity(seen, 's')}."
     )
 
