@@ -106,7 +106,10 @@ def shards(analysis: Analysis) -> Iterator[Finding]:
     for name, flops in work.items():
         program, at = analysis.record.seen.programs.get(name), _call_line(analysis, name)
         apart = len({d for devices in flops for d in devices}) == sum(map(len, flops))
+        defined = {c.defined for c in analysis.record.compiled if c.explained and plain(c.name) == name}
         if program is None or at == NOWHERE or len(flops) < 2 or not apart:
+            continue
+        if len(defined) > 1 or not min(flops.values()):  # several functions of one name, as lambdas are
             continue
         most, mean = max(flops.values()), sum(flops.values()) / len(flops)
         if most >= UNEQUAL * mean:
