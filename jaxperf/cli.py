@@ -85,6 +85,24 @@ class Compare:
 
 
 @dataclass(frozen=True)
+class Watch:
+    """Run your own program unchanged and report where its time goes, why, and what to change.
+
+    `jaxperf watch [our flags] SCRIPT [its own flags]`, or `-m MODULE` in place of SCRIPT. The report goes to
+    standard error at the end, at Ctrl-C and after a crash; the exit status is the program's.
+    """
+
+    program: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT")] = ()
+    """A Python file, and its own flags."""
+    m: Annotated[str, tyro.conf.arg(metavar="MODULE", aliases=["-m"])] = ""
+    """A module to run in place of a script, as `python -m` does."""
+    profile: bool = True
+    """Take short windows of JAX's profiler, which show what devices do."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """Keep the report as a result, for `jaxperf report`."""
+
+
+@dataclass(frozen=True)
 class Doctor:
     """Say what this machine has, what is missing, and the command that fixes it."""
 
@@ -119,12 +137,13 @@ Command = (
     | Annotated[Measure, tyro.conf.subcommand("measure")]
     | Annotated[MeasureRoofline, tyro.conf.subcommand("roofline")]
     | Annotated[Gate, tyro.conf.subcommand("gate")]
+    | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Peers, tyro.conf.subcommand("peers")]
     | Annotated[Selfcheck, tyro.conf.subcommand("selfcheck")]
 )
 COMMANDS = (
-    "list", "run", "report", "compare", "measure", "roofline", "gate", "doctor", "peers", "selfcheck",
+    "list", "run", "report", "compare", "watch", "measure", "roofline", "gate", "doctor", "peers", "selfcheck",
 )  # fmt: skip
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
@@ -152,8 +171,8 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    own, extra = _split(words)
-    if extra and own[:1] not in (["run"], ["gate"]):
+    own, extra = _split_program(words) if words[:1] == ["watch"] else _split(words)
+    if extra and own[:1] not in (["run"], ["gate"], ["watch"]):
         raise JaxperfError(f"only `run` and `gate` take words after --: {extra[0]!r}")
     match _parse(own):
         case List():
@@ -174,6 +193,8 @@ def _dispatch(words: list[str]) -> int:
             return roofline.main()
         case Gate() as asked:
             return gate.main(asked, extra)
+        case Watch() as watch:
+            return watch_program(watch, extra)
         case Peers() as asked:
             from jaxperf.peers import command
 
@@ -194,6 +215,18 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
         return words, ()
     at = words.index("--")
     return words[:at], tuple(words[at + 1 :])
+
+
+def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Our words, and those of the program to watch, which begin after SCRIPT or `-m MODULE`."""
+    takes_value = {"--json", "-m", "--m"}
+    i = 1
+    while i < len(words):
+        word = words[i]
+        i += 2 if word in takes_value else 1
+        if word in ("-m", "--m") or not word.startswith("-"):
+            break
+    return words[:i], tuple(words[i:])
 
 
 def _parse(words: list[str]) -> Any:
@@ -316,6 +349,22 @@ def show_comparison(asked: Compare) -> int:
     comparison = compare(_side(asked.a), _side(asked.b), alpha=asked.alpha, least=asked.least)
     print(render_comparison(comparison, color=console().is_terminal), end="")
     return comparison.status
+
+
+def watch_program(watch: Watch, words: tuple[str, ...]) -> int:
+    """Run a program under a watch; its exit status.
+
+    Raises:
+      JaxperfError: no program is named, or it cannot be read.
+    """
+    from jaxperf.watching import run_module, run_script
+
+    options: dict[str, Any] = {"profile": watch.profile, "json": watch.json}
+    if watch.m:
+        return run_module(watch.m, words, **options)
+    if not watch.program:
+        raise JaxperfError("no program to watch; give a script or -m MODULE, as in `jaxperf watch train.py`")
+    return run_script(Path(watch.program[0]), words, **options)
 
 
 def _side(words: str) -> list[Result]:

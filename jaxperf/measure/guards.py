@@ -19,8 +19,7 @@ DEBUG_FLAGS = (
     "jax_check_tracer_leaks",
     "jax_enable_checks",
     "jax_log_compiles",
-    "jax_explain_cache_misses",
-)
+)  # jax_explain_cache_misses costs only where something is traced, which a timed part refuses anyway
 _STAGES = {"jaxpr_trace_duration": "traced", "backend_compile_duration": "compiled"}
 
 

@@ -55,15 +55,15 @@ def read(data: ProfileData, *, by_program: bool = False) -> tuple[list[Span], fl
     Spans begin at 0, are cut to the run, and come in order of lane, then time: Python's first, copies last.
     `by_program` gives each compiled program a lane of its own on each device, such as "cpu 0 gradient".
     """
-    lines = list(_lines(data))
-    windows = [(line, event) for line in lines for event in line.events if event.name == RUN]
+    every = list(lines(data))
+    windows = [(line, event) for line in every for event in line.events if event.name == RUN]
     if not windows:
         return [], 0.0
     thread, window = windows[0]
-    on_host = [line for line in lines if not _DEVICE_PLANE.fullmatch(line.plane)]
+    on_host = [line for line in every if not _DEVICE_PLANE.fullmatch(line.plane)]
     found = [*_python(thread), *_instructions(on_host, by_program)]
-    copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in lines for e in line.events)
-    for line in lines:
+    copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in every for e in line.events)
+    for line in every:
         if device := _DEVICE_PLANE.fullmatch(line.plane):
             found += _on_stream(line, f"{device[1].lower()} {device[2]}", by_program)
             continue
@@ -77,7 +77,8 @@ def read(data: ProfileData, *, by_program: bool = False) -> tuple[list[Span], fl
 Found = tuple[str, str, float, float]  # lane, name, start, end
 
 
-def _lines(data: ProfileData) -> Iterator[Line]:
+def lines(data: ProfileData) -> Iterator[Line]:
+    """Every thread and stream of a profile."""
     with warnings.catch_warnings():
         # ProfileData's own types lack a __module__, which Python 3.12 mentions when it first meets one
         warnings.filterwarnings("ignore", message="builtin type .* has no __module__")
@@ -108,19 +109,54 @@ def _program(event: Event, wanted: bool) -> str:
     return f" {module.removeprefix('jit_').strip('_')}".rstrip()
 
 
-def _instructions(lines: list[Line], by_program: bool) -> Iterator[Found]:
+def _instructions(on_host: list[Line], by_program: bool) -> Iterator[Found]:
     """Instructions on CPU devices, each until it was really done."""
-    done = {
+    done = ends(on_host)
+    for line in on_host:
+        for e in line.events:
+            if _is_instruction(e):
+                lane = f"cpu {e.stats['device_ordinal']}{_program(e, by_program)}"
+                yield lane, e.name, e.start, _end(e, done)
+
+
+def ends(every: Iterable[Line]) -> dict[Any, float]:
+    """When each instruction that handed its work to other threads was done, by the number that it carries."""
+    return {
         e.stats["_c"]: e.start
-        for line in lines
+        for line in every
         for e in line.events
         if e.name.startswith("end: ") and "_c" in e.stats
     }
-    for line in lines:
-        for e in line.events:
-            if _is_instruction(e):
-                end = max(e.end, done.get(e.stats.get("_p"), e.end))
-                yield f"cpu {e.stats['device_ordinal']}{_program(e, by_program)}", e.name, e.start, end
+
+
+def _end(event: Event, done: Mapping[Any, float]) -> float:
+    return max(event.end, done.get(event.stats.get("_p"), event.end))
+
+
+class Executed(NamedTuple):
+    """An instruction that a device executed; times in nanoseconds since the profiler started."""
+
+    device: str
+    program: str  # the compiled module's name, such as "jit_step"
+    name: str
+    start: float
+    end: float
+
+
+def executed(line: Line, done: Mapping[Any, float]) -> Iterator[Executed]:
+    """The instructions of a thread or stream, each with its program; `done` is `ends(...)`.
+
+    Copies between host and device are not among them.
+    """
+    device = _DEVICE_PLANE.fullmatch(line.plane)
+    if device and not line.name.startswith(_DEVICE_LINES):
+        return
+    for e in line.events:
+        program, op = str(e.stats.get("hlo_module", "")), str(e.stats.get("hlo_op", e.name))
+        if device and not _GPU_COPIES.match(e.name):
+            yield Executed(f"{device[1].lower()} {device[2]}", program, op, e.start, e.end)
+        elif not device and _is_instruction(e):
+            yield Executed(f"cpu {e.stats['device_ordinal']}", program, op, e.start, _end(e, done))
 
 
 def _is_instruction(event: Event) -> bool:

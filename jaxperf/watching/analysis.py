@@ -1,0 +1,220 @@
+"""What a record says together: shares of the time, and what the front end does while devices are idle.
+
+Devices are seen only in the profiler's windows. What is found in them is scaled to the time since the
+reader's first function was compiled, less the time in which something was traced or compiled.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from jaxperf.result.intervals import Interval, clip, intersection, length, union
+from jaxperf.watching.place import Place
+from jaxperf.watching.sampler import DATA, NUMPY, Sample
+from jaxperf.watching.session import Record
+from jaxperf.watching.waits import Wait
+
+
+def without(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
+    """The stretches of `a` that are in none of `b`."""
+    left = union(a)
+    holes = union(b)
+    if not left:
+        return []
+    low, high = left[0][0], left[-1][1]
+    edges = [low, *itertools.chain.from_iterable(clip(holes, low, high)), high]
+    return intersection(left, zip(edges[::2], edges[1::2]))
+
+
+class Clock:
+    """How much of some stretches lies between two moments, quickly for many moments."""
+
+    def __init__(self, stretches: Iterable[Interval]) -> None:
+        self.stretches = union(stretches)
+        self._starts = [a for a, _ in self.stretches]
+        self._sums = [0.0, *itertools.accumulate(b - a for a, b in self.stretches)]
+
+    def until(self, moment: float) -> float:
+        """Seconds of the stretches before `moment`."""
+        i = bisect.bisect_right(self._starts, moment)
+        if not i:
+            return 0.0
+        a, b = self.stretches[i - 1]
+        return self._sums[i - 1] + min(moment, b) - a
+
+    def within(self, start: float, end: float) -> float:
+        """Seconds of the stretches between two moments."""
+        return self.until(end) - self.until(start)
+
+    def after(self, moment: float) -> Interval | None:
+        """The stretch that `moment` lies in."""
+        i = bisect.bisect_right(self._starts, moment) - 1
+        return self.stretches[i] if i >= 0 and moment <= self.stretches[i][1] else None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line at which the front end waits: how often, how long, and what that cost.
+
+    Attributes:
+      at, kind: the line, and the call that waits.
+      count, total_s, nbytes: calls, seconds in them, bytes that came to the host.
+      after_s: median seconds from the device's last work to the end of the wait, t3; None if not seen.
+      lost_s: seconds in which neither the front end ran ahead nor the device worked, over the whole run.
+    """
+
+    at: Place
+    kind: str
+    count: int
+    total_s: float
+    nbytes: int
+    after_s: float | None
+    lost_s: float
+
+
+class Analysis:
+    """Derives everything from a record; each figure is computed when somebody asks for it."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @functools.cached_property
+    def compiling(self) -> Clock:
+        """When something was traced or compiled."""
+        r = self.record
+        spans = (span for c in r.compiled for span in c.stages.values())
+        return Clock(clip(spans, r.start, r.end))
+
+    @functools.cached_property
+    def waits(self) -> list[Wait]:
+        """Waits of the program itself; JAX also reads arrays while it compiles."""
+        return [w for w in self.record.waits if not self.compiling.within(w.start, w.end)]
+
+    @functools.cached_property
+    def waiting(self) -> Clock:
+        """When the front end waited for a device."""
+        return Clock((w.start, w.end) for w in self.waits)
+
+    def front(self, sample: Sample) -> float:
+        """Seconds of a sample in which the front end neither compiled nor waited."""
+        span = (sample.start, sample.end)
+        return max(0.0, sample.end - sample.start - self.compiling.within(*span) - self.waiting.within(*span))
+
+    @functools.cached_property
+    def front_s(self) -> dict[str, float]:
+        """Seconds of the front end by what it did: "data", "eager", "dispatch", "numpy", "python"."""
+        found: dict[str, float] = defaultdict(float)
+        for sample in self.record.samples:
+            found[sample.kind] += self.front(sample)
+        return found
+
+    @functools.cached_property
+    def begin(self) -> float:
+        """When the first function of the reader, or else anything, was compiled: before is preparation."""
+        compiled = [c for c in self.record.compiled if c.explained] or self.record.compiled
+        return min((max(b for _, b in c.stages.values()) for c in compiled), default=self.record.end)
+
+    @functools.cached_property
+    def steady(self) -> list[Interval]:
+        """The windows of the profiler from `begin` on, less what was traced and compiled in them."""
+        windows = clip(self.record.seen.windows, self.begin, self.record.end)
+        return without(windows, self.compiling.stretches)
+
+    @property
+    def scale(self) -> float:
+        """Seconds of the run per second of the windows: from `begin` on, less tracing and compiling."""
+        seen_s, end = length(self.steady), self.record.end
+        return (end - self.begin - self.compiling.within(self.begin, end)) / seen_s if seen_s else 0.0
+
+    @functools.cached_property
+    def busy(self) -> list[Interval]:
+        """When any device computed, in the windows."""
+        return union(span for spans in self.record.seen.busy.values() for span in spans)
+
+    @functools.cached_property
+    def idle(self) -> Clock:
+        """When no device computed, in the windows, while nothing was compiled."""
+        return Clock(without(self.steady, self.busy))
+
+    def shares(self) -> dict[str, float]:
+        """Fractions of the wall time. The first four add up to 1; the last two are of the windows."""
+        wall_s, r = self.record.wall_s, self.record
+        compiled = self.compiling.within(r.start, r.end)
+        waited, data = self.waiting.within(r.start, r.end), self.front_s[DATA]
+        found = {
+            "front end traces and compiles": compiled,
+            "front end waits for devices": waited,
+            "front end waits for data": data,
+            "front end runs Python and dispatches": max(0.0, wall_s - compiled - waited - data),
+        }
+        shares = {name: seconds / wall_s for name, seconds in found.items()}
+        if seen_s := length(r.seen.windows):
+            shares["devices compute"] = length(intersection(self.busy, r.seen.windows)) / seen_s
+            working = sum(self.idle_at(lambda s: s.kind != DATA).values()) / self.scale if self.scale else 0.0
+            shares["devices idle while the front end works"] = working / seen_s
+        return shares
+
+    def idle_at(self, wanted: Callable[[Sample], bool], *, inside: bool = False) -> dict[Place, float]:
+        """Seconds of the run in which devices were idle while the front end was at each line, the most first.
+
+        With `inside` by the line where the next item of a `for` is made, not by the line of the `for`.
+        """
+        found: dict[Place, float] = defaultdict(float)
+        for s in filter(wanted, self.record.samples):
+            idle = self.idle.within(s.start, s.end) - self._idle_waiting(s)
+            if idle > 0:
+                found[s.inside if inside else s.at] += idle * self.scale
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def _idle_waiting(self, s: Sample) -> float:
+        return self._idle_in_waits.within(s.start, s.end)
+
+    @functools.cached_property
+    def _idle_in_waits(self) -> Clock:
+        return Clock(intersection(self.idle.stretches, self.waiting.stretches))
+
+    @functools.cached_property
+    def lines(self) -> list[Line]:
+        """Every line that waits, the longest waits first."""
+        found: dict[tuple[Place, str], list[Wait]] = defaultdict(list)
+        for wait in self.waits:
+            found[wait.at, wait.kind].append(wait)
+        lines = [self._line(at, kind, waits) for (at, kind), waits in found.items()]
+        return sorted(lines, key=lambda line: -line.total_s)
+
+    def _line(self, at: Place, kind: str, waits: list[Wait]) -> Line:
+        lost, after = [], []
+        starts = [a for a, _ in self.busy]
+        for wait in waits:
+            if not any(a <= wait.start and wait.end <= b for a, b in self.record.seen.windows):
+                continue
+            gap = self.idle.after(wait.end)
+            if gap is None:
+                lost.append(0.0)
+                continue
+            followed = bisect.bisect_left(starts, gap[1] - 1e-9) < len(starts)
+            cost = gap[1] - max(gap[0], wait.start)
+            lost.append(min(wait.end - wait.start, cost) if followed else 0.0)
+            after.append(wait.end - max(gap[0], wait.start))
+        total = sum(w.end - w.start for w in waits)
+        return Line(
+            at, kind, len(waits), total, sum(w.nbytes for w in waits),
+            statistics.median(after) if after else None,
+            statistics.fmean(lost) * len(waits) if lost else 0.0,
+        )  # fmt: skip
+
+    @property
+    def data_idle(self) -> dict[Place, float]:
+        """Seconds of idle devices while the front end waited for data, by line."""
+        return self.idle_at(lambda s: s.kind == DATA)
+
+    @property
+    def numpy_idle(self) -> dict[Place, float]:
+        """Seconds of idle devices while NumPy computed, by line."""
+        return self.idle_at(lambda s: s.kind == NUMPY)

@@ -1,0 +1,80 @@
+"""`with jaxperf.watch():` around a part of a program, in a notebook or in a test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxperf.result import Result, save_result
+from jaxperf.watching import tell
+from jaxperf.watching.session import Record, Watcher
+
+
+class Watched:
+    """What a watch found, once its block is over: the `record` of all events and the report as a `result`."""
+
+    def __init__(self) -> None:
+        self.record: Record | None = None
+        self.result: Result | None = None
+
+
+@contextlib.contextmanager
+def watch(
+    name: str = "this block", *, profile: bool = True, show: bool = True, json: Path | None = None
+) -> Iterator[Watched]:
+    """Watch what happens inside, and print a report to standard error at the end, also after an error.
+
+    Args:
+      name: of the block, for the report.
+      profile: take short windows of JAX's profiler, which show what devices do.
+      show: print the report.
+      json: file that takes the report as a result, for `jaxperf report`.
+
+    Yields:
+      A `Watched`, filled in when the block is over.
+
+    Raises:
+      JaxperfError: another watch is open in this process, or `json` cannot be written.
+    """
+    watched, watcher, ended = Watched(), Watcher(name, profile=profile), ""
+    watcher.open()
+    try:
+        yield watched
+    except BaseException as e:
+        ended = how_it_ended(e)
+        raise
+    finally:
+        watched.record = watcher.close()
+        watched.result = tell.result(watched.record, ended=ended)
+        report(watched.result, show=show, json=json)
+
+
+def how_it_ended(error: BaseException) -> str:
+    """How a program ended that did not reach its end; "" for an ordinary exit."""
+    if isinstance(error, KeyboardInterrupt):
+        return "until it was interrupted"
+    if isinstance(error, SystemExit | GeneratorExit):
+        return ""
+    return f"until it failed with {type(error).__name__}"
+
+
+def report(result: Result, *, show: bool = True, json: Path | None = None) -> None:
+    """Print a report to standard error, and keep it in a file; of several processes the first one prints."""
+    if show and _first_process():
+        from jaxperf.report.terminal import render_text
+
+        color = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        sys.stderr.write(render_text([result], color=color))
+        sys.stderr.flush()
+    if json:
+        save_result(result, json)
+
+
+def _first_process() -> bool:
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        return True
+    return bool(jax.process_index() == 0)

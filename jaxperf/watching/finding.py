@@ -1,0 +1,32 @@
+"""One cause of lost time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxperf.watching.place import Place
+
+IDLE_DOUBT = 2.5  # for estimates from samples of idle devices
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause of lost time.
+
+    Attributes:
+      cause: the rule's name, for `advice`.
+      at: the line of code.
+      seconds: what a change could save in this run.
+      reason: what was seen, in one sentence.
+      name: the function, call or operation that the advice names.
+      memory_bytes: what a change would free; 0 where that is not the point.
+      doubt: how many times the least share of the run's time the seconds must be to be reported.
+    """
+
+    cause: str
+    at: Place
+    seconds: float
+    reason: str
+    name: str = ""
+    memory_bytes: int = 0
+    doubt: float = 1.0

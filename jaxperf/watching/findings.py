@@ -1,0 +1,38 @@
+"""Rules: what a program loses, where, and why. Each gives findings with the seconds that a change could save.
+
+A rule reports nothing below a share of the run's time, so that programs without a fault have no findings.
+Seconds are an estimate from this run: what was spent again, or how long devices were idle for that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.finding import Finding
+from jaxperf.watching.rules_idle import data, eager, numpy, transfers, waits
+from jaxperf.watching.rules_programs import callbacks, donation, float64, shards, unrolled
+from jaxperf.watching.rules_traces import eager_recompiles, retraced
+
+LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
+LEAST_OF_ALL = 0.005  # of the wall time
+LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
+
+RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
+    retraced, eager_recompiles, waits, data, numpy, eager, transfers,
+    donation, float64, unrolled, callbacks, shards,
+)  # fmt: skip
+
+
+def find(analysis: Analysis) -> list[Finding]:
+    """Everything that could save a share of the run's time, the most first."""
+    r = analysis.record
+    steady_s = r.wall_s - analysis.compiling.within(r.start, r.end)
+    found = [f for rule in RULES for f in rule(analysis)]
+    kept = [
+        f
+        for f in found
+        if f.seconds >= max(LEAST_SHARE * steady_s * f.doubt, LEAST_OF_ALL * r.wall_s)
+        or f.memory_bytes >= LARGE
+    ]
+    return sorted(kept, key=lambda f: (-f.seconds, f.at))

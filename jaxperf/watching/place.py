@@ -1,0 +1,148 @@
+"""Where in the reader's own code something happened: the innermost frame that belongs to no library.
+
+A library is whatever is installed (site-packages, the standard library, jaxperf). A frame's exact instruction
+tells which call of its line is running, and whether the line is a `for` that waits for its next item.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import linecache
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+_OWN = str(Path(__file__).resolve().parents[1])
+
+
+class Place(NamedTuple):
+    """A line of a program; `function` is the name of the function that the line is in."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{shorten(self.file)}:{self.line}"
+
+    @property
+    def source(self) -> str:
+        """The line itself, without its indentation; "" where the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+NOWHERE = Place("", 0)
+
+
+def shorten(file: str) -> str:
+    """A file's path from the working directory where it is in there, else its last two parts."""
+    path = Path(file)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(Path(*path.parts[-2:]))
+
+
+@functools.cache
+def library(file: str, name: str = "") -> str:
+    """The library that a file belongs to ("jax", "numpy", "queue"); "" for the reader's own code."""
+    if file.startswith("<frozen") or file == "<string>":
+        return name.split(".")[0] or "python"
+    for root in _roots():
+        if file.startswith(root):
+            first = Path(file[len(root) :].lstrip("/\\")).parts[0]
+            return first.removesuffix(".py")
+    return "jaxperf" if file.startswith(_OWN) else ""
+
+
+@functools.cache
+def _roots() -> tuple[str, ...]:
+    """Folders of installed code, the longest first: site-packages is inside the standard library's folder."""
+    paths = {sysconfig.get_paths()[key] for key in ("purelib", "platlib", "stdlib", "platstdlib")}
+    paths |= {p for p in sys.path if p.endswith(("site-packages", "dist-packages"))}
+    return tuple(sorted({p.rstrip("/\\") + "/" for p in paths}, key=len, reverse=True))
+
+
+def stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and its callers, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def own(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
+    """The innermost frame of the reader's own code, and the library's frame that it called (None: none)."""
+    called = None
+    for f in stack(frame):
+        if not library(f.f_code.co_filename):
+            return f, called
+        called = f
+    return None, None
+
+
+def place_of(frame: FrameType | None) -> Place:
+    """The line that a frame is at."""
+    if frame is None:
+        return NOWHERE
+    return Place(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
+
+
+def here() -> Place:
+    """The line of the reader's own code that called what calls this."""
+    return place_of(own(sys._getframe(1))[0])
+
+
+def waits_for_next(frame: FrameType) -> bool:
+    """Whether the frame is at a `for` that asks for its next item, or calls `next`."""
+    return frame.f_lasti in _asking(frame.f_code) or _callee_name(frame) == "next"
+
+
+@functools.cache
+def _asking(code: CodeType) -> frozenset[int]:
+    return frozenset(at for offsets, i in _instructions(code) if i.opname == "FOR_ITER" for at in offsets)
+
+
+def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
+    """Instructions with the offsets that `f_lasti` may have in them: Python 3.12 stops in an inline cache."""
+    found = list(dis.get_instructions(code))
+    ends = [i.offset for i in found[1:]] + [len(code.co_code)]
+    return ((range(i.offset, end), i) for i, end in zip(found, ends))
+
+
+def callee(frame: FrameType) -> Any:
+    """What the frame's running instruction calls, looked up by its dotted name; None where that is unknown.
+
+    Only names and attributes of modules are looked up, so that nothing of the program runs.
+    """
+    first, *rest = _callee_name(frame).split(".")
+    found = frame.f_locals.get(first, frame.f_globals.get(first)) if first else None
+    for name in rest:
+        if type(found).__name__ != "module":
+            return found  # a method: its object says whose it is
+        found = vars(found).get(name)
+    return found
+
+
+def _callee_name(frame: FrameType) -> str:
+    """The dotted name that is being called, as in "np.dot"; "" where the expression is no such call."""
+    return _called_names(frame.f_code).get(frame.f_lasti, "")
+
+
+@functools.cache
+def _called_names(code: CodeType) -> dict[int, str]:
+    """For each CALL of a function the dotted name in front of its parenthesis, from the source."""
+    names: dict[int, str] = {}
+    for offsets, instruction in _instructions(code):
+        at = instruction.positions
+        if not instruction.opname.startswith(("CALL", "PRECALL")) or at is None or at.lineno is None:
+            continue
+        line = linecache.getline(code.co_filename, at.lineno)
+        text = line.encode()[at.col_offset or 0 :].decode(errors="replace")
+        head = text.partition("(")[0].strip()
+        if head and all(part.isidentifier() for part in head.split(".")):
+            names |= dict.fromkeys(offsets, head)
+    return names

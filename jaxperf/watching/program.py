@@ -1,0 +1,102 @@
+"""Run a script or module unchanged, as Python itself would, under a watch."""
+
+from __future__ import annotations
+
+import io
+import os
+import runpy
+import shlex
+import sys
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+from jaxperf.exits import FAILED, INTERRUPTED
+from jaxperf.result.store import check_writable
+from jaxperf.watching import tell
+from jaxperf.watching.blocks import how_it_ended, report
+from jaxperf.watching.session import Watcher
+
+
+def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
+    """Run a script with its own flags `words`, report, and return its exit status.
+
+    Raises:
+      JaxperfError: there is no such script, it is not Python, or `json` cannot be written.
+    """
+    try:
+        with io.open_code(str(path.resolve())) as file:
+            code = compile(file.read(), str(path.resolve()), "exec", dont_inherit=True)
+    except OSError as e:
+        raise JaxperfError(
+            f"cannot read the script {path}: {e.strerror}; give the path of a Python file"
+        ) from None
+    except (SyntaxError, ValueError) as e:
+        raise JaxperfError(f"{path} is not Python: {e}") from None
+
+    def run() -> None:
+        main = types.ModuleType("__main__")
+        main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
+        sys.modules["__main__"] = main  # pickling and inspecting look there
+        sys.path.insert(0, str(path.resolve().parent))
+        exec(code, main.__dict__)
+
+    return _watched(run, path.name, [str(path), *words], profile=profile, json=json)
+
+
+def run_module(name: str, words: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
+    """Run a module as `python -m` does, with its own flags `words`, report, and return its exit status.
+
+    Raises:
+      JaxperfError: `json` cannot be written.
+    """
+
+    def run() -> None:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+    return _watched(run, name, [name, *words], profile=profile, json=json)
+
+
+def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: bool, json: Path | None) -> int:
+    if json:
+        check_writable(json)
+    sys.argv = argv
+    watcher, status, ended = Watcher(name, profile=profile), 0, ""
+    watcher.open()
+    try:
+        run()
+    except SystemExit as e:
+        status = _status(e)
+    except KeyboardInterrupt as e:
+        status, ended = INTERRUPTED, how_it_ended(e)
+    except BaseException as e:
+        status, ended = FAILED, how_it_ended(e)
+        _show_traceback(e)
+    record = watcher.close()
+    sys.stdout.flush()
+    report(tell.result(record, command=shlex.join(["jaxperf", "watch", *argv]), ended=ended), json=json)
+    return status
+
+
+def _status(end: SystemExit) -> int:
+    """The exit status that Python gives, which prints what is no number."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return FAILED
+
+
+def _show_traceback(error: BaseException) -> None:
+    """Print the traceback as Python does, without the frames of ours that ran the program."""
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        frames = frames.tb_next
+    error.__traceback__ = frames
+    if sys.excepthook is sys.__excepthook__:
+        traceback.print_exception(error)
+    else:
+        sys.excepthook(type(error), error, frames)

@@ -1,0 +1,191 @@
+"""The compiled programs themselves: FLOPs, bytes, what shares memory, and what their instructions give away.
+
+They come from `live_executables()` of each device's client, and are asked for while the program runs, since a
+function that is dropped takes its program along.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxperf.watching import place
+from jaxperf.watching.place import NOWHERE, Place
+
+PER_NAME = 3  # texts kept of programs with one name
+LONGEST = 4_000_000  # characters of a text that is still kept
+_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
+          "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}  # fmt: skip
+_ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
+_LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}, \w", re.S)
+_ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
+_ROW = re.compile(r"^(\d+) (?:\"(.*)\"|\{(.*)\})$")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
+_INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One compiled program; `flops` and `accessed` (bytes) are the compiler's estimates for one execution.
+
+    `devices` are the ids of those that it runs on, `old` is whether it was there before the watch began.
+    """
+
+    name: str
+    platform: str
+    flops: float
+    accessed: float
+    devices: tuple[int, ...] = ()
+    text: str = ""
+    old: bool = False
+
+    @functools.cached_property
+    def frames(self) -> dict[int, list[Place]]:
+        """For each stack frame that instructions refer to, the lines from the innermost out."""
+        return _frames(self.text)
+
+    def at(self, line: str) -> Place:
+        """The innermost line of the reader's own code that an instruction comes from."""
+        if found := _SOURCE.search(line):
+            places = [Place(found[1], int(found[2]))]
+        else:
+            found = _FRAME.search(line)
+            places = self.frames.get(int(found[1]), []) if found else []
+        return next((p for p in places if not place.library(p.file)), NOWHERE)
+
+    def repeated(self) -> Iterator[tuple[Place, str, int]]:
+        """Lines of the reader's code that became many equal operations: line, operation, how many."""
+        found: Counter[tuple[str, str]] = Counter()
+        for _, _, line in _instructions(self.text):
+            if (op := _OP_NAME.search(line)) and (frame := _FRAME.search(line) or _SOURCE.search(line)):
+                found[op[1], frame[0]] += 1
+        for (op_name, frame_text), number in found.most_common():
+            yield self.at(frame_text), op_name.rsplit("/", 1)[-1], number
+
+    def callbacks(self) -> Iterator[tuple[str, Place]]:
+        """Instructions that call back into Python: their name and line."""
+        for opcode, _, line in _instructions(self.text):
+            target = re.search(r'custom_call_target="([^"]*callback[^"]*)"', line)
+            if opcode == "custom-call" and target and (name := _INSTRUCTION.search(line)):
+                yield name[1], self.at(line)
+
+    def widened(self) -> Iterator[Place]:
+        """Lines at which a 32-bit or smaller float becomes a 64-bit one."""
+        narrow = {
+            m[1] for m in re.finditer(r"%([\w.-]+) = (?:f32|bf16|f16)\[", self.text)
+        }  # every instruction and parameter of such a type
+        for opcode, result, line in _instructions(self.text):
+            if opcode == "convert" and result.startswith("f64["):
+                operand = re.search(r"convert\((?:f32\[|bf16\[|f16\[|%([\w.-]+))", line)
+                if operand and (operand[1] is None or operand[1] in narrow):
+                    yield self.at(line)
+
+    def unshared_bytes(self) -> int:
+        """Bytes of outputs for which an argument of the same type exists and gives its memory to none."""
+        head = self.text.partition("\n")[0]
+        layout = _LAYOUT.search(head + ", x")
+        if not layout:
+            return 0
+        given = {int(m[2]) for m in _ALIAS.finditer(_aliases(head))}
+        taken = {int(m[1] or 0) for m in _ALIAS.finditer(_aliases(head))}
+        free = Counter(a for i, a in enumerate(_ARRAY.findall(layout[1])) if i not in given)
+        total = 0
+        for i, array in enumerate(_ARRAY.findall(layout[2])):
+            if i not in taken and free[array]:
+                free[array] -= 1
+                total += _size(*array)
+        return total
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
+    from jaxperf.measure.staging import instructions  # which imports JAX
+
+    return instructions(text)
+
+
+def _aliases(head: str) -> str:
+    found = re.search(r"input_output_alias=\{(.*?)\}, entry_", head)
+    return found[1] if found else ""
+
+
+def _size(dtype: str, dims: str) -> int:
+    return _BYTES.get(dtype, 4) * math.prod(int(d) for d in dims.split(",") if d)
+
+
+def _frames(text: str) -> dict[int, list[Place]]:
+    """The tables at the head of a program's text, put together; empty where it has none."""
+    tables: dict[str, dict[int, Any]] = {}
+    rows: dict[int, Any] = {}
+    for line in text.splitlines():
+        if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+            rows = tables.setdefault(line, {})
+        elif row := _ROW.match(line):
+            pairs = dict(re.findall(r"(\w+)=(\d+)", row[3] or ""))
+            rows[int(row[1])] = row[2] if row[3] is None else {k: int(v) for k, v in pairs.items()}
+        elif line.startswith(("%", "ENTRY")):
+            break
+    files, functions = tables.get("FileNames", {}), tables.get("FunctionNames", {})
+    places = {
+        i: Place(
+            files.get(x.get("file_name_id"), ""), x["line"], functions.get(x.get("function_name_id"), "")
+        )
+        for i, x in tables.get("FileLocations", {}).items()
+    }
+    found: dict[int, list[Place]] = {}
+    for i, frame in sorted(tables.get("StackFrames", {}).items()):
+        parent = frame.get("parent_frame_id", 1) - 1  # counted from one, and one is none
+        found[i] = [places.get(frame.get("file_location_id"), NOWHERE), *found.get(parent, [])]
+    return found
+
+
+class Programs:
+    """The programs seen so far; `look` notes the new ones."""
+
+    def __init__(self) -> None:
+        self.watching = False
+        self.facts: list[Facts] = []
+        self.trouble = ""
+        self._known: set[Any] = set()
+        self._texts: Counter[str] = Counter()
+
+    def look(self) -> None:
+        """Note every program that is alive and not known yet."""
+        import jax
+
+        try:
+            for client in {id(d.client): d.client for d in (*jax.devices(), *jax.devices("cpu"))}.values():
+                for executable in client.live_executables():
+                    self._note(executable)
+        except Exception as e:  # no such method in this JAX: the report says what is missing
+            self.trouble = f"{type(e).__name__}: {e}".splitlines()[0]
+
+    def _note(self, executable: Any) -> None:
+        key = executable.fingerprint or id(executable)
+        if key in self._known:
+            return
+        self._known.add(key)
+        module = executable.hlo_modules()[0]
+        cost = executable.cost_analysis() or {}
+        cost = cost[0] if isinstance(cost, list) else cost
+        text = ""
+        if self._texts[module.name] < PER_NAME:
+            self._texts[module.name] += 1
+            text = module.to_string()
+        self.facts.append(
+            Facts(
+                module.name.removeprefix("jit_"),
+                executable.local_devices()[0].platform,
+                max(0.0, float(cost.get("flops", 0.0))),
+                max(0.0, float(cost.get("bytes accessed", 0.0))),
+                tuple(d.id for d in executable.local_devices()),
+                text if len(text) <= LONGEST else "",
+                old=not self.watching,
+            )
+        )

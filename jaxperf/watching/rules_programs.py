@@ -1,0 +1,138 @@
+"""Rules about the compiled programs themselves."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from jaxperf.report.words import quantity
+from jaxperf.result.intervals import length
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.finding import Finding
+from jaxperf.watching.place import NOWHERE, Place
+from jaxperf.watching.programs import Facts
+from jaxperf.watching.windows import plain
+
+UNROLLED = 64  # equal operations from one line; fusing makes copies, so that ten turns may give 56
+UNEQUAL = 1.3  # the most work on one device over the mean
+
+
+def donation(analysis: Analysis) -> Iterator[Finding]:
+    """Programs that copy an argument which the caller replaces by the result."""
+    for facts, at, program_s in _called(analysis):
+        shared = facts.unshared_bytes()
+        if shared and replaces_argument(at):
+            program = analysis.record.seen.programs[plain(facts.name)]
+            copied_s = program.op_s(lambda op: "copy" in op) * analysis.scale
+            reason = (
+                f"{facts.name} returns {quantity(shared, 'bytes')} of the same types as arguments that "
+                "the caller replaces, and each call makes new memory for them"
+            )
+            yield Finding("donation", at, min(copied_s, program_s), reason, facts.name, shared)
+
+
+def replaces_argument(at: Place) -> bool:
+    """Whether the statement assigns a call's result to what it passes, as in `w, loss = step(w, x)`."""
+    for node in ast.walk(_parsed(at.file)):
+        if isinstance(node, ast.Assign) and node.lineno <= at.line <= (node.end_lineno or 0):
+            targets = {name for target in node.targets for name in _names(target)}
+            calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
+            return any(targets & set(_names(argument)) for call in calls for argument in call.args)
+    return False
+
+
+def _names(node: ast.expr) -> Iterator[str]:
+    """The variables in an expression, such as "w" and "self.w"."""
+    return (ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
+
+
+@functools.cache
+def _parsed(file: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def float64(analysis: Analysis) -> Iterator[Finding]:
+    """Programs in which a float that was 32 bits wide becomes 64 bits wide."""
+    for facts, at, program_s in _called(analysis):
+        lines = Counter(p for p in facts.widened())
+        if lines:
+            line = next((p for p, _ in lines.most_common() if p != NOWHERE), at)
+            reason = (
+                f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
+            )
+            yield Finding("float64", line, program_s / 2, reason, facts.name)
+        elif "f64[" in facts.text and any(c.host_float64 and c.at == at for c in analysis.record.compiled):
+            reason = f"{facts.name} gets NumPy arrays of NumPy's default type here, so it computes in float64"
+            yield Finding("float64", at, program_s / 2, reason, facts.name)
+
+
+def unrolled(analysis: Analysis) -> Iterator[Finding]:
+    """Python loops that were traced into one operation per turn."""
+    explained = {plain(c.name) for c in analysis.record.compiled if c.explained}
+    for facts in (f for f in analysis.record.programs if not f.old and plain(f.name) in explained):
+        line, op, number = next(iter(facts.repeated()), (NOWHERE, "", 0))
+        if number >= UNROLLED and line != NOWHERE:
+            compiled = [c for c in analysis.record.compiled if plain(c.name) == plain(facts.name)]
+            seconds = max((c.total_s for c in compiled), default=0.0) * (1 - 1 / number)
+            reason = f"{facts.name} holds {number} copies of {op} from this line, a loop that Python unrolled"
+            yield Finding("unrolled", line, seconds, reason, facts.name)
+
+
+def callbacks(analysis: Analysis) -> Iterator[Finding]:
+    """Programs that call back into Python, or that run on the CPU beside an accelerator."""
+    for facts, at, program_s in _called(analysis):
+        program = analysis.record.seen.programs[plain(facts.name)]
+        for op, line in facts.callbacks():
+            seconds = program.op_s(op.__eq__) * analysis.scale
+            reason = f"each call of {facts.name} stops for Python on the host here"
+            yield Finding("callback", line if line != NOWHERE else at, seconds, reason, facts.name)
+        if facts.platform == "cpu" and any(f.platform != "cpu" for f in analysis.record.programs):
+            reason = f"{facts.name} runs on the CPU although there is an accelerator"
+            yield Finding("on the cpu", at, program_s, reason, facts.name)
+
+
+def shards(analysis: Analysis) -> Iterator[Finding]:
+    """Functions that were compiled for more work on one device than on the others."""
+    work: dict[str, dict[tuple[int, ...], float]] = defaultdict(dict)
+    for facts in analysis.record.programs:
+        name = plain(facts.name)
+        work[name][facts.devices] = max(facts.flops, work[name].get(facts.devices, 0.0))
+    for name, flops in work.items():
+        program, at = analysis.record.seen.programs.get(name), _call_line(analysis, name)
+        apart = len({d for devices in flops for d in devices}) == sum(map(len, flops))
+        defined = {c.defined for c in analysis.record.compiled if c.explained and plain(c.name) == name}
+        if program is None or at == NOWHERE or len(flops) < 2 or not apart:
+            continue
+        if len(defined) > 1 or not min(flops.values()):  # several functions of one name, as lambdas are
+            continue
+        most, mean = max(flops.values()), sum(flops.values()) / len(flops)
+        if most >= UNEQUAL * mean:
+            busy_s = max((length(spans) for spans in program.devices.values()), default=0.0) * analysis.scale
+            reason = (
+                f"{name} computes {quantity(most, 'FLOP')} per call on one device and "
+                f"{quantity(mean, 'FLOP')} in the mean of {len(flops)}, and the others wait for it"
+            )
+            yield Finding("shards", at, busy_s * (1 - mean / most), reason, name)
+
+
+def _called(analysis: Analysis) -> Iterator[tuple[Facts, Place, float]]:
+    """Programs of the reader's functions that ran in windows: facts, line of the call, device seconds."""
+    seen = set()
+    for facts in analysis.record.programs:
+        name = plain(facts.name)
+        program = analysis.record.seen.programs.get(name)
+        at = _call_line(analysis, name)
+        if program and at != NOWHERE and name not in seen and program.devices:
+            seen.add(name)
+            busy_s = max(map(length, program.devices.values()))
+            yield facts, at, busy_s * analysis.scale
+
+
+def _call_line(analysis: Analysis, name: str) -> Place:
+    return next((c.at for c in analysis.record.compiled if c.explained and plain(c.name) == name), NOWHERE)

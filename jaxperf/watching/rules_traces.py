@@ -1,0 +1,78 @@
+"""Rules about what was traced and compiled again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.compiles import COMPILE, Change, Compiled, shape_of
+from jaxperf.watching.finding import Finding
+from jaxperf.watching.place import NOWHERE, Place
+
+REPEATS = 3  # traces of new function objects that make a habit
+
+
+def retraced(analysis: Analysis) -> Iterator[Finding]:
+    """Functions of the reader that were traced and compiled again, by the reason that cost most."""
+    groups: dict[str, list[Compiled]] = defaultdict(list)
+    for c in analysis.record.compiled:
+        if c.explained:
+            groups[c.defined or c.name].append(c)
+    for group in groups.values():
+        again: dict[str, list[Compiled]] = defaultdict(list)
+        for c in group[1:]:
+            again[_kind(c)].append(c)
+        for kind, repeats in again.items():
+            if kind != "new function" or _habit(repeats):
+                yield _retrace(kind, group[0], repeats)
+
+
+def _kind(c: Compiled) -> str:
+    """The reason of a trace; of several, the one that explains the others."""
+    kinds = {change.kind for change in c.changes}
+    order = ("structure", "static value", "shape", "dtype", "weak type", "setting", "other")
+    return next((kind for kind in order if kind in kinds), "new function")
+
+
+def _habit(repeats: list[Compiled]) -> bool:
+    """Whether one line made new functions again and again; several lines may each make their own."""
+    return Counter(c.at for c in repeats).most_common(1)[0][1] >= REPEATS - 1
+
+
+def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
+    at = Counter(c.at for c in repeats).most_common(1)[0][0]
+    seconds = sum(c.total_s for c in repeats)
+    changes = [change for c in repeats for change in c.changes if change.kind == kind]
+    cause = kind
+    if kind == "shape" and _partial_batch(repeats):
+        cause = "partial batch"
+    times = f"{first.name} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
+    if kind == "new function":
+        return Finding(cause, at, seconds, f"{times}: each call makes a new function object", first.name)
+    said = list(dict.fromkeys(map(str, changes)))
+    shown = "; ".join(said[:2]) + (f"; and {len(said) - 2} more" if len(said) > 2 else "")
+    return Finding(cause, at, seconds, f"{times}: {kind} of {shown}", first.name)
+
+
+def _partial_batch(repeats: list[Compiled]) -> bool:
+    """Whether only one smaller leading dimension came up, as of the last batch of an epoch."""
+    changes: list[Change] = [change for c in repeats for change in c.changes if change.kind == "shape"]
+    pairs = [(shape_of(c.before), shape_of(c.now)) for c in changes]
+    smaller = {(before[0], now[0]) for before, now in pairs if before and now and before[1:] == now[1:]}
+    whole = all(before and now and before[1:] == now[1:] for before, now in pairs)
+    return whole and len(repeats) == 1 and len(smaller) == 1 and all(now < before for before, now in smaller)
+
+
+def eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
+    """Operations outside of `jit` that were compiled again and again at one line."""
+    found: dict[Place, list[Compiled]] = defaultdict(list)
+    for c in analysis.record.compiled:
+        if not c.explained and COMPILE in c.stages and c.at != NOWHERE:
+            found[c.at].append(c)
+    for at, compiled in found.items():
+        name, times = Counter(c.name for c in compiled).most_common(1)[0]
+        if times >= 2 * REPEATS:
+            seconds = sum(c.total_s for c in compiled)
+            reason = f"{name}, outside of jit, was compiled {times} times here, for new shapes or constants"
+            yield Finding("eager recompiles", at, seconds * (1 - 1 / times), reason, name)

@@ -1,0 +1,147 @@
+"""A thread that looks at what the program does every few milliseconds: its line, and the memory it holds.
+
+A look costs the same whatever the program does, where a hook on every call would cost a share of it. A look
+stands for the time since the one before. While C code holds Python's lock the thread cannot look; its next
+look is at the end of that very instruction, so the time still goes to the right line.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import psutil
+
+from jaxperf.watching import place
+from jaxperf.watching.place import NOWHERE, Place
+from jaxperf.watching.trouble import Trouble
+
+INTERVAL_S = 0.005
+DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
+CALLBACK = "callback"  # the reader's function, called by JAX
+_LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
+_MEMORY_EVERY = 10  # looks; reading it costs as much as the look
+_PEAK_STEP = 1.05  # live arrays are listed when memory is this much over the last such list
+
+
+class Sample(NamedTuple):
+    """The reader's line and what it was doing, for the stretch from `start` to `end`."""
+
+    kind: str
+    at: Place
+    start: float
+    end: float
+    inside: Place = NOWHERE  # where the next item of the `for` at `at` is made
+
+
+class Sampler:
+    """Looks at the thread that opened it, until it is closed.
+
+    Attributes:
+      samples: what each look saw.
+      memory: resident bytes over time, as (time, bytes).
+      held: what the arrays alive near the peak are, largest first, as (type, number, bytes).
+      on_look: called after each look, in the sampler's thread.
+      spent_s: processor time of the sampler's own work.
+    """
+
+    def __init__(self, trouble: Trouble, *, on_look: Callable[[], None] = lambda: None) -> None:
+        self.trouble = trouble
+        self.samples: list[Sample] = []
+        self.memory: list[tuple[float, int]] = []
+        self.held: list[tuple[str, int, int]] = []
+        self.on_look, self.spent_s = on_look, 0.0
+        self._listed_at = 0.0
+        self._stop = threading.Event()
+        self._process = psutil.Process()
+
+    def open(self) -> None:
+        """Begin to look at the calling thread."""
+        self._thread_id, self._last = threading.get_ident(), time.perf_counter()
+        self._thread = threading.Thread(target=self._run, name="jaxperf-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        self._thread.join()
+        self._weigh()
+
+    def _run(self) -> None:
+        looks = 0
+        while not self._stop.wait(INTERVAL_S):
+            began = time.thread_time()
+            with self.trouble.kept("a sample"):
+                self._look()
+                if looks % _MEMORY_EVERY == 0:
+                    self._weigh()
+            looks += 1
+            self.spent_s += time.thread_time() - began
+            with self.trouble.kept("a window of the profiler"):
+                self.on_look()
+
+    def _look(self) -> None:
+        now = time.perf_counter()
+        frame = sys._current_frames().get(self._thread_id)
+        self.samples.append(Sample(*_seen(frame, self._last, now)))
+        self._last = now
+
+    def _weigh(self) -> None:
+        resident = self._process.memory_info().rss
+        self.memory.append((time.perf_counter(), resident))
+        jax = sys.modules.get("jax")
+        if resident > self._listed_at * _PEAK_STEP and hasattr(jax, "live_arrays"):
+            self._listed_at = resident
+            self.held = _live(jax)
+
+
+def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
+    """The fields of a sample, from the frames of the thread that is watched."""
+    mine, called = place.own(frame)
+    if mine is None:
+        return PYTHON, NOWHERE, start, end
+    at, kind = place.place_of(mine), _kind(mine, called)
+    if kind in (EAGER, DISPATCH):
+        return kind, at, start, end
+    for outer in place.stack(mine):  # who asked for this work?
+        library = place.library(outer.f_code.co_filename)
+        if library == "jax":
+            return CALLBACK, at, start, end
+        if not library and place.waits_for_next(outer):
+            return DATA, place.place_of(outer), start, end, at
+    return kind, at, start, end
+
+
+def _kind(mine: FrameType, called: FrameType | None) -> str:
+    """What the reader's frame is busy with: by the library that it is in, or else by what it calls."""
+    if called is None:
+        return _kind_of_callee(place.callee(mine))
+    name = place.library(called.f_code.co_filename)
+    kinds = {"jax": EAGER, "optax": EAGER, "flax": DISPATCH, "numpy": NUMPY}
+    return DATA if name in _LOADERS else kinds.get(name, PYTHON)
+
+
+def _kind_of_callee(called: object) -> str:
+    module = str(getattr(type(called), "__module__", ""))
+    if module.startswith(("jaxlib", "jax")):  # a jitted function, JAX's own (jnp.sin) or the reader's
+        return EAGER if str(getattr(called, "__module__", "")).startswith("jax") else DISPATCH
+    if module.startswith("numpy") or str(getattr(called, "__module__", "")).startswith("numpy"):
+        return NUMPY
+    return PYTHON
+
+
+def _live(jax: Any) -> list[tuple[str, int, int]]:
+    """Live arrays by type, those that hold most bytes first."""
+    found: dict[str, tuple[int, int]] = {}
+    try:
+        for array in jax.live_arrays():
+            name = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+            number, total = found.get(name, (0, 0))
+            found[name] = number + 1, total + array.nbytes
+    except Exception:  # the program deletes arrays, and starts its backend, while we look
+        return []
+    return sorted(((n, *v) for n, v in found.items()), key=lambda row: -row[2])[:5]

@@ -1,0 +1,243 @@
+"""A watch: the instruments open while a program runs, and what they saw.
+
+JAX is not imported before the program imports it, since a program may set JAX's environment first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+from jaxperf.watching.compiles import Compiled, Listener
+from jaxperf.watching.programs import Facts, Programs
+from jaxperf.watching.sampler import Sample, Sampler
+from jaxperf.watching.trouble import Trouble
+from jaxperf.watching.waits import Wait, Waits
+from jaxperf.watching.windows import Profiler, Seen
+
+FLAG = "jax_explain_cache_misses"
+_open_watch: Watcher | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that a watch saw; times are of `time.perf_counter`."""
+
+    name: str
+    start: float
+    end: float
+    compiled: list[Compiled]
+    waits: list[Wait]
+    samples: list[Sample]
+    memory: list[tuple[float, int]]
+    held: list[tuple[str, int, int]]
+    programs: list[Facts]
+    seen: Seen
+    overhead_s: dict[str, float] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that the program ran."""
+        return self.end - self.start
+
+
+class Watcher:
+    """The instruments; `open` before the program runs, `close` after it.
+
+    Args:
+      name: what is watched, for the report.
+      profile: take windows of JAX's profiler.
+    """
+
+    def __init__(self, name: str, *, profile: bool = True) -> None:
+        self.name = name
+        self.trouble = Trouble()
+        self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
+        self.programs, self.profiler = Programs(), Profiler() if profile else None
+        self.sampler = Sampler(self.trouble, on_look=self._look)
+        self._undo = contextlib.ExitStack()
+        self._compiled = 0
+
+    def open(self) -> None:
+        """Begin.
+
+        Raises:
+          JaxperfError: another watch is open in this process.
+        """
+        global _open_watch
+        if _open_watch is not None:
+            raise JaxperfError(f"{_open_watch.name} is being watched already; close that watch first")
+        _open_watch = self
+        self.start = time.perf_counter()
+        if "jax" in sys.modules:
+            self._attach(sys.modules["jax"])
+            if sys.modules["jax"].live_arrays():  # a backend has started, and may hold programs
+                self.programs.look()
+        else:
+            self._undo.enter_context(_when_imported("jax", self._attach))
+        self.programs.watching = True
+        self.sampler.open()
+
+    def close(self) -> Record:
+        """End; everything is as it was before."""
+        global _open_watch
+        end = time.perf_counter()
+        self.sampler.close()
+        if self.profiler:
+            self.profiler.close()
+        self._undo.close()
+        _open_watch = None
+        if "jax" in sys.modules and self._compiled != self.listener.count:
+            self.programs.look()
+        seen = self.profiler.read() if self.profiler else Seen()
+        return Record(
+            self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
+            self.sampler.memory, self.sampler.held, self.programs.facts, seen,
+            self._overhead_s(seen), self._remarks(),
+        )  # fmt: skip
+
+    def _attach(self, jax: ModuleType) -> None:
+        """Install what needs JAX, in the moment in which the program has imported it."""
+        if not hasattr(jax, "monitoring"):
+            importlib.import_module("jax.monitoring")
+        jax.monitoring.register_event_duration_secs_listener(self.listener.on_duration)
+        self._undo.callback(jax.monitoring.unregister_event_duration_listener, self.listener.on_duration)
+        jax.monitoring.register_scalar_listener(self.listener.on_start)
+        self._undo.callback(jax.monitoring.unregister_scalar_listener, self.listener.on_start)
+        self.listener.pass_on = bool(getattr(jax.config, FLAG))
+        self._undo.callback(jax.config.update, FLAG, self.listener.pass_on)
+        jax.config.update(FLAG, True)
+        self._undo.enter_context(_filtered(self.listener.on_log))
+        self.waits.open(jax)
+        self._undo.callback(self.waits.close)
+        if self.profiler:
+            self._undo.enter_context(_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way))
+
+    def _look(self) -> None:
+        """What the sampler's thread does beside sampling: note programs, open and close windows."""
+        if not self.listener.count:  # no backend yet
+            return
+        if self._compiled != self.listener.count:
+            self._compiled = self.listener.count
+            began = time.thread_time()
+            self.programs.look()
+            self.sampler.spent_s += time.thread_time() - began
+        if self.profiler:
+            self.profiler.look(compiling=self.listener.open > 0)
+
+    def _overhead_s(self, seen: Seen) -> dict[str, float]:
+        return {
+            "samples": self.sampler.spent_s,
+            "hooks": self.listener.spent_s + len(self.waits.waits) * _wrapper_costs_s(),
+            "profiler": seen.spent_s,
+        }
+
+    def _remarks(self) -> list[str]:
+        found = [f"cannot observe {name} in this version of JAX" for name in self.waits.missing]
+        found += self.trouble.remarks
+        if self.programs.trouble:
+            found.append(f"no FLOPs and bytes: {self.programs.trouble}")
+        if self.profiler and self.profiler.trouble:
+            found.append(f"windows of the profiler are missing: {self.profiler.trouble}")
+        return found
+
+
+def _wrapper_costs_s() -> float:
+    """Seconds that the wrapper of a waiting call adds to it, measured now on a call that does nothing."""
+    waits, count = Waits(Trouble()), 200
+    wrapped = waits._method(abs, "abs")
+    began = time.perf_counter()
+    for _ in range(count):
+        wrapped(0)
+    wrapped_s = time.perf_counter() - began
+    began = time.perf_counter()
+    for _ in range(count):
+        abs(0)
+    return max(0.0, wrapped_s - (time.perf_counter() - began)) / count
+
+
+@contextlib.contextmanager
+def _filtered(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Let JAX's loggers pass only records for which `keep` is true."""
+    loggers = [
+        logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "jax"
+    ]
+    for logger in loggers:
+        logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(keep)
+
+
+@contextlib.contextmanager
+def _before(module: Any, names: Sequence[str], act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` whenever the program calls one of a module's functions, before it runs."""
+
+    def acting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not _is_ours():
+                act()
+            return function(*args, **kwargs)
+
+        return call
+
+    old = {name: getattr(module, name) for name in names}
+    for name, function in old.items():
+        setattr(module, name, acting(function))
+    try:
+        yield
+    finally:
+        for name, function in old.items():
+            setattr(module, name, function)
+
+
+def _is_ours() -> bool:
+    return sys._getframe(2).f_globals.get("__name__") == "jaxperf.watching.windows"
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds one module as the others do, and calls `then` once it has been imported."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self.name, self.then = name, then
+        self.loader: Any = None
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]
+        self.loader.exec_module(module)
+        self.then(module)
+
+
+@contextlib.contextmanager
+def _when_imported(name: str, then: Callable[[ModuleType], None]) -> Iterator[None]:
+    finder = _Finder(name, then)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(finder)

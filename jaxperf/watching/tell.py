@@ -1,0 +1,220 @@
+"""The report of a watch: a result like any other, whose blocks fit on one screen."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+
+from jaxperf.report.words import quantity
+from jaxperf.result import (
+    Axis,
+    Block,
+    Code,
+    Curve,
+    Environment,
+    Fact,
+    Grid,
+    Heading,
+    Lines,
+    Note,
+    Result,
+    Text,
+)
+from jaxperf.watching import compiles
+from jaxperf.watching.advice import advice
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.compiles import Compiled
+from jaxperf.watching.findings import find
+from jaxperf.watching.place import NOWHERE, shorten
+from jaxperf.watching.session import Record
+from jaxperf.watching.windows import plain
+
+ROWS, FINDINGS = 6, 5  # of each table; findings with their snippets
+WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a table
+
+
+def result(record: Record, *, command: str = "", ended: str = "") -> Result:
+    """The record as a result; `ended` says how the program ended if not well."""
+    analysis = Analysis(record)
+    return Result(
+        experiment="watch",
+        section="",
+        title=f"watch: {record.name}",
+        question="Where does its time go, why, and what would save it?",
+        config={},
+        environment=_environment(),
+        blocks=tuple(_blocks(analysis, ended)),
+        command=command,
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        wall_s=record.wall_s,
+    )
+
+
+def _environment() -> Environment:
+    import sys
+
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return Environment()
+    from jaxperf.measure.environment import current_environment
+
+    return current_environment()
+
+
+def _blocks(analysis: Analysis, ended: str) -> Iterator[Block]:
+    record = analysis.record
+    said = f"It ran for {quantity(record.wall_s, 's')}{ended and ', ' + ended}. "
+    if not record.compiled and not record.waits:
+        yield Note(said + "Nothing in it used JAX.")
+        return
+    yield Text(said + _overhead(record))
+    yield _shares(analysis)
+    yield from _compiled(record)
+    yield from _waits(analysis)
+    yield from _programs(analysis)
+    yield from _memory(record)
+    yield from _findings(analysis)
+    for remark in record.remarks:
+        yield Note(remark)
+
+
+def _overhead(record: Record) -> str:
+    parts = ", ".join(f"{name} {seconds / record.wall_s:.1%}" for name, seconds in record.overhead_s.items())
+    seen = sum(b - a for a, b in record.seen.windows)
+    return (
+        f"Watching itself took {sum(record.overhead_s.values()) / record.wall_s:.1%} of that ({parts}); "
+        f"devices were seen for {quantity(seen, 's')}."
+    )
+
+
+def _shares(analysis: Analysis) -> Grid:
+    wall_s, shares = analysis.record.wall_s, analysis.shares()
+    rows = [(name, f"{share:.0%}", quantity(share * wall_s, "s")) for name, share in shares.items()]
+    return Grid("Shares of the time", ("", "share", "seconds"), tuple(rows), (1, 2))
+
+
+def _compiled(record: Record) -> Iterator[Block]:
+    groups: dict[tuple[str, str], list[Compiled]] = defaultdict(list)
+    for c in record.compiled:
+        groups[c.name, c.defined if c.explained else str(c.at)].append(c)
+    longest = sorted(groups.values(), key=lambda group: -sum(c.total_s for c in group))
+    rows = []
+    for group in longest[:ROWS]:
+        seconds = [
+            sum(c.seconds(s) for c in group) for s in (compiles.TRACE, compiles.LOWER, compiles.COMPILE)
+        ]
+        rows.append(
+            (
+                group[0].name[:NAME],
+                str(len(group)),
+                *(quantity(s, "s") for s in seconds),
+                _at(group[-1]),
+                _why(group),
+            )
+        )
+    if rows:
+        total = sum(c.total_s for c in record.compiled)
+        more = f", {len(groups) - len(rows)} more not shown" if len(groups) > len(rows) else ""
+        title = f"Traced and compiled: {len(record.compiled)} times, {quantity(total, 's')}{more}"
+        yield Grid(
+            title,
+            ("", "times", "trace", "lower", "compile", "called at", "why again"),
+            tuple(rows),
+            (1, 2, 3, 4),
+        )
+
+
+def _at(c: Compiled) -> str:
+    return str(c.at) if c.at != NOWHERE else "-"
+
+
+def _why(group: list[Compiled]) -> str:
+    if len(group) == 1:
+        return ""
+    last = group[-1]
+    if last.changes:
+        said = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
+        return said if len(said) <= WIDEST else f"{said[: WIDEST - 3]}..."
+    return "a new function object" if last.explained else "new shapes or constants, not in jit"
+
+
+def _waits(analysis: Analysis) -> Iterator[Block]:
+    rows = [
+        (
+            line.kind, str(line.count), quantity(line.total_s, "s"),
+            quantity(line.after_s, "s"), quantity(line.nbytes, "bytes"), str(line.at), line.at.source[:40],
+        )
+        for line in analysis.lines[:ROWS]
+    ]  # fmt: skip
+    if rows:
+        heads = ("", "times", "waited", "t3", "to the host", "at", "")
+        yield Grid("Where the front end waits for devices", heads, tuple(rows), (1, 2, 3, 4))
+
+
+def _programs(analysis: Analysis) -> Iterator[Block]:
+    seen, record = analysis.record.seen, analysis.record
+    facts = {plain(f.name): f for f in record.programs}
+    host = {plain(c.name): c.host_bytes for c in record.compiled}
+    busy = {n: sum(b - a for s in p.devices.values() for a, b in s) for n, p in seen.programs.items()}
+    rows = []
+    for name in sorted((n for n in busy if busy[n] and seen.programs[n].calls), key=lambda n: -busy[n])[
+        :ROWS
+    ]:
+        program, known = seen.programs[name], facts.get(name)
+        t1, t2 = statistics.median(program.dispatch_s), busy[name] / program.calls
+        flops, accessed = (known.flops, known.accessed) if known else (0.0, 0.0)
+        copied = host.get(name, 0) if program.copies else 0
+        rows.append(
+            (
+                name[:NAME], str(program.calls), quantity(t1, "s"), quantity(t2, "s"),
+                quantity(flops, "FLOP"), quantity(accessed, "bytes"), quantity(flops / t2, "FLOP/s"),
+                quantity(accessed / t2, "bytes/s"), quantity(copied, "bytes") if copied else "-",
+            )
+        )  # fmt: skip
+    if rows:
+        heads = ("", "seen", "t1", "t2", "FLOPs", "bytes", "FLOP/s", "bytes/s", "from the host")
+        yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 9)))
+
+
+def _memory(record: Record) -> Iterator[Block]:
+    if not record.memory:
+        return
+    peak = max(b for _, b in record.memory)
+    held = "; ".join(
+        f"{number} x {name}, {quantity(total, 'bytes')}" for name, number, total in record.held[:3]
+    )
+    yield Fact("peak_bytes", peak, "bytes", "Peak of resident memory")
+    if held:
+        yield Fact("held", held, words="Largest arrays alive near the peak")
+    step = -(-len(record.memory) // 200)
+    points = [
+        max(record.memory[i : i + step], key=lambda p: p[1]) for i in range(0, len(record.memory), step)
+    ]
+    if len(points) > 2:
+        curve = Curve(
+            "resident", tuple(t - record.start for t, _ in points), tuple(float(b) for _, b in points)
+        )
+        yield Lines("Memory over time", (curve,), Axis("time", "s"), Axis("resident memory", "bytes"))
+
+
+def _findings(analysis: Analysis) -> Iterator[Block]:
+    found = find(analysis)
+    if not found:
+        yield Heading("Findings: none")
+        return
+    yield Heading(f"Findings: {len(found)}, by the seconds that they could save")
+    for i, finding in enumerate(found[:FINDINGS], start=1):
+        what = advice(finding)
+        saves = f"saves up to {quantity(finding.seconds, 's')}"
+        if finding.memory_bytes:
+            saves += f" and {quantity(finding.memory_bytes, 'bytes')} of memory"
+        section = f"section {what.section}" if what.section[0].isdigit() else f'section "{what.section}"'
+        reason = finding.reason[0].upper() + finding.reason[1:]
+        yield Text(f"{i}. {what.title}, {finding.at}: {saves}. {reason}. See {section}.")
+        yield Code(what.change, shorten(finding.at.file), finding.at.line)
+    for i, finding in enumerate(found[FINDINGS:], start=FINDINGS + 1):
+        yield Text(
+            f"{i}. {advice(finding).title}, {finding.at}: saves up to {quantity(finding.seconds, 's')}."
+        )

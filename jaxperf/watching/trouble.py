@@ -1,0 +1,27 @@
+"""What goes wrong in a hook of ours must not reach the program: it is kept for the report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+
+class Trouble:
+    """Errors in hooks, by what was lost."""
+
+    def __init__(self) -> None:
+        self._lost: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def kept(self, what: str) -> Iterator[None]:
+        """Keep any error inside as the loss of `what`."""
+        try:
+            yield
+        except Exception as e:
+            self._lost[f"{what} ({type(e).__name__}: {e})".splitlines()[0]] += 1
+
+    @property
+    def remarks(self) -> list[str]:
+        """One line for each kind of loss."""
+        return [f"lost {what}, {times} times; please report it" for what, times in self._lost.items()]

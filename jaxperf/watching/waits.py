@@ -1,0 +1,127 @@
+"""Where the front end waits for a device: every call that needs an array's value on the host.
+
+The calls are the public methods that Python itself uses (`float(x)` is `x.__float__`, an `if` is
+`x.__bool__`, `print` is `x.__str__`), so their names cannot change without breaking every JAX program. They
+are wrapped on the concrete subclasses of `jax.Array`. On a CPU, NumPy reads an array through the buffer
+protocol, which no method sees: `np.asarray` and `np.array` are wrapped too, and other NumPy functions show
+in the samples.
+
+Why not otherwise: the profiler's Python tracer and `sys.setprofile` slow every Python call of the program;
+`sys.monitoring` could be limited to the reader's code, but exists only from Python 3.12 on.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from jaxperf.watching import place
+from jaxperf.watching.place import Place
+from jaxperf.watching.trouble import Trouble
+
+METHODS = {
+    "item": "item", "tolist": "tolist", "__array__": "np.asarray", "__iter__": "for", "__bool__": "if",
+    "__float__": "float", "__int__": "int", "__index__": "int", "__complex__": "complex",
+    "__format__": "print", "__repr__": "print", "__str__": "print", "block_until_ready": "block_until_ready",
+}  # fmt: skip
+
+
+class Wait(NamedTuple):
+    """One call that needed a value: when, by `time.perf_counter`; `nbytes` came to the host."""
+
+    kind: str
+    at: Place
+    start: float
+    end: float
+    nbytes: int
+
+
+class Waits:
+    """Wraps the methods while it is open; `waits` holds the calls, outermost ones only.
+
+    `missing` names what this JAX does not have or did not let itself be wrapped.
+    """
+
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+        self.waits: list[Wait] = []
+        self.missing: list[str] = []
+        self._thread, self._inside = threading.get_ident(), False
+        self._undo = ExitStack()
+
+    def open(self, jax: Any) -> None:
+        """Begin, for the calling thread; `jax` is the imported module."""
+        self._thread = threading.get_ident()
+        for kind in jax.Array.__subclasses__():
+            for method, name in METHODS.items():
+                if method in vars(kind):
+                    self._replace(kind, method, self._method(getattr(kind, method), name))
+        if "__float__" not in {m for c in jax.Array.__subclasses__() for m in vars(c)}:
+            self.missing.append("float, item and the like")
+        numpy = sys.modules["numpy"]
+        for function in ("asarray", "array"):
+            self._replace(numpy, function, self._function(getattr(numpy, function), jax.Array))
+        for function, name in (("block_until_ready", "block_until_ready"), ("device_get", "device_get")):
+            self._replace(jax, function, self._method(getattr(jax, function), name))  # of whole pytrees
+
+    def close(self) -> None:
+        """Put everything back."""
+        self._undo.close()
+
+    def _replace(self, owner: Any, name: str, new: Any) -> None:
+        old = vars(owner)[name]
+        try:
+            setattr(owner, name, new)
+        except (AttributeError, TypeError):
+            self.missing.append(f"{owner.__name__}.{name}")
+        else:
+            self._undo.callback(setattr, owner, name, old)
+
+    def _method(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        def waiting(array: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._timed(kind, array, method, (array, *args), kwargs)
+
+        return _named_as(method, waiting)
+
+    def _function(self, function: Callable[..., Any], kind: type) -> Callable[..., Any]:
+        # JAX's own type check is slow for what is no array, and this runs for every np.asarray there is
+        subclasses: list[type] = kind.__subclasses__()
+        concrete = tuple(c for c in subclasses if "__array__" in vars(c))
+
+        def converting(*args: Any, **kwargs: Any) -> Any:
+            if args and isinstance(args[0], concrete):
+                return self._timed("np.asarray", args[0], function, args, kwargs)
+            return function(*args, **kwargs)
+
+        return _named_as(function, converting)
+
+    def _timed(self, kind: str, array: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._inside or threading.get_ident() != self._thread:  # `print` formats by way of `__array__`
+            return call(*args, **kwargs)
+        self._inside = True
+        start = time.perf_counter()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            end = time.perf_counter()
+            self._inside = False
+            with self.trouble.kept("a wait"):
+                nbytes = 0 if kind == "block_until_ready" else _nbytes(array)
+                at = place.place_of(place.own(sys._getframe(1))[0])
+                self.waits.append(Wait(kind, at, start, end, nbytes))
+
+
+def _named_as(old: Any, new: Any) -> Any:
+    """Let `new` look like `old`; `functools.wraps` fails on C++ methods without a qualified name."""
+    new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
+    return new
+
+
+def _nbytes(tree: Any) -> int:
+    """Bytes of an array, or of all arrays in a pytree; a key or a tracer has none that come to the host."""
+    leaves = [tree] if hasattr(tree, "nbytes") else sys.modules["jax"].tree.leaves(tree)
+    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves)

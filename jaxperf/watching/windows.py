@@ -1,0 +1,195 @@
+"""Short windows of JAX's profiler: when devices computed, what was dispatched, what was copied to them.
+
+The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each.
+So it is on only for short windows while nothing compiles. They are shorter where there is much to write, and
+the next one waits until the last one's cost is a small share of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxperf.result.intervals import Interval, clip, union
+
+SHORT_S, LONG_S = 0.1, 0.25  # of a window
+COST_SHARE = 0.08  # of the run's time; the pause after a window is its cost over this
+MARK = "jaxperf watch"
+_DISPATCH = re.compile(r"PjitFunction\((.*)\)")
+
+
+@dataclass
+class Program:
+    """What windows saw of one program.
+
+    Attributes:
+      name: the function's.
+      calls, dispatch_s: calls from Python, and the seconds that each took to return.
+      copies: host arrays that these calls handed to a device.
+      devices: the stretches in which each device computed it.
+      ops: seconds of each instruction, by device and name.
+    """
+
+    name: str
+    calls: int = 0
+    dispatch_s: list[float] = field(default_factory=list)
+    copies: int = 0
+    devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
+    ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def op_s(self, wanted: Callable[[str], bool]) -> float:
+        """Seconds of the instructions of some names, on all devices."""
+        return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
+
+
+@dataclass
+class Seen:
+    """All windows together, in seconds of `time.perf_counter`."""
+
+    windows: list[Interval] = field(default_factory=list)
+    programs: dict[str, Program] = field(default_factory=dict)
+    spent_s: float = 0.0  # starting and stopping
+
+    def program(self, name: str) -> Program:
+        """The program of that name, made when it is new."""
+        return self.programs.setdefault(name, Program(name))
+
+    @property
+    def busy(self) -> dict[str, list[Interval]]:
+        """When each device computed anything."""
+        found: dict[str, list[Interval]] = defaultdict(list)
+        for program in self.programs.values():
+            for device, spans in program.devices.items():
+                found[device] += spans
+        return {device: union(spans) for device, spans in sorted(found.items())}
+
+
+class Profiler:
+    """Takes windows: call `look` every few milliseconds from one thread."""
+
+    def __init__(self) -> None:
+        self.folders: list[tuple[Path, float, float]] = []
+        self.spent_s, self.trouble = 0.0, ""
+        self._opened: float | None = None
+        self._next, self._length_s = 0.0, SHORT_S
+        self._mark: Any = None
+        self._yielded = False
+        self._lock = threading.RLock()  # the program's thread ends a window too, in `give_way`
+
+    def look(self, *, compiling: bool) -> None:
+        """Open or close a window if it is time to; `compiling` is whether something is being compiled now."""
+        with self._lock:
+            now = time.perf_counter()
+            if self._opened is None:
+                if not compiling and not self._yielded and now >= self._next:
+                    self._open()
+            elif compiling or now - self._opened >= self._length_s:
+                self.close()
+
+    def give_way(self) -> None:
+        """The program takes a profile itself, and there can be only one: end ours, and take no more."""
+        self._yielded = True
+        self.close()
+
+    def _open(self) -> None:
+        import jax
+
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level, options.host_tracer_level = 0, 1
+        options.enable_hlo_proto = False
+        folder = tempfile.mkdtemp(prefix="jaxperf-watch-")
+        began = time.perf_counter()
+        try:
+            jax.profiler.start_trace(folder, profiler_options=options)
+        except RuntimeError as e:  # somebody else profiles
+            shutil.rmtree(folder, ignore_errors=True)
+            self.trouble, self._next = str(e).splitlines()[0], began + 5
+            return
+        self._folder, self._opened = Path(folder), time.perf_counter()
+        with jax.profiler.TraceAnnotation(MARK):  # its start ties the profiler's clock to ours
+            self._tied = time.perf_counter()
+        self.spent_s += self._opened - began
+
+    def close(self) -> None:
+        """End the window that is open, if there is one."""
+        with self._lock:
+            if self._opened is None:
+                return
+            import jax
+
+            ended = time.perf_counter()
+            opened, self._opened = self._opened, None
+            with contextlib.suppress(RuntimeError):  # the program stopped it
+                jax.profiler.stop_trace()
+            self.folders.append((self._folder, self._tied, ended))
+            now = time.perf_counter()
+            cost_s = now - ended
+            self.spent_s += cost_s
+            self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
+            self._next = now + (cost_s + 0.05 * (ended - opened)) / COST_SHARE
+
+    def read(self) -> Seen:
+        """Everything that the windows saw; the raw traces are deleted."""
+        seen = Seen(spent_s=self.spent_s)
+        for folder, tied, ended in self.folders:
+            for file in folder.rglob("*.xplane.pb"):
+                _read(file, tied, ended, seen)
+            shutil.rmtree(folder, ignore_errors=True)
+        return seen
+
+
+def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
+    from jax.profiler import ProfileData
+
+    from jaxperf.measure import trace  # which imports JAX
+
+    lines = list(trace.lines(ProfileData.from_file(str(file))))
+    marks = [e.start for line in lines for e in line.events if e.name == MARK]
+    if not marks:
+        return
+
+    def clock(ns: float) -> float:
+        return tied + (ns - marks[0]) / 1e9
+
+    window = (tied, ended)
+    seen.windows.append(window)
+    done = trace.ends(lines)
+    for line in lines:
+        for device, program, op, start, end in trace.executed(line, done):
+            spans = clip([(clock(start), clock(end))], *window)
+            found = seen.program(plain(program))
+            found.devices[device] += spans
+            found.ops[device, op] += [b - a for a, b in spans]
+        for name, start, end, copies in _dispatches(line):
+            found = seen.program(plain(name))
+            found.calls += 1
+            found.copies += copies
+            found.dispatch_s.append((end - start) / 1e9)
+
+
+def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
+    """Outermost calls of jitted functions of a thread, and how many host arrays each handed over."""
+    over, name, start, copies = 0.0, "", 0.0, 0
+    for e in line.events:
+        if e.start >= over and (found := _DISPATCH.fullmatch(e.name)):
+            if name:
+                yield name, start, over, copies
+            name, start, over, copies = found[1], e.start, e.end, 0
+        elif e.name == "DevicePut" and e.start < over:
+            copies += 1
+    if name:
+        yield name, start, over, copies
+
+
+def plain(name: str) -> str:
+    """One name for "jit__lambda", "jit__lambda_", "<lambda>" and "lambda"."""
+    return re.sub(r"\W+", "_", name.removeprefix("jit_")).strip("_")

@@ -1,0 +1,76 @@
+"""What watching costs: programs alone, watched without the profiler, and watched with it, taking turns.
+
+    python scripts/watch_overhead.py [ROUNDS]
+
+All in one process, compiled before. A value is the seconds of the program in its block, without the report
+that follows. The overhead that each watch printed for itself stands next to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import runpy
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import jaxperf
+from jaxperf.result import Measurement, ratio
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
+# steps that take a few seconds each on two cores
+WORK = {"steps without waiting": ("fixed/item_in_loop", 500), "a wait per step": ("item_in_loop", 400),
+        "op by op": ("eager_loop", 1200)}  # fmt: skip
+
+
+def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, float]:
+    """Wall and processor seconds of a run, watched unless `profile` is None; what the watch says it cost."""
+    block = contextlib.nullcontext() if profile is None else jaxperf.watch(profile=profile, show=False)
+    with block as watched:
+        began, worked = time.perf_counter(), time.process_time()
+        jax.block_until_ready(run())
+        taken, work = time.perf_counter() - began, time.process_time() - worked
+    record = watched.record if watched else None
+    return taken, work, sum(record.overhead_s.values()) / record.wall_s if record else 0.0
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
+    ways = {"alone": None, "watched, profiler off": False, "watched": True}
+    for title, (name, steps) in WORK.items():
+        program = runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="program")["main"]
+        with contextlib.redirect_stdout(io.StringIO()):
+            program(20)
+        values: dict[str, list[float]] = defaultdict(list)
+        works: dict[str, list[float]] = defaultdict(list)
+        said: dict[str, list[float]] = defaultdict(list)
+        for i in range(rounds):
+            for way in list(ways)[i % 3 :] + list(ways)[: i % 3]:
+                taken, work, share = timed(lambda: program(steps), ways[way])  # noqa: B023
+                values[way].append(taken)
+                works[way].append(work)
+                said[way].append(share)
+        rows, cpu = (
+            {way: Measurement(way, "s", tuple(v), rounds=f"{title} {clock}") for way, v in found.items()}
+            for clock, found in (("wall", values), ("processor", works))
+        )
+        for way in ways:
+            print(
+                f"{title}, {way}: {rows[way].median:.2f} s, {ratio(rows[way], rows['alone'])} of alone;",
+                end=" ",
+            )
+            print(f"processor time {ratio(cpu[way], cpu['alone'])};", end=" ")
+            print(f"it said {statistics.median(said[way]):.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    main()

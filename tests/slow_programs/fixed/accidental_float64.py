@@ -1,0 +1,27 @@
+"""The constant has the type of the data."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+jax.config.update("jax_enable_x64", True)
+WINDOW = np.hanning(512).astype(np.float32)
+
+
+@jax.jit
+def spread(x):
+    y = x * WINDOW
+    for _ in range(3):
+        y = y @ y / 512
+    return y
+
+
+def main(steps: int = 8) -> jax.Array:
+    x = jnp.ones((512, 512), jnp.float32)
+    for _ in range(steps):
+        y = spread(x)
+    return y.sum()
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,20 @@
+"""The jit object is made once."""
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def update(w):
+    return w - 0.1 * jnp.tanh(w)
+
+
+def main(steps: int = 400) -> jax.Array:
+    w = jnp.ones((16, 16))
+    for _ in range(steps):
+        w = update(w)
+    return w.sum()
+
+
+if __name__ == "__main__":
+    print(main())

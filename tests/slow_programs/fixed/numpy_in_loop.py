@@ -1,0 +1,22 @@
+"""Clipping and the update are part of the jitted step."""
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def step(w, x):
+    g = x.T @ (x @ w) / len(x)
+    g = jnp.clip(g / jnp.linalg.norm(g), -0.1, 0.1)
+    return jnp.tanh(w - 0.01 * g)
+
+
+def main(steps: int = 40) -> float:
+    w, x = jnp.ones((512, 512), jnp.float32), jnp.full((64, 512), 0.01)
+    for _ in range(steps):
+        w = step(w, x)
+    return float(w.sum())
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,21 @@
+"""The scale is a float32 from the start."""
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def step(w, scale):
+    w = w - scale * jnp.tanh(w)
+    return w, scale * jnp.float32(0.9)
+
+
+def main(steps: int = 20) -> jax.Array:
+    w, scale = jnp.ones((64, 64)), jnp.float32(0.1)
+    for _ in range(steps):
+        w, scale = step(w, scale)
+    return w.sum()
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,23 @@
+"""The gradient is clipped and applied by NumPy, while the device has nothing to do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@jax.jit
+def gradient(w, x):
+    return x.T @ (x @ w) / len(x)
+
+
+def main(steps: int = 40) -> float:
+    w, x = np.ones((512, 512), np.float32), jnp.full((64, 512), 0.01)
+    for _ in range(steps):
+        g = np.asarray(gradient(w, x))
+        g = np.clip(g / np.linalg.norm(g), -0.1, 0.1)
+        w = np.tanh(w - 0.01 * g)  # cause: numpy
+    return float(w.sum())
+
+
+if __name__ == "__main__":
+    print(main())

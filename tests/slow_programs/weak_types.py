@@ -1,0 +1,21 @@
+"""The scale begins as a Python number and comes back as an array: the second call compiles again."""
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def step(w, scale):
+    w = w - scale * jnp.tanh(w)
+    return w, scale * jnp.float32(0.9)
+
+
+def main(steps: int = 20) -> jax.Array:
+    w, scale = jnp.ones((64, 64)), 0.1
+    for _ in range(steps):
+        w, scale = step(w, scale)  # cause: weak type
+    return w.sum()
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,356 @@
+"""A watch finds each known cause in a small slow program, at its line, and not in the repaired program."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import os
+import runpy
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import cases
+
+import jaxperf
+from jaxperf.cli import main
+from jaxperf.errors import JaxperfError
+from jaxperf.report.terminal import render_text
+from jaxperf.result import Code, Grid, Heading
+from jaxperf.result.store import load_result
+from jaxperf.watching import Watched
+from jaxperf.watching.advice import advice
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.compiles import parse
+from jaxperf.watching.finding import Finding
+from jaxperf.watching.findings import find
+from jaxperf.watching.place import Place, shorten
+from jaxperf.watching.rules_programs import replaces_argument
+
+PROGRAMS = Path(__file__).parent / "slow_programs"
+NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
+ATTEMPTS = (
+    3  # what a device does within a tenth of a second is hard to see on a machine that is busy otherwise
+)
+QUICK = ("item_in_loop", "new_jit", "no_prefetch", "varying_static")
+
+
+@pytest.fixture(autouse=True)
+def as_users_do() -> Iterator[None]:
+    """Compile as users do, and forget what a program has set."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_enable_x64", False)
+
+
+def watched(path: Path) -> tuple[Watched, list[Finding]]:
+    """What a watch finds in a program."""
+    jax.clear_caches()
+    with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as found:
+        runpy.run_path(str(path), run_name="__main__")
+    assert found.record is not None
+    return found, find(Analysis(found.record))
+
+
+def cause(path: Path) -> tuple[str, int]:
+    """The cause that a program has, and the line that says so."""
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if "# cause: " in line:
+            return line.partition("# cause: ")[2], number
+    raise AssertionError(f"{path} names no cause")
+
+
+@pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK))
+def test_each_cause_is_found_at_its_line(name: str) -> None:
+    path = PROGRAMS / f"{name}.py"
+    kind, line = cause(path)
+    for _ in range(ATTEMPTS):
+        found, findings = watched(path)
+        if [(f.cause, f.at.line) for f in findings if f.cause == kind] == [(kind, line)]:
+            break
+    else:
+        pytest.fail(f"{kind} in line {line} is not among {findings}")
+    finding = next(f for f in findings if f.cause == kind)
+    assert finding.at.file == str(path)
+    told = advice(finding)
+    assert not {"{name}", "{line}"} & set(told.change.split()) and told.section
+    assert found.result is not None
+    shown = [b for b in found.result.of(Code) if (b.file, b.line) == (shorten(str(path)), line)]
+    assert told.change in [b.source for b in shown]
+
+
+@pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK[:1]))
+def test_nothing_is_found_once_it_is_repaired(name: str) -> None:
+    kind, _ = cause(PROGRAMS / f"{name}.py")
+    for _ in range(ATTEMPTS):
+        _, findings = watched(PROGRAMS / "fixed" / f"{name}.py")
+        if kind not in {f.cause for f in findings}:
+            break
+    else:
+        pytest.fail(f"{kind} is among {findings}")
+
+
+MISS = """TRACING CACHE MISS at a.py:3 (main):
+  for step defined at a.py:1
+  all previously seen cache keys differ. For the closest previous key:
+"""
+STATIC = "<class 'Static'> with pytree metadata Static(val={})"
+DICT = "<class 'dict'> with {}"
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("  * at x, now f32[4] and before f32[3]", ("shape", "x", "f32[3]", "f32[4]")),
+        ("  * at x, now i32[3] and before f32[3]", ("dtype", "x", "f32[3]", "i32[3]")),
+        (
+            "  * at s, now f32[]{weak_type=False} and before f32[]{weak_type=True}https://docs.jax.dev",
+            ("weak type", "s", "f32[]{weak_type=True}", "f32[]{weak_type=False}"),
+        ),
+        (
+            f"  * at input path [1]['n'], now {STATIC.format(2)} and before {STATIC.format(1)}, so it",
+            ("static value", "n", "1", "2"),
+        ),
+        (
+            f"  * at input path [0][2], now {DICT.format('2 keys')} and before {DICT.format('1 key')}, so it",
+            ("structure", "argument 2", DICT.format("1 key"), DICT.format("2 keys")),
+        ),
+        ("another reason", ("other", "", "", "another reason")),
+    ],
+)
+def test_an_explanation_is_read_and_an_unknown_one_is_kept(text: str, change: tuple[str, ...]) -> None:
+    said = parse(MISS + text)
+    assert (said.name, said.defined) == ("step", "a.py:1")
+    assert [(c.kind, c.what, c.before, c.now) for c in said.changes] == [change]
+
+
+def test_a_new_function_is_told_from_a_changed_call() -> None:
+    new = (
+        "TRACING CACHE MISS at a.py:3:4 (main):\n  never seen function:\n    <lambda> id=12 defined at a.py:3"
+    )
+    assert parse(new) == parse(f"{new}\n  but seen another one") == ("<lambda>", "a.py:3", ())
+    assert parse("TRACING CACHE MISS in words of another release").changes[0].kind == "other"
+
+
+def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("no such frame")
+
+    monkeypatch.setattr("jaxperf.watching.place.own", broken)
+    with jaxperf.watch(show=False) as found:
+        assert float(jax.jit(lambda x: x + 23)(1.0)) == 24.0
+    assert found.record is not None
+    assert any("no such frame" in remark for remark in found.record.remarks)
+
+
+def test_only_what_a_call_replaces_can_be_donated(tmp_path: Path) -> None:
+    path = tmp_path / "steps.py"
+    path.write_text(
+        "w, loss = step(w, x)\ny = step(w, x)\nself.w, loss = (\n    step(self.w,\n    x))\nw = [step(w)]\n"
+    )
+    donated = [replaces_argument(Place(str(path), line)) for line in (1, 2, 4, 6)]
+    assert donated == [True, False, True, True]
+
+
+def test_bytes_that_an_argument_could_give_are_counted_from_the_program() -> None:
+    w, x = jnp.ones((8, 8)), jnp.ones(3)
+
+    def unshared(**options: object) -> int:
+        with jaxperf.watch(show=False, profile=False) as found:
+            step = jax.jit(lambda w, x: (w * 1.5, x.sum()), **options)
+            step(w.copy(), x)
+        assert found.record is not None
+        (facts,) = (f for f in found.record.programs if "lambda" in f.name)
+        return facts.unshared_bytes()
+
+    assert unshared() == 256
+    assert unshared(donate_argnums=0) == 0
+
+
+def test_every_slow_program_names_its_cause_and_has_a_repaired_twin() -> None:
+    for name in NAMES:
+        assert cause(PROGRAMS / f"{name}.py")
+        assert (PROGRAMS / "fixed" / f"{name}.py").exists()
+
+
+def test_what_was_compiled_is_counted_at_the_callers_line() -> None:
+    with jaxperf.watch(show=False) as found:
+        step = jax.jit(lambda x: x * 3)
+        for n in (2, 3, 4):
+            step(np.ones(n, np.float32))  # here
+    assert found.record is not None
+    lambdas = [c for c in found.record.compiled if c.name == "<lambda>"]
+    assert len(lambdas) == 3 and all(c.at.file == __file__ for c in lambdas)
+    assert {linecache.getline(__file__, c.at.line).strip() for c in lambdas} == {
+        "step(np.ones(n, np.float32))  # here"
+    }
+    assert [len(c.changes) for c in lambdas] == [0, 1, 1]
+    assert [c.host_bytes for c in lambdas] == [8, 12, 16]
+    assert {"trace", "lower", "compile"} == set(lambdas[0].stages)
+
+
+def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes() -> None:
+    x, s = jax.block_until_ready((jnp.arange(6.0), jnp.float32(2)))
+    ways = {
+        "item": lambda: s.item(),
+        "float": lambda: float(s),
+        "int": lambda: int(s),
+        "if": lambda: 1 if s else 2,
+        "tolist": lambda: x.tolist(),
+        "np.asarray": lambda: np.asarray(x),
+        "print": lambda: f"{x}",
+        "block_until_ready": lambda: x.block_until_ready(),
+        "device_get": lambda: jax.device_get([x, s]),
+    }
+    for kind, wait in ways.items():
+        with jaxperf.watch(show=False, profile=False) as found:
+            wait()
+        assert found.record is not None
+        (seen,) = found.record.waits
+        assert (seen.kind, seen.at.file) == (kind, __file__)
+        assert seen.at.line == wait.__code__.co_firstlineno
+        whole = 24 if "x" in wait.__code__.co_freevars else 4
+        assert seen.nbytes == {"block_until_ready": 0, "device_get": 28}.get(kind, whole)
+
+
+def test_everything_is_as_before_once_a_watch_is_over() -> None:
+    def hooks() -> list[object]:
+        array = type(jnp.float32(1))
+        return [array.item, array.__float__, np.asarray, np.array, jax.block_until_ready, jax.device_get,
+                jax.profiler.start_trace, jax.config.jax_explain_cache_misses]  # fmt: skip
+
+    before = hooks()
+    with jaxperf.watch(show=False):
+        assert hooks() != before
+    assert hooks() == before
+    with pytest.raises(ZeroDivisionError), jaxperf.watch(show=False):
+        _ = 1 / 0
+    assert hooks() == before
+
+
+def test_a_second_watch_is_refused_and_the_first_goes_on() -> None:
+    with jaxperf.watch("first", show=False) as found:
+        with pytest.raises(JaxperfError, match="first is being watched already"), jaxperf.watch(show=False):
+            pass
+        jax.jit(lambda x: x - 7)(1.0)
+    assert found.record is not None and "<lambda>" in {c.name for c in found.record.compiled}
+
+
+def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
+    with jaxperf.watch(show=False):
+        jax.jit(lambda x: x + 11)(jnp.ones(3)).block_until_ready()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with jax.profiler.trace(str(tmp_path)):
+                jnp.ones(3).block_until_ready()
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> None:
+    path = tmp_path / "watch.json"
+    with jaxperf.watch("a block", show=False, json=path) as found:
+        for n in range(3, 7):
+            jax.jit(lambda x: jnp.tanh(x) @ x)(jnp.ones((n, n)))
+    stored = load_result(path)
+    assert stored == found.result
+    text = render_text([stored])
+    assert "new function" in text and Path(__file__).name in text
+    titles = [b.title for b in stored.blocks if isinstance(b, Grid | Heading)]
+    assert titles[0] == "Shares of the time"
+    assert titles[-1].startswith("Findings: ")
+    assert len(text.splitlines()) < 70
+    assert main(["report", str(path), "--format", "md"]) == 0
+
+
+# a program as a process sees it
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that fails, is interrupted or exits as its first word says."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import pickle, signal, sys\n"
+        "import jax\n"
+        "class Kept: pass\n"
+        "pickle.loads(pickle.dumps(Kept()))\n"
+        "print('words', sys.argv, __name__)\n"
+        "def fail():\n"
+        "    raise ValueError('no such batch')\n"
+        "print(float(jax.jit(lambda x: x * 2)(1.5)))\n"
+        "match sys.argv[1]:\n"
+        "    case 'fail': fail()\n"
+        "    case 'stop': signal.raise_signal(signal.SIGINT)\n"
+        "    case 'exit': sys.exit(7)\n"
+        "    case 'words': sys.exit('too bad')\n"
+    )
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "said"),
+    [
+        ("fail", 1, "failed with ValueError"),
+        ("stop", 130, "interrupted"),
+        ("exit", 7, ""),
+        ("words", 1, "too bad"),
+        ("well", 0, ""),
+    ],
+)
+def test_the_program_ends_as_it_would_alone_and_is_reported(
+    program: Path, word: str, status: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", str(program), word, "--lr", "0.1"]) == status
+    out, err = capfd.readouterr()
+    assert out.splitlines() == [f"words {[str(program), word, '--lr', '0.1']} __main__", "3.0"]
+    assert "watch: train.py" in err and "Shares of the time" in err and said in err
+    if word == "fail":
+        assert (
+            "ValueError: no such batch" in err
+            and "jaxperf/watching" not in err.partition("watch: train.py")[0]
+        )
+        assert 'train.py", line 10, in <module>' in err
+
+
+def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.py").write_text("def :\n")
+    for words, said in {
+        (): "no program to watch",
+        (str(tmp_path / "none.py"),): "cannot read the script",
+        (str(tmp_path / "bad.py"),): "is not Python",
+        ("--json", str(tmp_path / "no" / "where" / "x.json"), str(tmp_path / "bad.py")): "is not Python",
+    }.items():
+        assert main(["watch", *words]) == 2
+        err = capfd.readouterr().err
+        assert err.startswith("error: ") and said in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words", cases([(("train.py",),), (("-m", "train"),)], quick=lambda words: len(words) == 1)
+)
+def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
+        "os.environ['JAX_NUM_CPU_DEVICES'] = '3'\n"
+        "import jax\n"
+        "print(jax.device_count(), jax.jit(lambda x: x + 1)(1).item())\n"
+    )
+    command = [sys.executable, "-m", "jaxperf", "watch", *words]
+    paths = {"PYTHONPATH": str(PROGRAMS.parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "3 2\n"), done.stderr
+    assert "train.py:5" in done.stderr and "item" in done.stderr
