@@ -7,6 +7,7 @@ LeNet, so it gains more from a second device.
 
     python experiments/multiple_gpus_concise.py
     python experiments/multiple_gpus_concise.py --full
+    jaxperf launch -n 2 -- python experiments/multiple_gpus_concise.py --way jit
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def training(story: script.Story, config: Config, data: FashionMNIST) -> None:
     )
     story.code(training_step, train)
     runs: dict[str, list[Epoch]] = {}
-    for k in sorted({1, story.devices}):
+    for k in story.device_counts:
         batch_size, lr = k * config.batch_size, k * config.lr
         updates = len(data.train_labels) // batch_size
         step = step_for(config, first_devices(k), updates=config.epochs * updates)
@@ -280,14 +281,14 @@ def main(config: Config, story: script.Story) -> None:
         raise JaxperfError(
             f"--train-images {len(data.train_labels)} holds no batch of {enough}; give more, or 0 for all"
         )
-    story.part(on_all_devices, config)
+    story.part_of_one_process(on_all_devices, config)
     story.part(training, config, data)
     story.part(resnet_equal_to_one_device, data, seed=config.seed)
-    story.part(gain_of_devices, config, data)
-    story.part(bytes_per_operation, config)
-    story.part(mixed_precision, data, seed=config.seed)
-    story.part(rate_and_epochs, config, data)
-    story.part(
+    story.part_of_one_process(gain_of_devices, config, data)
+    story.part_of_one_process(bytes_per_operation, config)
+    story.part_of_one_process(mixed_precision, data, seed=config.seed)
+    story.part_of_one_process(rate_and_epochs, config, data)
+    story.part_of_one_process(
         unequal_devices,
         data.train_images[:256],
         data.train_labels[:256],

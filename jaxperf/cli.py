@@ -1,4 +1,4 @@
-"""The command line: `jaxperf list`, `run`, `report`, `doctor`, `peers`.
+"""The command line: `jaxperf list`, `run`, `launch`, `report`, `doctor`, `peers`.
 
 Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section is a process
 of its own (`launch`), and `--help` answers at once.
@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from jaxperf import __version__, catalogue, flags, launch
+from jaxperf import __version__, catalogue, flags, launch, local_processes
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
-from jaxperf.flags import between
+from jaxperf.flags import at_least, between
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
 
@@ -53,6 +54,24 @@ class Run:
     """Folder that takes one JSON file per section."""
     peers: Annotated[str, tyro.conf.arg(metavar="NAME,...")] = ""
     """Then compare with these too (mxnet, torch); `jaxperf peers` tells which are there."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run one command, or a section, in several processes of this machine; it comes after `--`."""
+
+    processes: Annotated[int, between(1, 1024), tyro.conf.arg(aliases=["-n"], metavar="N")] = 2
+    """How many processes; each gets a share of the cores, and a GPU of its own if there are any."""
+    logs: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder that takes a log per process; a new one among the temporary files if not given."""
+    port: Annotated[int, between(0, 65535)] = 0
+    """Where the processes meet, on the loopback address; 0 takes a free one."""
+    max_restarts: Annotated[int, at_least(0)] = 0
+    """How often all are started again after a failure; with the script's `--resume` they then go on."""
+    grace_s: Annotated[float, at_least(0)] = 10.0
+    """Seconds between SIGTERM and SIGKILL for those that are ended."""
+    idle_s: Annotated[float, at_least(0)] = 120.0
+    """End all when none has computed for so many seconds, since they wait for each other; 0 for never."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +118,13 @@ class Peers:
 Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
+    | Annotated[Launch, tyro.conf.subcommand("launch")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Peers, tyro.conf.subcommand("peers")]
 )
-COMMANDS = ("list", "run", "report", "compare", "doctor", "peers")
+COMMANDS = ("list", "run", "launch", "report", "compare", "doctor", "peers")
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
     "Start with `jaxperf list`; `jaxperf --version` tells the version."
@@ -131,13 +151,17 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     own, extra = _split(words)
-    if extra and own[:1] != ["run"]:
-        raise JaxperfError(f"words after -- go to a section's script, so only `run` takes them: {extra[0]!r}")
+    if extra and own[:1] not in (["run"], ["launch"]):
+        raise JaxperfError(
+            f"words after -- are for a script, so only `run` and `launch` take them: {extra[0]!r}"
+        )
     match _parse(own):
         case List():
             return show_list()
         case Run() as run:
             return run_all(run, extra)
+        case Launch() as asked:
+            return launch_processes(asked, extra)
         case Report() as report:
             return show_report(report)
         case Compare() as compare:
@@ -160,7 +184,7 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
+def _parse(words: list[str]) -> List | Run | Launch | Report | Compare | Doctor | Peers:
     """The command as its dataclass; errors are one line that names the nearest right word."""
     if not words:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
@@ -168,7 +192,7 @@ def _parse(words: list[str]) -> List | Run | Report | Compare | Doctor | Peers:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
         raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
     try:
-        found: List | Run | Report | Compare | Doctor | Peers = flags.parse(
+        found: List | Run | Launch | Report | Compare | Doctor | Peers = flags.parse(
             Command, args=words, prog="jaxperf", description=DESCRIPTION
         )
     except JaxperfError as e:
@@ -212,6 +236,18 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     _tell_results(outcomes, run.out)
     statuses = [o.status for o in outcomes if o.trouble]
     return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
+
+
+def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
+    """Run a command in several processes; the exit status is that of the first that fails."""
+    command = local_processes.command_of(words)
+    logs = asked.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
+    print(f"{asked.processes} processes, logs in {logs}", flush=True)
+    return local_processes.run(
+        local_processes.Plan(
+            command, asked.processes, asked.port, logs, asked.max_restarts, asked.grace_s, asked.idle_s
+        )
+    )
 
 
 def _peer_names(words: str) -> tuple[str, ...]:

@@ -46,7 +46,14 @@ def updates_per_epoch(n_train: int, batch_size: int) -> int:
 
 
 def epoch_batches(
-    images: Array, labels: Array, *, batch_size: int, seed: int, epoch: int, updates: int | None = None
+    images: Array,
+    labels: Array,
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    updates: int | None = None,
+    rows: slice = slice(None),
 ) -> Iterator[tuple[Array, Array]]:
     """Yield shuffled full batches of one epoch; the same (seed, epoch) gives the same batches.
 
@@ -58,9 +65,10 @@ def epoch_batches(
       epoch: 0 or more.
       updates: number of batches; default one pass, N // B. With more than that the data is used again, in a
         new order each time, so that the subset of 6,000 makes the book's 234 updates.
+      rows: which of each batch are read; of several processes, each has its own.
 
     Yields:
-      images (B, ...) and labels (B,), copies in the dtypes given.
+      images (B, ...) and labels (B,), or those of `rows`, copies in the dtypes given.
 
     Raises:
       JaxperfError: when called, not at the first batch: lengths differ, a batch larger than the data, or a
@@ -71,18 +79,18 @@ def epoch_batches(
     for name, value, least in (("seed", seed, 0), ("epoch", epoch, 0), ("updates", updates, 1)):
         if value is not None and value < least:
             raise JaxperfError(f"{name} {value} is too small; use {least} or more")
-    return _shuffled(images, labels, batch_size, np.random.default_rng((seed, epoch)), updates or full)
+    return _shuffled(images, labels, batch_size, np.random.default_rng((seed, epoch)), updates or full, rows)
 
 
 def _shuffled(
-    images: Array, labels: Array, batch_size: int, rng: np.random.Generator, updates: int
+    images: Array, labels: Array, batch_size: int, rng: np.random.Generator, updates: int, rows: slice
 ) -> Iterator[tuple[Array, Array]]:
     full = len(images) // batch_size
     for update in range(updates):
         place = update % full
         if place == 0:
             order = rng.permutation(len(images))
-        chosen = order[place * batch_size : (place + 1) * batch_size]
+        chosen = order[place * batch_size : (place + 1) * batch_size][rows]
         yield images[chosen], labels[chosen]
 
 

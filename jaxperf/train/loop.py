@@ -15,6 +15,7 @@ from jaxperf.data.fashion_mnist import FULL_TRAIN, FashionMNIST
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.timing import block
 from jaxperf.parallel.data_parallel import State, Step
+from jaxperf.parallel.several import rows_of
 from jaxperf.train.evaluate import Evaluator
 
 # How many steps are queued behind the one that computes. Two keep the devices busy. CPU devices that meet in
@@ -101,14 +102,15 @@ def train(
     updates = updates or updates_per_epoch(FULL_TRAIN, batch_size)
     evaluator = evaluator or _evaluator(step, batch_size)
     state = step.init() if state is None else state
+    rows = slice(None) if step.way == "manual" else rows_of(batch_size, step.devices)
     for number in range(1, epochs + 1):
         batches = epoch_batches(
             data.train_images, data.train_labels,
-            batch_size=batch_size, seed=seed, epoch=number, updates=updates,
+            batch_size=batch_size, seed=seed, epoch=number, updates=updates, rows=rows,
         )  # fmt: skip
         compile_s = 0.0
         if number == 1:
-            shares = step.load(data.train_images[:batch_size], data.train_labels[:batch_size])
+            shares = step.load(data.train_images[:batch_size][rows], data.train_labels[:batch_size][rows])
             compile_s = step.compile_s(state, shares)
         began = time.perf_counter()
         state, metrics, data_s = _one_epoch(step, state, progress(batches, updates) if progress else batches)
