@@ -61,7 +61,10 @@ class Launch:
     """Run one command, or a section, in several processes of this machine; it comes after `--`."""
 
     processes: Annotated[int, between(1, 1024), tyro.conf.arg(aliases=["-n"], metavar="N")] = 2
-    """How many processes; each gets a share of the cores, and a GPU of its own if there are any."""
+    """How many processes; each gets a GPU of its own if there are any."""
+    split_cores: bool = True
+    """Give each process its own share of the cores. With all cores for each, the sums of a CPU have the bits
+    that one process with as many devices computes."""
     logs: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder that takes a log per process; a new one among the temporary files if not given."""
     port: Annotated[int, between(0, 65535)] = 0
@@ -245,7 +248,14 @@ def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
     print(f"{asked.processes} processes, logs in {logs}", flush=True)
     return local_processes.run(
         local_processes.Plan(
-            command, asked.processes, asked.port, logs, asked.max_restarts, asked.grace_s, asked.idle_s
+            command,
+            asked.processes,
+            logs,
+            asked.port,
+            asked.max_restarts,
+            asked.grace_s,
+            asked.idle_s,
+            asked.split_cores,
         )
     )
 

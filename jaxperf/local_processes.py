@@ -55,20 +55,22 @@ class Plan:
     Attributes:
       command: the words of each process.
       processes: how many.
-      port: the coordinator's; 0 for a free one.
       logs: folder of the logs.
+      port: the coordinator's; 0 for a free one.
       max_restarts: how often all are started again after a failure.
       grace_s: between TERM and KILL.
       idle_s: all are ended once none has computed for so long; 0 for never.
+      split_cores: each process has its own share of the cores; otherwise all have all.
     """
 
     command: tuple[str, ...]
     processes: int
-    port: int
     logs: Path
-    max_restarts: int
-    grace_s: float
-    idle_s: float
+    port: int = 0
+    max_restarts: int = 0
+    grace_s: float = 10.0
+    idle_s: float = 120.0
+    split_cores: bool = True
 
 
 @dataclass
@@ -182,7 +184,8 @@ def _attempt(plan: Plan) -> int:
 @contextlib.contextmanager
 def _started(plan: Plan, ended: queue.SimpleQueue[Process]) -> Iterator[list[Process]]:
     """All processes, each with a thread that reports its end; none is left when the block ends."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    splits = plan.split_cores and hasattr(os, "sched_getaffinity")
+    cores = sorted(os.sched_getaffinity(0)) if splits else []
     port, processes = free_port(plan.port), []
     try:
         for number, own in enumerate(shares(cores, plan.processes)):

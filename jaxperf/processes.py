@@ -25,6 +25,8 @@ from jaxperf.flags import at_least
 # Seconds without a sign of life until the others give a process up. JAX's own 100 s are for machines that
 # fail by the thousand; a thread of C++ gives the sign, so not even a busy Python is late.
 HEARTBEAT_S = 30
+# JAX's name of how to find out; its detection of Kubernetes has none and comes by itself.
+_METHODS = {"": "deactivate", "slurm": "slurm", "mpi4py": "mpi4py", "kubernetes": None}
 _SAID = {"coordinator": "JAX_COORDINATOR_ADDRESS", "count": "JAX_NUM_PROCESSES", "own": "JAX_PROCESS_ID"}
 
 
@@ -73,7 +75,7 @@ class Processes:
 
 
 def cluster(environment: Mapping[str, str]) -> str:
-    """Return JAX's name of the cluster that started this process as one of several; "" where none did.
+    """Return the kind of cluster that started this process as one of several; "" where none did.
 
     A shell on a cluster's node has many of these variables too, so the number of tasks decides.
     """
@@ -84,7 +86,7 @@ def cluster(environment: Mapping[str, str]) -> str:
         if environment.get(name, "").isdecimal() and int(environment[name]) > 1:
             return "mpi4py"
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
-        return "k8s"
+        return "kubernetes"
     return ""
 
 
@@ -96,13 +98,13 @@ def start(options: Processes) -> None:
     """
     if not options.several:
         return
-    method = "deactivate" if options.coordinator else cluster(os.environ)
-    for needed, package in (("mpi4py", "mpi4py"), ("k8s", "kubernetes")):
-        if method == needed and importlib.util.find_spec(package) is None:
-            raise JaxperfError(
-                f"this process is one of several by {method}, which JAX asks through the package {package}; "
-                f"pip install {package}"
-            )
+    found = "" if options.coordinator else cluster(os.environ)
+    package = {"mpi4py": "mpi4py", "kubernetes": "kubernetes"}.get(found, "jax")
+    if importlib.util.find_spec(package) is None:
+        raise JaxperfError(
+            f"this process is one of several of {found}, which JAX asks through the package {package}; "
+            f"pip install {package}"
+        )
     import jax
 
     try:
@@ -110,11 +112,11 @@ def start(options: Processes) -> None:
             options.coordinator or None,
             options.num_processes,
             options.process_id,
-            cluster_detection_method=method,
+            cluster_detection_method=_METHODS[found],
             heartbeat_timeout_seconds=HEARTBEAT_S,
         )
     except (RuntimeError, ValueError, OSError) as e:
-        where = options.coordinator or f"as {method} says"
+        where = options.coordinator or f"as {found} says"
         said = str(e).strip().splitlines() or [type(e).__name__]
         raise JaxperfError(f"the processes did not meet ({where}): {said[0]}") from None
     if is_loopback(options.coordinator):
