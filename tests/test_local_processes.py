@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from cases import cases
 
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
 from jaxperf.local_processes import command_of, free_port, shares
-from tests.cases import cases
 
 NUMBER = "import os, sys, time, pathlib; number = os.environ['JAX_PROCESS_ID']\n"
 PIDS = "pathlib.Path(f'pid{number}').write_text(str(os.getpid()))\n"
@@ -118,7 +118,8 @@ pathlib.Path("enough").touch()
 
 
 @pytest.mark.parametrize(
-    "sent", cases([(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGKILL,)], lambda n: n in (15, 9))
+    "sent",
+    cases([(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGKILL,)], lambda n: n in (15, 9)),
 )
 def test_no_process_outlives_the_launcher(tmp_path: Path, sent: int) -> None:
     with start(tmp_path, "time.sleep(60)", "--grace-s", "1") as process:

@@ -92,7 +92,7 @@ def test_by_hand_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_lost_process_ends_the_run_and_is_named(
     tmp_path: Path, what: str, number: int, status: int, bound_s: float, said: str
 ) -> None:
-    """Within a bound from the fault on, which is generous: 10 s between TERM and KILL, 30 s without a sign."""
+    """Within a generous bound from the fault on: 10 s between TERM and KILL, 30 s without a sign of life."""
     marks = tmp_path / "fault"
     done = start(
         tmp_path / "out.npz", "jit", processes=2, flags=("--idle-s", "10") if what == "SLEEPS" else (),
