@@ -76,6 +76,7 @@ from jaxperf.chapter.replicas import copy_on, reading_copies, to_all
 from jaxperf.chapter.scaling import LOT, scaling
 from jaxperf.chapter.training import curves, images, judge_learning, plural, table_of_epochs
 from jaxperf.chapter.unequal_devices import unequal_devices
+from jaxperf.chapter.ways_together import ways_together
 from jaxperf.data import FashionMNIST
 from jaxperf.errors import JaxperfError
 from jaxperf.models import BOOK_INIT, HE_INIT, SMALL_STAGES, ResNet, resnet18
@@ -285,6 +286,8 @@ def main(config: Config, story: script.Story) -> None:
     story.part(training, config, data)
     story.part(resnet_equal_to_one_device, data, seed=config.seed)
     story.part_of_one_process(gain_of_devices, config, data)
+    if story.processes > 1:
+        story.part(ways_together, data, batch_size=8 * story.devices, rounds=config.rounds)
     story.part_of_one_process(bytes_per_operation, config)
     story.part_of_one_process(mixed_precision, data, seed=config.seed)
     story.part_of_one_process(rate_and_epochs, config, data)
