@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from jaxperf import __version__, catalogue, flags, launch, local_processes
+from jaxperf import __version__, catalogue, flags, launch
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 from jaxperf.flags import at_least, between
@@ -243,6 +243,8 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
 
 def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
     """Run a command in several processes; the exit status is that of the first that fails."""
+    from jaxperf import local_processes  # psutil, which other commands need not wait for
+
     command = local_processes.command_of(words)
     logs = asked.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
     print(f"{asked.processes} processes, logs in {logs}", flush=True)

@@ -55,7 +55,6 @@ class Config:
     mbit_s: tuple[float, ...] = (200.0, 50.0)  # bandwidths to measure
     delay_ms: tuple[float, ...] = (0.0, 5.0)  # one-way delays to measure
     steps: int = 8  # training steps for each link; the median counts
-    slow_start: bool = True  # TCP's, which makes a large array wait for more delays; without it, the model's
 
 
 class Link:
@@ -129,11 +128,8 @@ def ip(*words: str) -> None:
 
 
 @contextlib.contextmanager
-def linked_namespaces(*, slow_start: bool = True) -> Iterator[tuple[Link, tuple[str, str]]]:
+def linked_namespaces() -> Iterator[tuple[Link, tuple[str, str]]]:
     """Two namespaces with an address each and a link between; gone when the block ends.
-
-    Args:
-      slow_start: TCP sends few packets at first, and after each pause.
 
     Raises:
       JaxperfError: they are not possible here.
@@ -152,10 +148,6 @@ def linked_namespaces(*, slow_start: bool = True) -> Iterator[tuple[Link, tuple[
             ip("-n", space, "addr", "add", ADDRESSES[i], "peer", ADDRESSES[1 - i], "dev", name)
             for each in ("lo", name):
                 ip("-n", space, "link", "set", each, "up")
-            if not slow_start:
-                ip("-n", space, "route", "replace", ADDRESSES[1 - i], "dev", name, "initcwnd", "1000")
-                no_pause = "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"
-                ip("netns", "exec", space, "sh", "-c", no_pause)
         yield link, spaces
 
 
@@ -268,7 +260,7 @@ def main(config: Config) -> None:
     """
     with (
         tempfile.TemporaryDirectory() as folder,
-        linked_namespaces(slow_start=config.slow_start) as (link, spaces),
+        linked_namespaces() as (link, spaces),
     ):
         pair = Pair(spaces, Path(folder))
         try:
