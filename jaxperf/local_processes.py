@@ -243,35 +243,38 @@ def _first_failure(
 
 
 class Idle:
-    """Notices that processes wait for each other: together they use no processor time.
+    """Notices within twice `limit_s` that processes wait for each other: they use no processor time.
 
-    A sum waits for a process that sleeps without an end, and so would we.
+    A sum waits without an end for a process that sleeps, and so would we.
     """
 
     def __init__(self, processes: Sequence[Process], limit_s: float) -> None:
         self.limit_s = limit_s
-        self._processes = [psutil.Process(p.running.pid) for p in processes]
+        self._pids = [p.running.pid for p in processes]
         self._used, self._since = 0.0, time.monotonic()
 
     def too_long(self) -> bool:
         """Whether all together used less than 1 % of a core for the last `limit_s` seconds."""
-        now, used = time.monotonic(), sum(map(_cpu_s, self._processes))
-        if used - self._used > 0.01 * (now - self._since) + 0.02:
-            self._used, self._since = used, now
-        return 0 < self.limit_s < now - self._since
+        now = time.monotonic()
+        if not 0 < self.limit_s < now - self._since:
+            return False
+        used, before = sum(map(_cpu_s, self._pids)), self._used
+        self._used, self._since = used, now
+        return abs(used - before) < 0.01 * self.limit_s
 
     def said(self) -> str:
-        """Return the line for the user, and begin to count anew."""
-        self._since = time.monotonic()
+        """Return the line for the user."""
         return f"no process has computed for {self.limit_s:.0f} s; each log ends with where it waited"
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def _cpu_s(pid: int) -> float:
+    """Seconds of processor time of a process and of all that it has started."""
     try:
-        times = process.cpu_times()
-    except psutil.Error:
+        process = psutil.Process(pid)
+        times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    except psutil.Error:  # one of them has just ended
         return 0.0
-    return float(times.user + times.system)
+    return float(sum(t.user + t.system for t in times))
 
 
 def _show(story: BinaryIO, *, all_of_it: bool = False) -> None:

@@ -55,17 +55,20 @@ def test_two_processes_of_one_device_are_one_process_of_two_bit_for_bit(tmp_path
 
 
 @pytest.mark.thorough
-def test_every_way_and_layout_computes_the_same(tmp_path: Path) -> None:
-    one = train(tmp_path / "1x2.npz", *WAYS, devices=2)
-    same = train(tmp_path / "2x1.npz", *WAYS, processes=2, flags=("--no-split-cores",))
-    assert distance(one, same) == 0
+def test_each_way_has_the_bits_of_one_process_and_with_shares_of_the_cores_nearly(tmp_path: Path) -> None:
+    one = train(tmp_path / "one.npz", *WAYS, devices=2)
+    assert distance(one, train(tmp_path / "same.npz", *WAYS, processes=2, flags=("--no-split-cores",))) == 0
     assert distance(one, train(tmp_path / "split.npz", *WAYS, processes=2)) <= ROUNDING
-    four = train(tmp_path / "1x4.npz", *WAYS, devices=4)
-    for processes, devices in ((4, 1), (2, 2)):
-        name = f"{processes}x{devices}"
-        found = train(tmp_path / f"{name}.npz", *WAYS, processes=processes, devices=devices)
-        assert distance(four, found) <= ROUNDING, name
-    assert distance(one, four) <= ROUNDING
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("processes", "devices"), [(4, 1), (2, 2)])
+def test_four_devices_of_any_processes_are_those_of_one_up_to_rounding(
+    tmp_path: Path, processes: int, devices: int
+) -> None:
+    one = train(tmp_path / "one.npz", "pmap", "jit", devices=4)
+    several = train(tmp_path / "several.npz", "pmap", "jit", processes=processes, devices=devices)
+    assert distance(one, several) <= ROUNDING
 
 
 @pytest.mark.thorough
@@ -74,7 +77,7 @@ def test_by_hand_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     logs = [(tmp_path / "out" / f"process-{i}.log").read_text() for i in range(2)]
     said = "error: way 'manual' copies between the devices of one process, and these belong to 2; use 'pmap'"
-    assert all(said in log and "Traceback" not in log for log in logs)
+    assert any(said in log for log in logs) and not any("Traceback" in log for log in logs)
 
 
 @pytest.mark.thorough
