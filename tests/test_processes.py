@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -80,10 +84,43 @@ def test_an_error_of_the_exchange_is_told_from_ones_own() -> None:
     assert not lost_another(ValueError("peer"))
 
 
+LISTENS = """
+import psutil, socket
+from jaxperf import script
+from jaxperf.processes import Processes, start
+script.prepare(devices=1, platform="cpu"); start(Processes())
+from jaxperf.parallel.several import check_same
+check_same(1)  # the processes have exchanged something
+listening = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"}
+print(socket.gethostbyname(socket.gethostname()), *sorted(listening))
+"""
+OTHER_HOST = (
+    'mount --bind "$0" /etc/hosts && ip link set lo up && ip addr add 10.99.0.1/32 dev lo && exec "$@"'
+)
+
+
+@pytest.mark.real
+@pytest.mark.thorough
+def test_launched_processes_listen_on_the_loopback_address_only(tmp_path: Path) -> None:
+    """On a host whose name is another address of it, where Gloo would listen by itself."""
+    if os.geteuid() or not all(map(shutil.which, ("unshare", "ip"))):
+        pytest.skip("NOT TESTED, where processes listen: needs root, unshare and ip")
+    hosts, logs = tmp_path / "hosts", tmp_path / "logs"
+    hosts.write_text(f"127.0.0.1 localhost\n10.99.0.1 {socket.gethostname()}\n")
+    inside = ["unshare", "--net", "--mount", "--uts", "sh", "-c", OTHER_HOST, str(hosts)]
+    launch = [sys.executable, "-m", "jaxperf", "launch", "--logs", str(logs), "--", "python", "-c", LISTENS]
+    done = subprocess.run(
+        [*inside, *launch], env=child_environment(), capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    for i in range(2):
+        name, *listening = (logs / f"process-{i}.log").read_text().splitlines()[-1].split()
+        assert name == "10.99.0.1" and listening
+        assert {word.removeprefix("::ffff:") for word in listening} == {"127.0.0.1"}
+
+
 @pytest.mark.thorough
 def test_a_port_that_another_program_took_is_one_line() -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port()))
         taken.listen()
