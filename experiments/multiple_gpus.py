@@ -7,6 +7,7 @@ so small that what cannot be divided costs about what the second device saves.
 
     python experiments/multiple_gpus.py
     python experiments/multiple_gpus.py --seeds 0 1 2 --grid-epochs 4
+    jaxperf launch -n 2 -- python experiments/multiple_gpus.py
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ from jaxperf.parallel import (
     check_divisible,
     first_devices,
     get_params,
+    of_this_process,
+    processes_of,
+    rows_of,
     softmax_cross_entropy,
     split_and_load,
     train_batch,
@@ -115,7 +119,11 @@ def by_hand(devices: Devices, lr: float) -> Callable[..., Any]:
 
 
 def by_pmap(devices: Devices, lr: float) -> Callable[..., Any]:
-    """The same step as one program that runs on every device: `step(X, y, params)`."""
+    """The same step as one program that runs on every device: `step(X, y, params)`.
+
+    Of several processes, each has the program run on its own devices, with its own rows of the batch.
+    """
+    here = len(of_this_process(devices))
 
     @partial(jax.pmap, axis_name="devices", in_axes=(None, 0, 0), out_axes=None, devices=devices)
     def on_each_device(params: list[jax.Array], X: jax.Array, y: jax.Array) -> Any:
@@ -123,9 +131,16 @@ def by_pmap(devices: Devices, lr: float) -> Callable[..., Any]:
         return update(params, sums, len(y) * len(devices), lr)
 
     def step(X: Any, y: Any, params: list[jax.Array]) -> Any:
-        return on_each_device(params, *(a.reshape(len(devices), -1, *a.shape[1:]) for a in (X, y)))
+        return on_each_device(params, *(a.reshape(here, -1, *a.shape[1:]) for a in (X, y)))
 
     return step
+
+
+def ready_to_train(devices: Devices, lr: float, params: Any) -> tuple[Callable[..., Any], Any]:
+    """The step by hand and a copy of the parameters per device; by pmap if the devices are of processes."""
+    if processes_of(devices) > 1:
+        return by_pmap(devices, lr), params
+    return by_hand(devices, lr), [get_params(params, d) for d in devices]
 
 
 def train(
@@ -137,7 +152,8 @@ def train(
     run = run or Run()
     state = run.start(state, epochs=len(numbers))  # where a checkpoint ends, if there is one
     yield from run.done
-    X, y = data.train_images[:batch_size], data.train_labels[:batch_size]
+    rows = rows_of(batch_size, devices)
+    X, y = data.train_images[:batch_size][rows], data.train_labels[:batch_size][rows]
     began = time.perf_counter()
     with fitting(batch_size, lambda n: step(X[:n], y[:n], state), devices):
         block(step(X, y, step(X, y, state)[0]))  # compiles, for where the new state is too; then dropped
@@ -145,7 +161,7 @@ def train(
     evaluator = Evaluator(net, devices, batch_size=batch_size)
     for number in numbers[len(run.done) :]:
         order = {"batch_size": batch_size, "seed": seed, "epoch": number, "updates": updates}
-        batches = epoch_batches(data.train_images, data.train_labels, **order, start=run.update)
+        batches = epoch_batches(data.train_images, data.train_labels, **order, start=run.update, rows=rows)
         run.begin()
         for X, y in progress(batches, updates):
             state, (loss, hits) = step(X, y, state)
@@ -192,7 +208,8 @@ def kept_run(
     return Run(
         folder.of(name, updates=updates, **settings) if folder else None, updates=updates,
         surroundings={"devices": [d.device_kind for d in devices]}, remember=True,
-        read=lambda state: state[0], place=lambda params: [get_params(params, d) for d in devices],
+        read=lambda state: state[0] if isinstance(state[0], list) else state,
+        place=lambda params: ready_to_train(devices, settings["lr"], params)[1],
     )  # fmt: skip
 
 
@@ -210,13 +227,14 @@ def training(story: script.Story, config: Config, data: FashionMNIST) -> dict[in
     printed: dict[str, Training] = {}
     updates = config.updates or updates_per_epoch(FULL_TRAIN, config.batch_size)
     with config.saving.folder() as folder:
-        for k, seed in itertools.product(sorted({1, story.devices}), config.seeds):
+        for k, seed in itertools.product(story.device_counts, config.seeds):
             devices, params = first_devices(k), lenet_params(jax.random.key(seed), scale=config.scale)
             name = plural(k) + (f", seed {seed}" if len(config.seeds) > 1 else "")
             title = f"{name}: batch {config.batch_size}, rate {config.lr:g}"
             order = {"batch_size": config.batch_size, "updates": updates, "seed": seed}
+            step, state = ready_to_train(devices, config.lr, params)
             found = train(
-                by_hand(devices, config.lr), [get_params(params, d) for d in devices], data, **order,
+                step, state, data, **order,
                 devices=devices, numbers=range(1, config.epochs + 1), progress=story.progress,
                 run=kept_run(folder, name, devices, **order, lr=config.lr, data=data.fingerprint),
             )  # fmt: skip
@@ -288,7 +306,7 @@ def batch_of_twice_the_size(
 
     def train_with(batch_size: int, lr: float) -> list[Epoch]:
         found = train(
-            by_hand(devices, lr), [get_params(params, d) for d in devices], data, devices=devices,
+            *ready_to_train(devices, lr, params), data, devices=devices,
             batch_size=batch_size, updates=max(1, images // batch_size), numbers=range(1, (whole or 1) + 1),
         )  # fmt: skip
         return [epoch for epoch, _ in found]
@@ -304,14 +322,14 @@ def main(config: Config, story: script.Story) -> None:
     config.saving.check()
     data = images(story, config.data)
     story.part(data_parallelism)
-    story.part(synchronizing_data)
-    story.part(one_minibatch, config, data)
+    story.part_of_one_process(synchronizing_data)
+    story.part_of_one_process(one_minibatch, config, data)
     trained = story.part(training, config, data)
-    story.part(with_pmap, config, data, trained)
+    story.part_of_one_process(with_pmap, config, data, trained)
     story.part(lenet_equal_to_one_device, data)
-    story.part(gain_of_devices, config, data)
+    story.part_of_one_process(gain_of_devices, config, data)
     story.part(batch_of_twice_the_size, config, data, trained)
-    story.part(predicting_on_all_devices, net, trained, data, rounds=config.rounds)
+    story.part_of_one_process(predicting_on_all_devices, net, trained, data, rounds=config.rounds)
 
 
 if __name__ == "__main__":

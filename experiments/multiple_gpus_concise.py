@@ -7,6 +7,7 @@ LeNet, so it gains more from a second device.
 
     python experiments/multiple_gpus_concise.py
     python experiments/multiple_gpus_concise.py --full
+    jaxperf launch -n 2 -- python experiments/multiple_gpus_concise.py --way jit
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ from jaxperf.chapter.replicas import copy_on, reading_copies, to_all
 from jaxperf.chapter.scaling import LOT, scaling
 from jaxperf.chapter.training import curves, images, judge_learning, plural, table_of_epochs
 from jaxperf.chapter.unequal_devices import unequal_devices
+from jaxperf.chapter.ways_together import ways_together
 from jaxperf.data import FashionMNIST
 from jaxperf.errors import JaxperfError
 from jaxperf.models import BOOK_INIT, HE_INIT, SMALL_STAGES, ResNet, resnet18
@@ -187,7 +189,7 @@ def training(story: script.Story, config: Config, data: FashionMNIST) -> None:
     story.code(training_step, train)
     runs: dict[str, list[Epoch]] = {}
     with config.saving.folder() as folder:
-        for k in sorted({1, story.devices}):
+        for k in story.device_counts:
             batch_size, lr = k * config.batch_size, k * config.lr
             updates = len(data.train_labels) // batch_size
             step = step_for(config, first_devices(k), updates=config.epochs * updates)
@@ -293,14 +295,16 @@ def main(config: Config, story: script.Story) -> None:
         raise JaxperfError(
             f"--train-images {len(data.train_labels)} holds no batch of {enough}; give more, or 0 for all"
         )
-    story.part(on_all_devices, config)
+    story.part_of_one_process(on_all_devices, config)
     story.part(training, config, data)
     story.part(resnet_equal_to_one_device, data, seed=config.seed)
-    story.part(gain_of_devices, config, data)
-    story.part(bytes_per_operation, config)
-    story.part(mixed_precision, data, seed=config.seed)
-    story.part(rate_and_epochs, config, data)
-    story.part(
+    story.part_of_one_process(gain_of_devices, config, data)
+    if story.processes > 1:
+        story.part(ways_together, data, batch_size=8 * story.devices, rounds=config.rounds)
+    story.part_of_one_process(bytes_per_operation, config)
+    story.part_of_one_process(mixed_precision, data, seed=config.seed)
+    story.part_of_one_process(rate_and_epochs, config, data)
+    story.part_of_one_process(
         unequal_devices,
         data.train_images[:256],
         data.train_labels[:256],

@@ -10,6 +10,7 @@ import difflib
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,27 @@ class Run:
     """Folder that takes one JSON file per section."""
     peers: Annotated[str, tyro.conf.arg(metavar="NAME,...")] = ""
     """Then compare with these too (mxnet, torch); `jaxperf peers` tells which are there."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run one command, or a section, in several processes of this machine; it comes after `--`."""
+
+    processes: Annotated[int, between(1, 1024), tyro.conf.arg(aliases=["-n"], metavar="N")] = 2
+    """How many processes; each gets a GPU of its own if there are any."""
+    split_cores: bool = True
+    """Give each process its own share of the cores. With all cores for each, the sums of a CPU have the bits
+    that one process with as many devices computes."""
+    logs: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder that takes a log per process; a new one among the temporary files if not given."""
+    port: Annotated[int, between(0, 65535)] = 0
+    """Where the processes meet, on the loopback address; 0 takes a free one."""
+    max_restarts: Annotated[int, at_least(0)] = 0
+    """How often all are started again after a failure; with the script's `--resume` they then go on."""
+    grace_s: Annotated[float, at_least(0)] = 10.0
+    """Seconds between SIGTERM and SIGKILL for those that are ended."""
+    idle_s: Annotated[float, at_least(0)] = 120.0
+    """End all when none has computed for so many seconds, since they wait for each other; 0 for never."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +154,7 @@ class Selfcheck:
 Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
+    | Annotated[Launch, tyro.conf.subcommand("launch")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Measure, tyro.conf.subcommand("measure")]
@@ -143,7 +166,8 @@ Command = (
     | Annotated[Selfcheck, tyro.conf.subcommand("selfcheck")]
 )
 COMMANDS = (
-    "list", "run", "report", "compare", "watch", "measure", "roofline", "gate", "doctor", "peers", "selfcheck",
+    "list", "run", "launch", "report", "compare", "watch", "measure", "roofline", "gate", "doctor", "peers",
+    "selfcheck",
 )  # fmt: skip
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
@@ -172,13 +196,15 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     own, extra = _split_program(words) if words[:1] == ["watch"] else _split(words)
-    if extra and own[:1] not in (["run"], ["gate"], ["watch"]):
-        raise JaxperfError(f"only `run` and `gate` take words after --: {extra[0]!r}")
+    if extra and own[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
+        raise JaxperfError(f"only `run`, `launch` and `gate` take words after --: {extra[0]!r}")
     match _parse(own):
         case List():
             return show_list()
         case Run() as run:
             return run_all(run, extra)
+        case Launch() as asked:
+            return launch_processes(asked, extra)
         case Report() as report:
             return show_report(report)
         case Compare() as compare:
@@ -278,6 +304,27 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     _tell_results(outcomes, run.out)
     statuses = [o.status for o in outcomes if o.trouble]
     return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
+
+
+def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
+    """Run a command in several processes; the exit status is that of the first that fails."""
+    from jaxperf import local_processes  # psutil, which other commands need not wait for
+
+    command = local_processes.command_of(words)
+    logs = asked.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
+    print(f"{asked.processes} processes, logs in {logs}", flush=True)
+    return local_processes.run(
+        local_processes.Plan(
+            command,
+            asked.processes,
+            logs,
+            asked.port,
+            asked.max_restarts,
+            asked.grace_s,
+            asked.idle_s,
+            asked.split_cores,
+        )
+    )
 
 
 def _peer_names(words: str) -> tuple[str, ...]:

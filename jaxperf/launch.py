@@ -136,12 +136,12 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
-    trouble = _trouble(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
+    trouble = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
     if trouble and not fresh and _stamp(partial) not in (None, kept):
         trouble += f"; what it found until then is in {partial}"
     if trouble and not fresh and before is not None:
         trouble += f"; {path} is from an earlier run"
-    return Outcome(section, path, _shell_status(status, trouble), time.perf_counter() - began, trouble)
+    return Outcome(section, path, shell_status(status, trouble), time.perf_counter() - began, trouble)
 
 
 def script(section: catalogue.Section) -> Path:
@@ -229,7 +229,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_ino
 
 
-def _trouble(status: int, *, fresh: bool) -> str:
+def how_it_ended(status: int, *, fresh: bool = True) -> str:
+    """Return what was wrong with a process's end, "" if nothing; `fresh` is whether it wrote its result."""
     if status < 0:
         hint = " (out of memory?)" if -status == signal.SIGKILL else ""
         return f"ended by signal {-status}, {signal.strsignal(-status)}{hint}"
@@ -238,5 +239,6 @@ def _trouble(status: int, *, fresh: bool) -> str:
     return "" if fresh else "ended well but wrote no result"
 
 
-def _shell_status(status: int, trouble: str) -> int:
+def shell_status(status: int, trouble: str = "") -> int:
+    """Return the exit status to pass on, which is never negative, and not 0 if there was trouble."""
     return 128 - status if status < 0 else status or int(bool(trouble))

@@ -16,7 +16,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
@@ -27,6 +27,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.exits import FAILED, USER_MISTAKE, end_at_once, ended, say
 from jaxperf.flags import at_least, between
 from jaxperf.orphans import follow_parent
+from jaxperf.processes import Processes, end_together, only_the_first_speaks, start
 from jaxperf.report import terminal
 from jaxperf.report.notebook import live
 from jaxperf.result import Environment, save_result
@@ -51,6 +52,7 @@ class Flags(Generic[C]):
     verbose: bool = False  # print text, code, facts and figures too, not only the short log
     devices: Annotated[int, between(1, 1024)] = 1  # how many to use; on a CPU, how many to split it into
     platform: Literal["auto", "cpu", "gpu"] = "auto"  # where to run; auto takes a GPU if JAX finds one
+    processes: Annotated[Processes, tyro.conf.OmitArgPrefixes] = field(default_factory=Processes)
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,13 @@ def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
         for settings in vars(found[0].config).values():
             if isinstance(settings, Data):
                 settings.check()
+        together = found[0].processes
+        if together.several and not _explicit_devices():
+            found[0] = dataclasses.replace(found[0], devices=1)  # each process brings one
         prepare(devices=found[0].devices, platform=found[0].platform)
-        if found[0].json:
+        if found[0].json and not together.process_id:  # the others write nothing
             check_writable(found[0].json)  # better now than after an hour
+        start(together)
         return 0
 
     if status := ended(read):
@@ -179,12 +185,18 @@ def run(main: Callable[[C, Story], None], found: Flags[C] | None) -> None:
             if story.kept:
                 say(f"result so far, incomplete: {story.kept}")
             raise
-        if found.json:
+        if found.json and story.first_process:
             save_result(story.result(), found.json)
         print(f"result: {found.json}" if found.json else "result: not kept; give --json PATH to keep it")
         return FAILED if story.failed else 0
 
-    raise SystemExit(ended(tell))
+    if not found.processes.several:
+        raise SystemExit(ended(tell))
+    import jax
+
+    with only_the_first_speaks(jax.process_index()):
+        status = end_together(tell)
+    raise SystemExit(status)
 
 
 def begin(
@@ -192,16 +204,24 @@ def begin(
 ) -> Story:
     """The story of a section with these flags.
 
-    A default number of devices is reduced to what exists; an explicit one is not.
+    A default number of devices is reduced to what exists; an explicit one is not. Several processes use all
+    of their devices.
 
     Raises:
-      JaxperfError: JAX cannot start on the platform it was told to use.
+      JaxperfError: JAX cannot start on the platform it was told to use, or the processes were started with
+        different flags or versions.
     """
     onednn.begin()
     found_here = environment()
-    explicit = any(word.split("=")[0] == "--devices" for word in sys.argv)
-    devices = found.devices if explicit else min(found.devices, len(found_here.devices))
+    devices = found.devices if _explicit_devices() else min(found.devices, len(found_here.devices))
     config = {**dataclasses.asdict(found.config), "devices": devices}
+    if found.processes.several:
+        from jaxperf.parallel.several import check_same
+
+        config |= {
+            "devices": len(found_here.devices),
+            "processes": check_same((config, found_here.versions)),
+        }
     told: dict[str, Any] = {"smoke": found.smoke, "verbose": found.verbose}
     return Story(section, found_here, config, **told, keep=found.json, show=show)
 
@@ -227,6 +247,10 @@ def notebook(
     os.environ.pop("FORCE_COLOR", None)  # ipykernel sets it; a bar that erases itself needs a terminal
     prepare(devices=devices, platform=platform)
     return begin(section, Flags(config, smoke=smoke, verbose=True, devices=devices), show=live())
+
+
+def _explicit_devices() -> bool:
+    return any(word.split("=")[0] == "--devices" for word in sys.argv)
 
 
 def environment() -> Environment:

@@ -109,6 +109,25 @@ class Story:
         return int(self.config["devices"])
 
     @property
+    def device_counts(self) -> tuple[int, ...]:
+        """On how many devices to train: one, then all; several processes train on all alone."""
+        return tuple(sorted({self.devices if self.processes > 1 else 1, self.devices}))
+
+    @property
+    def processes(self) -> int:
+        """How many processes run the section together, each telling itself the same story."""
+        return int(self.config.get("processes", 1))
+
+    @property
+    def first_process(self) -> bool:
+        """Whether this is the process that writes the result."""
+        if self.processes == 1:
+            return True
+        import jax
+
+        return jax.process_index() == 0
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The facts told so far, by name."""
         return {b.name: b.value for b in self.blocks if isinstance(b, Fact)}
@@ -126,7 +145,8 @@ class Story:
     def part(self, tell: Callable[..., T], *args: Any, **options: Any) -> T | None:
         """Run `tell(self, *args, **options)`; an error in it costs this part, and the section goes on.
 
-        However it ends, what has been told so far is then kept, marked incomplete.
+        However it ends, what has been told so far is then kept, marked incomplete. Of several processes, one
+        that goes on alone would wait for the others forever: it ends.
 
         Returns:
           What `tell` returns; None if it failed.
@@ -137,6 +157,8 @@ class Story:
         except BrokenPipeError:  # nobody reads on
             raise
         except Exception as e:
+            if self.processes > 1:
+                raise
             said = str(e).strip().splitlines() or [""]
             if said[0].startswith("RESOURCE_EXHAUSTED"):  # a device's memory; tables of XLA's may follow
                 said = [f"{said[0]}; {_smaller(self.config)}"]
@@ -152,10 +174,23 @@ class Story:
         """Write what has been told; where that fails, the run goes on and the end of it will tell."""
         if self.keep is None or (self.keep.exists() and not self.keep.is_file()):  # /dev/stdout, a pipe
             return
+        if not self.first_process:
+            return
         try:
             self.kept = save_so_far(self.result(), self.keep)
         except JaxperfError as e:
             print(f"warning: {e}", file=sys.stderr)
+
+    def part_of_one_process(self, tell: Callable[..., T], *args: Any, **options: Any) -> T | None:
+        """Run `part`, but for several processes say that it is left out.
+
+        It is for what one process does alone, such as copying to every device, and for clocks: each process
+        would choose by its own clock how often to call a program that all must call together.
+        """
+        if self.processes == 1:
+            return self.part(tell, *args, **options)
+        self.say(f"left out with {self.processes} processes: {tell.__name__.replace('_', ' ')}")
+        return None
 
     def add(self, block: Block) -> None:
         """Keep a block and print it."""

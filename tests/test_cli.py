@@ -59,7 +59,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_only_talks_imports_neither_jax_nor_numpy() -> None:
     code = (
         "import sys; from jaxperf import cli\n"
-        "for words in ('--help', 'list', '--version', 'help', 'run --help', 'report --help'):\n"
+        "for words in ('--help', 'list', '--version', 'help', 'run --help', 'launch --help'):\n"
         "    assert cli.main(words.split()) == 0\n"
         "    loaded = sorted({'jax', 'flax', 'numpy', 'psutil'} & set(sys.modules))\n"
         "    assert not loaded, (words, loaded)"
@@ -114,7 +114,9 @@ MISTAKES = {
     "run first --platform tpu": "'auto', 'cpu', 'gpu'",
     "run all -- --size=3": "first, second",
     "list all": "Unrecognized",
-    "list -- --size=3": "only `run` and `gate` take words after --",
+    "list -- --size=3": "only `run`, `launch` and `gate` take words after --",
+    "launch": "nothing to launch; give a command or a section after --",
+    "launch -n 0 -- 8.4": "--processes is 0; give at least 1",
     "report nowhere": "no folder nowhere",
     "report --format pdf": "text",
     "--nonsense": "--nonsense",

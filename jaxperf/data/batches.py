@@ -46,8 +46,8 @@ def updates_per_epoch(n_train: int, batch_size: int) -> int:
 
 
 def epoch_batches(
-    images: Array, labels: Array, *,
-    batch_size: int, seed: int, epoch: int, updates: int | None = None, start: int = 0,
+    images: Array, labels: Array, *, batch_size: int, seed: int, epoch: int,
+    updates: int | None = None, start: int = 0, rows: slice = slice(None),
 ) -> Iterator[tuple[Array, Array]]:  # fmt: skip
     """Yield shuffled full batches of one epoch; the same (seed, epoch) gives the same batches.
 
@@ -60,9 +60,10 @@ def epoch_batches(
       updates: number of batches; default one pass, N // B. With more than that the data is used again, in a
         new order each time, so that the subset of 6,000 makes the book's 234 updates.
       start: how many of the batches to leave out at the beginning, where a training goes on within an epoch.
+      rows: which of each batch are read; of several processes, each has its own.
 
     Yields:
-      images (B, ...) and labels (B,), copies in the dtypes given.
+      images (B, ...) and labels (B,), or those of `rows`, copies in the dtypes given.
 
     Raises:
       JaxperfError: when called, not at the first batch: lengths differ, a batch larger than the data, or a
@@ -78,11 +79,18 @@ def epoch_batches(
     ):
         if value is not None and value < least:
             raise JaxperfError(f"{name} {value} is too small; use {least} or more")
-    return _shuffled(images, labels, batch_size, np.random.default_rng((seed, epoch)), start, updates or full)
+    rng = np.random.default_rng((seed, epoch))
+    return _shuffled(images, labels, batch_size, rng, start, updates or full, rows)
 
 
 def _shuffled(
-    images: Array, labels: Array, batch_size: int, rng: np.random.Generator, start: int, updates: int
+    images: Array,
+    labels: Array,
+    batch_size: int,
+    rng: np.random.Generator,
+    start: int,
+    updates: int,
+    rows: slice,
 ) -> Iterator[tuple[Array, Array]]:
     full = len(images) // batch_size
     for update in range(updates):
@@ -91,7 +99,7 @@ def _shuffled(
             order = rng.permutation(len(images))
         if update < start:
             continue
-        chosen = order[place * batch_size : (place + 1) * batch_size]
+        chosen = order[place * batch_size : (place + 1) * batch_size][rows]
         yield images[chosen], labels[chosen]
 
 

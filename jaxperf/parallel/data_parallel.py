@@ -12,6 +12,9 @@ where the sums over devices are:
     pmap        one program per device; we write `lax.psum`
     shard_map   the same program of one device over a named mesh; we write `lax.psum`
     jit         one program of the whole batch; the compiler divides it and finds the sums
+
+The devices may belong to several processes, which then make the same calls, each with its own rows of a batch
+(several.py). `manual` copies from device to device, so it stays within one process.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.parallel.by_hand import AXIS, get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import compile_sum
 from jaxperf.parallel.model import Model, Tree
+from jaxperf.parallel.several import load, of_this_process, processes_of, replicate
 from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
 from jaxperf.parallel.update import (
     Gradient,
@@ -65,7 +69,8 @@ class Step:
       devices: where it runs.
       model: the network with its initial values.
       optimizer: optax's.
-      load: `load(X, y)` starts copying a batch's shares to the devices.
+      load: `load(X, y)` starts copying a batch's shares to the devices; of several processes, each gives its
+        own rows of the batch.
       run: `run(state, shares)` on a loaded batch; queued, not waited for. `state` is used up.
       compile: `compile(state, shares)` compiles without running, and gives the text of each program that the
         first device runs.
@@ -93,7 +98,8 @@ class Step:
             return [get_params(state, device) for device in self.devices]
         # Copied first, because the step uses its state up, and `device_put` to a sharding reuses the memory
         # of an array that is on one of the devices already, whatever its `may_alias` says (JAX 0.10)
-        return jax.device_put(jax.tree.map(jnp.array, state), NamedSharding(_mesh(self.devices), P()))
+        devices = of_this_process(self.devices) if self.way == "pmap" else self.devices
+        return replicate(jax.tree.map(jnp.array, state), _mesh(devices))
 
     def read(self, state: State) -> TrainState:
         """Return the state as one `TrainState`; by hand it is the first device's, which all others equal."""
@@ -101,6 +107,8 @@ class Step:
 
     def __call__(self, state: State, X: Any, y: Any) -> tuple[State, Metrics]:
         """Train on images (n, ...) and labels (n,), n the full batch; `state` is used up.
+
+        Of several processes, each gives its own rows of the batch.
 
         Returns:
           The new state and {"loss", "accuracy"}, means over the full batch, float32 scalars.
@@ -141,8 +149,8 @@ def make_step(
       weights: each device's strength, for uneven shares; "manual" only.
 
     Raises:
-      JaxperfError: an unknown way or choice, no devices, `weights` where they cannot be, or "manual" with
-        batch_norm "whole" over several devices.
+      JaxperfError: an unknown way or choice, no devices, `weights` where they cannot be, "manual" with
+        batch_norm "whole" over several devices, or "manual" over several processes.
     """
     if way not in WAYS:
         raise JaxperfError(f"no way {way!r} to run a step; use {', '.join(WAYS)}")
@@ -154,6 +162,11 @@ def make_step(
         share_sizes(len(devices) * 1_000_000, len(devices), weights=weights)  # bad weights before any batch
         if way != "manual":
             raise JaxperfError(f"way {way!r} has equal shares only; use 'manual' for shares by weight")
+    if way == "manual" and processes_of(devices) > 1:
+        raise JaxperfError(
+            f"way 'manual' copies between the devices of one process, and these belong to "
+            f"{processes_of(devices)}; use 'pmap', 'shard_map' or 'jit'"
+        )
     makers: dict[Way, Any] = {
         "manual": partial(_manual, weights=weights), "pmap": _pmap, "shard_map": _shard_map, "jit": _jit,
     }  # fmt: skip
@@ -195,14 +208,13 @@ def _mesh(devices: Sequence[jax.Device]) -> Mesh:
 
 
 def _pmap(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
-    cut = NamedSharding(_mesh(devices), P(AXIS))
+    mesh, here = _mesh(devices), len(of_this_process(devices))
 
-    def load(X: Any, y: Any) -> Shares:
-        check_divisible(len(y), len(devices))
-        split = [a.reshape(len(devices), -1, *a.shape[1:]) for a in (X, y)]
-        return tuple(jax.device_put(split, cut))
+    def load_split(X: Any, y: Any) -> Shares:
+        check_divisible(len(y), here)
+        return tuple(load([a.reshape(here, -1, *a.shape[1:]) for a in (X, y)], mesh))
 
-    return load, *_as_one_program(pmap_train_batch(devices, gradient=gradient, update=update))
+    return load_split, *_as_one_program(pmap_train_batch(devices, gradient=gradient, update=update))
 
 
 def _shard_map(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
@@ -229,8 +241,8 @@ def _jit(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> t
 
 
 def _load_whole(mesh: Mesh, X: Any, y: Any) -> Shares:
-    check_divisible(len(y), mesh.size)
-    return tuple(jax.device_put([X, y], NamedSharding(mesh, P(AXIS))))
+    check_divisible(len(y), len(mesh.local_devices))
+    return tuple(load([X, y], mesh))
 
 
 def _as_one_program(program: Any) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.data import padded_batches
 from jaxperf.errors import JaxperfError
+from jaxperf.parallel.several import load, replicate, rows_of, total
 from jaxperf.parallel.split import check_divisible
 
 Tree = Any
@@ -38,7 +39,7 @@ class Evaluator:
         if not devices:
             raise JaxperfError("no devices to evaluate on; give at least 1")
         check_divisible(batch_size, len(devices))
-        self.batch_size = batch_size
+        self.batch_size, self._devices = batch_size, tuple(devices)
         self._mesh = Mesh(np.array(devices), ("devices",))
 
         def hits(variables: Tree, X: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
@@ -52,16 +53,19 @@ class Evaluator:
     def accuracy(self, variables: Tree, images: Any, labels: Any) -> float:
         """Return the share of `images` (n, ...), uint8 or float32, whose largest logit is at `labels` (n,).
 
+        Of several processes, each predicts its own rows of every batch, and all return the same.
+
         Raises:
           JaxperfError: no images, or another number of labels.
         """
-        variables = jax.device_put(variables, NamedSharding(self._mesh, P()))
-        cut = NamedSharding(self._mesh, P("devices"))
+        variables = replicate(variables, self._mesh)
+        rows = rows_of(self.batch_size, self._devices)
         counts = [
-            self._hits(variables, *jax.device_put(batch, cut))
+            self._hits(variables, *load([a[rows] for a in batch], self._mesh))
             for batch in padded_batches(images, labels, batch_size=self.batch_size)
         ]
-        return sum(int(np.sum(count)) for count in counts) / len(labels)
+        here = sum(int(np.sum(part.data)) for count in counts for part in count.addressable_shards)
+        return total(here, self._devices) / len(labels)
 
 
 def evaluate_accuracy(

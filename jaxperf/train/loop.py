@@ -14,6 +14,7 @@ from jaxperf.data.fashion_mnist import FULL_TRAIN, FashionMNIST
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.timing import block
 from jaxperf.parallel.data_parallel import State, Step
+from jaxperf.parallel.several import rows_of
 from jaxperf.train.checkpoint import Checkpoints
 from jaxperf.train.evaluate import Evaluator
 from jaxperf.train.fitting import fitting
@@ -69,7 +70,7 @@ def train(
     updates = updates or updates_per_epoch(FULL_TRAIN, batch_size)
     evaluator = evaluator or _evaluator(step, batch_size)
     state = step.init() if state is None else state
-    order = {"batch_size": batch_size, "seed": seed, "updates": updates}
+    rows, order = _rows(step, batch_size), {"batch_size": batch_size, "seed": seed, "updates": updates}
     run = Run(
         checkpoints, read=step.read, place=step.place, updates=updates,
         training={"optimizer": optimizer_of(step.read(state).opt_state), "data": data.fingerprint, **order},
@@ -79,7 +80,9 @@ def train(
     yield from run.done
     compile_s = None
     for number in range(len(run.done) + 1, epochs + 1):
-        batches = epoch_batches(data.train_images, data.train_labels, epoch=number, start=run.update, **order)
+        batches = epoch_batches(
+            data.train_images, data.train_labels, **order, epoch=number, start=run.update, rows=rows
+        )
         with fitting(batch_size, partial(_fresh_step, step, data), step.devices):
             if compile_s is None:
                 compile_s = step.compile_s(state, _load(step, data, batch_size))
@@ -102,7 +105,13 @@ def _fresh_step(step: Step, data: FashionMNIST, n: int) -> Any:
 
 
 def _load(step: Step, data: FashionMNIST, n: int) -> Any:
-    return step.load(data.train_images[:n], data.train_labels[:n])
+    rows = _rows(step, n)
+    return step.load(data.train_images[:n][rows], data.train_labels[:n][rows])
+
+
+def _rows(step: Step, n: int) -> slice:
+    """Which rows of a batch of `n` this process brings; by hand there is one process, and shares may differ."""
+    return slice(None) if step.way == "manual" else rows_of(n, step.devices)
 
 
 def _evaluator(step: Step, batch_size: int) -> Evaluator:

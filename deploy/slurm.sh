@@ -1,0 +1,26 @@
+#!/bin/bash
+# Section 8.4 on two nodes, a process per GPU: `sbatch deploy/slurm.sh`, or `sbatch --nodes=4 deploy/slurm.sh`.
+# Words after the script's name replace the command: `sbatch deploy/slurm.sh experiments/multiple_gpus_concise.py --way jit`.
+#SBATCH --job-name=jaxperf
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-task=1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=00:30:00
+#SBATCH --output=jaxperf-%j.log
+#SBATCH --signal=TERM@60
+#SBATCH --requeue
+set -euo pipefail
+
+# The folder of the checkout, and of .venv in it, must be the same on all nodes.
+cd "${SLURM_SUBMIT_DIR:?start this script with sbatch}"
+if [ $# -eq 0 ]; then
+  set -- experiments/multiple_gpus.py --json "results/multiple_gpus-$SLURM_JOB_ID.json"
+fi
+
+# A proxy can keep the processes from meeting: they talk to each other by gRPC.
+unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
+
+# JAX reads from SLURM's variables how many processes there are, which one each is, and where the first one is.
+# Where one fails, the others are ended; the log has a line per process and its number in front.
+exec srun --kill-on-bad-exit=1 --label .venv/bin/python "$@"

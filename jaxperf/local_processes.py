@@ -1,0 +1,328 @@
+"""`jaxperf launch`: one command in several processes of this machine, started, watched and ended together.
+
+Nothing is reachable from outside: the coordinator listens on the loopback address only. A cluster has its own
+launcher (docs/several-machines.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO, NoReturn
+
+import psutil
+
+from jaxperf import catalogue, launch
+from jaxperf.errors import JaxperfError
+
+LOOPBACK = "127.0.0.1"
+_POLL_S = 0.05
+_SHOWN = 25  # last lines of a failed process's log
+# The child-to-be: it asks the kernel to be killed when the launcher dies, limits its cores, and becomes the
+# command. Both survive `exec`, so any command can be launched.
+_BECOME = """
+import os, sys
+parent, cores, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+    if cores:
+        os.sched_setaffinity(0, map(int, cores.split(",")))
+if os.getppid() != parent:
+    os._exit(1)  # it died before we asked
+try:
+    os.execvp(command[0], command)
+except OSError as e:
+    sys.exit(f"error: cannot start {command[0]}: {e.strerror}")
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to start and how long to be patient.
+
+    Attributes:
+      command: the words of each process.
+      processes: how many.
+      logs: folder of the logs.
+      port: the coordinator's; 0 for a free one.
+      max_restarts: how often all are started again after a failure.
+      grace_s: between TERM and KILL.
+      idle_s: all are ended once none has computed for so long; 0 for never.
+      split_cores: each process has its own share of the cores; otherwise all have all.
+    """
+
+    command: tuple[str, ...]
+    processes: int
+    logs: Path
+    port: int = 0
+    max_restarts: int = 0
+    grace_s: float = 10.0
+    idle_s: float = 120.0
+    split_cores: bool = True
+
+
+@dataclass
+class Process:
+    """A running process, and how far its log has been read."""
+
+    number: int
+    running: subprocess.Popen[bytes]
+    log: Path
+    began_at: int
+
+
+def command_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that `words` name: themselves, or a section's script with its flags.
+
+    Raises:
+      JaxperfError: no words.
+    """
+    if not words:
+        raise JaxperfError("nothing to launch; give a command or a section after --, e.g. -- 8.4 --smoke")
+    if words[0] in {name for s in catalogue.SECTIONS for name in (s.name, s.number) if name}:
+        return (sys.executable, str(launch.script(catalogue.find(words[0]))), *words[1:])
+    return (sys.executable, *words[1:]) if words[0] == "python" else tuple(words)
+
+
+def run(plan: Plan) -> int:
+    """Run all processes to their end, and again after a failure if the plan says so; return the exit status.
+
+    It is 0 where all ended well, otherwise that of the process that failed first. Whatever ends the launcher
+    (Ctrl-C, SIGTERM, SIGHUP, SIGKILL) ends the processes.
+
+    Raises:
+      JaxperfError: the port is taken, or the logs cannot be written.
+    """
+    _make(plan.logs)
+    ends = {n: signal.signal(n, _terminated) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        for attempt in range(plan.max_restarts + 1):
+            status = _attempt(plan)
+            if not status or attempt == plan.max_restarts:
+                break
+            print(f"starting all again, {attempt + 1} of {plan.max_restarts}", file=sys.stderr, flush=True)
+        return status
+    finally:
+        for number, before in ends.items():
+            signal.signal(number, before)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise JaxperfError(f"cannot make the folder {folder}: {e.strerror}; give another --logs") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise JaxperfError(f"cannot write to the folder {folder}; give another --logs")
+
+
+def free_port(wanted: int = 0) -> int:
+    """Return a free port of the loopback address, or `wanted` if it is free.
+
+    Raises:
+      JaxperfError: it is taken.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, wanted))
+        except OSError as e:
+            raise JaxperfError(f"port {wanted} cannot be used: {e.strerror}; leave --port out") from None
+        return int(probe.getsockname()[1])
+
+
+def shares(cores: Sequence[int], processes: int) -> list[tuple[int, ...]]:
+    """Return each process's own cores; all of them for each where there are fewer cores than processes."""
+    if len(cores) < processes:
+        return [tuple(cores)] * processes
+    size = len(cores) // processes
+    return [tuple(cores[i * size : (i + 1) * size]) for i in range(processes)]
+
+
+def variables(number: int, processes: int, port: int) -> dict[str, str]:
+    """Return what tells process `number` where the others are; a GPU of its own if there are any."""
+    address = f"{LOOPBACK}:{port}"
+    return {
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_COORDINATOR_BIND_ADDRESS": address,
+        "JAX_NUM_PROCESSES": str(processes),
+        "JAX_PROCESS_ID": str(number),
+        "JAX_LOCAL_DEVICE_IDS": str(number),
+        "PYTHONFAULTHANDLER": "1",  # SIGABRT and crashes then leave a traceback in the log
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _attempt(plan: Plan) -> int:
+    """Start all, wait for all; after the first failure end the others and name it."""
+    ended: queue.SimpleQueue[Process] = queue.SimpleQueue()
+    with _started(plan, ended) as processes:
+        first = _first_failure(plan, processes, ended)
+        if first is None:
+            return 0
+        stopped = [p.number for p in processes if p is not first and _is_stopped(p)]
+    _tell(first, stopped)
+    return launch.shell_status(first.running.returncode)
+
+
+@contextlib.contextmanager
+def _started(plan: Plan, ended: queue.SimpleQueue[Process]) -> Iterator[list[Process]]:
+    """All processes, each with a thread that reports its end; none is left when the block ends."""
+    splits = plan.split_cores and hasattr(os, "sched_getaffinity")
+    cores = sorted(os.sched_getaffinity(0)) if splits else []
+    port, processes = free_port(plan.port), []
+    try:
+        for number, own in enumerate(shares(cores, plan.processes)):
+            log = plan.logs / f"process-{number}.log"
+            process = _start(plan, number, own, log, variables(number, plan.processes, port))
+            processes.append(process)
+            threading.Thread(target=_report, args=(process, ended), daemon=True).start()
+        yield processes
+    finally:
+        _end(processes, plan.grace_s)
+
+
+def _start(plan: Plan, number: int, cores: Sequence[int], log: Path, own: Mapping[str, str]) -> Process:
+    with log.open("ab") as out:
+        began_at = out.tell()
+        words = [sys.executable, "-P", "-c", _BECOME, str(os.getpid()), ",".join(map(str, cores))]
+        running = subprocess.Popen(
+            [*words, *plan.command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**launch.child_environment(), **own},
+            start_new_session=True,  # the terminal's Ctrl-C is for us; and what it starts ends with it
+        )
+    return Process(number, running, log, began_at)
+
+
+def _report(process: Process, ended: queue.SimpleQueue[Process]) -> None:
+    process.running.wait()
+    ended.put(process)
+
+
+def _first_failure(
+    plan: Plan, processes: Sequence[Process], ended: queue.SimpleQueue[Process]
+) -> Process | None:
+    """Wait until all have ended well or one has failed; meanwhile show what process 0 says."""
+    idle, left = Idle(processes, plan.idle_s), len(processes)
+    with processes[0].log.open("rb") as story:
+        story.seek(processes[0].began_at)
+        while left:
+            _show(story)
+            try:
+                process = ended.get(timeout=_POLL_S)
+            except queue.Empty:
+                if idle.too_long():
+                    print(f"error: {idle.said()}", file=sys.stderr)
+                    for p in processes:
+                        _signal(p, signal.SIGABRT)  # which writes where each of them is
+                continue
+            left -= 1
+            if process.running.returncode:
+                break
+        _show(story, all_of_it=True)
+        return process if process.running.returncode else None
+
+
+class Idle:
+    """Notices within twice `limit_s` that processes wait for each other: they use no processor time.
+
+    A sum waits without an end for a process that sleeps, and so would we.
+    """
+
+    def __init__(self, processes: Sequence[Process], limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._pids = [p.running.pid for p in processes]
+        self._used, self._since = 0.0, time.monotonic()
+
+    def too_long(self) -> bool:
+        """Whether all together used less than 1 % of a core for the last `limit_s` seconds."""
+        now = time.monotonic()
+        if not 0 < self.limit_s < now - self._since:
+            return False
+        used, before = sum(map(_cpu_s, self._pids)), self._used
+        self._used, self._since = used, now
+        return abs(used - before) < 0.01 * self.limit_s
+
+    def said(self) -> str:
+        """Return the line for the user."""
+        return f"no process has computed for {self.limit_s:.0f} s; each log ends with where it waited"
+
+
+def _cpu_s(pid: int) -> float:
+    """Seconds of processor time of a process and of all that it has started."""
+    try:
+        process = psutil.Process(pid)
+        times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    except psutil.Error:  # one of them has just ended
+        return 0.0
+    return float(sum(t.user + t.system for t in times))
+
+
+def _show(story: BinaryIO, *, all_of_it: bool = False) -> None:
+    """Print the lines that have been written since the last time."""
+    words = story.read()
+    whole = len(words) if all_of_it else words.rfind(b"\n") + 1
+    story.seek(whole - len(words), os.SEEK_CUR)
+    if whole:
+        sys.stdout.write(words[:whole].decode("utf-8", "replace"))
+        sys.stdout.flush()
+
+
+def _is_stopped(process: Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(process.running.pid).status() == psutil.STATUS_STOPPED)
+    return False
+
+
+def _end(processes: Sequence[Process], grace_s: float) -> None:
+    """TERM to all that still run, then KILL; also to what they have started."""
+    try:
+        for process in processes:
+            _signal(process, signal.SIGTERM)
+            _signal(process, signal.SIGCONT)  # a stopped process takes its TERM now
+        deadline = time.monotonic() + grace_s
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.running.wait(max(0.0, deadline - time.monotonic()))
+    finally:  # a second Ctrl-C gets here too
+        for process in processes:
+            _signal(process, signal.SIGKILL)
+        for process in processes:
+            process.running.wait()
+
+
+def _signal(process: Process, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.running.pid, number)
+
+
+def _tell(first: Process, stopped: Sequence[int]) -> None:
+    """Name the process that failed first, with the end of its log."""
+    with first.log.open("rb") as log:
+        log.seek(first.began_at)
+        said = log.read().decode("utf-8", "replace").splitlines()
+    how = launch.how_it_ended(first.running.returncode)
+    print(f"error: process {first.number} failed first: {how}; its log is {first.log}", file=sys.stderr)
+    for number in stopped:
+        print(f"error: process {number} was stopped (SIGSTOP) and gave no sign of life", file=sys.stderr)
+    for line in said[-_SHOWN:] if first.number else []:  # process 0's has been shown
+        print(f"  process {first.number}: {line}", file=sys.stderr)

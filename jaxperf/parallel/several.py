@@ -1,0 +1,91 @@
+"""What changes where the devices belong to several processes; with one process all of it is the plain thing.
+
+The processes make the same calls in the same order. An array over all devices is global: each process holds
+the parts on its own devices, and sees all values only where every device has a copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxperf.errors import JaxperfError
+from jaxperf.parallel.split import check_divisible
+
+Tree = Any
+
+
+def processes_of(devices: Sequence[jax.Device]) -> int:
+    """Return how many processes the devices belong to."""
+    return len({d.process_index for d in devices})
+
+
+def of_this_process(devices: Sequence[jax.Device]) -> list[jax.Device]:
+    """Return those of the devices that belong to this process."""
+    return [d for d in devices if d.process_index == jax.process_index()]
+
+
+def rows_of(n: int, devices: Sequence[jax.Device]) -> slice:
+    """Return which of a batch's `n` rows this process reads, when its devices are among `devices`.
+
+    Raises:
+      JaxperfError: a batch that does not divide among the devices, or processes with unequal numbers of them.
+    """
+    check_divisible(n, len(devices))
+    owners = sorted({d.process_index for d in devices})
+    here = len(of_this_process(devices))
+    if here * len(owners) != len(devices):
+        raise JaxperfError(f"{len(devices)} devices of {len(owners)} processes; each needs the same number")
+    first, size = owners.index(jax.process_index()), n // len(owners)
+    return slice(first * size, (first + 1) * size)
+
+
+def load(tree: Tree, mesh: Mesh) -> Tree:
+    """Start copying this process's rows of a batch to its devices.
+
+    Args:
+      tree: arrays whose first axis is cut over the mesh; each process gives its own rows.
+      mesh: of one axis.
+
+    Returns:
+      Global arrays of all processes' rows.
+    """
+    return jax.make_array_from_process_local_data(NamedSharding(mesh, P(mesh.axis_names[0])), tree)
+
+
+def replicate(tree: Tree, mesh: Mesh) -> Tree:
+    """Return `tree`, equal in all processes, with a copy on every device; nothing is sent between them."""
+    everywhere = NamedSharding(mesh, P())
+    if processes_of(list(mesh.devices.flat)) > 1:
+        tree = jax.tree.map(np.asarray, tree)
+    return jax.make_array_from_process_local_data(everywhere, tree)
+
+
+def total(count: int, devices: Sequence[jax.Device]) -> int:
+    """Return the sum of the counts of the processes that the devices belong to."""
+    if processes_of(devices) == 1:
+        return count
+    return int(np.sum(multihost_utils.process_allgather(np.int32(count))))
+
+
+def check_same(what: Any) -> int:
+    """Return the number of processes; each says `what` it was started with, and all must say the same.
+
+    Raises:
+      JaxperfError: one differs from process 0.
+    """
+    own = np.frombuffer(hashlib.sha256(repr(what).encode()).digest(), np.uint32)
+    found = np.asarray(multihost_utils.process_allgather(own))
+    others = [str(i) for i, words in enumerate(found) if (words != found[0]).any()]
+    if others:
+        raise JaxperfError(
+            f"process {', '.join(others)} has other flags or versions than process 0; start all alike"
+        )
+    return len(found)

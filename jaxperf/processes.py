@@ -1,0 +1,200 @@
+"""One script in several processes: their start by JAX's own detection or by three options, and their end.
+
+Each process runs the same script. SLURM, MPI and Kubernetes tell JAX how many there are, which one this is
+and where process 0 is; `jaxperf launch` and whoever starts the processes by hand say it in three options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import tyro
+
+from jaxperf.errors import JaxperfError
+from jaxperf.exits import FAILED, ended
+from jaxperf.flags import at_least
+
+# Seconds without a sign of life until the others give a process up. JAX's own 100 s are for machines that
+# fail by the thousand; a thread of C++ gives the sign, so not even a busy Python is late.
+HEARTBEAT_S = 30
+# JAX's name of how to find out; its detection of Kubernetes has none and comes by itself.
+_METHODS = {"": "deactivate", "slurm": "slurm", "mpi4py": "mpi4py", "kubernetes": None}
+_SAID = {"coordinator": "JAX_COORDINATOR_ADDRESS", "count": "JAX_NUM_PROCESSES", "own": "JAX_PROCESS_ID"}
+
+
+def _number(name: str) -> int | None:
+    said = os.environ.get(_SAID[name], "")
+    return int(said) if said.isdecimal() else None
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Flags for a run in several processes: all three, or none where a cluster says them."""
+
+    coordinator: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = field(
+        default_factory=lambda: os.environ.get(_SAID["coordinator"], "")
+    )
+    """Where process 0 listens; JAX_COORDINATOR_ADDRESS if not given."""
+    num_processes: Annotated[int | None, at_least(1)] = field(default_factory=lambda: _number("count"))
+    """How many processes run this script together; JAX_NUM_PROCESSES if not given."""
+    process_id: Annotated[int | None, at_least(0)] = field(default_factory=lambda: _number("own"))
+    """Which of them this is, from 0; JAX_PROCESS_ID if not given."""
+
+    def __post_init__(self) -> None:
+        given = {
+            "--coordinator": self.coordinator or None,
+            "--num-processes": self.num_processes,
+            "--process-id": self.process_id,
+        }
+        missing = [flag for flag, value in given.items() if value is None]
+        if 0 < len(missing) < len(given):
+            raise JaxperfError(f"{' and '.join(missing)} missing; several processes need all three options")
+        if missing:
+            return
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise JaxperfError(f"--coordinator {self.coordinator!r} is not HOST:PORT, e.g. 10.0.0.1:8476")
+        assert self.process_id is not None and self.num_processes is not None
+        if self.process_id >= self.num_processes > 0:
+            raise JaxperfError(
+                f"--process-id {self.process_id} of {self.num_processes} processes; they count from 0"
+            )
+
+    @property
+    def several(self) -> bool:
+        """Whether this process is one of several, as the options or a cluster say."""
+        return (self.num_processes or 1) > 1 if self.coordinator else bool(cluster(os.environ))
+
+
+def cluster(environment: Mapping[str, str]) -> str:
+    """Return the kind of cluster that started this process as one of several; "" where none did.
+
+    A shell on a cluster's node has many of these variables too, so the number of tasks decides.
+    """
+    count = environment.get("SLURM_STEP_NUM_TASKS", "")
+    if "SLURM_STEP_NODELIST" in environment and count.isdecimal() and int(count) > 1:
+        return "slurm"
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):  # Open MPI; MPICH and Intel MPI
+        if environment.get(name, "").isdecimal() and int(environment[name]) > 1:
+            return "mpi4py"
+    if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
+        return "kubernetes"
+    return ""
+
+
+def start(options: Processes) -> None:
+    """Join the other processes, if there are any; call it before JAX's backend starts.
+
+    Raises:
+      JaxperfError: the processes do not find each other, or what the cluster needs is not installed.
+    """
+    if not options.several:
+        return
+    found = "" if options.coordinator else cluster(os.environ)
+    package = {"mpi4py": "mpi4py", "kubernetes": "kubernetes"}.get(found, "jax")
+    if importlib.util.find_spec(package) is None:
+        raise JaxperfError(
+            f"this process is one of several of {found}, which JAX asks through the package {package}; "
+            f"pip install {package}"
+        )
+    import jax
+
+    try:
+        jax.distributed.initialize(
+            options.coordinator or None,
+            options.num_processes,
+            options.process_id,
+            cluster_detection_method=_METHODS[found],
+            heartbeat_timeout_seconds=HEARTBEAT_S,
+        )
+    except (RuntimeError, ValueError, OSError) as e:
+        where = options.coordinator or f"as {found} says"
+        said = str(e).strip().splitlines() or [type(e).__name__]
+        raise JaxperfError(f"the processes did not meet ({where}): {said[0]}") from None
+    if is_loopback(options.coordinator):
+        _exchange_on_loopback()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT is reached from this machine alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _exchange_on_loopback() -> None:
+    """Have Gloo, which carries the sums between CPUs, listen where the coordinator does.
+
+    It listens at the address of the host's name, which on most machines the network reaches. JAX has no
+    option for that, so its factory of the CPU backend is called with a Gloo of ours (JAX 0.10 to 0.12);
+    where these private names have changed, Gloo listens where JAX lets it.
+    """
+    try:
+        from jax._src import distributed, xla_bridge
+        from jax._src.lib import _jax
+        from jax.extend.backend import register_backend_factory
+
+        gloo = functools.partial(
+            _jax.make_gloo_tcp_collectives,
+            distributed_client=distributed.global_state.client,
+            hostname="127.0.0.1",
+        )
+        make = xla_bridge.make_cpu_client
+    except (ImportError, AttributeError):
+        return
+    if os.environ.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo") == "gloo":
+        register_backend_factory("cpu", lambda: make(collectives=gloo()), fail_quietly=False)
+
+
+@contextlib.contextmanager
+def only_the_first_speaks(process: int) -> Iterator[None]:
+    """Leave the story to process 0; what others print to standard output is dropped, errors are not."""
+    if process == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
+        yield
+
+
+def end_together(tell: Callable[[], int]) -> int:
+    """Run `tell` as one of several processes, and return the exit status if all went well.
+
+    Where anything went wrong the process ends at once: JAX's own end waits for all processes, 300 s for one
+    that will never come, and meanwhile those that wait for this one do not learn that it failed.
+    """
+
+    def told() -> int:
+        try:
+            return tell()
+        except JaxperfError:
+            raise
+        except Exception as e:
+            if not lost_another(e):
+                traceback.print_exc()
+                return FAILED
+            print(
+                f"error: another process left the run, its log says why: {str(e).splitlines()[0]}",
+                file=sys.stderr,
+            )
+            return FAILED
+
+    status = ended(told)
+    if status:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def lost_another(error: BaseException) -> bool:
+    """Whether an error says that another process went away in the middle of a sum."""
+    said: Any = str(error)
+    return "Gloo" in said and any(words in said for words in ("Connection", "closed", "peer", "Read error"))

@@ -1,0 +1,73 @@
+"""A training as one of several processes: each way, a few updates of LeNet; process 0 writes what came out.
+
+    python tests/train_lenet.py OUT.npz WAY...
+
+`SLEEPS`, `RAISES`, `KILLED` or `STOPPED` in the environment names the process that does so in the middle, and
+`FAULT_AT` a file that it makes then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from jaxperf import script
+from jaxperf.processes import Processes, end_together, start
+
+UPDATES, BATCH = 4, 16
+
+
+def trouble(number: int) -> None:
+    if str(number) in (os.environ.get(name) for name in ("SLEEPS", "RAISES", "KILLED", "STOPPED")):
+        Path(os.environ["FAULT_AT"]).touch()
+    if os.environ.get("SLEEPS") == str(number):
+        time.sleep(600)
+    if os.environ.get("RAISES") == str(number):
+        raise ValueError("this process is broken")
+    for name, sent in (("KILLED", signal.SIGKILL), ("STOPPED", signal.SIGSTOP)):
+        if os.environ.get(name) == str(number):
+            os.kill(os.getpid(), sent)
+
+
+def main(out: Path, *ways: str) -> int:
+    import jax
+    import numpy as np
+    import optax
+
+    from jaxperf.data import fashion_mnist
+    from jaxperf.models import lenet, lenet_params
+    from jaxperf.parallel import first_devices, make_step, model_of_function
+    from jaxperf.train import train
+
+    data, found = fashion_mnist(source="mini"), {}
+    model = model_of_function(lenet, lenet_params(jax.random.key(0), scale=0.05))
+
+    def broken_in_the_middle(batches, updates):
+        for i, batch in enumerate(batches):
+            if i == updates // 2:
+                trouble(jax.process_index())
+            yield batch
+
+    for way in ways:
+        step = make_step(way, model, optax.sgd(0.2), first_devices())
+        [(epoch, state)] = train(
+            step, data, epochs=1, batch_size=BATCH, updates=UPDATES, progress=broken_in_the_middle
+        )
+        leaves = jax.tree.leaves(step.read(state).params)
+        found |= {f"{way}/{i}": np.asarray(a) for i, a in enumerate(leaves)}
+        found[f"{way}/figures"] = np.float64([epoch.loss, epoch.train_accuracy, epoch.test_accuracy])
+    if jax.process_index() == 0:
+        np.savez(out, **found)
+        print(f"written by process 0 of {jax.process_count()}")
+    return 0
+
+
+if __name__ == "__main__":
+    options = Processes()
+    script.prepare(devices=int(os.environ.get("DEVICES", "1")), platform="cpu")
+    start(options)
+    run = lambda: main(Path(sys.argv[1]), *sys.argv[2:])  # noqa: E731
+    sys.exit(end_together(run) if options.several else run())
