@@ -110,7 +110,7 @@ def _load(step: Step, data: FashionMNIST, n: int) -> Any:
 
 
 def _rows(step: Step, n: int) -> slice:
-    """Which rows of a batch of `n` this process brings; by hand there is one process, and shares may differ."""
+    """Which rows of a batch of `n` this process brings; by hand it is alone, and shares may differ."""
     return slice(None) if step.way == "manual" else rows_of(n, step.devices)
 
 
