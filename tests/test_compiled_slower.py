@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from stories import begin
 
 from jaxperf.chapter import compiled_slower
@@ -30,6 +31,7 @@ def test_op_by_op_and_compiled_are_the_same_function():
     np.testing.assert_allclose(eager, compiled, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_fresh_process_measures_both_ways_and_gives_the_program():
     found, program = compiled_slower.measured_with("", compiled_slower.cpu_seconds, 1, 2, 2)
     assert [m.name for m in found] == ["op by op", "compiled"]

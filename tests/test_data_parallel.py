@@ -359,6 +359,7 @@ def test_a_modules_values_and_mode_are_left_alone():
     chex.assert_trees_all_equal(jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(net))), before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_the_default_device_whatever_it_is_computes_what_a_cpu_does(way):
     step = lenet_on(way, tuple(first_devices(1)))

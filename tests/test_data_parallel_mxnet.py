@@ -168,7 +168,8 @@ def test_shares_normalized_apart_equal_gluon_on_that_many_contexts(way, contexts
     check_resnet("resnet_small", contexts, trained("resnet_small", way, contexts, "share"))
 
 
-@pytest.mark.parametrize("way", cases(zip(SUMMING), quick=lambda way: way == "pmap"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", SUMMING)
 def test_the_whole_batch_normalized_over_devices_equals_gluon_on_one_context(way):
     found = trained("resnet_small", way, 2, "whole")
     check_resnet("resnet_small", 1, found)

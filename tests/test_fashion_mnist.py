@@ -375,6 +375,7 @@ def test_the_subset_ships_with_its_licence() -> None:
     assert "Zalando SE" in notice and "MIT" in notice and "without restriction" in notice
 
 
+@pytest.mark.thorough
 @pytest.mark.real
 def test_the_script_makes_the_shipped_subset_from_the_full_data(tmp_path: Path) -> None:
     require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")

@@ -219,6 +219,7 @@ def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(
     assert not psutil.wait_procs(started, timeout=30)[1]
 
 
+@pytest.mark.thorough
 def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path, tmp_path: Path) -> None:
     (scripts / "first.py").write_text(WAITS)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):

@@ -130,6 +130,7 @@ def test_no_process_outlives_the_launcher(tmp_path: Path, sent: int) -> None:
     assert all(map(gone, pids))
 
 
+@pytest.mark.thorough
 def test_processes_that_wait_for_each_other_are_ended_and_say_where(tmp_path: Path) -> None:
     program = "def waits_here(): time.sleep(60)\nwaits_here()"
     status, _, err = run(tmp_path, program, "--idle-s", "1.5")

@@ -1,11 +1,13 @@
 """bfloat16 computes, float32 remembers: decided by the loss and by the dtypes of what is kept."""
 
+import pytest
 from stories import begin
 
 from jaxperf.chapter.mixed_precision import mixed_precision
 from jaxperf.data import fashion_mnist
 
 
+@pytest.mark.thorough
 def test_the_loss_is_near_and_nothing_narrow_is_kept():
     story = begin("8.5")
     mixed_precision(story, fashion_mnist(source="mini"), seed=0)

@@ -1,8 +1,11 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import cases
 from flax import nnx
 from mxnet_fixtures import DTYPES, KINDS, MLP_SIZES, digest_error, load, mlp_batch, shapes, weights
 
@@ -18,9 +21,10 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 GRADIENTS = {"float32": 1e-2, "float64": 1e-10}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", LOSSES)
+CASES = cases(itertools.product(LOSSES, KINDS, DTYPES), quick=lambda name, kind, dtype: dtype == "float32")
+
+
+@pytest.mark.parametrize(("name", "kind", "dtype"), CASES)
 def test_outputs_losses_and_gradients_equal_mxnet(name, kind, dtype):
     answers, case, tolerance = load("mlp"), f"{kind}/{dtype}", TOLERANCE[dtype]
     X, target, y = mlp_batch(int(answers["seed"]))

@@ -78,6 +78,7 @@ def test_few_rounds_decide_nothing(clock):
     assert {claim.holds for claim in over_sizes((4, 8), (1,), rounds=3).claims} == {"undecided"}
 
 
+@pytest.mark.thorough
 def test_earlier_networks_give_the_same_output_compiled(clock):
     clock["op by op, LeNet"] = 7.0
     clock["op by op, ResNet-18"] = 2.0

@@ -38,7 +38,8 @@ CASES = cases(
         ("resnet_small", "book", "float64"),
         ("resnet_small", "sound", "float64"),
     ],
-    quick=lambda name, kind, dtype: dtype == "float32",  # by hand in float64: test_data_parallel_mxnet.py
+    # small and in float64, by hand: test_data_parallel_mxnet.py
+    quick=lambda name, kind, dtype: (kind, dtype) == ("book", "float32"),
 )
 
 
@@ -199,6 +200,7 @@ def test_the_initializer_reaches_every_kernel():
     assert abs(he.std() / np.sqrt(2 / (16 * 9)) - 1) < 0.1
 
 
+@pytest.mark.thorough
 def test_bfloat16_keeps_weights_statistics_and_logits_float32():
     X = nhwc(batch(3, 0, 8)[0])
     exact, rough = small(), small(dtype=jnp.bfloat16)

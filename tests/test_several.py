@@ -47,6 +47,7 @@ def distance(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> floa
     return max(float(np.abs(a - theirs[name]).max()) for name, a in ours.items())
 
 
+@pytest.mark.thorough
 def test_two_processes_of_one_device_are_one_process_of_two_bit_for_bit(tmp_path: Path) -> None:
     """With as many threads for each process: XLA cuts a product's long sums by their number."""
     one = train(tmp_path / "one.npz", "jit", devices=2)

@@ -53,6 +53,7 @@ def test_simulated_runs_stop_as_those_of_measure_do() -> None:
     assert counts == [7, 200]
 
 
+@pytest.mark.thorough
 def test_all_timers_count_seconds_per_call() -> None:
     beside = script("beside_other_timers")
     calls = itertools.count()

@@ -1,4 +1,4 @@
-"""What a process needs to run an exported network: this file, which imports neither Flax nor jaxperf."""
+"""What a process needs to run an exported network: this file, which imports neither Flax nor our networks."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def run_exported(program: str, arrays: str, inputs: str) -> dict[str, Any]:
     """
     exported = export.deserialize(bytearray(Path(program).read_bytes()))
     output = exported.call(load_file(arrays), np.load(inputs))
-    made_with = [name for name in ("flax", "jaxperf") if name in sys.modules]
+    made_with = [name for name in ("flax", "jaxperf.models") if name in sys.modules]
     return {"output": np.asarray(output).tolist(), "made_with": made_with}
