@@ -263,6 +263,7 @@ def tanh_layers(X, W):
     return jnp.tanh(X.reshape(len(X), -1) @ W["first"]) @ W["second"]
 
 
+@pytest.mark.thorough
 def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_each_way():
     """In float64: Adam divides by a gradient's own size, which blows up the rounding of small ones."""
     schedule = optax.warmup_cosine_decay_schedule(0, 1e-2, 2, 5)

@@ -90,6 +90,7 @@ def test_parameters_changed_since_are_seen_without_a_new_trace(change):
     assert compiled.trace_count == 1
 
 
+@pytest.mark.thorough
 def test_training_state_moves_as_in_the_module_itself():
     eager, net = twins(Stateful)
     compiled = hybridize(net)

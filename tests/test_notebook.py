@@ -137,6 +137,7 @@ def test_without_a_script_there_are_text_and_outputs_only() -> None:
         assert any("def helper" in c.source for c in found.cells)
 
 
+@pytest.mark.thorough
 def test_hostile_results_make_valid_notebooks(undrawn: None) -> None:
     for words in HOSTILE:
         for script in (words, SMALL):

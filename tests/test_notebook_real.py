@@ -30,6 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.real
 @pytest.mark.timeout(900)  # on two busy cores section 8.4 took 170 s
 @pytest.mark.parametrize("name", NAMES)

@@ -140,6 +140,7 @@ def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> Non
 # --- the section
 
 
+@pytest.mark.thorough
 def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
