@@ -29,7 +29,6 @@ from jaxperf.errors import JaxperfError
 FAILED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
-TERMINATED = 143  # by SIGTERM; a training that is being saved ends its step first (train/folder.py)
 PIPE_CLOSED = 141
 # What the machine refuses, wherever it happens; a file that is missing where we expect one is our defect.
 REFUSALS = frozenset(

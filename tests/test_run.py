@@ -44,7 +44,7 @@ STEP = step_of()
 def test_every_way_interrupted_anywhere_ends_with_the_same_bits(way: Way, every: int, tmp_path: Path) -> None:
     step = step_of(way)
     expected = trained(step)
-    for first in (UPDATES + 1,) if every == 3 else range(1, STEPS + 1):
+    for first in (UPDATES + 1,) if every == 3 else range(1, STEPS):  # the second needs two steps more
         folder = tmp_path / str(first)
         for stop in (first, 2):  # once before a checkpoint, or soon after going on from one
             with pytest.raises(InterruptedTrainingError):
