@@ -46,6 +46,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return load_result(path)
 
 
+@pytest.mark.thorough
 def test_by_hand_and_by_pmap_are_the_packages_step(section: ModuleType) -> None:
     rng, devices, params = (
         np.random.default_rng(0),
