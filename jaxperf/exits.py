@@ -71,9 +71,7 @@ def ended(main: Callable[[], int]) -> int:
         if e.errno == errno.EIO and not e.filename:  # the terminal was closed
             _drop_output()
             return PIPE_CLOSED
-        if (
-            e.errno == errno.ENOSPC and not e.filename
-        ):  # files of ours raise a JaxperfError, so it is the output
+        if e.errno == errno.ENOSPC and not e.filename:  # a file of ours has a name, so it is the output
             _drop_output()
             say(f"error: cannot write the output: {e.strerror}; send it elsewhere")
             return FAILED

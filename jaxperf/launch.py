@@ -107,14 +107,21 @@ def check(sections: Sequence[catalogue.Section], options: Options) -> None:
             raise JaxperfError(
                 f"section {section.name} has no script {script(section)}; install jaxperf again"
             )
+    make_folder(options.out, flag="--out")
+
+
+def make_folder(folder: Path, *, flag: str) -> None:
+    """Make the folder that a flag names, and see that files can be written to it.
+
+    Raises:
+      JaxperfError: they cannot; names the flag.
+    """
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise JaxperfError(
-            f"cannot make the folder {options.out}: {e.strerror}; give another --out"
-        ) from None
-    if not os.access(options.out, os.W_OK | os.X_OK):
-        raise JaxperfError(f"cannot write to the folder {options.out}; give another --out")
+        raise JaxperfError(f"cannot make the folder {folder}: {e.strerror}; give another {flag}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise JaxperfError(f"cannot write to the folder {folder}; give another {flag}")
 
 
 def run_section(section: catalogue.Section, options: Options) -> Outcome:

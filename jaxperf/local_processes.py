@@ -18,8 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 import psutil
 
@@ -100,36 +99,18 @@ def run(plan: Plan) -> int:
     """Run all processes to their end, and again after a failure if the plan says so; return the exit status.
 
     It is 0 where all ended well, otherwise that of the process that failed first. Whatever ends the launcher
-    (Ctrl-C, SIGTERM, SIGHUP, SIGKILL) ends the processes.
+    (Ctrl-C, SIGTERM and SIGHUP through `exits.ended`, SIGKILL) ends the processes.
 
     Raises:
       JaxperfError: the port is taken, or the logs cannot be written.
     """
-    _make(plan.logs)
-    ends = {n: signal.signal(n, _terminated) for n in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        for attempt in range(plan.max_restarts + 1):
-            status = _attempt(plan)
-            if not status or attempt == plan.max_restarts:
-                break
-            print(f"starting all again, {attempt + 1} of {plan.max_restarts}", file=sys.stderr, flush=True)
-        return status
-    finally:
-        for number, before in ends.items():
-            signal.signal(number, before)
-
-
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise JaxperfError(f"cannot make the folder {folder}: {e.strerror}; give another --logs") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise JaxperfError(f"cannot write to the folder {folder}; give another --logs")
+    launch.make_folder(plan.logs, flag="--logs")
+    for attempt in range(plan.max_restarts + 1):
+        status = _attempt(plan)
+        if not status or attempt == plan.max_restarts:
+            break
+        print(f"starting all again, {attempt + 1} of {plan.max_restarts}", file=sys.stderr, flush=True)
+    return status
 
 
 def free_port(wanted: int = 0) -> int:

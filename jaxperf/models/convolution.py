@@ -128,21 +128,19 @@ def _phase(
     x: jax.Array, w: jax.Array, window: _Window, sizes: Sequence[int], at: tuple[int, int]
 ) -> jax.Array:
     """Every s-th pixel of `_spread`'s result in both directions, from pixel `at` on."""
-    kernel, padding, outs = w, [], []
+    kernel, padding, steps = w, [], []
     for axis in (0, 1):
         s, d, low = window.spread[axis], window.dilation[axis], window.padding[axis][0]
         taps = [i for i in range(w.shape[axis]) if (at[axis] - low + i * d) % s == 0]
-        out = -(-sizes[axis] // s)
-        outs.append(out)
         if not taps:
             return jnp.zeros((len(x), *[-(-n // s) for n, s in zip(sizes, window.spread)], w.shape[3]))
-        kernel = jnp.take(kernel, jnp.array(taps), axis=axis) if len(taps) < w.shape[axis] else kernel
+        gap = taps[1] - taps[0] if len(taps) > 1 else 1
+        kernel = lax.slice_in_dim(kernel, taps[0], taps[-1] + 1, gap, axis)
+        steps.append(gap * d // s if len(taps) > 1 else 1)
         first = (at[axis] - low + taps[0] * d) // s  # the pixel that the first tap of the first output reads
-        step = (taps[1] - taps[0]) * d // s if len(taps) > 1 else 1
-        last = first + (out - 1) + (len(taps) - 1) * step
-        padding.append((-first, last - (x.shape[1 + axis] - 1), step))
-    pads = [(a, b) for a, b, _ in padding]
-    return _onednn(x, kernel, _Window((1, 1), pads, (1, 1), [step for *_, step in padding]))
+        last = first + -(-sizes[axis] // s) - 1 + (len(taps) - 1) * steps[axis]
+        padding.append((-first, last - (x.shape[1 + axis] - 1)))
+    return _onednn(x, kernel, _Window((1, 1), padding, (1, 1), steps))
 
 
 def _onednn(x: jax.Array, w: jax.Array, window: _Window) -> jax.Array:
