@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -108,6 +109,8 @@ def start(options: Processes) -> None:
     import jax
 
     try:
+        if options.process_id == 0:
+            _check_free(options.coordinator)
         jax.distributed.initialize(
             options.coordinator or None,
             options.num_processes,
@@ -121,6 +124,14 @@ def start(options: Processes) -> None:
         raise JaxperfError(f"the processes did not meet ({where}): {said[0]}") from None
     if is_loopback(options.coordinator):
         _exchange_on_loopback()
+
+
+def _check_free(coordinator: str) -> None:
+    """Raise OSError if process 0 cannot listen there: JAX 0.10 ends such a process with SIGSEGV."""
+    address = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f":{coordinator.rpartition(':')[2]}"
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.create_server((host.strip("[]"), int(port)), family=family).close()
 
 
 def is_loopback(address: str) -> bool:
