@@ -91,7 +91,7 @@ def test_a_whole_pass_tells_the_books_parts_in_order(told: Result) -> None:
     numbers = ["8.1 Two", "8.1 The", "8.1.1", *["8.1.2"] * 3, *["8.1.3"], "8.1 Exercise 1", *["8.1.3"] * 2]
     for title, number in zip(titles, numbers):
         assert title.startswith(number)
-    assert titles[-2].startswith("8.1 Exercise 3")
+    assert [title[:8] for title in titles[-3:]] == ["8.1 Exer", "8.1 Wher", "8.1 Who "]
 
 
 @pytest.mark.thorough
