@@ -96,7 +96,7 @@ def resnet(name):
     net = nnx.eval_shape(lambda: ResNet(10, stages=NETS[name][0], rngs=nnx.Rngs(0)))
     from_gluon(net, weights(shapes(answers), "sound", int(answers["seed"])))
     graph, state = nnx.split(net)
-    return nnx.merge(graph, jax.tree.map(lambda a: a.astype("float64"), state))
+    return nnx.merge(graph, jax.tree.map(lambda a: np.asarray(a, "float64"), state))
 
 
 def as_gluon(name, params, stats):
