@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ OPTIMIZATION = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Caches go to a folder that exists as long as this run; xdist's workers inherit it."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup; what tests start would, too
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if hasattr(config, "workerinput"):
         return
     for name in USERS:
