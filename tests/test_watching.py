@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import linecache
 import os
 import runpy
 import subprocess
 import sys
+import threading
+import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +29,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.report.terminal import render_text
 from jaxperf.result import Code, Grid, Heading
 from jaxperf.result.store import load_result
-from jaxperf.watching import Watched
+from jaxperf.watching import Watched, place
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import parse
@@ -33,6 +37,7 @@ from jaxperf.watching.finding import Finding
 from jaxperf.watching.findings import find
 from jaxperf.watching.place import Place, shorten
 from jaxperf.watching.rules_programs import replaces_argument
+from jaxperf.watching.rules_traces import retraced
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
@@ -270,6 +275,61 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> Non
     assert main(["report", str(path), "--format", "md"]) == 0
 
 
+def test_what_a_debug_print_formats_is_no_wait_of_the_front_end() -> None:
+    with jaxperf.watch(show=False, profile=False) as found, contextlib.redirect_stdout(io.StringIO()) as out:
+        jax.jit(lambda x: jax.debug.print("value {}", x))(jnp.float32(3))
+        jax.effects_barrier()
+        print(jnp.float32(4))
+    assert found.record is not None and out.getvalue() == "value 3.0\n4.0\n"
+    assert ["print(jnp" in w.at.source for w in found.record.waits if w.kind == "print"] == [True]
+
+
+def test_jax_in_other_threads_is_said_to_be_unwatched() -> None:
+    def work() -> None:
+        float(jax.jit(lambda x: x - 31)(2.0))
+
+    with jaxperf.watch(show=False, profile=False) as found:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found.record is not None and not found.record.waits
+    (remark,) = found.record.remarks
+    assert remark.startswith("other threads waited 1 times and compiled ")
+
+
+def test_importing_is_told_from_computing_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "slow_to_import_31.py").write_text("import time\ntime.sleep(0.3)\n")
+    monkeypatch.syspath_prepend(folder)
+    place.library.cache_clear()
+    place._roots.cache_clear()
+    with jaxperf.watch(show=False, profile=False) as found:
+        import slow_to_import_31  # type: ignore[import-not-found]  # noqa: F401
+
+        time.sleep(0.05)
+    assert found.record is not None
+    kinds = Counter(s.kind for s in found.record.samples)
+    assert kinds["import"] > 0
+    shares = list(Analysis(found.record).shares().values())[:5]
+    assert sum(shares) == pytest.approx(1.0)
+
+
+def test_a_static_object_that_compares_by_identity_is_named_without_its_address() -> None:
+    class Model:
+        @functools.partial(jax.jit, static_argnums=0)
+        def scaled(self, x: jax.Array) -> jax.Array:
+            return x * 41
+
+    with jaxperf.watch(show=False, profile=False) as found:
+        for _ in range(3):
+            Model().scaled(jnp.ones(2))  # here
+    assert found.record is not None
+    (finding,) = (f for f in retraced(Analysis(found.record)) if f.name == "scaled")
+    assert finding.cause == "static object" and " 0x" not in finding.reason and "Model" in finding.reason
+    assert finding.at.source == "Model().scaled(jnp.ones(2))  # here"
+
+
 # a program as a process sees it
 
 
@@ -289,6 +349,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "match sys.argv[1]:\n"
         "    case 'fail': fail()\n"
         "    case 'stop': signal.raise_signal(signal.SIGINT)\n"
+        "    case 'end': signal.raise_signal(signal.SIGTERM)\n"
         "    case 'exit': sys.exit(7)\n"
         "    case 'words': sys.exit('too bad')\n"
     )
@@ -303,6 +364,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("fail", 1, "failed with ValueError"),
         ("stop", 130, "interrupted"),
+        ("end", 143, "until SIGTERM ended it"),
         ("exit", 7, ""),
         ("words", 1, "too bad"),
         ("well", 0, ""),
@@ -315,6 +377,7 @@ def test_the_program_ends_as_it_would_alone_and_is_reported(
     out, err = capfd.readouterr()
     assert out.splitlines() == [f"words {[str(program), word, '--lr', '0.1']} __main__", "3.0"]
     assert "watch: train.py" in err and "Shares of the time" in err and said in err
+    assert ("Traceback" in err) == (word == "fail")
     if word == "fail":
         assert (
             "ValueError: no such batch" in err

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxperf.exits import Stopped
 from jaxperf.result import Result, save_result
 from jaxperf.watching import tell
 from jaxperf.watching.session import Record, Watcher
@@ -56,6 +58,8 @@ def how_it_ended(error: BaseException) -> str:
     """How a program ended that did not reach its end; "" for an ordinary exit."""
     if isinstance(error, KeyboardInterrupt):
         return "until it was interrupted"
+    if isinstance(error, Stopped):
+        return f"until {signal.Signals(error.number).name} ended it"
     if isinstance(error, SystemExit | GeneratorExit):
         return ""
     return f"until it failed with {type(error).__name__}"

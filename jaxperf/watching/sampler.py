@@ -23,6 +23,7 @@ from jaxperf.watching.trouble import Trouble
 INTERVAL_S = 0.005
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
+IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _MEMORY_EVERY = 10  # looks; reading it costs as much as the look
 _PEAK_STEP = 1.05  # live arrays are listed when memory is this much over the last such list
@@ -105,7 +106,7 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
     if mine is None:
         return PYTHON, NOWHERE, start, end
     at, kind = place.place_of(mine), _kind(mine, called)
-    if kind in (EAGER, DISPATCH):
+    if kind in (EAGER, DISPATCH, IMPORT):
         return kind, at, start, end
     for outer in place.stack(mine):  # who asked for this work?
         library = place.library(outer.f_code.co_filename)
@@ -120,6 +121,8 @@ def _kind(mine: FrameType, called: FrameType | None) -> str:
     """What the reader's frame is busy with: by the library that it is in, or else by what it calls."""
     if called is None:
         return _kind_of_callee(place.callee(mine))
+    if called.f_code.co_filename.startswith("<frozen importlib"):
+        return IMPORT
     name = place.library(called.f_code.co_filename)
     kinds = {"jax": EAGER, "optax": EAGER, "flax": DISPATCH, "numpy": NUMPY}
     return DATA if name in _LOADERS else kinds.get(name, PYTHON)

@@ -145,6 +145,11 @@ class Watcher:
     def _remarks(self) -> list[str]:
         found = [f"cannot observe {name} in this version of JAX" for name in self.waits.missing]
         found += self.trouble.remarks
+        if self.waits.elsewhere or self.listener.elsewhere:
+            found.append(
+                f"other threads waited {self.waits.elsewhere} times and compiled {self.listener.elsewhere} "
+                "programs; shares, waits and findings about lines are of the thread that is watched"
+            )
         if self.programs.trouble:
             found.append(f"no FLOPs and bytes: {self.programs.trouble}")
         if self.profiler and self.profiler.trouble:
