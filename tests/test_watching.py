@@ -275,6 +275,19 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> Non
     assert main(["report", str(path), "--format", "md"]) == 0
 
 
+def test_a_block_is_reported_under_pytest_however_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (None, ZeroDivisionError, KeyboardInterrupt):
+        expected = pytest.raises(error) if error else contextlib.nullcontext()
+        with expected, jaxperf.watch("a block", profile=False):
+            float(jax.jit(lambda x: x / 7)(1.0))
+            if error:
+                raise error
+        err = capsys.readouterr().err
+        assert "watch: a block" in err and f"{Path(__file__).name}:" in err
+        ended = {None: "s. Watching", ZeroDivisionError: "until it failed with ZeroDivisionError"}
+        assert ended.get(error, "until it was interrupted") in err
+
+
 def test_what_a_debug_print_formats_is_no_wait_of_the_front_end() -> None:
     with jaxperf.watch(show=False, profile=False) as found, contextlib.redirect_stdout(io.StringIO()) as out:
         jax.jit(lambda x: jax.debug.print("value {}", x))(jnp.float32(3))
@@ -408,12 +421,58 @@ def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
-        "os.environ['JAX_NUM_CPU_DEVICES'] = '3'\n"
-        "import jax\n"
+        "os.environ['JAX_NUM_CPU_DEVICES'] = '2'\n"
+        "import jax, time\n"
+        "held = bytearray(b'x') * 50_000_000; time.sleep(0.2)  # new memory makes a watch list arrays\n"
+        "jax.config.update('jax_num_cpu_devices', 3)  # refused once a backend runs\n"
         "print(jax.device_count(), jax.jit(lambda x: x + 1)(1).item())\n"
     )
-    command = [sys.executable, "-m", "jaxperf", "watch", *words]
-    paths = {"PYTHONPATH": str(PROGRAMS.parents[1])}
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "3 2\n"), done.stderr
-    assert "train.py:5" in done.stderr and "item" in done.stderr
+    status, out, err = run(tmp_path, "watch", *words)
+    assert (status, out) == (0, "3 2\n"), err
+    assert "train.py:7" in err and "item" in err
+
+
+def run(folder: Path, *words: str, **variables: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of jaxperf in a process of its own."""
+    command = [sys.executable, "-m", "jaxperf", *words]
+    environment = os.environ | {"PYTHONPATH": str(PROGRAMS.parents[1])} | variables
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_program_for_which_jax_cannot_start_is_reported_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import jax\njax.numpy.ones(3)\n")
+    status, _, err = run(tmp_path, "watch", "train.py", JAX_PLATFORMS="no_such_platform")
+    assert status == 1 and "no_such_platform" in err.partition("watch: train.py")[0]
+    assert "watch: train.py" in err and "until it failed with RuntimeError" in err
+
+
+TOGETHER = """
+import os
+import jax
+from jax.experimental import multihost_utils
+names = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+address, count, own = (os.environ["JAX_" + name] for name in names)
+jax.distributed.initialize(address, int(count), int(own))
+multihost_utils.sync_global_devices("all here")
+print("process", jax.process_index(), jax.jit(lambda x: x + 1)(1).item())
+multihost_utils.sync_global_devices("all done")
+jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.thorough
+def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TOGETHER)
+    words = ("--", "python", "-m", "jaxperf", "watch", "--json", "watch.json", "train.py")
+    status, out, err = run(tmp_path, "launch", "-n", "2", "--logs", "logs", *words, JAX_NUM_CPU_DEVICES="1")
+    assert status == 0, out + err
+    logs = [(tmp_path / "logs" / f"process-{i}.log").read_text() for i in range(2)]
+    for i, log in enumerate(logs):
+        assert f"process {i} 2" in log
+        assert ("watch: train.py" in log) == (i == 0)
+    for name in ("watch.json", "watch-1.json"):
+        (waits,) = (
+            g for g in load_result(tmp_path / name).of(Grid) if g.title.startswith("Where the front end")
+        )
+        assert any(row[0] == "item" and "train.py:9" in row[5] for row in waits.rows)

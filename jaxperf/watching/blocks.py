@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxperf.exits import Stopped
 from jaxperf.result import Result, save_result
-from jaxperf.watching import tell
+from jaxperf.watching import backend, tell
 from jaxperf.watching.session import Record, Watcher
 
 
@@ -66,19 +66,22 @@ def how_it_ended(error: BaseException) -> str:
 
 
 def report(result: Result, *, show: bool = True, json: Path | None = None) -> None:
-    """Print a report to standard error, and keep it in a file; of several processes the first one prints."""
-    if show and _first_process():
+    """Print a report to standard error, and keep it in a file.
+
+    Of several processes the first one prints, and each has a file of its own: "watch.json", "watch-1.json".
+    """
+    number = _process()
+    if show and number == 0:
         from jaxperf.report.terminal import render_text
 
         color = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         sys.stderr.write(render_text([result], color=color))
         sys.stderr.flush()
     if json:
-        save_result(result, json)
+        save_result(result, json.with_stem(f"{json.stem}-{number}") if number else json)
 
 
-def _first_process() -> bool:
+def _process() -> int:
+    """Which of several processes this is; 0 where it is the only one, or has not started JAX."""
     jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
-        return True
-    return bool(jax.process_index() == 0)
+    return int(jax.process_index()) if jax and backend.started(otherwise=True) else 0

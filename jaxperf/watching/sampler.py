@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from jaxperf.watching import place
+from jaxperf.watching import backend, place
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.trouble import Trouble
 
@@ -47,11 +47,18 @@ class Sampler:
       memory: resident bytes over time, as (time, bytes).
       held: what the arrays alive near the peak are, largest first, as (type, number, bytes).
       on_look: called after each look, in the sampler's thread.
+      started: whether JAX's backend runs, so that listing arrays does not start it.
       spent_s: processor time of the sampler's own work.
     """
 
-    def __init__(self, trouble: Trouble, *, on_look: Callable[[], None] = lambda: None) -> None:
-        self.trouble = trouble
+    def __init__(
+        self,
+        trouble: Trouble,
+        *,
+        on_look: Callable[[], None] = lambda: None,
+        started: Callable[[], bool] = backend.started,
+    ) -> None:
+        self.trouble, self.started = trouble, started
         self.samples: list[Sample] = []
         self.memory: list[tuple[float, int]] = []
         self.held: list[tuple[str, int, int]] = []
@@ -95,7 +102,7 @@ class Sampler:
         resident = self._process.memory_info().rss
         self.memory.append((time.perf_counter(), resident))
         jax = sys.modules.get("jax")
-        if resident > self._listed_at * _PEAK_STEP and hasattr(jax, "live_arrays"):
+        if resident > self._listed_at * _PEAK_STEP and hasattr(jax, "live_arrays") and self.started():
             self._listed_at = resident
             self.held = _live(jax)
 

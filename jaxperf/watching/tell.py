@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -21,7 +22,7 @@ from jaxperf.result import (
     Result,
     Text,
 )
-from jaxperf.watching import compiles, hottest
+from jaxperf.watching import backend, compiles, hottest
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
@@ -51,10 +52,7 @@ def result(record: Record, *, command: str = "", ended: str = "") -> Result:
 
 
 def _environment() -> Environment:
-    import sys
-
-    jax = sys.modules.get("jax")
-    if jax is None:
+    if "jax" not in sys.modules or not backend.started(otherwise=True):
         return Environment()
     from jaxperf.measure.environment import current_environment
 
