@@ -52,6 +52,10 @@ for t in range(3):
             t,
         )
     value = float(u[0])
+    m = Model()
+    u = m.turn(u)
+    u = u.at[0].set(1.0)
+    x = x if t else u
 """
 LINES = PROGRAM.splitlines()
 
@@ -90,10 +94,11 @@ def test_a_function_of_arrays_is_jitted_whole(file: str) -> None:
 @pytest.mark.parametrize(
     ("start", "call"),
     [
-        ("x = x - a", "update(x, a)"),  # its function has a `while float`
-        ("u = u + 0.1", "update(u)"),  # a module has no head to decorate
-        ("u += [k", "update(u, t)"),
-        ("w = rule", "update(u)"),
+        ("x = x - a", "update_x(x, a)"),  # its function has a `while float`
+        ("u = u + 0.1", "update_u(u)"),  # a module has no head to decorate
+        ("u += [k", "update_u(u, t)"),
+        ("w = rule", "update_w(u)"),
+        ("u = u.at", "update_u(u)"),
     ],
 )
 def test_a_statement_between_what_cannot_be_traced_becomes_a_function_of_what_it_reads(
@@ -105,8 +110,13 @@ def test_a_statement_between_what_cannot_be_traced_becomes_a_function_of_what_it
 
 
 def test_what_needs_a_value_or_an_object_is_not_put_into_a_function(file: str) -> None:
-    for start in ("value = float", "self.w", "print(u)"):
+    for start in ("value = float", "self.w", "print(u)", "u = m.turn"):
         assert statements.jitted(Place(file, line(start))) == []
+
+
+def test_a_wait_in_a_test_is_not_told_to_be_read_after_the_loop(file: str) -> None:
+    for start, words in (("while", "jax.lax.while_loop"), ("if t", "jnp.where"), ("value", "device_get")):
+        assert words in advice(Finding("wait", Place(file, line(start)), 1.0, "", "float")).change
 
 
 def test_a_statement_is_shown_whole_and_the_head_of_a_function_as_it_is(file: str) -> None:

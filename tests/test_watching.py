@@ -32,12 +32,15 @@ from jaxperf.result.store import load_result
 from jaxperf.watching import Watched, place
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import parse
+from jaxperf.watching.compiles import Compiled, parse
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.findings import find
 from jaxperf.watching.place import Place, shorten
-from jaxperf.watching.rules_programs import replaces_argument
+from jaxperf.watching.programs import Facts
+from jaxperf.watching.rules_programs import donation, replaces_argument
 from jaxperf.watching.rules_traces import retraced
+from jaxperf.watching.session import Record
+from jaxperf.watching.windows import Program, Seen
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
@@ -178,6 +181,22 @@ def test_bytes_that_an_argument_could_give_are_counted_from_the_program() -> Non
 
     assert unshared() == 256
     assert unshared(donate_argnums=0) == 0
+
+
+def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text("w = step(w)\n")
+    compiled = Compiled("step", Place(str(tmp_path / "steps.py"), 1), {"compile": (0.0, 0.1)}, explained=True)
+    program = Program("step", 100, [1e-4] * 100)
+    program.devices["cpu 0"], program.ops["cpu 0", "copy.1"] = [(0.1, 0.9)], [0.008] * 100
+
+    def seconds(size: int) -> float:
+        head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
+        facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
+        seen = Seen([(0.1, 1.0)], {"step": program})
+        record = Record("a", 0.0, 1.0, [compiled], [], [], [], [], [facts], seen)
+        return sum(f.seconds for f in donation(Analysis(record)))
+
+    assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1
 
 
 def test_every_slow_program_names_its_cause_and_has_a_repaired_twin() -> None:
@@ -339,7 +358,8 @@ def test_a_static_object_that_compares_by_identity_is_named_without_its_address(
             Model().scaled(jnp.ones(2))  # here
     assert found.record is not None
     (finding,) = (f for f in retraced(Analysis(found.record)) if f.name == "scaled")
-    assert finding.cause == "static object" and " 0x" not in finding.reason and "Model" in finding.reason
+    assert finding.cause == "static object", finding
+    assert " 0x" not in finding.reason and "Model" in finding.reason
     assert finding.at.source == "Model().scaled(jnp.ones(2))  # here"
 
 

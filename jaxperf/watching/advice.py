@@ -111,6 +111,23 @@ _TEXTS = {
         """,
         "8.2.2 Making the front end wait",
     ),
+    "wait in while": Advice(
+        "the front end waits on each turn of a loop",
+        """
+        - {line}
+        + x = jax.lax.while_loop(go_on, turn, x)   # the test and a turn as functions of the arrays
+        + # or test every tenth turn, so that the device has the next ones to do meanwhile
+        """,
+        "8.2.2 Making the front end wait",
+    ),
+    "wait in if": Advice(
+        "the front end waits on each turn of a loop",
+        """
+        - {line}
+        + x = jnp.where(test, one, other)     # or jax.lax.cond, which computes one of them only
+        """,
+        "8.2.2 Making the front end wait",
+    ),
     "logging": Advice(
         "logging waits for the device on each step",
         """
@@ -217,7 +234,7 @@ _OTHER = Advice(
 
 def advice(finding: Finding) -> Advice:
     """What to change, with the finding's own statement and names."""
-    found = _TEXTS.get(finding.cause, _OTHER)
+    found = _TEXTS.get(_cause(finding), _OTHER)
     rows = textwrap.dedent(found.change).strip("\n").rstrip().splitlines()
     if finding.cause == "eager" and (made := statements.jitted(finding.at)):
         rows = made
@@ -225,6 +242,12 @@ def advice(finding: Finding) -> Advice:
     name = name if name.isidentifier() else "step"  # a lambda
     filled = [line for row in rows for line in _filled(row, finding.at, name)]
     return Advice(found.title, "\n".join(filled), found.section)
+
+
+def _cause(finding: Finding) -> str:
+    """The cause, and for a wait what the value is wanted for."""
+    keyword = statements.whole(finding.at)[0].partition(" ")[0]
+    return f"wait in {keyword}" if finding.cause == "wait" and keyword in ("while", "if") else finding.cause
 
 
 def _filled(row: str, at: Place, name: str) -> list[str]:

@@ -262,7 +262,10 @@ def _arguments(frame: FrameType | None) -> dict[str, Any]:
 def _described(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    return repr(value)[:60] if isinstance(value, bool | int | float | str) else type(value).__name__
+    if isinstance(value, bool | int | float | str):
+        return repr(value)[:60]
+    name = type(value).__name__
+    return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
 
 
 def _differences(old: Compiled, new: Compiled) -> tuple[Change, ...]:

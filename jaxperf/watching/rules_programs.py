@@ -16,6 +16,7 @@ from jaxperf.watching.statements import parsed
 from jaxperf.watching.windows import plain
 
 UNROLLED = 64  # equal operations from one line; fusing makes copies, so that ten turns may give 56
+SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
@@ -26,6 +27,7 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
         if shared and replaces_argument(at):
             program = analysis.record.seen.programs[plain(facts.name)]
             copied_s = program.op_s(lambda op: "copy" in op) * analysis.scale
+            copied_s = min(copied_s, program.calls * analysis.scale * shared / SLOWEST)
             reason = (
                 f"{facts.name} returns {quantity(shared, 'bytes')} of the same types as arguments that "
                 "the caller replaces, and each call makes new memory for them"

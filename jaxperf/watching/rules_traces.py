@@ -56,7 +56,8 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
         return Finding(cause, at, seconds, f"{times}: each call makes a new function object", first.name)
     said = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(said[:2]) + (f"; and {len(said) - 2} more" if len(said) > 2 else "")
-    return Finding(cause, at, seconds, f"{times}: {kind} of {shown}", first.name)
+    reason = shown if kind == "other" else f"{kind} of {shown}"
+    return Finding(cause, at, seconds, f"{times}: {reason}", first.name)
 
 
 def _without_address(value: str) -> str:

@@ -70,10 +70,9 @@ def jitted(at: Place) -> list[str]:
     results = [n for target in _targets(statement) for n in _names(target, ast.Store)]
     whole_names = all(isinstance(t, ast.Name | ast.Tuple) for t in _targets(statement))
     inputs = _inputs(statement, at.file, around)
-    if not whole_names or "self" in inputs or not inputs:
+    if not whole_names or not inputs or _objects(statement) & {*inputs}:
         return []
-    name = "update_together" if "update" in _bound(parsed(at.file)) else "update"
-    rows, call = whole(at), f"{name}({', '.join(inputs)})"
+    rows, call = whole(at), f"update_{results[0]}({', '.join(inputs)})"
     made = [f"def {call}:", *_indented([*rows, f"return {', '.join(results)}"])]
     return [
         "+ @jax.jit",
@@ -154,6 +153,14 @@ def _inputs(statement: ast.Assign | ast.AugAssign, file: str, around: list[ast.s
     if isinstance(statement, ast.AugAssign):
         read = [*_names(statement.target, ast.Store), *read]
     return [n for n in dict.fromkeys(read) if n not in known]
+
+
+def _objects(node: ast.AST) -> set[str]:
+    """Variables of which attributes are read that no array has."""
+    from numpy import ndarray  # which the program that is watched imports itself
+
+    read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    return {ast.unparse(n.value) for n in read if n.attr != "at" and not hasattr(ndarray, n.attr)}
 
 
 def _bound(node: ast.AST) -> set[str]:
