@@ -109,7 +109,7 @@ class Watch:
     profile: bool = True
     """Take short windows of JAX's profiler, which show what devices do."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Keep the report as a result, for `jaxperf report`."""
+    """Keep the report as a result, for `jaxperf report`; of several processes each, as "PATH-1" and so on."""
 
 
 @dataclass(frozen=True)

@@ -51,3 +51,30 @@ def test_a_notebook_runs_on_a_fresh_kernel_and_tells_what_the_script_told(
         assert f"] {claim.statement}" in printed
     drawn = sum(isinstance(item, Picture) for item in walk(result))
     assert sum("image/png" in o.get("data", {}) for o in outputs) == drawn
+
+
+WATCHED = """
+import jax, jax.numpy as jnp, jaxperf
+with jaxperf.watch("a cell") as watched:
+    step = jax.jit(lambda x: x * 2)
+    for n in (3, 4, 5):
+        total = float(step(jnp.ones(n)).sum())
+"""
+FOUND = """
+(wait,) = {(w.kind, w.at.source) for w in watched.record.waits}
+print(wait, [c.at.source for c in watched.record.compiled if c.name == "<lambda>"])
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_a_cell_is_watched_and_its_lines_are_named(tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in (WATCHED, FOUND)])
+    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    first, second = ("".join(o.text for o in cell.outputs) for cell in notebook.cells)
+    line = "total = float(step(jnp.ones(n)).sum())"
+    assert "watch: a cell" in first and line in first and "Findings: " in first
+    assert second.strip() == str(("float", line)) + " " + str([line] * 3)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import linecache
 import os
 import runpy
 import subprocess
 import sys
+import threading
+import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,14 +29,18 @@ from jaxperf.errors import JaxperfError
 from jaxperf.report.terminal import render_text
 from jaxperf.result import Code, Grid, Heading
 from jaxperf.result.store import load_result
-from jaxperf.watching import Watched
+from jaxperf.watching import Watched, place
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import parse
+from jaxperf.watching.compiles import Compiled, parse
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.findings import find
 from jaxperf.watching.place import Place, shorten
-from jaxperf.watching.rules_programs import replaces_argument
+from jaxperf.watching.programs import Facts
+from jaxperf.watching.rules_programs import donation, replaces_argument
+from jaxperf.watching.rules_traces import retraced
+from jaxperf.watching.session import Record
+from jaxperf.watching.windows import Program, Seen
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
@@ -175,6 +183,22 @@ def test_bytes_that_an_argument_could_give_are_counted_from_the_program() -> Non
     assert unshared(donate_argnums=0) == 0
 
 
+def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text("w = step(w)\n")
+    compiled = Compiled("step", Place(str(tmp_path / "steps.py"), 1), {"compile": (0.0, 0.1)}, explained=True)
+    program = Program("step", 100, [1e-4] * 100)
+    program.devices["cpu 0"], program.ops["cpu 0", "copy.1"] = [(0.1, 0.9)], [0.008] * 100
+
+    def seconds(size: int) -> float:
+        head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
+        facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
+        seen = Seen([(0.1, 1.0)], {"step": program})
+        record = Record("a", 0.0, 1.0, [compiled], [], [], [], [], [facts], seen)
+        return sum(f.seconds for f in donation(Analysis(record)))
+
+    assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1
+
+
 def test_every_slow_program_names_its_cause_and_has_a_repaired_twin() -> None:
     for name in NAMES:
         assert cause(PROGRAMS / f"{name}.py")
@@ -270,6 +294,75 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> Non
     assert main(["report", str(path), "--format", "md"]) == 0
 
 
+def test_a_block_is_reported_under_pytest_however_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (None, ZeroDivisionError, KeyboardInterrupt):
+        expected = pytest.raises(error) if error else contextlib.nullcontext()
+        with expected, jaxperf.watch("a block", profile=False):
+            float(jax.jit(lambda x: x / 7)(1.0))
+            if error:
+                raise error
+        err = capsys.readouterr().err
+        assert "watch: a block" in err and f"{Path(__file__).name}:" in err
+        ended = {None: "s. Watching", ZeroDivisionError: "until it failed with ZeroDivisionError"}
+        assert ended.get(error, "until it was interrupted") in err
+
+
+def test_what_a_debug_print_formats_is_no_wait_of_the_front_end() -> None:
+    with jaxperf.watch(show=False, profile=False) as found, contextlib.redirect_stdout(io.StringIO()) as out:
+        jax.jit(lambda x: jax.debug.print("value {}", x))(jnp.float32(3))
+        jax.effects_barrier()
+        print(jnp.float32(4))
+    assert found.record is not None and out.getvalue() == "value 3.0\n4.0\n"
+    assert ["print(jnp" in w.at.source for w in found.record.waits if w.kind == "print"] == [True]
+
+
+def test_jax_in_other_threads_is_said_to_be_unwatched() -> None:
+    def work() -> None:
+        float(jax.jit(lambda x: x - 31)(2.0))
+
+    with jaxperf.watch(show=False, profile=False) as found:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found.record is not None and not found.record.waits
+    (remark,) = found.record.remarks
+    assert remark.startswith("other threads waited 1 times and compiled ")
+
+
+def test_importing_is_told_from_computing_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "slow_to_import_31.py").write_text("import time\ntime.sleep(0.3)\n")
+    monkeypatch.syspath_prepend(folder)
+    place.library.cache_clear()
+    place._roots.cache_clear()
+    with jaxperf.watch(show=False, profile=False) as found:
+        import slow_to_import_31  # type: ignore[import-not-found]  # noqa: F401
+
+        time.sleep(0.05)
+    assert found.record is not None
+    kinds = Counter(s.kind for s in found.record.samples)
+    assert kinds["import"] > 0
+    shares = list(Analysis(found.record).shares().values())[:5]
+    assert sum(shares) == pytest.approx(1.0)
+
+
+def test_a_static_object_that_compares_by_identity_is_named_without_its_address() -> None:
+    class Model:
+        @functools.partial(jax.jit, static_argnums=0)
+        def scaled(self, x: jax.Array) -> jax.Array:
+            return x * 41
+
+    with jaxperf.watch(show=False, profile=False) as found:
+        for _ in range(3):
+            Model().scaled(jnp.ones(2))  # here
+    assert found.record is not None
+    (finding,) = (f for f in retraced(Analysis(found.record)) if f.name == "scaled")
+    assert finding.cause == "static object", finding
+    assert " 0x" not in finding.reason and "Model" in finding.reason
+    assert finding.at.source == "Model().scaled(jnp.ones(2))  # here"
+
+
 # a program as a process sees it
 
 
@@ -289,6 +382,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "match sys.argv[1]:\n"
         "    case 'fail': fail()\n"
         "    case 'stop': signal.raise_signal(signal.SIGINT)\n"
+        "    case 'end': signal.raise_signal(signal.SIGTERM)\n"
         "    case 'exit': sys.exit(7)\n"
         "    case 'words': sys.exit('too bad')\n"
     )
@@ -303,6 +397,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("fail", 1, "failed with ValueError"),
         ("stop", 130, "interrupted"),
+        ("end", 143, "until SIGTERM ended it"),
         ("exit", 7, ""),
         ("words", 1, "too bad"),
         ("well", 0, ""),
@@ -315,6 +410,7 @@ def test_the_program_ends_as_it_would_alone_and_is_reported(
     out, err = capfd.readouterr()
     assert out.splitlines() == [f"words {[str(program), word, '--lr', '0.1']} __main__", "3.0"]
     assert "watch: train.py" in err and "Shares of the time" in err and said in err
+    assert ("Traceback" in err) == (word == "fail")
     if word == "fail":
         assert (
             "ValueError: no such batch" in err
@@ -345,12 +441,58 @@ def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
-        "os.environ['JAX_NUM_CPU_DEVICES'] = '3'\n"
-        "import jax\n"
+        "os.environ['JAX_NUM_CPU_DEVICES'] = '2'\n"
+        "import jax, time\n"
+        "held = bytearray(b'x') * 50_000_000; time.sleep(0.2)  # new memory makes a watch list arrays\n"
+        "jax.config.update('jax_num_cpu_devices', 3)  # refused once a backend runs\n"
         "print(jax.device_count(), jax.jit(lambda x: x + 1)(1).item())\n"
     )
-    command = [sys.executable, "-m", "jaxperf", "watch", *words]
-    paths = {"PYTHONPATH": str(PROGRAMS.parents[1])}
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "3 2\n"), done.stderr
-    assert "train.py:5" in done.stderr and "item" in done.stderr
+    status, out, err = run(tmp_path, "watch", *words)
+    assert (status, out) == (0, "3 2\n"), err
+    assert "train.py:7" in err and "item" in err
+
+
+def run(folder: Path, *words: str, **variables: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of jaxperf in a process of its own."""
+    command = [sys.executable, "-m", "jaxperf", *words]
+    environment = os.environ | {"PYTHONPATH": str(PROGRAMS.parents[1])} | variables
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_program_for_which_jax_cannot_start_is_reported_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import jax\njax.numpy.ones(3)\n")
+    status, _, err = run(tmp_path, "watch", "train.py", JAX_PLATFORMS="no_such_platform")
+    assert status == 1 and "no_such_platform" in err.partition("watch: train.py")[0]
+    assert "watch: train.py" in err and "until it failed with RuntimeError" in err
+
+
+TOGETHER = """
+import os
+import jax
+from jax.experimental import multihost_utils
+names = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+address, count, own = (os.environ["JAX_" + name] for name in names)
+jax.distributed.initialize(address, int(count), int(own))
+multihost_utils.sync_global_devices("all here")
+print("process", jax.process_index(), jax.jit(lambda x: x + 1)(1).item())
+multihost_utils.sync_global_devices("all done")
+jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.thorough
+def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TOGETHER)
+    words = ("--", "python", "-m", "jaxperf", "watch", "--json", "watch.json", "train.py")
+    status, out, err = run(tmp_path, "launch", "-n", "2", "--logs", "logs", *words, JAX_NUM_CPU_DEVICES="1")
+    assert status == 0, out + err
+    logs = [(tmp_path / "logs" / f"process-{i}.log").read_text() for i in range(2)]
+    for i, log in enumerate(logs):
+        assert f"process {i} 2" in log
+        assert ("watch: train.py" in log) == (i == 0)
+    for name in ("watch.json", "watch-1.json"):
+        (waits,) = (
+            g for g in load_result(tmp_path / name).of(Grid) if g.title.startswith("Where the front end")
+        )
+        assert any(row[0] == "item" and "train.py:9" in row[5] for row in waits.rows)

@@ -13,17 +13,32 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import platformdirs
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import ceilings
 from jaxperf.measure.environment import current_environment
-from jaxperf.measure.staging import Program
 from jaxperf.result import Environment, Measurement, Result, load_result
 
+MISSING = "no roofline of this machine; `jaxperf roofline` measures it once, in about half a minute"
 DEFAULT_DTYPE = "float32"  # of the arithmetic of programs without matrix products, and of dtypes not measured
+
+
+class Work(Protocol):
+    """What one execution of a program does, by the compiler's estimate, as `staging.Program` says it."""
+
+    @property
+    def flops(self) -> float: ...  # noqa: D102
+    @property
+    def bytes_accessed(self) -> float: ...  # noqa: D102
+    @property
+    def peak_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def loops(self) -> int: ...  # noqa: D102
+    @property
+    def matrix_dtype(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -78,7 +93,7 @@ class Roofline:
         """
         return max(self.bytes_per_s[s] for s in self.bytes_per_s if s >= min(size, max(self.bytes_per_s)))
 
-    def position(self, program: Program, *, seconds: float) -> Position | None:
+    def position(self, program: Work, *, seconds: float) -> Position | None:
         """Return where a program is that takes `seconds` per call, by the compiler's estimate of its work.
 
         None where that says too little: there is no estimate, or the program has loops, of which the compiler

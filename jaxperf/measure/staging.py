@@ -25,6 +25,9 @@ from jaxperf.result.values import Measurement
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # "ROOT %name = f32[2,3]{1,0} opcode(": a type, which may be a tuple, ends in one of these three brackets.
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
+_NAMED = re.compile(r"%([\w.-]+) = \(?([a-z]+\d+)\[")
+_OPERANDS = re.compile(r" [a-z-]+\(([^)]*)\)")
+_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64", "s8": "int8"}
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 
 
@@ -278,6 +281,22 @@ def matrix_dtype(jaxpr: Any) -> str:
             for operand in eqn.invars[:2]:
                 read[str(operand.aval.dtype)] += operand.aval.size
     return read.most_common(1)[0][0] if read else ""
+
+
+def compiled_matrix_dtype(hlo: str) -> str:
+    """Return the dtype that most matrix products and convolutions in a program's text read; "" without any.
+
+    It may differ from what the function says: CPUs multiply bfloat16 as float32.
+    """
+    types = dict(_NAMED.findall(hlo))
+    read: Counter[str] = Counter()
+    for _, _, line in instructions(hlo):
+        ops = count_ops(line)
+        if ops["dot"] or ops["convolution"]:
+            operands = _OPERANDS.search(line)
+            named = re.findall(r"%([\w.-]+)", operands[1]) if operands else []
+            read.update(types[name] for name in named[:2] if name in types)
+    return _DTYPES.get(found := read.most_common(1)[0][0], found) if read else ""
 
 
 class TraceCounter:

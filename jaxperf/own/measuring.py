@@ -18,7 +18,7 @@ from jaxperf.catalogue import Section
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import MemorySampler, Program, block, device_memory, interleaved
 from jaxperf.measure.guards import refuse_debug_flags
-from jaxperf.measure.roofline import Position, Roofline, stored
+from jaxperf.measure.roofline import MISSING, Position, Roofline, stored
 from jaxperf.measure.staging import build
 from jaxperf.own.options import Measure
 from jaxperf.own.target import EXAMPLE, Arguments, arguments, load, theirs
@@ -258,6 +258,6 @@ def remarks(story: Story, firsts: Mapping[str, First], roofline: Roofline | None
             f"{listed(loops)}: the compiler counts a loop's body once, so the program does more than it says"
         )
     if roofline is None:
-        story.note("no roofline of this machine; `jaxperf roofline` measures it once, in about half a minute")
+        story.note(MISSING)
     elif differences := roofline.differences(story.environment):
         story.note(f"the roofline was measured under other conditions: {'; '.join(differences)}")

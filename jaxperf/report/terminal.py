@@ -146,7 +146,15 @@ def render_text(
 ) -> str:
     """Whole results as text."""
     out = io.StringIO()
-    con = Console(file=out, width=width or 100, highlight=False, force_terminal=color, no_color=not color)
+    # rich would show HTML in a notebook, and write nothing to `out`
+    con = Console(
+        file=out,
+        width=width or 100,
+        highlight=False,
+        force_terminal=color,
+        no_color=not color,
+        force_jupyter=False,
+    )
     for result in results:
         head(con, result)
         for item in walk(result, peers=[r for r in results if r.experiment == "peers"]):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
+from jaxperf.watching import statements
 from jaxperf.watching.finding import Finding
+from jaxperf.watching.place import Place
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ _TEXTS = {
         """
         - {line}
         + {name} = jax.jit(...)      # once, outside of the loop; what varies is an argument
-        + ... = {name}(...)          # in the loop
+        + result = {name}(x)         # in the loop
         """,
         "8.1.3 What traces again",
     ),
@@ -32,7 +35,7 @@ _TEXTS = {
         - {line}
         + size = 1 << (len(x) - 1).bit_length()              # a few sizes in place of many
         + x = np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1))
-        + ... = {name}(x, valid)     # and mask with jnp.arange(size) < valid inside
+        + result = {name}(x, valid)  # and mask with jnp.arange(size) < valid inside
         """,
         "8.1.3 What traces again",
     ),
@@ -42,15 +45,27 @@ _TEXTS = {
         - {line}
         + # give {name} full batches only: drop the last one, or pad it and mask the loss
         + for start in range(0, len(x) - batch + 1, batch):
+        +     result = {name}(x[start : start + batch])
         """,
         "8.1.3 What traces again",
     ),
     "static value": Advice(
         "a static argument varies",
         """
-        - {line}
-        + @jax.jit                   # no static_argnames for what changes with each call
-        + def {name}(...)            # branch on it with jnp.where or lax.cond
+        - @functools.partial(jax.jit, static_argnames=...)
+        + @jax.jit                   # what changes with each call is an ordinary argument
+          {def}
+              ...                    # branch on it with jnp.where or lax.cond
+          {line}
+        """,
+        "8.1.3 What traces again",
+    ),
+    "static object": Advice(
+        "a static argument is a new object each time",
+        """
+          {line}
+        + # give {name} what it reads of the object as ordinary arguments, and make only what decides its
+        + # structure static; or give the class __eq__ and __hash__, so that equal objects share a program
         """,
         "8.1.3 What traces again",
     ),
@@ -66,7 +81,8 @@ _TEXTS = {
         "a Python number becomes an array after the first call",
         """
         - value = 0.1
-        + value = jnp.float32(0.1)   # before the first call: {line}
+        + value = jnp.float32(0.1)   # before the first call
+          {line}
         """,
         "8.1.3 What traces again",
     ),
@@ -92,6 +108,23 @@ _TEXTS = {
         - {line}
         + values.append(value)                # an array: nobody waits
         + values = jax.device_get(values)     # once, after the loop
+        """,
+        "8.2.2 Making the front end wait",
+    ),
+    "wait in while": Advice(
+        "the front end waits on each turn of a loop",
+        """
+        - {line}
+        + x = jax.lax.while_loop(go_on, turn, x)   # the test and a turn as functions of the arrays
+        + # or test every tenth turn, so that the device has the next ones to do meanwhile
+        """,
+        "8.2.2 Making the front end wait",
+    ),
+    "wait in if": Advice(
+        "the front end waits on each turn of a loop",
+        """
+        - {line}
+        + x = jnp.where(test, one, other)     # or jax.lax.cond, which computes one of them only
         """,
         "8.2.2 Making the front end wait",
     ),
@@ -134,9 +167,9 @@ _TEXTS = {
     "eager": Advice(
         "operations are dispatched one by one",
         """
-        + @jax.jit
-          def {name}(...):
-              {line}
+          {line}
+        + # put the operations around this line into one function of arrays, and jit it once, outside of
+        + # loops; keep float(), print() and branches on values out of it
         """,
         "8.1.2 Performance",
     ),
@@ -145,7 +178,8 @@ _TEXTS = {
         """
         - @jax.jit
         + @functools.partial(jax.jit, donate_argnums=0)   # the position of what the result replaces
-          def {name}(...)
+          {def}
+              ...
         """,
         "8.2.4 What asynchronous computation costs in memory",
     ),
@@ -193,15 +227,36 @@ _TEXTS = {
 }
 _OTHER = Advice(
     "it was traced again",
-    "- {line}\n+ # keep what the reason names the same on every call",
+    "  {line}\n+ # keep what the reason names the same on every call",
     "8.1.3 What traces again",
 )
 
 
 def advice(finding: Finding) -> Advice:
-    """What to change, with the finding's own line and names."""
-    found = _TEXTS.get(finding.cause, _OTHER)
-    lines = [row.removeprefix(" " * 8) for row in found.change.strip("\n").splitlines()]
+    """What to change, with the finding's own statement and names."""
+    found = _TEXTS.get(_cause(finding), _OTHER)
+    rows = textwrap.dedent(found.change).strip("\n").rstrip().splitlines()
+    if finding.cause == "eager" and (made := statements.jitted(finding.at)):
+        rows = made
     name = finding.name.removeprefix("jit_")
-    filled = "\n".join(lines).rstrip().replace("{name}", name).replace("{line}", finding.at.source or "...")
-    return Advice(found.title, filled, found.section)
+    name = name if name.isidentifier() else "step"  # a lambda
+    filled = [line for row in rows for line in _filled(row, finding.at, name)]
+    return Advice(found.title, "\n".join(filled), found.section)
+
+
+def _cause(finding: Finding) -> str:
+    """The cause, and for a wait what the value is wanted for."""
+    keyword = statements.whole(finding.at)[0].partition(" ")[0]
+    return f"wait in {keyword}" if finding.cause == "wait" and keyword in ("while", "if") else finding.cause
+
+
+def _filled(row: str, at: Place, name: str) -> list[str]:
+    """A row of a change with the program's own statement or function in it, as many rows as that takes."""
+    sign, text = row[:2], row[2:]
+    own = statements.whole(at) if "{line}" in text else statements.head(at.file, name)
+    if sign == "- " and own[-1] == "    ...":
+        own = own[:-1]
+    for mark in ("{line}", "{def}"):
+        if text.strip() == mark:
+            return [sign + text.replace(mark, line) for line in own]
+    return [sign + text.replace("{name}", name).replace("{line}", own[0])]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from jaxperf.result.intervals import Interval, clip, intersection, length, union
 from jaxperf.watching.place import Place
-from jaxperf.watching.sampler import DATA, NUMPY, Sample
+from jaxperf.watching.sampler import DATA, IMPORT, NUMPY, Sample
 from jaxperf.watching.session import Record
 from jaxperf.watching.waits import Wait
 
@@ -108,7 +108,7 @@ class Analysis:
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
-        """Seconds of the front end by what it did: "data", "eager", "dispatch", "numpy", "python"."""
+        """Seconds of the front end by what it did: "data", "eager", "numpy", "import" and so on."""
         found: dict[str, float] = defaultdict(float)
         for sample in self.record.samples:
             found[sample.kind] += self.front(sample)
@@ -143,15 +143,17 @@ class Analysis:
         return Clock(without(self.steady, self.busy))
 
     def shares(self) -> dict[str, float]:
-        """Fractions of the wall time. The first four add up to 1; the last two are of the windows."""
+        """Fractions of the wall time. The first five add up to 1; the last two are of the windows."""
         wall_s, r = self.record.wall_s, self.record
         compiled = self.compiling.within(r.start, r.end)
         waited, data = self.waiting.within(r.start, r.end), self.front_s[DATA]
+        imports = self.front_s[IMPORT]
         found = {
+            "front end imports modules": imports,
             "front end traces and compiles": compiled,
             "front end waits for devices": waited,
             "front end waits for data": data,
-            "front end runs Python and dispatches": max(0.0, wall_s - compiled - waited - data),
+            "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
         }
         shares = {name: seconds / wall_s for name, seconds in found.items()}
         if seen_s := length(r.seen.windows):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxperf.exits import Stopped
 from jaxperf.result import Result, save_result
-from jaxperf.watching import tell
+from jaxperf.watching import backend, tell
 from jaxperf.watching.session import Record, Watcher
 
 
@@ -56,25 +58,30 @@ def how_it_ended(error: BaseException) -> str:
     """How a program ended that did not reach its end; "" for an ordinary exit."""
     if isinstance(error, KeyboardInterrupt):
         return "until it was interrupted"
+    if isinstance(error, Stopped):
+        return f"until {signal.Signals(error.number).name} ended it"
     if isinstance(error, SystemExit | GeneratorExit):
         return ""
     return f"until it failed with {type(error).__name__}"
 
 
 def report(result: Result, *, show: bool = True, json: Path | None = None) -> None:
-    """Print a report to standard error, and keep it in a file; of several processes the first one prints."""
-    if show and _first_process():
+    """Print a report to standard error, and keep it in a file.
+
+    Of several processes the first one prints, and each has a file of its own: "watch.json", "watch-1.json".
+    """
+    number = _process()
+    if show and number == 0:
         from jaxperf.report.terminal import render_text
 
         color = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         sys.stderr.write(render_text([result], color=color))
         sys.stderr.flush()
     if json:
-        save_result(result, json)
+        save_result(result, json.with_stem(f"{json.stem}-{number}") if number else json)
 
 
-def _first_process() -> bool:
+def _process() -> int:
+    """Which of several processes this is; 0 where it is the only one, or has not started JAX."""
     jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
-        return True
-    return bool(jax.process_index() == 0)
+    return int(jax.process_index()) if jax and backend.started(otherwise=True) else 0

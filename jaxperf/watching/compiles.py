@@ -104,6 +104,8 @@ class Listener:
         self.open = 0
         self.count = 0  # of the events heard, for the overhead
         self.spent_s = 0.0  # in hearing them
+        self.elsewhere = 0  # compiled in other threads than the one that made this
+        self._thread = threading.get_ident()
         self._said = threading.local()
         self._lock = threading.Lock()
 
@@ -124,6 +126,7 @@ class Listener:
             self._take(stage, name, (end - duration_secs, end))
         self.open = max(0, self.open - 1)
         self.count += 1
+        self.elsewhere += stage == COMPILE and threading.get_ident() != self._thread
         self.spent_s += time.perf_counter() - end
 
     def _take(self, stage: str, name: str, span: Interval) -> None:
@@ -259,7 +262,10 @@ def _arguments(frame: FrameType | None) -> dict[str, Any]:
 def _described(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    return repr(value)[:60] if isinstance(value, bool | int | float | str) else type(value).__name__
+    if isinstance(value, bool | int | float | str):
+        return repr(value)[:60]
+    name = type(value).__name__
+    return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
 
 
 def _differences(old: Compiled, new: Compiled) -> tuple[Change, ...]:

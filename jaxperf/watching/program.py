@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import FAILED, INTERRUPTED
+from jaxperf.exits import FAILED, INTERRUPTED, Stopped
 from jaxperf.result.store import check_writable
 from jaxperf.watching import tell
 from jaxperf.watching.blocks import how_it_ended, report
@@ -73,6 +73,8 @@ def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: boo
         status = _status(e)
     except KeyboardInterrupt as e:
         status, ended = INTERRUPTED, how_it_ended(e)
+    except Stopped as e:
+        status, ended = 128 + e.number, how_it_ended(e)
     except BaseException as e:
         status, ended = FAILED, how_it_ended(e)
         _show_traceback(e)

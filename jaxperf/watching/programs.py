@@ -33,15 +33,17 @@ _INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
 
 @dataclass(frozen=True)
 class Facts:
-    """One compiled program; `flops` and `accessed` (bytes) are the compiler's estimates for one execution.
+    """One compiled program; FLOPs and bytes are the compiler's estimates for one execution on one device.
 
-    `devices` are the ids of those that it runs on, `old` is whether it was there before the watch began.
+    `peak_bytes` are arguments, outputs and temporaries; `devices` are the ids of those that it runs on; `old`
+    is whether it was there before the watch began.
     """
 
     name: str
     platform: str
     flops: float
-    accessed: float
+    bytes_accessed: float
+    peak_bytes: int = 0
     devices: tuple[int, ...] = ()
     text: str = ""
     old: bool = False
@@ -50,6 +52,23 @@ class Facts:
     def frames(self) -> dict[int, list[Place]]:
         """For each stack frame that instructions refer to, the lines from the innermost out."""
         return _frames(self.text)
+
+    @functools.cached_property
+    def loops(self) -> int:
+        """Loops, of whose body the compiler's estimates count one turn."""
+        return sum(opcode == "while" for opcode, _, _ in _instructions(self.text))
+
+    @functools.cached_property
+    def matrix_dtype(self) -> str:
+        """What matrix products and convolutions compute in ("float32"); "" without any."""
+        from jaxperf.measure.staging import compiled_matrix_dtype  # which imports JAX
+
+        return compiled_matrix_dtype(self.text)
+
+    @functools.cached_property
+    def steps(self) -> frozenset[str]:
+        """The instructions that each execution runs once: those outside of loops, branches and fusions."""
+        return frozenset(_INSTRUCTION.findall(self.text.partition("\nENTRY ")[2]))
 
     def at(self, line: str) -> Place:
         """The innermost line of the reader's own code that an instruction comes from."""
@@ -184,8 +203,16 @@ class Programs:
                 executable.local_devices()[0].platform,
                 max(0.0, float(cost.get("flops", 0.0))),
                 max(0.0, float(cost.get("bytes accessed", 0.0))),
+                _peak_bytes(executable),
                 tuple(d.id for d in executable.local_devices()),
                 text if len(text) <= LONGEST else "",
                 old=not self.watching,
             )
         )
+
+
+def _peak_bytes(executable: Any) -> int:
+    """Arguments, outputs and temporaries of an execution, less what outputs share with arguments."""
+    sizes = executable.get_compiled_memory_stats()
+    named = (getattr(sizes, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
+    return int(sum(named) - sizes.alias_size_in_bytes)

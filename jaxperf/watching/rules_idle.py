@@ -77,6 +77,8 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
         seconds = idle.pop(at)
         if traced[at] <= REPEATS:  # else the rule `retraced` has it
             yield Finding("new function", at, seconds, reason, "function", doubt=IDLE_DOUBT)
+    for at in traced:
+        idle.pop(at, None)  # a call of a jitted function, in JAX's Python part while that is new
     windows_s = sum(b - a for a, b in analysis.record.seen.windows)
     if windows_s and small / windows_s >= 200:  # per second; fewer are not what keeps devices idle
         rate = f"{small / windows_s:,.0f} operations per second"

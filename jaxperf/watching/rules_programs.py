@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
-import linecache
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -14,9 +12,11 @@ from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.programs import Facts
+from jaxperf.watching.statements import parsed
 from jaxperf.watching.windows import plain
 
 UNROLLED = 64  # equal operations from one line; fusing makes copies, so that ten turns may give 56
+SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
@@ -27,6 +27,7 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
         if shared and replaces_argument(at):
             program = analysis.record.seen.programs[plain(facts.name)]
             copied_s = program.op_s(lambda op: "copy" in op) * analysis.scale
+            copied_s = min(copied_s, program.calls * analysis.scale * shared / SLOWEST)
             reason = (
                 f"{facts.name} returns {quantity(shared, 'bytes')} of the same types as arguments that "
                 "the caller replaces, and each call makes new memory for them"
@@ -36,7 +37,7 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
 
 def replaces_argument(at: Place) -> bool:
     """Whether the statement assigns a call's result to what it passes, as in `w, loss = step(w, x)`."""
-    for node in ast.walk(_parsed(at.file)):
+    for node in ast.walk(parsed(at.file)):
         if isinstance(node, ast.Assign) and node.lineno <= at.line <= (node.end_lineno or 0):
             targets = {name for target in node.targets for name in _names(target)}
             calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
@@ -47,14 +48,6 @@ def replaces_argument(at: Place) -> bool:
 def _names(node: ast.expr) -> Iterator[str]:
     """The variables in an expression, such as "w" and "self.w"."""
     return (ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
-
-
-@functools.cache
-def _parsed(file: str) -> ast.Module:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return ast.Module([], [])
 
 
 def float64(analysis: Analysis) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -45,14 +46,27 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     seconds = sum(c.total_s for c in repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     cause = kind
+    times = f"{first.name} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
     if kind == "shape" and _partial_batch(repeats):
         cause = "partial batch"
-    times = f"{first.name} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
+    if kind == "static value" and changes and all(map(_another_object, changes)):
+        other = f"{changes[0].what} is another {_without_address(changes[0].now)} each time"
+        return Finding("static object", at, seconds, f"{times}: static {other}", first.name)
     if kind == "new function":
         return Finding(cause, at, seconds, f"{times}: each call makes a new function object", first.name)
     said = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(said[:2]) + (f"; and {len(said) - 2} more" if len(said) > 2 else "")
-    return Finding(cause, at, seconds, f"{times}: {kind} of {shown}", first.name)
+    reason = shown if kind == "other" else f"{kind} of {shown}"
+    return Finding(cause, at, seconds, f"{times}: {reason}", first.name)
+
+
+def _without_address(value: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", value)
+
+
+def _another_object(change: Change) -> bool:
+    """Whether only the address of a static value changed, so that it compares by identity."""
+    return change.before != change.now and _without_address(change.before) == _without_address(change.now)
 
 
 def _partial_batch(repeats: list[Compiled]) -> bool:

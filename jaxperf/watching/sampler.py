@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from jaxperf.watching import place
+from jaxperf.watching import backend, place
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.trouble import Trouble
 
 INTERVAL_S = 0.005
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
+IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _MEMORY_EVERY = 10  # looks; reading it costs as much as the look
 _PEAK_STEP = 1.05  # live arrays are listed when memory is this much over the last such list
@@ -46,11 +47,18 @@ class Sampler:
       memory: resident bytes over time, as (time, bytes).
       held: what the arrays alive near the peak are, largest first, as (type, number, bytes).
       on_look: called after each look, in the sampler's thread.
+      started: whether JAX's backend runs, so that listing arrays does not start it.
       spent_s: processor time of the sampler's own work.
     """
 
-    def __init__(self, trouble: Trouble, *, on_look: Callable[[], None] = lambda: None) -> None:
-        self.trouble = trouble
+    def __init__(
+        self,
+        trouble: Trouble,
+        *,
+        on_look: Callable[[], None] = lambda: None,
+        started: Callable[[], bool] = backend.started,
+    ) -> None:
+        self.trouble, self.started = trouble, started
         self.samples: list[Sample] = []
         self.memory: list[tuple[float, int]] = []
         self.held: list[tuple[str, int, int]] = []
@@ -94,7 +102,7 @@ class Sampler:
         resident = self._process.memory_info().rss
         self.memory.append((time.perf_counter(), resident))
         jax = sys.modules.get("jax")
-        if resident > self._listed_at * _PEAK_STEP and hasattr(jax, "live_arrays"):
+        if resident > self._listed_at * _PEAK_STEP and hasattr(jax, "live_arrays") and self.started():
             self._listed_at = resident
             self.held = _live(jax)
 
@@ -105,7 +113,7 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
     if mine is None:
         return PYTHON, NOWHERE, start, end
     at, kind = place.place_of(mine), _kind(mine, called)
-    if kind in (EAGER, DISPATCH):
+    if kind in (EAGER, DISPATCH, IMPORT):
         return kind, at, start, end
     for outer in place.stack(mine):  # who asked for this work?
         library = place.library(outer.f_code.co_filename)
@@ -120,6 +128,8 @@ def _kind(mine: FrameType, called: FrameType | None) -> str:
     """What the reader's frame is busy with: by the library that it is in, or else by what it calls."""
     if called is None:
         return _kind_of_callee(place.callee(mine))
+    if called.f_code.co_filename.startswith("<frozen importlib"):
+        return IMPORT
     name = place.library(called.f_code.co_filename)
     kinds = {"jax": EAGER, "optax": EAGER, "flax": DISPATCH, "numpy": NUMPY}
     return DATA if name in _LOADERS else kinds.get(name, PYTHON)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxperf.errors import JaxperfError
+from jaxperf.watching import backend
 from jaxperf.watching.compiles import Compiled, Listener
 from jaxperf.watching.programs import Facts, Programs
 from jaxperf.watching.sampler import Sample, Sampler
@@ -64,7 +65,7 @@ class Watcher:
         self.trouble = Trouble()
         self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
         self.programs, self.profiler = Programs(), Profiler() if profile else None
-        self.sampler = Sampler(self.trouble, on_look=self._look)
+        self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started)
         self._undo = contextlib.ExitStack()
         self._compiled = 0
 
@@ -81,7 +82,7 @@ class Watcher:
         self.start = time.perf_counter()
         if "jax" in sys.modules:
             self._attach(sys.modules["jax"])
-            if sys.modules["jax"].live_arrays():  # a backend has started, and may hold programs
+            if backend.started():  # it may hold programs
                 self.programs.look()
         else:
             self._undo.enter_context(_when_imported("jax", self._attach))
@@ -97,7 +98,7 @@ class Watcher:
             self.profiler.close()
         self._undo.close()
         _open_watch = None
-        if "jax" in sys.modules and self._compiled != self.listener.count:
+        if self._started() and self._compiled != self.listener.count:
             self.programs.look()
         seen = self.profiler.read() if self.profiler else Seen()
         return Record(
@@ -125,7 +126,7 @@ class Watcher:
 
     def _look(self) -> None:
         """What the sampler's thread does beside sampling: note programs, open and close windows."""
-        if not self.listener.count:  # no backend yet
+        if not self._started():
             return
         if self._compiled != self.listener.count:
             self._compiled = self.listener.count
@@ -134,6 +135,9 @@ class Watcher:
             self.sampler.spent_s += time.thread_time() - began
         if self.profiler:
             self.profiler.look(compiling=self.listener.open > 0)
+
+    def _started(self) -> bool:
+        return backend.started(otherwise=self.listener.count > 0)
 
     def _overhead_s(self, seen: Seen) -> dict[str, float]:
         return {
@@ -145,6 +149,11 @@ class Watcher:
     def _remarks(self) -> list[str]:
         found = [f"cannot observe {name} in this version of JAX" for name in self.waits.missing]
         found += self.trouble.remarks
+        if self.waits.elsewhere or self.listener.elsewhere:
+            found.append(
+                f"other threads waited {self.waits.elsewhere} times and compiled {self.listener.elsewhere} "
+                "programs; shares, waits and findings about lines are of the thread that is watched"
+            )
         if self.programs.trouble:
             found.append(f"no FLOPs and bytes: {self.programs.trouble}")
         if self.profiler and self.profiler.trouble:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -22,14 +22,13 @@ from jaxperf.result import (
     Result,
     Text,
 )
-from jaxperf.watching import compiles
+from jaxperf.watching import backend, compiles, hottest
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.findings import find
 from jaxperf.watching.place import NOWHERE, shorten
 from jaxperf.watching.session import Record
-from jaxperf.watching.windows import plain
 
 ROWS, FINDINGS = 6, 5  # of each table; findings with their snippets
 WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a table
@@ -37,15 +36,15 @@ WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a tabl
 
 def result(record: Record, *, command: str = "", ended: str = "") -> Result:
     """The record as a result; `ended` says how the program ended if not well."""
-    analysis = Analysis(record)
+    analysis, environment = Analysis(record), _environment()
     return Result(
         experiment="watch",
         section="",
         title=f"watch: {record.name}",
         question="Where does its time go, why, and what would save it?",
         config={},
-        environment=_environment(),
-        blocks=tuple(_blocks(analysis, ended)),
+        environment=environment,
+        blocks=tuple(_blocks(analysis, environment, ended)),
         command=command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         wall_s=record.wall_s,
@@ -53,17 +52,14 @@ def result(record: Record, *, command: str = "", ended: str = "") -> Result:
 
 
 def _environment() -> Environment:
-    import sys
-
-    jax = sys.modules.get("jax")
-    if jax is None:
+    if "jax" not in sys.modules or not backend.started(otherwise=True):
         return Environment()
     from jaxperf.measure.environment import current_environment
 
     return current_environment()
 
 
-def _blocks(analysis: Analysis, ended: str) -> Iterator[Block]:
+def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterator[Block]:
     record = analysis.record
     said = f"It ran for {quantity(record.wall_s, 's')}{ended and ', ' + ended}. "
     if not record.compiled and not record.waits:
@@ -73,7 +69,7 @@ def _blocks(analysis: Analysis, ended: str) -> Iterator[Block]:
     yield _shares(analysis)
     yield from _compiled(record)
     yield from _waits(analysis)
-    yield from _programs(analysis)
+    yield from hottest.blocks(analysis, environment)
     yield from _memory(record)
     yield from _findings(analysis)
     for remark in record.remarks:
@@ -151,31 +147,6 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
     if rows:
         heads = ("", "times", "waited", "t3", "to the host", "at", "")
         yield Grid("Where the front end waits for devices", heads, tuple(rows), (1, 2, 3, 4))
-
-
-def _programs(analysis: Analysis) -> Iterator[Block]:
-    seen, record = analysis.record.seen, analysis.record
-    facts = {plain(f.name): f for f in record.programs}
-    host = {plain(c.name): c.host_bytes for c in record.compiled}
-    busy = {n: sum(b - a for s in p.devices.values() for a, b in s) for n, p in seen.programs.items()}
-    rows = []
-    for name in sorted((n for n in busy if busy[n] and seen.programs[n].calls), key=lambda n: -busy[n])[
-        :ROWS
-    ]:
-        program, known = seen.programs[name], facts.get(name)
-        t1, t2 = statistics.median(program.dispatch_s), busy[name] / program.calls
-        flops, accessed = (known.flops, known.accessed) if known else (0.0, 0.0)
-        copied = host.get(name, 0) if program.copies else 0
-        rows.append(
-            (
-                name[:NAME], str(program.calls), quantity(t1, "s"), quantity(t2, "s"),
-                quantity(flops, "FLOP"), quantity(accessed, "bytes"), quantity(flops / t2, "FLOP/s"),
-                quantity(accessed / t2, "bytes/s"), quantity(copied, "bytes") if copied else "-",
-            )
-        )  # fmt: skip
-    if rows:
-        heads = ("", "seen", "t1", "t2", "FLOPs", "bytes", "FLOP/s", "bytes/s", "from the host")
-        yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 9)))
 
 
 def _memory(record: Record) -> Iterator[Block]:

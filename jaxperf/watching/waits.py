@@ -43,13 +43,15 @@ class Wait(NamedTuple):
 class Waits:
     """Wraps the methods while it is open; `waits` holds the calls, outermost ones only.
 
-    `missing` names what this JAX does not have or did not let itself be wrapped.
+    `missing` names what this JAX does not have or did not let itself be wrapped; `elsewhere` counts calls in
+    other threads than the one that opened it.
     """
 
     def __init__(self, trouble: Trouble) -> None:
         self.trouble = trouble
         self.waits: list[Wait] = []
         self.missing: list[str] = []
+        self.elsewhere = 0
         self._thread, self._inside = threading.get_ident(), False
         self._undo = ExitStack()
 
@@ -100,7 +102,10 @@ class Waits:
         return _named_as(function, converting)
 
     def _timed(self, kind: str, array: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._inside or threading.get_ident() != self._thread:  # `print` formats by way of `__array__`
+        if threading.get_ident() != self._thread:
+            self.elsewhere += 1
+            return call(*args, **kwargs)
+        if self._inside:  # `print` formats by way of `__array__`
             return call(*args, **kwargs)
         self._inside = True
         start = time.perf_counter()
@@ -111,8 +116,10 @@ class Waits:
             self._inside = False
             with self.trouble.kept("a wait"):
                 nbytes = 0 if kind == "block_until_ready" else _nbytes(array)
-                at = place.place_of(place.own(sys._getframe(1))[0])
-                self.waits.append(Wait(kind, at, start, end, nbytes))
+                mine, called = place.own(sys._getframe(1))
+                # jax.debug.print formats within the call that runs its program; the rule `callbacks` has it
+                if not (kind == "print" and called and place.library(called.f_code.co_filename) == "jax"):
+                    self.waits.append(Wait(kind, place.place_of(mine), start, end, nbytes))
 
 
 def _named_as(old: Any, new: Any) -> Any:

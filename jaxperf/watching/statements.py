@@ -1,0 +1,188 @@
+"""The reader's statements, from their source: whole ones, heads of functions, and one as a function."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import linecache
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from jaxperf.watching.place import Place
+
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+_LOOP = ast.For | ast.While | ast.AsyncFor
+_ON_HOST = {"float", "int", "bool", "print", "item", "tolist", "asarray", "array", "device_get"}
+
+
+@functools.cache
+def parsed(file: str) -> ast.Module:
+    """The syntax tree of a file; empty where there is none."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def whole(at: Place) -> list[str]:
+    """The rows of the statement that a line belongs to; of one with a body its head, and "..." for that."""
+    found = _around(at, ast.stmt)
+    if not found:
+        return [at.source or "..."]
+    body = getattr(found[-1], "body", None)
+    rows = _rows(
+        at.file, _begin(found[-1]), _head_end(found[-1]) if body else found[-1].end_lineno or at.line
+    )
+    if not body:
+        return rows
+    return [rows[0].removeprefix("el" if rows[0].startswith("elif") else ""), *rows[1:], "    ..."]
+
+
+def head(file: str, function: str) -> list[str]:
+    """The head of a function, "def step(w, x):"; one with any arguments where it is not found."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, _FUNCTION) and node.name == function:
+            return _head(file, node)
+    return [f"def {function}(*arguments):"]
+
+
+def jitted(at: Place) -> list[str]:
+    """The rows of a change that puts a line's operations into one program; empty where none is at hand.
+
+    That is the function around it, where all of it can be traced, or else the statement in a function of its
+    own.
+    """
+    around = _around(at, _FUNCTION)
+    found = _around(at, ast.stmt)
+    if not found:
+        return []
+    if around and _can_be_traced(around[-1]):
+        rows = [
+            *_head(at.file, around[-1]),
+            *(_indented(whole(at)) if found[-1] is not around[-1] else ["    ..."]),
+        ]
+        return ["+ @jax.jit", *(f"  {row}" for row in rows)]
+    statement = found[-1]
+    if not isinstance(statement, ast.Assign | ast.AugAssign) or _on_host(statement):
+        return []
+    results = [n for target in _targets(statement) for n in _names(target, ast.Store)]
+    whole_names = all(isinstance(t, ast.Name | ast.Tuple) for t in _targets(statement))
+    inputs = _inputs(statement, at.file, around)
+    if not whole_names or not inputs or _objects(statement) & {*inputs}:
+        return []
+    rows, call = whole(at), f"update_{results[0]}({', '.join(inputs)})"
+    made = [f"def {call}:", *_indented([*rows, f"return {', '.join(results)}"])]
+    return [
+        "+ @jax.jit",
+        *(f"+ {row}" for row in made),
+        *(f"- {row}" for row in rows),
+        f"+ {', '.join(results)} = {call}",
+    ]
+
+
+def _head(file: str, function: Any) -> list[str]:
+    rows, first = _rows(file, function.lineno, _head_end(function)), function.body[0]
+    if first.lineno > function.lineno:
+        return rows
+    return [rows[0][: first.col_offset - function.col_offset].rstrip()]  # its body stands on the same line
+
+
+def _around(at: Place, kind: Any) -> list[Any]:
+    """Nodes of a kind of statement around a line, the innermost last."""
+    nodes = [n for n in ast.walk(parsed(at.file)) if isinstance(n, kind)]
+    return sorted((n for n in nodes if _begin(n) <= at.line <= n.end_lineno), key=_begin)
+
+
+def _begin(node: Any) -> int:
+    """The first line of a statement, that of its decorators if it has any."""
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+
+
+def _rows(file: str, first: int, last: int) -> list[str]:
+    return textwrap.dedent("".join(linecache.getlines(file)[first - 1 : last])).rstrip().splitlines()
+
+
+def _indented(rows: list[str]) -> list[str]:
+    return [f"    {row}" for row in rows]
+
+
+def _head_end(node: Any) -> int:
+    """The last line of what stands before a body."""
+    return max(node.lineno, _begin(node.body[0]) - 1)
+
+
+def _can_be_traced(function: ast.stmt) -> bool:
+    """Whether a function is plain arithmetic: no method, no loop or branch, nothing that needs a value."""
+    assert isinstance(function, _FUNCTION)
+    arguments = [a.arg for a in function.args.args]
+    plain = isinstance(function, ast.FunctionDef) and not function.decorator_list and arguments
+    other = _LOOP | ast.If | ast.Yield | ast.YieldFrom | ast.Global | ast.Nonlocal | ast.Attribute
+    stored = (n for n in ast.walk(function) if isinstance(n, other))
+    unfit = [n for n in stored if not isinstance(n, ast.Attribute) or isinstance(n.ctx, ast.Store)]
+    return bool(plain) and arguments[0] not in ("self", "cls") and not unfit and not _on_host(function)
+
+
+def _on_host(node: ast.AST) -> bool:
+    """Whether a node calls what needs an array's value."""
+    calls = [n.func for n in ast.walk(node) if isinstance(n, ast.Call)]
+    return any((getattr(f, "id", "") or getattr(f, "attr", "")) in _ON_HOST for f in calls)
+
+
+def _targets(statement: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+
+
+def _names(node: ast.AST, context: type[ast.expr_context]) -> Iterator[str]:
+    found = (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, context))
+    return iter(dict.fromkeys(found))
+
+
+def _inputs(statement: ast.Assign | ast.AugAssign, file: str, around: list[ast.stmt]) -> list[str]:
+    """Variables that a statement reads, without functions, modules and names of its own comprehensions."""
+    inner = {
+        n
+        for c in ast.walk(statement)
+        if isinstance(c, ast.comprehension)
+        for n in _names(c.target, ast.Store)
+    }
+    inner |= {a.arg for n in ast.walk(statement) if isinstance(n, ast.arguments) for a in n.args}
+    known = set(vars(builtins)) | _bound(parsed(file)).union(*map(_bound, around)) | inner
+    read = list(_names(statement, ast.Load))
+    if isinstance(statement, ast.AugAssign):
+        read = [*_names(statement.target, ast.Store), *read]
+    return [n for n in dict.fromkeys(read) if n not in known]
+
+
+def _objects(node: ast.AST) -> set[str]:
+    """Variables of which attributes are read that no array has."""
+    from numpy import ndarray  # which the program that is watched imports itself
+
+    read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    return {ast.unparse(n.value) for n in read if n.attr != "at" and not hasattr(ndarray, n.attr)}
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """Names that the statements of a body bind to functions, classes and modules."""
+    found: set[str] = set()
+    for child in getattr(node, "body", []):
+        if isinstance(child, _FUNCTION | ast.ClassDef):
+            found.add(child.name)
+        elif isinstance(child, ast.Import | ast.ImportFrom):
+            found |= {(a.asname or a.name).split(".")[0] for a in child.names}
+        elif isinstance(child, ast.Assign) and _makes_function(child.value):
+            found |= {n for target in child.targets for n in _names(target, ast.Store)}
+    return found
+
+
+def _makes_function(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func).rpartition(".")[2] in (
+            "jit",
+            "grad",
+            "value_and_grad",
+            "vmap",
+            "partial",
+        )
+    return isinstance(value, ast.Lambda)
