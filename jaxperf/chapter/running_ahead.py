@@ -21,7 +21,7 @@ from jaxperf.chapter.training_memory import (
     train,
     watch_child,
 )
-from jaxperf.measure import block, in_fresh_process, run_ahead_depth
+from jaxperf.measure import block, device_memory, in_fresh_process, run_ahead_depth
 from jaxperf.measure.memory import GIVE_BACK
 from jaxperf.measure.sizes import size_for
 from jaxperf.report.words import quantity
@@ -148,7 +148,7 @@ def books_program(story: Story, runs: Runs, *, beside_book: bool) -> None:
     )  # fmt: skip
     story.table(made, title="time per batch made", references=took if beside_book else (), detail=True)
     story.table([peak(runs, name) for name in runs], title="peak above the start", detail=True)
-    if story.environment.backend != "cpu":
+    if "peak_bytes_in_use" in device_memory():
         story.note("peaks are the device's own, its peak_bytes_in_use, and not sampled")
     when_made(story, runs)
     found = ratio(peak(runs, "asynchronous"), peak(runs, "synchronous"))
