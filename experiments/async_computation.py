@@ -63,7 +63,10 @@ from jaxperf.measure import (
     probe,
     synchronous_loop,
 )
+from jaxperf.measure.sizes import size_for
 from jaxperf.result import Measurement, both, ratio
+
+SMALLEST = 1024  # elements of the sweep's smallest array; a CPU runs smaller programs in the calling thread
 
 
 def three_statements() -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -232,24 +235,29 @@ def a_thousand_sums(story: script.Story, config: Config, size: int) -> None:
     dispatch_model.the_model(story, swept)
 
 
-def sweep_sizes(config: Config) -> list[int]:
-    """Elements of the sweep's arrays, from 1024 up, since a CPU runs smaller programs in the calling thread.
+def check(config: Config) -> None:
+    """Refuse a sweep that ends too early.
 
     Raises:
       JaxperfError: the largest is too small to show where computing takes over from queueing.
     """
-    smallest = 1024
-    if config.largest and config.largest < 64 * smallest:
+    if config.largest and config.largest < 64 * SMALLEST:
         raise JaxperfError(
-            f"--largest is {config.largest}; give at least {64 * smallest}, or 0 to have one chosen"
+            f"--largest is {config.largest}; give at least {64 * SMALLEST}, or 0 to have one chosen"
         )
-    largest = config.largest or (2**19 if jax.default_backend() == "cpu" else 2**25)
-    return [round(n) for n in np.geomspace(smallest, largest, config.points)]
+
+
+def sweep_sizes(config: Config) -> list[int]:
+    """Elements of the sweep's arrays; on a GPU the largest takes several times as long as it is queued."""
+    largest = config.largest or size_for(
+        jax.default_backend(), 2**19, lambda n: partial(add_one, block(jnp.ones(n))), seconds=2e-4, most=2**28
+    )
+    return [round(n) for n in np.geomspace(SMALLEST, largest, config.points)]
 
 
 def main(config: Config, story: script.Story) -> None:
     """Section 8.2 in the book's order, then what it leaves out: the queue's depth, and errors."""
-    sweep_sizes(config)  # refuse a wrong flag before anything runs
+    check(config)
     on_cpu = story.environment.backend == "cpu"
     size = config.size or (2000 if on_cpu else rows_that_last(5e-3))
     books = size == 2000
@@ -265,7 +273,7 @@ def main(config: Config, story: script.Story) -> None:
     story.part(
         running_ahead.memory,
         batches=config.batches,
-        batch_size=config.batch_size * (1 if on_cpu else 16),  # a GPU computes the book's step in 0.2 ms
+        batch_size=config.batch_size,
         seed=config.seed,
         rounds=min(config.rounds, 6),  # the fewest that decide anything; each is the book's whole run
         beside_book=on_cpu and config.batch_size == Config.batch_size,

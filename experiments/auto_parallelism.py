@@ -189,12 +189,11 @@ def main(config: Config, story: script.Story) -> None:
     devices = jax.devices()[: story.devices]
     sizes = {"products": config.products, "rounds": config.rounds}
     everywhere = list(dict.fromkeys([*(device for x in xs for device in x.devices()), *devices]))
-    node_sizes = [n if devices[0].platform == "cpu" else 4 * n for n in config.node_sizes]
     graph = {"nodes": config.nodes, "seed": config.seed}
     story.part(what_depends_on_what, xs)
     story.part(two_devices, config, xs)
     often = sizes | {"rounds": 2 * config.rounds}  # what can be saved here is a third of the time
-    story.part(copying.compute_and_copy, run, xs=xs, size=config.copy_size, **often)
+    story.part(copying.compute_and_copy, xs=xs, size=config.copy_size, **often)
     story.part(independent_products.on_one_device, run, x=xs[0], **sizes)
     story.part(
         random_graphs.equal_to_numpy,
@@ -203,7 +202,9 @@ def main(config: Config, story: script.Story) -> None:
         graphs=config.graphs,
         **graph,
     )
-    story.part(random_graphs.over_sizes, devices=devices, sizes=node_sizes, rounds=config.rounds, **graph)
+    story.part(
+        random_graphs.over_sizes, devices=devices, sizes=config.node_sizes, rounds=config.rounds, **graph
+    )
     story.part(small_operations.over_sizes, devices=devices[:2], sizes=config.small_sizes, **sizes)
     story.part(copying.everything_at_once, run, xs=xs, **sizes)
 

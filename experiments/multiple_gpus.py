@@ -277,6 +277,7 @@ def with_pmap(story: script.Story, config: Config, data: FashionMNIST, trained: 
         right=near < 0.01,
         observed=f"loss {epoch.loss:.4f} and {hand.loss:.4f}, test accuracy {epoch.test_accuracy:.2f} and "
         f"{hand.test_accuracy:.2f}, {epoch.train_s:.1f} and {hand.train_s:.1f} s",
+        cannot="" if k > 1 else "only one device here, nothing to sum",
     )
 
 

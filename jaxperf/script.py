@@ -271,4 +271,8 @@ def environment() -> Environment:
         raise JaxperfError(nothing) from None
     if gpu and found.backend != "gpu":  # JAX takes the next of the list without a word
         raise JaxperfError(nothing)
-    return found
+    if found.backend != "gpu":
+        return found
+    from jaxperf.doctor.driver import ask_driver
+
+    return dataclasses.replace(found, gpus=ask_driver().words())

@@ -17,6 +17,9 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+if os.environ["JAX_PLATFORMS"] != "cpu":
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or each worker takes 75 % of the memory
+    os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")  # TF32 keeps too few digits for 1e-6
 
 REQUIRE_REAL = os.environ.get("JAXPERF_REQUIRE_REAL") == "1"
 USERS = ("JAX_DISABLE_JIT", "JAX_DEBUG_NANS", "JAXPERF_DATA")  # the user's settings must not change a test
@@ -61,6 +64,18 @@ def optimized() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", os.environ[OPTIMIZATION] == "1")
+
+
+@pytest.fixture
+def several_devices() -> None:
+    """For tests of what sections do with all of their devices: a machine with a single GPU skips them.
+
+    Tests that choose devices by themselves take the CPU's, `jax.devices("cpu")`, of which there are eight.
+    """
+    import jax
+
+    if jax.device_count() < 2:
+        pytest.skip("one device here, and the test takes several")
 
 
 @pytest.fixture

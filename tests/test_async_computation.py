@@ -37,7 +37,7 @@ def test_a_flag_out_of_range_is_refused_in_one_line() -> None:
 def test_a_sweep_too_short_for_a_crossover_is_refused_in_one_line() -> None:
     line = r"^--largest is 2048; give at least 65536, or 0 to have one chosen$"
     with pytest.raises(JaxperfError, match=line):
-        section.sweep_sizes(section.Config(largest=2048))
+        section.check(section.Config(largest=2048))
     sizes = section.sweep_sizes(section.Config(largest=2**17, points=12))
     assert (len(sizes), sizes[0], sizes[-1]) == (12, 1024, 2**17)
 

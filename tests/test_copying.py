@@ -47,12 +47,24 @@ def test_moving_averages_need_the_row_before():
     np.testing.assert_allclose(copying.moving_averages(x), rows, rtol=1e-6)
 
 
+def test_products_in_a_row_are_powers_and_as_many_as_last_like_a_copy(monkeypatch):
+    x = jax.device_put(
+        np.random.default_rng(0).uniform(size=(8, 8)).astype(np.float32), jax.devices("cpu")[0]
+    )
+    monkeypatch.setattr(copying, "size_that_lasts", lambda size, make, *, seconds, most: 3 * size)
+    ys = copying.as_long_as_a_copy(x)(2)
+    expected = np.linalg.matrix_power(np.asarray(x, np.float64), 4) / 8**3
+    assert len(ys) == 2
+    for y in ys:
+        np.testing.assert_allclose(y, expected, rtol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """What is told of copies from the second device to NumPy and to the first."""
     story = begin("auto_parallelism", json=tmp_path_factory.mktemp("copying") / "r.json")
     story.environment = replace(story.environment, cores=2)
-    copying.compute_and_copy(story, run, xs=matrices(), size=96, **SIZES)
+    copying.compute_and_copy(story, xs=matrices(), size=96, **SIZES)
     return story.result()
 
 
@@ -79,7 +91,7 @@ def test_copies_within_one_host_decide_nothing_about_a_gpu(told):
 def test_one_core_or_one_device_costs_no_more_than_their_part():
     story = begin("auto_parallelism")
     story.environment = replace(story.environment, cores=1)
-    copying.compute_and_copy(story, run, xs=matrices()[:1], size=30, **SIZES)
+    copying.compute_and_copy(story, xs=matrices()[:1], size=30, **SIZES)
     told = story.result()
     assert "copies_saved_device" not in told.facts and "copies_saved_numpy" in told.facts
     assert {claim.holds for claim in told.claims} == {"cannot be measured here"}

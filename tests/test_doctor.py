@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,15 @@ from jaxperf.errors import JaxperfError
 from jaxperf.launch import ALLOCATOR, child_environment, uses_glibc
 
 CPU = Probe("cpu", ("cpu:0 cpu",))
-H100 = Driver("570.86", (Gpu("NVIDIA H100", 80 << 30, 1 << 30),))
+H100 = Driver(
+    "570.86",
+    (
+        Gpu(
+            "NVIDIA H100", 80 << 30, 1 << 30,
+            power_w=70.0, power_limit_w=700.0, clock_mhz=345, most_clock_mhz=1980,
+        ),
+    ),
+)  # fmt: skip
 
 
 def states(findings: list[Finding]) -> list[tuple[str, str]]:
@@ -206,6 +215,10 @@ def fake_nvml(**changes: object) -> types.SimpleNamespace:
         "nvmlDeviceGetHandleByIndex": lambda i: i,
         "nvmlDeviceGetName": lambda handle: b"NVIDIA H100",
         "nvmlDeviceGetMemoryInfo": lambda handle: types.SimpleNamespace(total=80 << 30, used=1 << 30),
+        "nvmlDeviceGetPowerUsage": lambda handle: 70_000,
+        "nvmlDeviceGetEnforcedPowerLimit": lambda handle: 700_000,
+        "nvmlDeviceGetClockInfo": lambda handle, kind: {1: 345}[kind],
+        "nvmlDeviceGetMaxClockInfo": lambda handle, kind: {1: 1980}[kind],
         "nvmlSystemGetDriverVersion": lambda: "570.86",
     }
     failing = {name: fail(value) for name, value in changes.items() if isinstance(value, int)}
@@ -217,13 +230,31 @@ def test_the_driver_tells_version_names_and_memory(monkeypatch: pytest.MonkeyPat
     assert ask_driver() == H100
 
 
+def untold(**missing: int) -> Driver:
+    return replace(H100, gpus=(replace(H100.gpus[0], **missing),))
+
+
+def test_a_gpus_clock_and_power_are_told_next_to_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = "345 of at most 1980 MHz, 70 of at most 700 W"
+    assert H100.words() == ("NVIDIA driver 570.86", f"0: NVIDIA H100, {pace}")
+    assert Driver("570.86", (Gpu("NVIDIA H100"),)).words() == ("NVIDIA driver 570.86", "0: NVIDIA H100")
+    assert Driver(missing=True).words() == ()
+    seen = Probe("gpu", ("gpu:0 NVIDIA H100",))
+    [gpu] = [f for f in advise(monkeypatch, seen, H100) if f.topic == "gpu"]
+    assert gpu.text.endswith(f"in use, {pace}")
+
+
 def test_a_driver_that_fails_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     for changes, expected in (
         ({"nvmlInit": 12}, Driver(missing=True)),
         ({"nvmlInit": 9}, Driver(missing=True)),
         ({"nvmlInit": 18}, Driver(trouble="error 18")),
         ({"nvmlDeviceGetCount": 15}, Driver(trouble="error 15")),
-        ({"nvmlDeviceGetMemoryInfo": 3}, Driver("570.86", (Gpu("NVIDIA H100"),))),
+        ({"nvmlDeviceGetMemoryInfo": 3}, untold(total_bytes=0, used_bytes=0)),
+        (
+            {"nvmlDeviceGetClockInfo": 3, "nvmlDeviceGetMaxClockInfo": 3},
+            untold(clock_mhz=0, most_clock_mhz=0),
+        ),
     ):
         monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(**changes))
         assert ask_driver() == expected

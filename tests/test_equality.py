@@ -30,6 +30,7 @@ def linear_step(way: Way, devices: Sequence[jax.Device], *, lr: float = 0.2) -> 
     return make_step(way, model_of_function(linear, W), optax.sgd(lr), devices)
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_each_way_is_compared_on_each_number_of_devices_that_divides_the_batch() -> None:
     story = begin("8.4", devices=6)
     equality.against_one_device(story, linear_step, BATCHES, rounding=2e-7)
@@ -43,6 +44,7 @@ def test_each_way_is_compared_on_each_number_of_devices_that_divides_the_batch()
     assert grid.heads == ("way", "2 devices", "4 devices")
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_one_way_that_differs_is_found() -> None:
     def wrong(way: Way, devices: Sequence[jax.Device]) -> Step:
         return linear_step(way, devices, lr=0.22 if way == "pmap" and len(devices) == 2 else 0.2)
@@ -70,6 +72,7 @@ def test_distance_is_the_largest_difference_and_wants_one_structure() -> None:
         equality.distance(a, {"W": np.zeros((2, 2))})
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_sums_over_devices_are_counted_in_the_compiled_step() -> None:
     for devices, sums, verdict in ((1, 0, "cannot be measured here"), (2, 1, "holds")):
         story = begin("8.4")

@@ -69,6 +69,16 @@ def test_a_symbolic_batch_size_serves_every_batch(net, tmp_path):
         np.testing.assert_allclose(exported.call(arrays, x), net(x), rtol=1e-5, atol=1e-6)
 
 
+def test_a_program_for_a_gpu_too_can_be_made_without_one_and_still_runs_here(net, tmp_path):
+    x = jax.random.normal(jax.random.key(2), (5, 4))
+    export_net(net, tmp_path / "net", x, platforms=("cpu", "cuda"))
+    exported, arrays = load_net(tmp_path / "net")
+    assert exported.platforms == ("cpu", "cuda")
+    np.testing.assert_allclose(exported.call(arrays, x), net(x), rtol=1e-5, atol=1e-6)
+    export_net(net, tmp_path / "gpu", x, platforms=("cuda",))
+    assert load_net(tmp_path / "gpu")[0].platforms == ("cuda",)
+
+
 def test_missing_and_damaged_files_end_in_one_line(net, tmp_path):
     with pytest.raises(JaxperfError, match=r"cannot read .*jaxexport: No such file"):
         load_net(tmp_path / "none")

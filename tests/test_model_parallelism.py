@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
+from stories import begin
 
 from experiments import model_parallelism as section
 from jaxperf.chapter.pipelines import schedule
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import check_bounds
-from jaxperf.result import load_result
+from jaxperf.result import Note, load_result
 
 SCRIPT = Path(section.__file__)
 
@@ -78,3 +80,24 @@ def test_mistakes_end_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(section.jax, "devices", lambda platform: ["cpu"])
     with pytest.raises(JaxperfError, match=r"^--devices 1 leaves nothing to split; use 2 or more"):
         section.devices_to_split_over(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cpus", [2, 0])
+def test_one_gpu_leaves_the_section_to_the_cpus_devices(cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = jax.devices("cpu")[:cpus]
+
+    def devices(platform: str) -> list[jax.Device]:
+        if not host:
+            raise RuntimeError("Unknown backend cpu")
+        return host
+
+    story = begin("model_parallelism")
+    monkeypatch.setattr(section, "first_devices", lambda: ["gpu"])
+    monkeypatch.setattr(section.jax, "devices", devices)
+    if host:
+        assert section.devices_to_split_over(story) == host
+        [note] = story.result().of(Note)
+        assert note.text == "one GPU cannot be split: this section runs on 2 CPU devices"
+    else:
+        with pytest.raises(JaxperfError, match=r"JAX_PLATFORMS leaves the CPU out; use --platform gpu"):
+            section.devices_to_split_over(story)

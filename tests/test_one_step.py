@@ -33,6 +33,7 @@ def step(devices: Any, X: Any, y: Any, copies: Any) -> Any:
     return train_batch(*shards, copies, gradient=gradient, update=update)
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_each_program_has_a_lane_on_each_device_in_the_order_of_their_work() -> None:
     story, devices = begin("8.4", devices=2), first_devices(2)
     copies = [get_params(jnp.zeros(64), d) for d in devices]
@@ -45,6 +46,7 @@ def test_each_program_has_a_lane_on_each_device_in_the_order_of_their_work() -> 
         assert lanes.index("cpu 0 gradient") < lanes.index("cpu 0 add") < lanes.index("cpu 0 update")
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_gradients_one_after_the_other_are_not_called_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     device = first_devices(1)[0]
     name = f"{device.platform} "
@@ -70,6 +72,7 @@ def test_one_device_has_nothing_side_by_side() -> None:
     assert [c.holds for c in story.result().claims] == ["cannot be measured here"]
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_the_parts_of_a_step_are_timed_in_its_rounds() -> None:
     story, devices = begin("8.4", devices=2), first_devices(2)
     copies = [get_params(jnp.zeros(64), d) for d in devices]

@@ -56,7 +56,7 @@ CASES = [(lenet, lenet_halves, m) for m in (1, 2, 4)] + [(small_resnet, resnet_h
     ("make", "halves", "micro_batches"), cases(CASES, quick=lambda net, _, n: net is lenet and n == 4)
 )
 def test_training_over_two_devices_equals_one_device(make, halves, micro_batches):
-    devices = jax.devices()[:2]
+    devices = jax.devices("cpu")[:2]
     step = make_pipeline(halves(make()), optax.sgd(0.1), devices, micro_batches=micro_batches)
     states = step.init()
     for i in range(3):
@@ -74,14 +74,14 @@ def test_training_over_two_devices_equals_one_device(make, halves, micro_batches
 
 
 def test_bytes_that_cross_are_the_activations_twice():
-    step = make_pipeline(lenet_halves(lenet()), optax.sgd(0.1), jax.devices()[:2])
+    step = make_pipeline(lenet_halves(lenet()), optax.sgd(0.1), jax.devices("cpu")[:2])
     assert step.crossing_bytes(X) == 2 * 8 * 4 * 4 * 50 * 4
     assert step.crossing_bytes(X[:4]) == step.crossing_bytes(X) // 2
 
 
 def test_integer_images_are_scaled_like_everywhere():
     images = (X * 255).astype(np.uint8)
-    step = make_pipeline(lenet_halves(lenet()), optax.sgd(0.1), jax.devices()[:2])
+    step = make_pipeline(lenet_halves(lenet()), optax.sgd(0.1), jax.devices("cpu")[:2])
     from_bytes, _ = step(step.init(), images, Y)
     from_floats, _ = step(step.init(), images.astype(np.float32) / 255, Y)
     for a, b in zip(jax.tree.leaves(from_bytes), jax.tree.leaves(from_floats)):
@@ -91,10 +91,10 @@ def test_integer_images_are_scaled_like_everywhere():
 def test_wrong_numbers_end_in_one_line():
     halves, sgd = lenet_halves(lenet()), optax.sgd(0.1)
     with pytest.raises(JaxperfError, match="2 parts for 1 devices; a pipeline needs one each"):
-        make_pipeline(halves, sgd, jax.devices()[:1])
+        make_pipeline(halves, sgd, jax.devices("cpu")[:1])
     with pytest.raises(JaxperfError, match="0 micro-batches"):
-        make_pipeline(halves, sgd, jax.devices()[:2], micro_batches=0)
-    step = make_pipeline(halves, sgd, jax.devices()[:2], micro_batches=3)
+        make_pipeline(halves, sgd, jax.devices("cpu")[:2], micro_batches=0)
+    step = make_pipeline(halves, sgd, jax.devices("cpu")[:2], micro_batches=3)
     with pytest.raises(JaxperfError, match="batch size 8 is not divisible by 3 micro-batches; use 6 or 9"):
         step(step.init(), X, Y)
     with pytest.raises(JaxperfError, match="one stage has no halves"):

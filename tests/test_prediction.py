@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from stories import begin
 
 from jaxperf.chapter import prediction as part
@@ -22,6 +23,7 @@ def apply(params: Any, X: jax.Array) -> jax.Array:
     return X.reshape(len(X), -1).astype("float32") @ params
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_the_accuracy_is_that_of_one_device_and_both_are_timed_in_turns() -> None:
     story = begin("8.4", devices=4)
     part.predicting_on_all_devices(story, apply, {4: [(None, PARAMS)]}, DATA, rounds=6)

@@ -11,6 +11,7 @@ from jaxperf.chapter import replicas as part
 from jaxperf.parallel import first_devices
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_copies_are_read_where_they_are_and_nowhere_else() -> None:
     weight = jnp.arange(9.0).reshape(3, 3, 1, 1)
     devices = first_devices()

@@ -86,6 +86,26 @@ def test_peaks_of_the_same_rounds_judge_what_waiting_saves(
     assert story.facts["losses_equal_however_waited_for"] is True
 
 
+@pytest.mark.parametrize(("each", "processes"), [(6, 1), (1, 6)])
+def test_rounds_are_put_together_however_many_processes_do_them(
+    each: int, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {"device": [8, {"a": ("train", "end", 2)}], "host": [2, {"b": ("train", "each", 2)}]}
+    asked: list[int] = []
+
+    def child(fn: Any, programs: Any, seed: int, rounds: int, **options: Any) -> Any:
+        asked.append(rounds)
+        return {feed: {way: [run(MB)] * rounds for way in ways} for feed, (_, ways) in programs.items()}
+
+    monkeypatch.setattr(part, "in_fresh_process", child)
+    found = part.watch(programs, 0, 6, each=each)
+    assert asked == [each] * processes
+    assert {feed: {way: len(runs) for way, runs in ways.items()} for feed, ways in found.items()} == {
+        "device": {"a": 6},
+        "host": {"b": 6},
+    }
+
+
 def test_a_run_that_grew_by_nothing_can_still_be_compared() -> None:
     assert part.peak({"idle": six(0.0)}, "idle").values == (part.PAGE,) * 6
 

@@ -45,6 +45,7 @@ def never(devices: Sequence[jax.Device], n: int) -> Callable[[], Any]:
     raise AssertionError("nothing is to be made")
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_times_that_follow_the_model_are_predicted_and_draw_its_curve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -77,6 +78,7 @@ def test_real_devices_decide_the_books_sentence(monkeypatch: pytest.MonkeyPatch)
         assert [c.holds for c in story.result().of(Claim)] == [verdict]
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_without_devices_or_cores_to_compare_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for devices, cores, why in ((1, 4, "only one device"), (4, 1, "1 core for 4 fake devices")):
         story = told(monkeypatch, never, devices=devices, cores=cores)
@@ -85,6 +87,7 @@ def test_without_devices_or_cores_to_compare_it_says_so(monkeypatch: pytest.Monk
         assert all(why in c.observed for c in story.result().of(Claim))
 
 
+@pytest.mark.usefixtures("several_devices")
 def test_each_number_of_devices_gets_as_many_cores_before_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[int, ...]] = []
     monkeypatch.setattr(part, "on_cores", lambda cores: given.append(tuple(cores)) or nullcontext())

@@ -18,6 +18,8 @@ import tyro
 from disks import full_disk
 
 from jaxperf import catalogue, script
+from jaxperf.doctor import driver
+from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import at_least
 from jaxperf.measure import environment
@@ -357,6 +359,19 @@ def test_a_default_number_of_devices_is_reduced_to_what_exists_and_an_explicit_o
     for words, default, used in (([], 2, 1), ([], 1, 1), (["--devices", "2"], 1, 2), (["--devices=2"], 1, 2)):
         story = script.begin(catalogue.find("hybridize"), parse(*words, devices=default))
         assert story.devices == used
+
+
+def test_a_gpus_result_names_its_driver_clock_and_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    h100 = Driver("570.86", (Gpu("NVIDIA H100", clock_mhz=345, most_clock_mhz=1980),))
+    monkeypatch.setattr(driver, "ask_driver", lambda: h100)
+    for backend, told in (
+        ("gpu", ("NVIDIA driver 570.86", "0: NVIDIA H100, 345 of at most 1980 MHz")),
+        ("cpu", ()),
+    ):
+        here = Environment(backend=backend)
+        monkeypatch.setattr(environment, "current_environment", lambda here=here, **_: here)
+        monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+        assert script.environment().gpus == told
 
 
 def test_a_notebook_gets_a_story_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def alone():
 )
 def test_output_and_training_equal_one_device(make, devices, alone):
     logits, losses, expected = alone
-    params, mesh = split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices()[:devices])
+    params, mesh = split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices("cpu")[:devices])
     batch = replicate((X, Y), mesh)
     np.testing.assert_allclose(jax.jit(make(mesh))(params, batch[0]), logits, rtol=1e-5, atol=1e-6)
     step = sgd_step(make(mesh), softmax_cross_entropy, 0.1)
@@ -62,7 +62,7 @@ def test_output_and_training_equal_one_device(make, devices, alone):
 @pytest.mark.parametrize("make", WAYS)
 def test_a_step_sums_three_times_and_gathers_nothing(make):
     """Two sums of partial results forwards, one of dense 1's input gradient backwards."""
-    params, mesh = split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices()[:2])
+    params, mesh = split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices("cpu")[:2])
     step = sgd_step(make(mesh), softmax_cross_entropy, 0.1)
     ops = count_ops(step.lower(params, *replicate((X, Y), mesh)).compile().as_text())
     assert (ops["all-reduce"], ops["all-gather"], ops["all-to-all"]) == (3, 0, 0)
@@ -70,7 +70,7 @@ def test_a_step_sums_three_times_and_gathers_nothing(make):
 
 @pytest.mark.parametrize("make", WAYS)
 def test_parameters_stay_cut_and_each_device_holds_its_part(make):
-    params, mesh = split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices()[:2])
+    params, mesh = split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices("cpu")[:2])
     after, _ = sgd_step(make(mesh), softmax_cross_entropy, 0.1)(params, *replicate((X, Y), mesh))
     for name, before in params.items():
         assert after[name].sharding.is_equivalent_to(before.sharding, before.ndim), name
@@ -87,4 +87,4 @@ def test_widths_that_do_not_divide_name_a_number_that_does():
     with pytest.raises(
         JaxperfError, match="convolution 1's channels, 20, don't divide among 8 devices; use 4"
     ):
-        split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices()[:8])
+        split_lenet(LeNet(rngs=nnx.Rngs(0)), jax.devices("cpu")[:8])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxperf.chapter import training_memory as part
+from jaxperf.measure import MemorySampler
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,13 @@ def test_batches_are_the_books_random_and_each_their_own(feed: str) -> None:
     assert all((y == 1).all() for _, y in found)
     assert abs(float(found[0][0].std()) - 1) < 0.1
     assert not np.array_equal(found[0][0], found[1][0])
+
+
+def test_the_peak_is_the_devices_own_where_it_keeps_one() -> None:
+    sampled = MemorySampler()
+    sampled.resident_bytes[:] = [100, 150, 120]
+    assert part.most_held(sampled, {}) == 50
+    assert part.most_held(sampled, {"bytes_in_use": 120, "peak_bytes_in_use": 190}) == 90  # between two looks
 
 
 def test_every_way_passes_once_per_round_and_says_what_it_held() -> None:

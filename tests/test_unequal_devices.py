@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from cases import cases
 from stories import begin
 
 from jaxperf.chapter import unequal_devices as part
+from jaxperf.chapter.tolerance import tolerance
 from jaxperf.parallel import train_batch
 from jaxperf.result import Note, ratio_of
 from jaxperf.story import Story
@@ -30,7 +32,7 @@ def test_any_shares_give_one_devices_update(
 ) -> None:
     monkeypatch.setattr(part, "WEAK", 1)  # compiled sooner; what it is for shows below
     story = told(monkeypatch, [float(strong), float(weak)])
-    assert 0 < story.facts["max_param_diff_uneven_shares"] <= 1e-6
+    assert 0 < story.facts["max_param_diff_uneven_shares"] <= tolerance(jax.default_backend(), 1e-6)
     assert [row.name for row in story.result().measurements] == ["equal shares", "shares by strength"]
     assert story.facts["uneven_over_equal_step_time"] > 0
     equal, faster = story.result().claims
@@ -77,7 +79,8 @@ def test_the_weak_device_is_measured_to_be_weak() -> None:
     devices, repeats = pair
     gradients = [part._gradient(r) for r in repeats]
     params = part.lenet_params(part.jax.random.key(0))
-    assert [len(g(params, IMAGES, LABELS)) for g in gradients] == [1, part.WEAK]
+    assert [len(g(params, IMAGES, LABELS)) for g in gradients] == list(repeats)
+    assert repeats == ((1, part.WEAK) if jax.default_backend() == "cpu" else (1, 1))  # a GPU's CPU is weak
     assert len(set(devices)) == 2
 
 

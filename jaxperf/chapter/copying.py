@@ -16,6 +16,7 @@ from jax import lax
 
 from jaxperf.chapter.devices_together import overview, saved, share
 from jaxperf.measure import Together, interleaved, per_round, timeline, together
+from jaxperf.measure.sizes import size_that_lasts
 from jaxperf.result import Timeline, both, ratio
 from jaxperf.story import Story
 
@@ -60,9 +61,14 @@ def moving_averages(x: jax.Array) -> jax.Array:
     return lax.scan(step, x[0], x)[1]
 
 
+@jax.jit
+def products_in_a_row(x: jax.Array, count: int) -> jax.Array:
+    """`x`, (n, n), times itself `count` times, each product scaled by its rows so that it stays finite."""
+    return lax.fori_loop(0, count, lambda _, y: jnp.dot(y, x) / len(x), x)
+
+
 def compute_and_copy(
     story: Story,
-    run: Callable[[jax.Array, int], list[jax.Array]],
     *,
     xs: Sequence[jax.Array],
     size: int,
@@ -75,9 +81,8 @@ def compute_and_copy(
 
     Args:
       story: is told text, code, times, timelines and claims.
-      run: the book's `run`, from an operand and a number of products.
-      xs: its operands, float32 (n, n). The device of the last one computes; results are copied to NumPy and,
-        where there are two, to the device of the first.
+      xs: the products' operands, float32 (n, n). The device of the last one computes; results are copied to
+        NumPy and, where there are two, to the device of the first.
       size: rows and columns of the results of a CPU device.
       products: how many results are computed in one run.
       rounds: of the comparison.
@@ -88,7 +93,7 @@ def compute_and_copy(
     ways: dict[str, Copy] = {"NumPy": copy_to_numpy}
     if target != source:
         ways[timeline.lane_of(target)] = partial(copy_to_device, device=target)
-    work = _on_one_core_and_on_all(source, size) if on_cpu else {"products": partial(run, xs[-1])}
+    work = _on_one_core_and_on_all(source, size) if on_cpu else {"products": as_long_as_a_copy(xs[-1])}
     free, *busy = (
         {
             where: _timed(story, f"{what} to {where}", partial(compute, products), copy, rounds)
@@ -133,6 +138,23 @@ def _explain(story: Story, *, on_cpu: bool) -> None:
             cost about as much as they do, are timed in the same way to compare."""
         )
         story.code(moving_averages)
+    else:
+        story.text(
+            """On a GPU a product is there long before its copy would be, and then there is little to save. So
+            each result is made of as many products in a row as take about as long as a copy of it."""
+        )
+        story.code(products_in_a_row)
+
+
+def as_long_as_a_copy(x: jax.Array) -> Compute:
+    """Work whose results, of the size of `x`, each take at least as long as a copy of one to NumPy."""
+    copied = interleaved(
+        {"copy": copy_to_numpy}, before={"copy": lambda: [products_in_a_row(x, 1)]}, count=3
+    )["copy"]
+    products = size_that_lasts(
+        1, lambda count: partial(products_in_a_row, x, count), seconds=min(copied.values), most=1024
+    )
+    return lambda count: [products_in_a_row(x, products) for _ in range(count)]
 
 
 def _on_one_core_and_on_all(device: jax.Device, n: int) -> dict[str, Compute]:

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxperf.chapter.tolerance import tolerance
 from jaxperf.chapter.training import plural
 from jaxperf.data import FashionMNIST
 from jaxperf.measure import block, count_ops
@@ -54,11 +55,6 @@ def distance(ours: Any, theirs: Any) -> float:
     """Return the largest absolute difference of two trees of one structure."""
     pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
     return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
-
-
-def tolerance(story: Story, on_cpu: float) -> float:
-    """Return what rounding may do: `on_cpu`, or ten times that on a GPU, whose libraries choose how."""
-    return on_cpu if story.environment.backend == "cpu" else 10 * on_cpu
 
 
 def against_one_device(
@@ -149,7 +145,7 @@ def lenet_equal_to_one_device(story: Story, data: FashionMNIST) -> None:
     n = math.lcm(32, story.devices)
     X, y = data.train_images[: 10 * n], data.train_labels[: 10 * n]
     batches = list(zip(np.split(X, 10), np.split(y, 10)))
-    against_one_device(story, lenet_step, batches, rounding=tolerance(story, 1e-6))
+    against_one_device(story, lenet_step, batches, rounding=tolerance(story.environment.backend, 1e-6))
     collectives_of(story, lenet_step("pmap", first_devices(story.devices)), batches[0])
 
 
@@ -176,7 +172,7 @@ def resnet_equal_to_one_device(story: Story, data: FashionMNIST, *, seed: int) -
     def make(batch_norm: BatchNorm, way: Way, devices: Sequence[jax.Device]) -> Step:
         return small_resnet_step(seed, batch_norm, way, tuple(devices))
 
-    rounding = tolerance(story, 1e-5)
+    rounding = tolerance(story.environment.backend, 1e-5)
     against_one_device(story, partial(make, "whole"), batches, ways=WAYS[1:], rounding=rounding)
     ways = WAYS if story.processes == 1 else WAYS[1:]
     shares = {way: after_updates(make("share", way, first_devices(k)), batches) for way in ways}

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxperf.launch import ALLOCATOR
-from jaxperf.measure import block, in_fresh_process, interleaved, probe, timeline
+from jaxperf.measure import block, in_fresh_process, interleaved, timeline
 from jaxperf.measure.awake import cores_awake
 from jaxperf.measure.dispatch import (
     Fit,
@@ -23,6 +23,7 @@ from jaxperf.measure.dispatch import (
     sweep,
     synchronous_loop,
 )
+from jaxperf.measure.sizes import size_that_lasts
 from jaxperf.result import Measurement, Ratio, both, ratio
 from jaxperf.script import Story
 
@@ -167,11 +168,5 @@ def one_core(story: Story) -> str:
 
 def rows_that_last(seconds: float) -> int:
     """The rows of a square matrix, a power of two, whose product with itself lasts this long."""
-    rows, dot = 256, jax.jit(lambda x: x @ x)
-    while rows < 2**14:
-        x = block(jnp.ones((rows, rows)))
-        asked = probe(dot, x, calls=3)
-        if min(asked.finished_s) >= seconds:
-            break
-        rows *= 2
-    return rows
+    dot = jax.jit(lambda x: x @ x)
+    return size_that_lasts(256, lambda n: partial(dot, block(jnp.ones((n, n)))), seconds=seconds, most=2**14)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxperf.chapter.tolerance import tolerance
 from jaxperf.measure import interleaved, per_round
 from jaxperf.models import MLP, LeNet, ResNet, hybridize
 from jaxperf.result import Axis, Curve, Measurement, Ratio, both, ratio
@@ -27,12 +28,10 @@ def two_ways(net: nnx.Module, x: jax.Array, words: str) -> dict[str, Callable[[]
 
 
 def differ(a: Any, b: Any) -> tuple[float, bool]:
-    """The largest difference of two outputs of about 1, and whether rounding explains it.
-
-    A CPU computes in float32, a GPU multiplies matrices in TF32, which keeps three digits.
-    """
+    """The largest difference of two outputs of about 1, and whether rounding explains it."""
     largest = float(np.abs(np.asarray(a) - np.asarray(b)).max())
-    return largest, largest <= (1e-6 if jax.default_backend() == "cpu" else 1e-2)
+    precision: str | None = getattr(jax.config, "jax_default_matmul_precision", None)  # no attribute to mypy
+    return largest, largest <= tolerance(jax.default_backend(), 1e-6, precision=precision)
 
 
 def label(size: Size) -> str:

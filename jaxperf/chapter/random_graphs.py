@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from jaxperf.chapter.devices_together import limited
 from jaxperf.measure import interleaved, timeline
 from jaxperf.measure.cores import available
+from jaxperf.measure.sizes import size_for
 from jaxperf.parallel.graph import depth, graph_leaves, oracle, random_graph, run_graph
 from jaxperf.result import Axis, Curve, Measurement, Ratio, both, ratio
 from jaxperf.story import Story
@@ -78,7 +79,7 @@ def over_sizes(
       story: is told times, curves, a timeline, the fact and claims.
       devices: of one kind; several, or the comparison cannot be made.
       nodes: operations in the graph.
-      sizes: rows and columns of the int32 matrices in it.
+      sizes: rows and columns of the int32 matrices in it, on a CPU; a GPU gets larger ones.
       seed: of the graph.
       rounds: of the comparison at each size.
     """
@@ -88,6 +89,7 @@ def over_sizes(
         one operation after the other and copies inputs to where they are needed. So where operations are
         tiny, these calls and copies take the time, and more devices only add copies."""
     )
+    sizes = sizes_for(devices[0], sizes)
     found = {n: times(n, devices, nodes=nodes, seed=seed, rounds=rounds) for n in sorted(set(sizes))}
     for n, rows in found.items():
         story.table(rows.values(), title=f"Graphs of {n} x {n} matrices", base=ONE, detail=True)
@@ -114,6 +116,18 @@ def over_sizes(
     )
     story.timeline(recorded, title="A random graph on all devices")
     _claims(story, against, devices=devices)
+
+
+def sizes_for(device: jax.Device, sizes: Sequence[int]) -> list[int]:
+    """`sizes` on a CPU; else as many times as large as makes a product of the largest last 0.2 ms."""
+
+    def product(n: int) -> Callable[[], jax.Array]:
+        x = jax.device_put(jnp.ones((n, n), jnp.int32), device)
+        return lambda: jnp.dot(x, x)
+
+    largest = max(sizes)
+    larger = size_for(device.platform, largest, product, seconds=2e-4, most=16 * largest) // largest
+    return [n * larger for n in sizes]
 
 
 def times(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,9 +11,19 @@ import jax.numpy as jnp
 
 from jaxperf.chapter.book import book
 from jaxperf.chapter.loops import rows_that_last
-from jaxperf.chapter.training_memory import Runs, Wait, data_iter, make_step, taken, train, watch_child
-from jaxperf.measure import block, in_fresh_process, run_ahead_depth
+from jaxperf.chapter.training_memory import (
+    Runs,
+    Wait,
+    data_iter,
+    make_step,
+    one_step,
+    taken,
+    train,
+    watch_child,
+)
+from jaxperf.measure import block, device_memory, in_fresh_process, run_ahead_depth
 from jaxperf.measure.memory import GIVE_BACK
+from jaxperf.measure.sizes import size_for
 from jaxperf.report.words import quantity
 from jaxperf.result import Axis, Curve, Measurement, Ratio, both, ratio, ratio_of
 from jaxperf.script import Story
@@ -77,7 +88,10 @@ def made_share(runs: Runs, name: str) -> Ratio:
 
 
 def memory(story: Story, *, batches: int, batch_size: int, seed: int, rounds: int, beside_book: bool) -> None:
-    """Both programs in one process, which gives freed memory back at once, then what each shows."""
+    """Both programs in a process that gives freed memory back at once, then what each shows."""
+    backend = story.environment.backend
+    step = partial(one_step, seed=seed)  # a large GPU computes the book's in 0.1 ms, less than the front end
+    batch_size = size_for(backend, batch_size, step, seconds=2e-3, most=64 * batch_size)
     few = max(2, batches // 4)  # what waiting holds does not depend on how many there are
     book_ways = {
         "synchronous": ("train", "each", few),
@@ -87,9 +101,24 @@ def memory(story: Story, *, batches: int, batch_size: int, seed: int, rounds: in
     host_ways = {name: (*how, 2 * batches if how[1] == "end" else few) for name, how in HOST.items()}
     host_size = max(1, batch_size // 4)
     programs = {"device": (batch_size, book_ways), "host": (host_size, host_ways)}
-    found = in_fresh_process(watch_child, programs, seed, rounds, environment=GIVE_BACK, timeout_s=1800)
+    found = watch(programs, seed, rounds, each=rounds if backend == "cpu" else 1)
     books_program(story, found["device"], beside_book=beside_book)
     handed_over(story, found["host"], batch_bytes=4 * host_size * 513)
+
+
+def watch(programs: dict[str, Any], seed: int, rounds: int, *, each: int) -> dict[str, Runs]:
+    """All ways of all programs, in fresh processes that do `each` of the rounds, by feed and by way.
+
+    On a GPU a pass fills the memory up to the peak of the passes before it, so a process does one round.
+    """
+    found = [
+        in_fresh_process(watch_child, programs, seed, each, environment=GIVE_BACK, timeout_s=1800)
+        for _ in range(0, rounds, each)
+    ]
+    return {
+        feed: {way: [run for one in found for run in one[feed][way]] for way in ways}
+        for feed, (_, ways) in programs.items()
+    }
 
 
 def books_program(story: Story, runs: Runs, *, beside_book: bool) -> None:
@@ -119,6 +148,8 @@ def books_program(story: Story, runs: Runs, *, beside_book: bool) -> None:
     )  # fmt: skip
     story.table(made, title="time per batch made", references=took if beside_book else (), detail=True)
     story.table([peak(runs, name) for name in runs], title="peak above the start", detail=True)
+    if "peak_bytes_in_use" in device_memory():
+        story.note("peaks are the device's own, its peak_bytes_in_use, and not sampled")
     when_made(story, runs)
     found = ratio(peak(runs, "asynchronous"), peak(runs, "synchronous"))
     on_cpu = story.environment.backend == "cpu"

@@ -62,4 +62,5 @@ def synchronizing_data(story: Story) -> None:
         predicted="[1, 1] and [2, 2] become [3, 3] on both; six rows are split into three and three",
         right=right,
         observed=f"{[np.asarray(a).ravel().tolist() for a in summed]}; {[len(s) for s in shards]} rows",
+        cannot="" if story.devices > 1 else "only one device here, which stood for both",
     )

@@ -120,12 +120,13 @@ def judge_learning(
       missing: what keeps these trainings from being the book's; "" if nothing.
     """
     last = {name: run[-1].test_accuracy for name, run in runs.items()}
+    where = "on one device and on several" if story.devices > 1 else "on one device"
     seen = "; ".join(f"{name}: {a:.2f} after epoch {runs[name][-1].number}" for name, a in last.items())
     # Guessing hits like a coin with p = .1; four standard deviations above that is no luck
     bound = CHANCE + 4 * math.sqrt(CHANCE * (1 - CHANCE) / tested)
     above: Decision = all(a > bound for a in last.values()) or (False if not missing else None)
     story.claim(
-        ours=f"{network} learns, on one device and on several",
+        ours=f"{network} learns, {where}",
         holds=above,
         predicted=f"test accuracy above {bound:.2f}, which guessing among ten classes does not reach",
         right=above,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from jaxperf.measure import MemorySampler, block, device_memory, live_bytes
+from jaxperf.measure.memory import filled_to_the_peak
 from jaxperf.measure.run_ahead import run_ahead
 from jaxperf.models import MLP
 from jaxperf.result import turns
@@ -59,6 +60,12 @@ def make_step(seed: int) -> tuple[Any, Any, list[jax.Array]]:
         return [p - 0.005 * g for p, g in zip(params, grads)], loss
 
     return step, jax.jit(lambda params, X: net(params, X).mean()), params
+
+
+def one_step(batch_size: int, seed: int) -> Callable[[], Any]:
+    """A step of the book's MLP on one batch, for finding a size that lasts."""
+    step, _, params = make_step(seed)
+    return functools.partial(step, params, draw(jax.random.key(seed), 0, batch_size), jnp.ones(batch_size))
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -124,6 +131,7 @@ def watched(
     held: list[int] = []
     data = data_iter(feed, batches=batches, batch_size=batch_size, seed=seed, produced=produced, held=held)
     time.sleep(0.05)  # a step's temporaries are freed a moment after its results are there
+    filling = filled_to_the_peak(device_memory())
     with MemorySampler(read=device_bytes if device_memory() else None) as sampled:
         began = time.perf_counter()
         if task == "train":
@@ -131,16 +139,27 @@ def watched(
         else:
             outputs = taken((mean(params, X) for X, _ in data), wait)
         total_s = time.perf_counter() - began
+    peak_bytes = most_held(sampled, device_memory())
     curve = sampled.curve("", points=100)
     return {
         "produced_s": produced,
         "total_s": total_s,
-        "peak_bytes": sampled.increase_bytes,
+        "peak_bytes": peak_bytes,
         "change_bytes": sampled.resident_bytes[-1] - sampled.resident_bytes[0],
         "curve": [curve.x, curve.y],
-        "live_bytes": max(held),
+        "live_bytes": max(held) - sum(array.nbytes for array in filling),
         "outputs": outputs,
     }
+
+
+def most_held(sampled: MemorySampler, account: Mapping[str, int]) -> int:
+    """Bytes above the start: by the device's own peak where it keeps one, which no look can miss.
+
+    Args:
+      sampled: the looks at a run that began with a device `filled_to_the_peak`.
+      account: the device's, after the run.
+    """
+    return max(sampled.peak_bytes, account.get("peak_bytes_in_use", 0)) - sampled.base_bytes
 
 
 def device_bytes() -> int:

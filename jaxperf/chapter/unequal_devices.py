@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from jaxperf.chapter.book import LENET_EPOCHS
-from jaxperf.chapter.equality import distance, tolerance
+from jaxperf.chapter.equality import distance
+from jaxperf.chapter.tolerance import tolerance
 from jaxperf.data import to_float
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import block, interleaved
@@ -85,7 +86,7 @@ def unequal_devices(
 
 
 def _judge(story: Story, found: Any, difference: float) -> None:
-    rounding = tolerance(story, 1e-6)
+    rounding = tolerance(story.environment.backend, 1e-6)
     story.fact(
         "max_param_diff_uneven_shares", difference, words="difference of uneven shares from one device"
     )

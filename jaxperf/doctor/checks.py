@@ -18,10 +18,9 @@ from jaxperf.doctor.probe import Probe
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import ALLOCATOR, uses_glibc
 from jaxperf.report.words import quantity
-from jaxperf.result.machine import cores, cpu_model, versions
+from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, cores, cpu_model, versions
 
-PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
-SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *PLUGINS)
+SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 OLDEST_DRIVER = 525  # for CUDA 12
 OLDEST_DRIVER_CUDA13 = 580
 BUSY_GPU = 0.25  # share of a GPU's memory in use; JAX takes 75 % when it starts
@@ -72,7 +71,7 @@ def _driver_findings(driver: Driver) -> list[Finding]:
     if driver.trouble:
         return [Finding("driver", "warn", f"the NVIDIA driver does not answer: {driver.trouble}")]
     found = [Finding("driver", "ok", f"NVIDIA {driver.version}, {len(driver.gpus)} GPU(s)")]
-    oldest = OLDEST_DRIVER_CUDA13 if versions(PLUGINS[1:]) else OLDEST_DRIVER
+    oldest = OLDEST_DRIVER_CUDA13 if versions(CUDA_PLUGINS[1:]) else OLDEST_DRIVER
     major = driver.version.split(".")[0]
     if major.isdigit() and int(major) < oldest:
         text = f"NVIDIA {driver.version} is too old, {oldest} is required; install a newer driver"
@@ -80,7 +79,7 @@ def _driver_findings(driver: Driver) -> list[Finding]:
     for i, gpu in enumerate(driver.gpus):
         used = f", {quantity(gpu.used_bytes, 'bytes')} of {quantity(gpu.total_bytes, 'bytes')} in use"
         busy = gpu.used_bytes > BUSY_GPU * gpu.total_bytes
-        text = f"{i}: {gpu.name}" + (used if gpu.total_bytes else "")
+        text = f"{i}: {gpu.name}" + (used if gpu.total_bytes else "") + "".join(f", {w}" for w in gpu.pace())
         text += "; another process uses it (see `nvidia-smi`), times will scatter" if busy else ""
         found.append(Finding("gpu", "warn" if busy else "ok", text))
     return found
@@ -103,7 +102,7 @@ def _why_not_the_gpu(probe: Probe) -> Finding:
     if visible is not None and visible.strip() in ("", "-1", "none"):
         text = f"CUDA_VISIBLE_DEVICES={visible} hides the GPU from JAX"
         return Finding("jax", "warn", text, "unset CUDA_VISIBLE_DEVICES")
-    plugins = versions(PLUGINS)
+    plugins = versions(CUDA_PLUGINS)
     jaxlib = versions(("jaxlib",)).get("jaxlib", "")
     odd = [f"{name} {v}" for name, v in plugins.items() if v != jaxlib]
     said = f": {probe.warnings[-1]}" if probe.warnings else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+SM_CLOCK = 1  # NVML_CLOCK_SM
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -14,7 +16,9 @@ class Gpu:
       name: its model.
       total_bytes, used_bytes: its memory.
       busy_percent: share of the last moments in which it computed anything.
-      power_w, temperature_c: what it draws, how warm it is.
+      power_w, power_limit_w: what it draws, and may draw.
+      clock_mhz, most_clock_mhz: of its multiprocessors, now (low while idle) and at most.
+      temperature_c: how warm it is.
     """
 
     name: str
@@ -22,7 +26,18 @@ class Gpu:
     used_bytes: int = 0
     busy_percent: int = 0
     power_w: float = 0.0
+    power_limit_w: float = 0.0
+    clock_mhz: int = 0
+    most_clock_mhz: int = 0
     temperature_c: int = 0
+
+    def pace(self) -> tuple[str, ...]:
+        """What decides how fast it is: its clock and its power, each next to its limit; () if not told."""
+        told = (
+            (self.most_clock_mhz, f"{self.clock_mhz} of at most {self.most_clock_mhz} MHz"),
+            (self.power_limit_w, f"{self.power_w:.0f} of at most {self.power_limit_w:.0f} W"),
+        )
+        return tuple(words for limit, words in told if limit)
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,13 @@ class Driver:
     gpus: tuple[Gpu, ...] = ()
     missing: bool = False
     trouble: str = ""
+
+    def words(self) -> tuple[str, ...]:
+        """The driver, and each GPU with its clock and power, for a result; () where there is none."""
+        if not self.gpus:
+            return ()
+        gpus = (", ".join((f"{i}: {gpu.name}", *gpu.pace())) for i, gpu in enumerate(self.gpus))
+        return (f"NVIDIA driver {self.version}", *gpus)
 
 
 def ask_driver() -> Driver:
@@ -72,6 +94,9 @@ def _gpu(pynvml: Any, handle: Any) -> Gpu:
         used_bytes=memory.used if memory else 0,
         busy_percent=rates.gpu if rates else 0,
         power_w=(tell("nvmlDeviceGetPowerUsage") or 0) / 1000,
+        power_limit_w=(tell("nvmlDeviceGetEnforcedPowerLimit") or 0) / 1000,
+        clock_mhz=tell("nvmlDeviceGetClockInfo", SM_CLOCK) or 0,
+        most_clock_mhz=tell("nvmlDeviceGetMaxClockInfo", SM_CLOCK) or 0,
         temperature_c=tell("nvmlDeviceGetTemperature", 0) or 0,
     )
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import psutil
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.timing import block
 from jaxperf.result import Curve
 
 # In a process's environment, these make glibc give freed memory back to the system at once.
@@ -106,6 +108,22 @@ def live_bytes() -> int:
     queued program holds an argument that Python has dropped.
     """
     return sum(array.nbytes for array in jax.live_arrays())
+
+
+def filled_to_the_peak(account: Mapping[str, int]) -> list[jax.Array]:
+    """Fill the first device's memory up to the most that it has ever had in use, and return what fills it.
+
+    A device's "peak_bytes_in_use" never falls, so by itself it says nothing about a run whose peak is lower
+    than an earlier one's. While these arrays are held, every byte that a run adds raises it.
+
+    Args:
+      account: the device's, from `device_memory`.
+
+    Returns:
+      Arrays to hold while the run is watched; none where the backend keeps no account or is at its peak.
+    """
+    missing = account.get("peak_bytes_in_use", 0) - account.get("bytes_in_use", 0)
+    return [block(jnp.zeros(missing, jnp.uint8))] if missing > 0 else []
 
 
 def device_memory(device: Any = None) -> dict[str, int]:

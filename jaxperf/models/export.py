@@ -6,6 +6,7 @@ NAME.safetensors the arrays by name. Reading them takes JAX and safetensors, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from jaxperf.models.hybridize import Hybridized, hybridize
 from jaxperf.result.store import write_whole
 
 
-def export_net(net: nnx.Module | Hybridized, stem: Path, *args: Any) -> tuple[Path, Path]:
+def export_net(
+    net: nnx.Module | Hybridized, stem: Path, *args: Any, platforms: Sequence[str] | None = None
+) -> tuple[Path, Path]:
     """Write `stem`.jaxexport and `stem`.safetensors, whole or not at all.
 
     The program takes a dictionary of the arrays by name, then arguments like `args`, and gives the module's
@@ -30,6 +33,8 @@ def export_net(net: nnx.Module | Hybridized, stem: Path, *args: Any) -> tuple[Pa
       net: the module, or what `hybridize` made of it.
       stem: path without ending.
       *args: example arguments: arrays, or `jax.ShapeDtypeStruct`s (symbolic shapes too).
+      platforms: where the program is to run, such as ("cpu", "cuda"), which need not be here; None: where JAX
+        runs now, and nowhere else.
 
     Raises:
       JaxperfError: the files cannot be written.
@@ -41,7 +46,7 @@ def export_net(net: nnx.Module | Hybridized, stem: Path, *args: Any) -> tuple[Pa
         return twin.function([arrays[name] for name in names], *args)[0]
 
     arrays = dict(zip(names, twin.leaves()))
-    exported = jax_export.export(jax.jit(program))(arrays, *args)
+    exported = jax_export.export(jax.jit(program), platforms=platforms)(arrays, *args)
     program_path, arrays_path = (stem.with_name(stem.name + s) for s in (".jaxexport", ".safetensors"))
     write_whole(arrays_path, save({k: np.asarray(v) for k, v in arrays.items()}))
     write_whole(program_path, bytes(exported.serialize()))

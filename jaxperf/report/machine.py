@@ -74,6 +74,7 @@ def settings(result: Result) -> list[tuple[str, str]]:
         ("Python", e.python),
         ("Versions", ", ".join(f"{k} {v}" for k, v in e.versions.items())),
         ("Devices", ", ".join(e.devices) + (" (fake: they share one host)" if e.devices_are_fake else "")),
+        ("GPUs", "; ".join(e.gpus)),
         ("Threads", str(e.threads) if e.threads else ""),
         ("Flags", ", ".join(f"{k}={v}" for k, v in e.flags.items())),
         ("Data", e.data_source),

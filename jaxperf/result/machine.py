@@ -8,7 +8,9 @@ import platform
 import subprocess
 from pathlib import Path
 
-PACKAGES = ("jaxperf", "jax", "jaxlib", "flax", "optax", "numpy")
+CUDA_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
+CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+PACKAGES = ("jaxperf", "jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 
 
 def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:

@@ -30,6 +30,7 @@ class Environment:
       backend: "cpu", "gpu", ...
       devices: one description per device, in the order of `jax.devices()`.
       devices_are_fake: several CPU devices that share one host's cores.
+      gpus: the NVIDIA driver, then each GPU with its clock and power, in words, at the start.
       cores, threads: processors this process may use; threads its libraries were told to use (0: unset).
       memory_bytes: memory of the machine.
       flags: environment variables and JAX settings that change speed, as set.
@@ -44,6 +45,7 @@ class Environment:
     backend: str = ""
     devices: tuple[str, ...] = ()
     devices_are_fake: bool = False
+    gpus: tuple[str, ...] = ()
     cores: int = 0
     threads: int = 0
     memory_bytes: int = 0
