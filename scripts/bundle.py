@@ -4,8 +4,8 @@
     make bundle BUNDLE_ARGS="--python 3.12 --kind cuda12"                # a GPU node's
     make bundle BUNDLE_ARGS="--python 3.12 --have node.txt"              # without what the node has
 
-The folder then holds `wheels/`, `data/`, `jaxperf.git` to clone, and `requirements.txt` with the SHA-256 of
-every wheel. docs/offline.md says how to use it there.
+The folder then holds `wheels/`, `data/`, `jaxperf.git` to clone, and `SHA256SUMS` of the files in the first
+two. docs/offline.md says how to use it there.
 
 pip resolves and downloads. It chooses wheels for the target, but evaluates environment markers such as
 `; python_version < "3.12"` for the Python it runs on (pypa/pip issue 11664). So what it chose is checked
@@ -14,22 +14,23 @@ against the target's markers, and what is missing is asked for by name.
 
 from __future__ import annotations
 
-import json
+import hashlib
 import re
 import subprocess
 import sys
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from email.parser import BytesHeaderParser
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import Version
 
 from jaxperf import flags
 from jaxperf.data.download import fetch
@@ -50,7 +51,7 @@ class Config:
     """For which machine, and where to."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = ROOT / "bundle"
-    """Folder that takes everything; made again, it keeps what still fits."""
+    """Folder that takes everything, in place of what an earlier bundle has put there."""
     python: Annotated[str, tyro.conf.arg(metavar="X.Y")] = ".".join(map(str, sys.version_info[:2]))
     """The target's version of Python."""
     platform: Annotated[str, tyro.conf.arg(metavar="TAG")] = "manylinux_2_28_x86_64"
@@ -86,19 +87,6 @@ class Target:
         known |= {"platform_python_implementation": "CPython", "os_name": "posix", "sys_platform": "linux"}
         known |= {"platform_system": "Linux", "platform_machine": self.machine}
         return {**{k: str(v) for k, v in default_environment().items()}, **known}
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """One package that pip chose for the target."""
-
-    name: str
-    version: str
-    sha256: str
-    requires: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}=={self.version}"
 
 
 def target_of(config: Config) -> Target:
@@ -163,51 +151,74 @@ def kept(have: Mapping[str, str], lines: Iterable[str]) -> dict[str, str]:
     return {name: version for name, version in have.items() if name not in refused}
 
 
-def choose(lines: Sequence[str], target: Target, have: Mapping[str, str]) -> list[Chosen]:
-    """Return the packages that the target lacks, of versions that fit each other and what it has.
+def collect_wheels(lines: Sequence[str], target: Target, have: Mapping[str, str], out: Path) -> Path:
+    """Bring into `out`/wheels what the target lacks, of versions that fit each other and what it has.
 
     Raises:
-      JaxperfError: no index has them.
+      JaxperfError: no index has them; the wheels of an earlier bundle stay.
     """
-    use, asked = kept(have, lines), list(lines)
+    use, asked, folder = kept(have, lines), list(lines), out / "wheels"
+    make_folder(out, flag="--out")
     while True:
-        try:
-            found = resolve(asked, target, use)
-        except JaxperfError as e:
-            raise JaxperfError(f"{e}; {HINT}" if use else str(e)) from None
-        lacking = [str(r) for r in missing(lines, found, use, target)]
-        if not lacking:
-            return [c for c in found if use.get(c.name) != c.version]
+        with tempfile.TemporaryDirectory(prefix=".wheels-", dir=out) as fresh:
+            found = download(asked, target, use, Path(fresh))
+            lacking = [str(r) for r in missing(lines, found, use, target)]
+            if not lacking:
+                make_folder(folder, flag="--out")
+                for path in folder.glob("*.whl"):
+                    path.unlink()
+                for path in (path for path in found if use.get(name_of(path)) != version_of(path)):
+                    path.rename(folder / path.name)
+                return folder
         if set(lacking) <= set(asked):
             raise JaxperfError(f"the indexes have no wheels that fit together: {', '.join(lacking)}")
         asked += lacking
 
 
-def resolve(lines: Sequence[str], target: Target, have: Mapping[str, str]) -> list[Chosen]:
-    """Have pip choose wheels for the target; nothing is installed."""
-    with tempfile.TemporaryDirectory() as folder:
-        constraints, report = Path(folder, "have.txt"), Path(folder, "report.json")
-        pins = [f"{name}=={version}\n" for name, version in have.items()]
-        constraints.write_text("".join(pins), encoding="utf-8")
-        words = ["install", "--dry-run", f"--target={folder}", f"--report={report}"]
-        pip([*words, f"--constraint={constraints}", *target.options, *lines])
-        found = json.loads(report.read_text(encoding="utf-8"))["install"]
-    return [chosen(each["metadata"], each["download_info"]) for each in found]
+def download(lines: Sequence[str], target: Target, have: Mapping[str, str], folder: Path) -> list[Path]:
+    """Have pip choose wheels for the target and bring them into a folder, those of what it has too.
+
+    Raises:
+      JaxperfError: it fails; gives what it says in one line.
+    """
+    constraints = folder / "have.txt"
+    constraints.write_text("".join(f"{n}=={v}\n" for n, v in have.items()), encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "download"]
+    words = [f"--dest={folder}", f"--constraint={constraints}", *target.options, *lines]
+    done = subprocess.run(
+        [*pip, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    if done.returncode:
+        said = re.findall(r"^ERROR: (.+)", done.stderr, re.MULTILINE) or done.stderr.splitlines()[-1:]
+        why = said[0].rstrip(".") if said else f"status {done.returncode}"
+        raise JaxperfError(f"pip finds no wheels: {why}" + (f"; {HINT}" if have else ""))
+    return sorted(folder.glob("*.whl"))
 
 
-def chosen(metadata: Mapping[str, Any], download: Mapping[str, Any]) -> Chosen:
-    """Return what an entry of pip's report says."""
-    sha256 = download["archive_info"].get("hashes", {}).get("sha256", "")
-    name, requires = canonicalize_name(metadata["name"]), tuple(metadata.get("requires_dist", ()))
-    return Chosen(name, metadata["version"], sha256, requires)
+def name_of(wheel: Path) -> str:
+    """Return the normalized name of a wheel's package."""
+    return parse_wheel_filename(wheel.name)[0]
+
+
+def version_of(wheel: Path) -> str:
+    """Return the version of a wheel's package."""
+    return str(parse_wheel_filename(wheel.name)[1])
+
+
+def requirements_of(wheel: Path) -> list[str]:
+    """Return what a wheel's metadata requires, with markers."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
+        metadata = BytesHeaderParser().parsebytes(archive.read(name))
+    return [str(line) for line in metadata.get_all("Requires-Dist", [])]
 
 
 def missing(
-    lines: Iterable[str], found: Iterable[Chosen], have: Mapping[str, str], target: Target
+    lines: Iterable[str], found: Iterable[Path], have: Mapping[str, str], target: Target
 ) -> Iterator[Requirement]:
     """Yield what the target would still ask an index for: no such package, or of another version."""
-    there, environment = {c.name: c for c in found}, target.environment
-    versions = {**have, **{c.name: c.version for c in there.values()}}
+    wheels, environment = {name_of(path): path for path in found}, target.environment
+    versions = {**have, **{name: version_of(path) for name, path in wheels.items()}}
     todo, seen = [(Requirement(line), "") for line in lines], set()
     while todo:
         requirement, extra = todo.pop()
@@ -218,40 +229,12 @@ def missing(
             requirement.marker = None  # it holds there, whatever it is here
             yield requirement
         for each in {"", *requirement.extras}:
-            if name in there and (name, each) not in seen:
+            if name in wheels and (name, each) not in seen:
                 seen.add((name, each))
-                todo += [(Requirement(line), each) for line in there[name].requires]
+                todo += [(Requirement(line), each) for line in requirements_of(wheels[name])]
 
 
-# --- collecting
-
-
-def collect_wheels(found: Sequence[Chosen], target: Target, out: Path) -> Path:
-    """Bring the wheels into `out`/wheels, each with the SHA-256 that was resolved; delete others there."""
-    folder, stated = out / "wheels", out / "requirements.txt"
-    make_folder(folder, flag="--out")
-    lines = [f"{each} --hash=sha256:{each.sha256}\n" for each in sorted(found, key=str)]
-    stated.write_text("".join(lines), encoding="utf-8")
-    pip(["download", "--no-deps", f"--dest={folder}", *target.options, "--require-hashes", "-r", str(stated)])
-    fresh = {(c.name, Version(c.version)) for c in found}
-    for wheel in folder.glob("*.whl"):
-        if parse_wheel_filename(wheel.name)[:2] not in fresh:
-            wheel.unlink()
-    return folder
-
-
-def pip(words: Sequence[str]) -> None:
-    """Run this Python's pip.
-
-    Raises:
-      JaxperfError: it fails; gives what it says in one line.
-    """
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", *words]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        said = re.findall(r"^ERROR: (.+)", done.stderr, re.MULTILINE) or done.stderr.splitlines()[-1:]
-        why = said[0].rstrip(".") if said else f"status {done.returncode}"
-        raise JaxperfError(f"pip {words[0]} fails: {why}")
+# --- data and history
 
 
 def collect_data(out: Path) -> Path:
@@ -293,10 +276,20 @@ def git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def megabytes(folder: Path) -> str:
+def size_of(folder: Path) -> str:
     """Return the number of files in a folder, and their size."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return f"{len(files)} files, {sum(path.stat().st_size for path in files) / MB:.0f} MB"
+    sizes = [path.stat().st_size for path in folder.iterdir()]
+    return f"{len(sizes)} files, {sum(sizes) / MB:.0f} MB"
+
+
+def write_sums(out: Path) -> None:
+    """Write SHA256SUMS of wheels and data, which `sha256sum -c` reads after the folder was carried."""
+    paths = sorted(path for name in ("wheels", "data") for path in out.glob(f"{name}/*"))
+    lines = []
+    for path in paths:
+        with path.open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.relative_to(out)}\n")
+    (out / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
 
 
 def main(config: Config) -> int:
@@ -312,11 +305,10 @@ def main(config: Config) -> int:
     if git("-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"):
         print("changes that are not committed are not in it", flush=True)
     if config.data:
-        print(f"data: {megabytes(collect_data(out))}", flush=True)
-    print(f"choosing wheels for Python {target.python}, {config.platform}, {config.kind}", flush=True)
-    found = choose(lines, target, have)
-    print(f"downloading {len(found)} wheels", flush=True)
-    print(f"wheels: {megabytes(collect_wheels(found, target, out))}", flush=True)
+        print(f"data: {size_of(collect_data(out))}", flush=True)
+    print(f"downloading wheels for Python {target.python}, {config.platform}, {config.kind}", flush=True)
+    print(f"wheels: {size_of(collect_wheels(lines, target, have, out))}", flush=True)
+    write_sums(out)
     print(f"bundle: {out}; docs/offline.md says how to use it")
     return 0
 

@@ -5,6 +5,7 @@ The wheels here are empty ones in a folder, the only place that pip may look in,
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import subprocess
@@ -43,8 +44,10 @@ WHEELS = {  # name, version, tag: requirements
     ("cuda", "1", ANY): ("cuda_lib[all]",),
     ("cuda_lib", "1", ANY): ('cuda_part; extra == "all"',),
     ("cuda_part", "1", ANY): (),
+    ("newer", "1", ANY): (),
     ("odd", "1", ANY): ("base<2", f'base>=2; python_version >= "{OTHER}"'),
 }
+PYTHONS = {"late": f">={OTHER}", "newer": f">=3.{RUNNING + 2}"}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for (name, version, tag), requires in WHEELS.items():
         extras = {line.split('"')[1] for line in requires if "extra ==" in line}
         lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        lines += [f"Requires-Python: {PYTHONS[name]}"] if name in PYTHONS else []
         lines += [f"Provides-Extra: {extra}" for extra in extras]
         lines += [f"Requires-Dist: {line}" for line in requires]
         info = f"{name}-{version}.dist-info"
@@ -72,54 +76,53 @@ def no_network(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
 
 
-def names(found: list[object]) -> list[str]:
-    return sorted(map(str, found))
+def wheels(lines: list[str], folder: Path, have: dict[str, str] | None = None) -> list[str]:
+    found = bundle.collect_wheels(lines, TARGET, have or {}, folder)
+    assert found == folder / "wheels"
+    return sorted("-".join(path.name.split("-")[:2]) for path in found.iterdir())
 
 
 def test_the_wheels_are_the_targets_and_all_that_they_require_there(index: Path, tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/base-1-py3-none-any.whl").write_text("of an earlier bundle")
-    (tmp_path / "wheels/late-1-py3-none-any.whl").write_text("cut short")
-    found = bundle.choose(["toy"], TARGET, {})
-    assert names(found) == ["base==2", "late==1", "later==1", "toy==2"]
-    bundle.collect_wheels(found, TARGET, tmp_path)
-    expected = [f"base-2-cp3{RUNNING + 1}-cp3{RUNNING + 1}-manylinux_2_17_x86_64.whl"]
-    expected += [f"{name}-py3-none-any.whl" for name in ("late-1", "later-1", "toy-2")]
-    folder = tmp_path / "wheels"
-    assert sorted(path.name for path in folder.iterdir()) == expected
-    assert all((folder / name).read_bytes() == (index / name).read_bytes() for name in expected)
-    stated = (tmp_path / "requirements.txt").read_text().splitlines()
-    assert [line.split(" --hash=sha256:")[0] for line in stated] == names(found)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/images").write_text("images")
+    assert wheels(["toy"], tmp_path) == ["base-2", "late-1", "later-1", "toy-2"]
+    [base] = (tmp_path / "wheels").glob("base-*")
+    assert base.read_bytes() == (index / base.name).read_bytes()
+    assert base.name == f"base-2-cp3{RUNNING + 1}-cp3{RUNNING + 1}-manylinux_2_17_x86_64.whl"
+    bundle.write_sums(tmp_path)
+    sums = dict(reversed(line.split("  ")) for line in (tmp_path / "SHA256SUMS").read_text().splitlines())
+    assert sums.keys() == {"data/images", *(f"wheels/{p.name}" for p in (tmp_path / "wheels").iterdir())}
+    assert sums["data/images"] == hashlib.sha256(b"images").hexdigest()
+    assert {path.name for path in tmp_path.iterdir()} == {"wheels", "data", "SHA256SUMS"}
 
 
-def test_extras_are_followed_and_what_the_target_has_is_left_out() -> None:
-    found = bundle.choose(["toy[gpu]"], TARGET, {"cuda": "1", "late": "1", "base": "1", "other": "7"})
-    assert names(found) == ["cuda-lib==1", "cuda-part==1", "toy==2"]
+def test_extras_are_followed_and_what_the_target_has_is_left_out(tmp_path: Path) -> None:
+    have = {"cuda": "1", "late": "1", "base": "1", "other": "7"}
+    assert wheels(["toy[gpu]"], tmp_path, have) == ["cuda_lib-1", "cuda_part-1", "toy-2"]
 
 
-def test_what_the_target_has_too_old_comes_along() -> None:
-    assert names(bundle.choose(["base>=2"], TARGET, {"base": "1"})) == ["base==2"]
+def test_what_the_target_has_too_old_comes_along(tmp_path: Path) -> None:
+    assert wheels(["base>=2"], tmp_path, {"base": "1"}) == ["base-2"]
 
 
-def test_what_no_index_has_or_what_does_not_fit_together_is_one_line() -> None:
+def test_what_no_index_has_or_what_does_not_fit_together_is_one_line(tmp_path: Path) -> None:
+    kept = tmp_path / "wheels/base-1-py3-none-any.whl"
+    kept.parent.mkdir()
+    kept.write_text("of an earlier bundle")
     for lines, have, says in (
-        (
-            ["nowhere"],
-            {},
-            "pip install fails: Could not find a version that satisfies the requirement nowhere",
-        ),
-        (
-            ["toy"],
-            {"base": "9"},
-            "pip install fails: Cannot install toy==2 because these package versions",
-        ),
-        (["odd"], {}, "pip install fails: Cannot install"),
+        (["nowhere"], {}, "Could not find a version that satisfies the requirement nowhere"),
+        (["toy"], {"base": "9"}, "Cannot install toy==2 because these package versions"),
+        (["odd"], {}, "Cannot install"),
+        (["newer"], {}, "Package 'newer' requires a different Python"),
     ):
         with pytest.raises(JaxperfError) as caught:
-            bundle.choose(lines, TARGET, have)
-        assert str(caught.value).startswith(says)
+            wheels(lines, tmp_path, have)
+        assert str(caught.value).startswith(f"pip finds no wheels: {says}")
         assert str(caught.value).endswith(f"; {bundle.HINT}") is bool(have)
         assert "\n" not in str(caught.value)
+        assert [kept] == [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_wrong_flag_is_one_line(tmp_path: Path) -> None:
