@@ -106,11 +106,16 @@ def target_of(config: Config) -> Target:
 # --- which wheels
 
 
-def wanted(kind: str, root: Path = ROOT) -> list[str]:
-    """Return what `make install` asks pip for, and what pip needs to build the checkout's link."""
+def build_requirements(root: Path = ROOT) -> list[str]:
+    """Return what pip builds the link to the checkout with."""
     told = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    lines = [*told["project"]["dependencies"], *told["project"]["optional-dependencies"]["dev"]]
-    lines += [*told["build-system"]["requires"], EDITABLE]
+    return [*told["build-system"]["requires"], EDITABLE]
+
+
+def requirements(kind: str, root: Path = ROOT) -> list[str]:
+    """Return what `make install` asks pip for."""
+    told = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*told["dependencies"], *told["optional-dependencies"]["dev"]]
     if kind != "cpu":
         stated = (root / "requirements.txt").read_text(encoding="utf-8").splitlines()
         lines += [line for line in stated if line and not line.startswith("#")]
@@ -151,12 +156,17 @@ def kept(have: Mapping[str, str], lines: Iterable[str]) -> dict[str, str]:
     return {name: version for name, version in have.items() if name not in refused}
 
 
-def collect_wheels(lines: Sequence[str], target: Target, have: Mapping[str, str], out: Path) -> Path:
+def collect_wheels(
+    lines: Sequence[str], target: Target, have: Mapping[str, str], out: Path, *, build: Sequence[str] = ()
+) -> Path:
     """Bring into `out`/wheels what the target lacks, of versions that fit each other and what it has.
+
+    What `build` leads to comes along even if the target has it: pip builds in an environment of its own.
 
     Raises:
       JaxperfError: no index has them; the wheels of an earlier bundle stay.
     """
+    lines = [*lines, *build]
     use, asked, folder = kept(have, lines), list(lines), out / "wheels"
     make_folder(out, flag="--out")
     while True:
@@ -167,8 +177,11 @@ def collect_wheels(lines: Sequence[str], target: Target, have: Mapping[str, str]
                 make_folder(folder, flag="--out")
                 for path in folder.glob("*.whl"):
                     path.unlink()
-                for path in (path for path in found if use.get(name_of(path)) != version_of(path)):
-                    path.rename(folder / path.name)
+                wheels = {name_of(path): path for path in found}
+                always = {canonicalize_name(r.name) for r in reached(build, wheels, target)}
+                for name, path in wheels.items():
+                    if name in always or use.get(name) != version_of(path):
+                        path.rename(folder / path.name)
                 return folder
         if set(lacking) <= set(asked):
             raise JaxperfError(f"the indexes have no wheels that fit together: {', '.join(lacking)}")
@@ -217,17 +230,24 @@ def missing(
     lines: Iterable[str], found: Iterable[Path], have: Mapping[str, str], target: Target
 ) -> Iterator[Requirement]:
     """Yield what the target would still ask an index for: no such package, or of another version."""
-    wheels, environment = {name_of(path): path for path in found}, target.environment
+    wheels = {name_of(path): path for path in found}
     versions = {**have, **{name: version_of(path) for name, path in wheels.items()}}
+    for requirement in reached(lines, wheels, target):
+        version = versions.get(canonicalize_name(requirement.name))
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            yield requirement
+
+
+def reached(lines: Iterable[str], wheels: Mapping[str, Path], target: Target) -> Iterator[Requirement]:
+    """Yield what these lines, and the wheels that they lead to, require on the target, without markers."""
     todo, seen = [(Requirement(line), "") for line in lines], set()
     while todo:
         requirement, extra = todo.pop()
-        if requirement.marker and not requirement.marker.evaluate({**environment, "extra": extra}):
+        if requirement.marker and not requirement.marker.evaluate({**target.environment, "extra": extra}):
             continue
+        requirement.marker = None
+        yield requirement
         name = canonicalize_name(requirement.name)
-        if name not in versions or not requirement.specifier.contains(versions[name], prereleases=True):
-            requirement.marker = None  # it holds there, whatever it is here
-            yield requirement
         for each in {"", *requirement.extras}:
             if name in wheels and (name, each) not in seen:
                 seen.add((name, each))
@@ -299,7 +319,6 @@ def main(config: Config) -> int:
       JaxperfError: a flag that cannot be, no network, or no wheels for the target.
     """
     target, out = target_of(config), config.out.absolute()
-    lines = wanted(config.kind)
     have = read_have(config.have) if config.have else {}
     print(f"commit {collect_history(out)} in {out / 'jaxperf.git'}", flush=True)
     if git("-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"):
@@ -307,7 +326,8 @@ def main(config: Config) -> int:
     if config.data:
         print(f"data: {size_of(collect_data(out))}", flush=True)
     print(f"downloading wheels for Python {target.python}, {config.platform}, {config.kind}", flush=True)
-    print(f"wheels: {size_of(collect_wheels(lines, target, have, out))}", flush=True)
+    lines, build = requirements(config.kind), build_requirements()
+    print(f"wheels: {size_of(collect_wheels(lines, target, have, out, build=build))}", flush=True)
     write_sums(out)
     print(f"bundle: {out}; docs/offline.md says how to use it")
     return 0
