@@ -57,7 +57,7 @@ class Config:
     platform: Annotated[str, tyro.conf.arg(metavar="TAG")] = "manylinux_2_28_x86_64"
     """The target's platform: its glibc (`ldd --version`) and its processor (`uname -m`)."""
     kind: Literal["cpu", "cuda12"] = "cpu"
-    """Whether JAX's packages for CUDA come too, which are gigabytes."""
+    """Whether JAX's packages for CUDA come too."""
     have: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """What the target has already, as `pip list --format=freeze` prints it there; it is left out."""
     data: bool = True
