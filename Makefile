@@ -1,6 +1,8 @@
 # make run    all sections, then the report       (first use: makes .venv and installs, some minutes)
 # make test   the test suite; TESTS=all adds whole sections and further sizes, which take twice as long
 # make install lint types clean
+# make bundle all that a machine without a network needs, into bundle/; there, WHEELS=bundle/wheels
+#             installs without any index (docs/offline.md); BUNDLE_ARGS="--python 3.12 --kind cuda12"
 #
 # PYTHON=python3.12 chooses the interpreter that makes the environment, VENV=DIR where to put it;
 # ARGS="hybridize --smoke" replaces what `make run` runs, PYTEST_ARGS are handed to pytest.
@@ -13,14 +15,19 @@ OUT := results
 PYTEST_ARGS :=
 TESTS :=
 WORKERS := 2
+WHEELS :=
+BUNDLE_ARGS :=
+VENV_ARGS :=
 
 PY := $(VENV)/bin/python
 # A driver that appears later gets its own stamp, so the CUDA packages are then installed too.
 KIND := $(shell test -e /proc/driver/nvidia/version || nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
 STAMP := $(VENV)/.installed-$(KIND)
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
+# Which wheels are too few, pip has said; this says what to do.
+NOT_INSTALLED = { [ -z "$(WHEELS)" ] || echo "error: $(WHEELS) lacks wheels that $$($(PY) -V) ($(KIND)) needs; make the bundle for it, see docs/offline.md" >&2; exit 2; }
 
-.PHONY: help install run test lint types clean
+.PHONY: help install run test lint types bundle clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -48,6 +55,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(PY) -m mypy
 
+bundle: $(STAMP)
+	$(PY) scripts/bundle.py $(BUNDLE_ARGS)
+
 clean:
 	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache
 	find jaxperf experiments scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -55,14 +65,15 @@ clean:
 # The stamp is written last, so an interrupted installation is taken up again. An environment whose pip does
 # not answer was interrupted while it was made: it is made anew, but nothing else is ever cleared away.
 $(STAMP): pyproject.toml requirements.txt
+	@[ -z "$(WHEELS)" ] || [ -d "$(WHEELS)" ] || { echo "error: no folder $(WHEELS); 'make bundle' makes one where there is a network" >&2; exit 2; }
 	@rm -f $(VENV)/.installed-*
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	  command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }; \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name another: make PYTHON=python3.12" >&2; exit 2; }; \
 	  if [ -e $(VENV) ] && [ ! -f $(VENV)/pyvenv.cfg ]; then echo "error: $(VENV) is not a virtual environment; remove it, or name another: make VENV=DIR" >&2; exit 2; fi; \
-	  $(PYTHON) -m venv --clear $(VENV); \
+	  $(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV); \
 	fi
 	@echo "installing jaxperf into $(VENV) ($(KIND)); the first time takes some minutes"
-	@$(PIP) --editable ".[dev]"
-	@if [ $(KIND) = cuda ]; then $(PIP) --requirement requirements.txt; fi
+	@$(PIP) --editable ".[dev]" || $(NOT_INSTALLED)
+	@if [ $(KIND) = cuda ]; then $(PIP) --requirement requirements.txt || $(NOT_INSTALLED); fi
 	@touch $(STAMP)

@@ -5,6 +5,7 @@ MXNet's hybridized one; on large products and ResNet-18 the systems are within a
 
     jaxperf peers install                                          # once: an environment for each
     jaxperf run peers
+    jaxperf run all --peer-python torch=/usr/bin/python3           # PyTorch as another Python has it
     python experiments/peers.py --only MLP "8.4 LeNet" --sizes.rounds 20 --json results/peers.json
 """
 
@@ -27,6 +28,8 @@ class Config:
     """Flags of this section."""
 
     peers: tuple[str, ...] = ("mxnet", "torch")  # systems beside JAX; `jaxperf peers` tells which are there
+    peer_python: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """NAME=PATH of a Python that has a peer, which then runs there and not in its own environment."""
     only: tuple[str, ...] = ()  # only the workloads whose names hold one of these words
     cores: Annotated[int, at_least(0)] = 0  # processors that each system may use; 0 for all
     sizes: Sizes = field(default_factory=Sizes)  # how much work
@@ -50,7 +53,7 @@ if FLAGS:
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -60,7 +63,7 @@ from jaxperf.chapter.book import book
 from jaxperf.data import fashion_mnist
 from jaxperf.measure.memory import GIVE_BACK
 from jaxperf.models.lenet import PARAM_SHAPES
-from jaxperf.peers import Limits, Pool, Study, System, Workload
+from jaxperf.peers import Found, Limits, Pool, Study, System, Workload
 from jaxperf.report.words import quantity
 from jaxperf.result import Axis, Curve, Reference, negated, ratio
 
@@ -78,6 +81,7 @@ BOOK: dict[tuple[str, str, str], Reference] = {  # by workload, quantity and con
 
 def main(config: Config, story: script.Story) -> None:
     """Every workload on every system that is there."""
+    named = peers.named(config.peer_python)
     data = fashion_mnist(source=config.data.data_source, folder=config.data.data_folder)
     story.data_source(data.source)
     studies: dict[str, Study] = {}
@@ -92,7 +96,7 @@ def main(config: Config, story: script.Story) -> None:
             seed=config.seed,
         )
         chosen = choose(config, there)
-        with make_pool(story, config, Path(folder)) as pool:
+        with make_pool(story, config, named, Path(folder)) as pool:
             story.part(what_is_alike, pool)
             for workload in chosen:
                 study = story.part(one_workload, config, workload, pool)
@@ -118,13 +122,15 @@ def choose(config: Config, there: Iterable[Workload]) -> list[Workload]:
     return found
 
 
-def make_pool(story: script.Story, config: Config, folder: Path) -> Pool:
+def make_pool(story: script.Story, config: Config, named: Mapping[str, Found], folder: Path) -> Pool:
     """Live workers of JAX and of every peer that is there, with the same cores and settings."""
     systems = [System("jax", Path(sys.executable))]
     for peer in peers.chosen(config.peers):
-        there = peers.look(peer)
+        there = named.get(peer.name) or peers.look(peer)
         if there.state == "ready":
             systems.append(System(peer.name, there.python))
+            if peer.name in named:
+                story.note(f"{peer.name} is the one of {there.python}: {there.detail}")
         else:
             story.note(f"{peer.name} is not measured: {peers.status(peer)}")
     cores = peers.available_cores()[: config.cores] if config.cores else ()

@@ -155,10 +155,10 @@ def _duration(takes_s: float) -> str:
 
 def run_all(run: Run, extra: tuple[str, ...]) -> int:
     """Run the sections named, one after the other; a failing one does not keep the others from running."""
-    names = _peer_names(run.peers) if run.peers else ()
+    names = _peer_names(run)
     sections = launch.choose(run.names, peers=bool(names))
     options = launch.Options(
-        run.out, run.smoke, run.verbose, run.onednn, run.devices, run.platform, names, extra
+        run.out, run.smoke, run.verbose, run.onednn, run.devices, run.platform, names, run.peer_python, extra
     )
     launch.check(sections, options)
     outcomes = []
@@ -194,10 +194,13 @@ def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
     )
 
 
-def _peer_names(words: str) -> tuple[str, ...]:
-    from jaxperf.peers.environments import chosen
+def _peer_names(run: Run) -> tuple[str, ...]:
+    """The systems to compare with; an interpreter that the user names is tried before any section runs."""
+    if not run.peers and not run.peer_python:
+        return ()
+    from jaxperf.peers.environments import chosen, named
 
-    return tuple(peer.name for peer in chosen([words]))
+    return tuple(peer.name for peer in chosen([run.peers, *named(run.peer_python)]))
 
 
 def _tell_results(outcomes: Sequence[launch.Outcome], out: Path) -> None:

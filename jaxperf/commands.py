@@ -43,6 +43,10 @@ class Run:
     """Folder that takes one JSON file per section."""
     peers: Annotated[str, tyro.conf.arg(metavar="NAME,...")] = ""
     """Then compare with these too (mxnet, torch); `jaxperf peers` tells which are there."""
+    peer_python: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=PATH")
+    ] = ()
+    """Compare with a framework that another Python has already, as in torch=/usr/bin/python3."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Options:
       devices: how many devices; None leaves it to the script.
       platform: "auto", "cpu" or "gpu".
       peers: systems beside JAX, for the section of that name.
+      peer_python: NAME=PATH of those that do not run in an environment of ours.
       extra: further words for the script.
     """
 
@@ -58,6 +59,7 @@ class Options:
     devices: int | None = None
     platform: str = "auto"
     peers: tuple[str, ...] = ()
+    peer_python: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
 
 
@@ -161,7 +163,9 @@ def command(section: catalogue.Section, path: Path, options: Options) -> list[st
     words = [sys.executable, "-u", str(script(section)), *options.extra, f"--json={path}"]
     words += ["--smoke"] * options.smoke + ["--verbose"] * options.verbose
     words += [f"--devices={options.devices}"] if options.devices else []
-    words += ["--peers", *options.peers] if options.peers and section.name == PEERS else []
+    if section.name == PEERS:
+        words += ["--peers", *options.peers] if options.peers else []
+        words += [f"--peer-python={word}" for word in options.peer_python]
     return words + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
 
 

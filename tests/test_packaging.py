@@ -160,6 +160,30 @@ def test_with_a_driver_the_requirements_are_installed_too(tree: Path) -> None:
 
 
 @needs_make
+def test_with_a_folder_of_wheels_no_index_is_asked(tree: Path) -> None:
+    done = make(tree, "test", "WHEELS=some wheels")
+    says = "error: no folder some wheels; 'make bundle' makes one where there is a network"
+    assert [line for line in done.stderr.splitlines() if not line.startswith("make")] == [says]
+    assert not asked(tree)
+    (tree / "some wheels").mkdir()
+    assert make(tree, "test", "WHEELS=some wheels", kind="cuda").returncode == 0
+    installs = [line for line in asked(tree) if "pip install" in line]
+    assert len(installs) == 2
+    assert all("--no-index --find-links some wheels" in line for line in installs)
+
+
+@needs_make
+def test_wheels_of_another_python_are_one_clear_line(tree: Path) -> None:
+    (tree / "wheels").mkdir()
+    (tree / "no-network").touch()
+    done = make(tree, "run", "WHEELS=wheels")
+    [ours] = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert ours.startswith("error: wheels lacks wheels that ")
+    assert "docs/offline.md" in ours
+    assert not any("jaxperf" in line for line in asked(tree) if "pip" not in line)
+
+
+@needs_make
 def test_an_old_or_missing_python_is_one_clear_line(tree: Path) -> None:
     shutil.rmtree(tree / ".venv")
     write_script(tree / "old", "#!/bin/sh\nexit 1\n")

@@ -15,7 +15,7 @@ import pytest
 from jaxperf import cli, exits
 from jaxperf.errors import JaxperfError
 from jaxperf.peers import command, environments
-from jaxperf.peers.environments import MARKER, PEERS, Peer, chosen, look
+from jaxperf.peers.environments import MARKER, PEERS, Found, Peer, chosen, look, named
 from jaxperf.peers.install import fitting, install
 
 TOY = Peer(
@@ -255,6 +255,82 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "file" / "peers"))
     with pytest.raises(JaxperfError, match=r"^cannot write to .*JAXPERF_PEERS names another folder"):
         install(TOY, say=lambda line: None)
+
+
+# --- an interpreter of the user's own
+
+ANSWERS = "#!/bin/sh\necho noise\necho '{answer}'\n"
+
+
+def test_an_interpreter_that_has_the_framework_is_taken_with_its_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = write(tmp_path / "own/bin/python", ANSWERS.format(answer="torch 3, numpy 2, Python 3.14.1"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (str(python), "own/bin/python", "~/own/bin/python"):
+        assert named([f"torch={path}"]) == {
+            "torch": Found("ready", python, "torch 3, numpy 2, Python 3.14.1")
+        }
+    assert named([]) == {}
+
+
+def test_it_is_asked_for_the_framework_and_sees_nothing_of_our_folder_and_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "torch.py", "__version__ = '9'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(environments, "PEERS", PEERS | {"absent": Peer("absent", (), (), "")})
+    write(tmp_path / "absent.py", "__version__ = '9'")
+    with pytest.raises(JaxperfError, match=r"ModuleNotFoundError: No module named 'absent'; name a Python"):
+        named([f"absent={sys.executable}"])
+    stub = Peer("json", (), (), "")  # what every Python has, and has a version
+    monkeypatch.setattr(environments, "PEERS", {"json": stub})
+    found = named([f"json={sys.executable}"])["json"]
+    assert found.python == Path(sys.executable)
+    assert found.detail.startswith("json ")
+    assert found.detail.endswith(f"Python {platform.python_version()}")
+
+
+REFUSED = {
+    "{there}": "--peer-python is '{there}'; give NAME=PATH, as in torch=/usr/bin/python3",
+    "torch=": "--peer-python is 'torch='; give NAME=PATH",
+    "={there}": "--peer-python is '={there}'; give NAME=PATH",
+    "pytorch={there}": "no peer 'pytorch'; did you mean 'torch'?",
+    "torch={folder}/none": "--peer-python torch={folder}/none: {folder}/none does not start: No such file",
+    "torch={folder}": "--peer-python torch={folder}: {folder} does not start: ",
+    "torch={folder}/text": "--peer-python torch={folder}/text: {folder}/text does not start: ",
+    "torch=/bin/true": "--peer-python torch=/bin/true: /bin/true is not a Python; name a Python",
+    "torch={bare}": "--peer-python torch={bare}: importing torch fails: No module named 'torch'; name",
+    "mxnet={there}": "--peer-python mxnet={there}: {there} is not a Python",
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_what_cannot_be_a_peer_is_one_line_and_no_section_runs(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("no program")
+    places = {
+        "folder": tmp_path,
+        "there": write(tmp_path / "there", ANSWERS.format(answer="torch 3, numpy 2, Python 3.14.1")),
+        "bare": write(tmp_path / "bare", "#!/bin/sh\necho \"No module named 'torch'\" >&2; exit 1\n"),
+    }
+    out = tmp_path / "out"
+    words = ["run", "all", "--smoke", f"--peer-python={word.format(**places)}", f"--out={out}"]
+    assert cli.main(words) == exits.USER_MISTAKE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"error: {REFUSED[word].format(**places)}")
+    assert shown.err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_one_peer_has_one_interpreter(tmp_path: Path) -> None:
+    python = write(tmp_path / "python", ANSWERS.format(answer="torch 3, numpy 2, Python 3.14.1"))
+    with pytest.raises(JaxperfError, match=r"^--peer-python names torch twice"):
+        named([f"torch={python}"] * 2)
 
 
 # --- the command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxperf import launch, peers
+from jaxperf import exits, launch, peers
 from jaxperf.data import fashion_mnist
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.peers import PEERS, SMOKE, Limits, Pool, System, Workload
+from jaxperf.result import load_result
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 LIMITS = Limits(settle_s=0)
@@ -57,6 +59,11 @@ def there(pool: Pool) -> dict[str, Workload]:
     return {w.name: w for w in peers.workloads(ONE_ROUND, pool.scratch, *images, lenet=PARAM_SHAPES)}
 
 
+def run_jaxperf(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "jaxperf", "run", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+
+
 def peer_of(pool: Pool) -> str:
     return next(name for name in pool.systems if name != "jax")
 
@@ -83,6 +90,40 @@ def test_it_computes_what_jax_does_and_is_timed(name: str, pool: Pool, there: di
     assert [e.name for e in study.timed] == configurations
     compared = len(workload.quantities) if workload.rounds else 0
     assert [c.theirs.system for c in peers.comparisons(study)] == [peer_of(pool)] * compared
+
+
+def test_an_interpreter_that_has_the_framework_serves_as_it_is(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = peer_of(pool)
+    python = pool.systems[name].python
+    monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
+    assert peers.look(PEERS[name]).state == "missing"
+    words = [
+        "peers",
+        "--smoke",
+        f"--out={tmp_path}",
+        f"--peer-python={name}={python}",
+        "--",
+        "--only",
+        "loop",
+    ]
+    done = run_jaxperf(*words)
+    assert done.returncode == 0, done.stderr
+    result = load_result(tmp_path / "peers.json")
+    assert {m.system for m in result.measurements} == {"jax", name}
+    assert any(str(python) in note for note in result.notes)
+    version = result.environment.versions[name]
+    assert any(f"{name} {version}" in note for note in result.notes)
+
+
+def test_an_interpreter_without_the_framework_is_refused_in_one_line(pool: Pool, tmp_path: Path) -> None:
+    name = peer_of(pool)
+    done = run_jaxperf("all", f"--out={tmp_path / 'out'}", f"--peer-python={name}={sys.executable}")
+    assert done.returncode == exits.USER_MISTAKE
+    assert done.stdout == ""
+    assert f"importing {name} fails: ModuleNotFoundError: No module named {name!r}" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("change", ["rate", "weights", "batch"])

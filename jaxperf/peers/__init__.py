@@ -1,7 +1,7 @@
 """MXNet and PyTorch beside JAX: environments of their own, one definition of the work, interleaved rounds."""
 
 from jaxperf.peers.command import status
-from jaxperf.peers.environments import PEERS, chosen, look, root
+from jaxperf.peers.environments import PEERS, Found, chosen, look, named, root
 from jaxperf.peers.fresh import memory, reload
 from jaxperf.peers.install import install
 from jaxperf.peers.pool import Pool, available_cores
@@ -14,6 +14,7 @@ __all__ = [
     "PEERS",
     "SMOKE",
     "Comparison",
+    "Found",
     "Limits",
     "Pool",
     "Sizes",
@@ -29,6 +30,7 @@ __all__ = [
     "look",
     "measurements",
     "memory",
+    "named",
     "reload",
     "root",
     "status",

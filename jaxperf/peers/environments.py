@@ -115,6 +115,29 @@ def look(peer: Peer) -> Found:
     return Found("broken" if trouble else "ready", python, trouble or versions)
 
 
+def named(words: Iterable[str]) -> dict[str, Found]:
+    """Return the interpreters that words such as "torch=/usr/bin/python3" name, by peer, after trying each.
+
+    Raises:
+      JaxperfError: a word of another form, a name that no peer has or that comes twice, or an interpreter
+        that does not start or does not have the framework.
+    """
+    found: dict[str, Found] = {}
+    for word in words:
+        name, _, path = word.partition("=")
+        if not name or not path:
+            raise JaxperfError(f"--peer-python is {word!r}; give NAME=PATH, as in torch=/usr/bin/python3")
+        for peer in chosen([name]):
+            if peer.name in found:
+                raise JaxperfError(f"--peer-python names {peer.name} twice; give one interpreter for it")
+            python = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  # raises for unknown users
+            versions, trouble = imported(peer, python)
+            if trouble:
+                raise JaxperfError(f"--peer-python {word}: {trouble}; name a Python that has {peer.name}")
+            found[peer.name] = Found("ready", python, versions)
+    return found
+
+
 def imported(peer: Peer, python: Path) -> tuple[str, str]:
     """Return ("mxnet 1.9.1, numpy 1.23.5, Python 3.11.7", ""), or ("", why the peer cannot be imported)."""
     program = (
@@ -129,7 +152,8 @@ def imported(peer: Peer, python: Path) -> tuple[str, str]:
         return "", f"importing {peer.name} takes more than 120 s"
     if done.returncode:
         return "", f"importing {peer.name} fails: {last_line(done.stderr) or f'status {done.returncode}'}"
-    return last_line(done.stdout), ""
+    versions = last_line(done.stdout)
+    return (versions, "") if versions.startswith(f"{peer.name} ") else ("", f"{python} is not a Python")
 
 
 def run_program(python: Path, program: str, *, limit_s: float) -> subprocess.CompletedProcess[str]:

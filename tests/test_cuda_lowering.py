@@ -1,0 +1,136 @@
+"""What a GPU is handed: every step and forward lowers for CUDA, without a call of the CPU's own libraries.
+
+Lowering needs no GPU; what XLA makes of the program on one is not tested here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import cases
+from flax import nnx
+from jax import lax
+from jax.interpreters import mlir
+
+from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
+from jaxperf.models.convolution import use_onednn
+from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
+from jaxperf.parallel.update import gradient_of, update_of
+
+PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
+ONEDNN = "__onednn$convolution"
+X, y = np.zeros((4, 28, 28, 1), np.uint8), np.zeros(4, np.int32)
+
+
+def custom_calls(fn: Callable[..., Any], *args: Any, on: str = "cuda") -> set[str]:
+    """Names of what `fn` calls outside XLA, as it is lowered for a platform."""
+    text = jax.jit(lambda *a: fn(*a)).trace(*args).lower(lowering_platforms=(on,)).as_text()
+    return set(re.findall(r"custom_call @([\w$.]+)", text)) - PARTITIONER
+
+
+def small_resnet(dtype: Any = None) -> ResNet:
+    return ResNet(10, stages=SMALL_STAGES, dtype=dtype, rngs=nnx.Rngs(0))
+
+
+def mlp() -> MLP:
+    return MLP((512, 256, 128, 2), rngs=nnx.Rngs(0))
+
+
+def flax_lenet() -> LeNet:
+    return LeNet(rngs=nnx.Rngs(0))
+
+
+def lenet_by_hand() -> Model:
+    return model_of_function(lenet, lenet_params(jax.random.key(0)))
+
+
+def lenet_of_flax() -> Model:
+    return model_of(flax_lenet())
+
+
+def resnet() -> Model:
+    return model_of(small_resnet())
+
+
+def resnet_bfloat16() -> Model:
+    return model_of(small_resnet(jnp.bfloat16))
+
+
+STEPS = cases(
+    itertools.chain(
+        itertools.product((lenet_by_hand, resnet), ("jit", "shard_map", "pmap"), ("share",), (1, 2)),
+        itertools.product((resnet,), ("jit", "shard_map", "pmap"), ("whole",), (2,)),
+        itertools.product((lenet_of_flax, resnet_bfloat16), ("jit",), ("share",), (1,)),
+    ),
+    quick=lambda model, way, batch_norm, devices: model is lenet_by_hand and devices == 1,
+)
+
+
+@pytest.mark.parametrize(("model", "way", "batch_norm", "devices"), STEPS)
+def test_a_training_step_lowers_for_cuda(
+    model: Callable[[], Model], way: Any, batch_norm: Any, devices: int
+) -> None:
+    sgd = optax.sgd(0.1, momentum=0.9)
+    step = make_step(way, model(), sgd, first_devices(devices, platform="cpu"), batch_norm=batch_norm)
+    assert custom_calls(step.run, step.init(), step.load(X, y)) == set()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("model", [lenet_by_hand, resnet])
+def test_both_halves_of_a_step_lower_for_cuda(model: Callable[[], Model]) -> None:
+    """The step "manual" runs them on each device and moves arrays between them by hand."""
+    sgd = optax.sgd(0.1)
+    net = model()
+    [state] = make_step("manual", net, sgd, first_devices(1, platform="cpu")).init()
+    gradient, update = gradient_of(net), update_of(sgd)
+    assert custom_calls(gradient, state, X, y) == set()
+    sums = jax.eval_shape(gradient, state, X, y)
+    assert custom_calls(lambda state, sums: update(state, sums, len(y)), state, sums) == set()
+
+
+def forward(net: nnx.Module) -> tuple[Callable[..., Any], Any, Any]:
+    """A network in evaluation as a function of its state and an input, with both."""
+    net.eval()
+    graph, state = nnx.split(net)
+    x = np.zeros((1, 512) if isinstance(net, MLP) else (4, 28, 28, 1), np.float32)
+    return (lambda state, x: nnx.merge(graph, state)(x)), state, x
+
+
+@pytest.mark.parametrize(
+    ("net",), cases([(flax_lenet,), (mlp,), (small_resnet,)], quick=lambda net: net is flax_lenet)
+)
+def test_a_forward_lowers_for_cuda(net: Callable[[], nnx.Module]) -> None:
+    assert custom_calls(*forward(net())) == set()
+
+
+@pytest.fixture
+def onednn() -> Iterator[None]:
+    rules = mlir._platform_specific_lowerings["cpu"]
+    before = rules[lax.conv_general_dilated_p]
+    use_onednn()
+    yield
+    rules[lax.conv_general_dilated_p] = before
+
+
+@pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
+)
+def test_onednn_stays_on_the_cpu(onednn: None) -> None:
+    def loss(state: Any, x: Any) -> jax.Array:
+        return (fn(state, x) ** 2).sum()
+
+    fn, state, x = forward(flax_lenet())
+    gradient = jax.grad(loss)
+    assert custom_calls(gradient, state, x, on="cpu") == {ONEDNN}
+    assert custom_calls(gradient, state, x) == set()
+    exported = jax.export.export(jax.jit(gradient), platforms=("cpu", "cuda"))(state, x)
+    assert ONEDNN not in exported.mlir_module()
