@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax.numpy as jnp
 import pytest
+from stories import log_of, whole
 
 from experiments import async_computation as section
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import check_bounds
-from jaxperf.result import Grid, Peers, Result, Timelines, load_result
-
-SCRIPT = Path(section.__file__)
-ROOT = SCRIPT.parents[1]
-ENVIRONMENT = {
-    **{k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"},
-    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
-}
+from jaxperf.result import Grid, Peers, Timelines
 
 
 def test_a_flag_out_of_range_is_refused_in_one_line() -> None:
@@ -58,20 +47,9 @@ def test_the_books_cells_print_what_the_book_prints(capsys: pytest.CaptureFixtur
     assert section.three_statements()[2].tolist() == [[3.0, 3.0]]
 
 
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
-    """What a whole pass prints, and its result."""
-    path = tmp_path_factory.mktemp("smoke") / "async.json"
-    command = [sys.executable, str(SCRIPT), "--smoke", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"result: {path}"
-    return done.stdout, load_result(path)
-
-
 @pytest.mark.thorough
-def test_a_whole_pass_keeps_every_fact_that_the_section_promises(smoke: tuple[str, Result]) -> None:
-    _, result = smoke
+def test_a_whole_pass_keeps_every_fact_that_the_section_promises() -> None:
+    result = whole("async_computation")
     facts = ("t1_s", "t2_s", "t3_s", "prediction_error_synchronous", "prediction_error_asynchronous",
              "inflight_depth", "inflight_depth_donated", "fused_dot_cpu_ratio",
              "asleep_over_awake")  # fmt: skip
@@ -82,8 +60,8 @@ def test_a_whole_pass_keeps_every_fact_that_the_section_promises(smoke: tuple[st
 
 
 @pytest.mark.thorough
-def test_a_whole_pass_draws_the_models_and_the_memorys_curves(smoke: tuple[str, Result]) -> None:
-    _, result = smoke
+def test_a_whole_pass_draws_the_models_and_the_memorys_curves() -> None:
+    result = whole("async_computation")
     curves = {c.name: c for c in result.curves}
     for loop in ("synchronous", "asynchronous"):
         for what in ("measured", "predicted"):
@@ -98,12 +76,12 @@ def test_a_whole_pass_draws_the_models_and_the_memorys_curves(smoke: tuple[str, 
 
 
 @pytest.mark.thorough
-def test_a_whole_pass_judges_every_sentence_once_and_prints_a_short_log(smoke: tuple[str, Result]) -> None:
-    printed, result = smoke
+def test_a_whole_pass_judges_every_sentence_once_and_prints_a_short_log() -> None:
+    result = whole("async_computation")
     statements = [claim.statement for claim in result.claims]
     assert len(statements) == len(set(statements)) == 19
     assert {claim.source for claim in result.claims} == {"section 8.2", "jaxperf"}
     assert any("contradict each other" in b.text for b in result.blocks if b.kind == "text")
     assert result.references == ()  # toy sizes have no figure of the book's beside them
     assert {p.workload for p in result.of(Peers)} == {"8.2 dot", "8.2 loop", "8.2 memory"}
-    assert len(printed.splitlines()) <= 80
+    assert len(log_of(result)) <= 80

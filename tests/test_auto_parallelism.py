@@ -1,8 +1,5 @@
 """Section 8.3: two matrices with the same numbers, what one device or one core leaves, and one whole pass."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from stories import begin
+from stories import begin, log_of, whole
 
 from experiments import auto_parallelism as section
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import check_bounds
-from jaxperf.result import Failed, Heading, Lines, Table, load_result
+from jaxperf.result import Failed, Heading, Lines, Table
 
 SCRIPT = Path(section.__file__)
 TINY = replace(section.Config.smoke(), size=64, gpu_size=64)
@@ -56,20 +53,9 @@ def test_with_one_device_or_one_core_nothing_is_judged_by_time(lacking, monkeypa
     assert (told.measurements == ()) is (lacking == "device")
 
 
-@pytest.fixture(scope="module")
-def passed(tmp_path_factory):
-    """One whole pass at toy size, in a process of its own: what it printed, and its result."""
-    path = tmp_path_factory.mktemp("pass") / "r.json"
-    command = [sys.executable, str(SCRIPT), "--smoke", "--platform", "cpu", "--json", str(path)]
-    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, load_result(path)
-
-
 @pytest.mark.thorough
-def test_a_pass_tells_all_parts_and_none_fails(passed):
-    _, result = passed
+def test_a_pass_tells_all_parts_and_none_fails():
+    result = whole("auto_parallelism")
     assert not list(result.of(Failed))
     titles = [heading.title for heading in result.of(Heading)]
     assert [t.split()[0] for t in titles[:3]] == ["8.3", "8.3.1", "8.3.2"]
@@ -77,14 +63,14 @@ def test_a_pass_tells_all_parts_and_none_fails(passed):
 
 
 @pytest.mark.thorough
-def test_the_log_of_a_pass_is_short(passed):
-    printed, _ = passed
-    assert len(printed.splitlines()) <= 75
+def test_the_log_of_a_pass_is_short():
+    result = whole("auto_parallelism")
+    assert len(log_of(result)) <= 75
 
 
 @pytest.mark.thorough
-def test_a_pass_has_the_promised_facts(passed):
-    _, result = passed
+def test_a_pass_has_the_promised_facts():
+    result = whole("auto_parallelism")
     facts = result.facts
     assert facts["dots_in_program"] == section.Config.smoke().products
     assert facts["dots_in_program_merged"] == 1
@@ -96,8 +82,8 @@ def test_a_pass_has_the_promised_facts(passed):
 
 
 @pytest.mark.thorough
-def test_a_pass_keeps_its_timelines_and_their_traces(passed):
-    _, result = passed
+def test_a_pass_keeps_its_timelines_and_their_traces():
+    result = whole("auto_parallelism")
     names = [t.name for t in result.timelines]
     assert len(set(names)) == len(names)
     kept = [t for t in result.timelines if t.trace]
@@ -107,16 +93,16 @@ def test_a_pass_keeps_its_timelines_and_their_traces(passed):
 
 
 @pytest.mark.thorough
-def test_names_in_a_table_are_told_apart_and_every_figure_says_its_units(passed):
-    _, result = passed
+def test_names_in_a_table_are_told_apart_and_every_figure_says_its_units():
+    result = whole("auto_parallelism")
     for table in result.of(Table):
         assert len({m.name for m in table.rows}) == len(table.rows)
     assert all(lines.y.unit == "s" for lines in result.of(Lines))
 
 
 @pytest.mark.thorough
-def test_what_takes_a_gpu_is_said_not_to_be_measured(passed):
-    _, result = passed
+def test_what_takes_a_gpu_is_said_not_to_be_measured():
+    result = whole("auto_parallelism")
     judged = {claim.statement: claim.holds for claim in result.claims}
     assert {holds for sentence, holds in judged.items() if "GPU" in sentence} == {CANNOT}
 

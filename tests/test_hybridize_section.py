@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax.numpy as jnp
 import pytest
-from stories import begin
+from stories import begin, log_of, whole
 
 from experiments import hybridize as section
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import check_bounds
-from jaxperf.result import Code, Failed, Heading, Output, Peers, Result, Table, load_result
-
-SCRIPT = Path(section.__file__)
-ROOT = SCRIPT.parents[1]
+from jaxperf.result import Code, Failed, Heading, Output, Peers, Result, Table
 
 
 def test_a_flag_out_of_range_is_refused_in_one_line() -> None:
@@ -73,20 +65,15 @@ def test_the_benchmark_interleaves_four_ways_and_waits_at_the_end() -> None:
     assert all((m.loops, len(m.values)) == (3, 2) for m in rows.values())
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    out = tmp_path_factory.mktemp("hybridize") / "result.json"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, str(SCRIPT), "--smoke", "--platform", "cpu", "--json", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) <= 80
-    return load_result(out)
+@pytest.fixture
+def told() -> Result:
+    return whole("hybridize")
 
 
 @pytest.mark.thorough
 def test_a_whole_pass_tells_the_books_parts_in_order(told: Result) -> None:
     assert not list(told.of(Failed))
+    assert len(log_of(told)) <= 80
     titles = [heading.title for heading in told.of(Heading)]
     numbers = ["8.1 Two", "8.1 The", "8.1.1", *["8.1.2"] * 3, *["8.1.3"], "8.1 Exercise 1", *["8.1.3"] * 2]
     for title, number in zip(titles, numbers):

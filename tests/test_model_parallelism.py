@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import pytest
-from stories import begin
+from stories import begin, whole
 
 from experiments import model_parallelism as section
 from jaxperf.chapter.pipelines import schedule
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import check_bounds
-from jaxperf.result import Note, load_result
+from jaxperf.result import Note
 
 SCRIPT = Path(section.__file__)
 
 
 @pytest.mark.thorough
-def test_every_way_to_split_equals_one_device(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    command = [sys.executable, str(SCRIPT), "--platform", "cpu", "--smoke", "--json", str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
-    assert done.returncode == 0, done.stderr
-    result = load_result(path)
+def test_every_way_to_split_equals_one_device() -> None:
+    result = whole("model_parallelism")
     facts = result.facts
     for way in ("lenet_in_halves", "resnet18_in_halves", "lenet_by_sharding", "lenet_by_shard_map"):
         assert facts[f"max_param_diff_{way}"] <= section.ROUNDING, way

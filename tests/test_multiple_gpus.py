@@ -14,10 +14,11 @@ import jax
 import numpy as np
 import optax
 import pytest
+from stories import log_of, whole
 
 from jaxperf.models import lenet, lenet_params
 from jaxperf.parallel import first_devices, get_params, make_step, model_of_function, train_batch
-from jaxperf.result import Code, Grid, Result, Timelines, load_result
+from jaxperf.result import Code, Grid, Timelines
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "multiple_gpus.py"
 
@@ -35,15 +36,6 @@ def section() -> ModuleType:
     sys.modules["multiple_gpus"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    path = tmp_path_factory.mktemp("8.4") / "result.json"
-    done = run("--json", str(path))
-    assert done.returncode == 0, done.stderr
-    assert "after allreduce:  [[3.0, 3.0]] on" in done.stdout
-    return load_result(path)
 
 
 @pytest.mark.thorough
@@ -71,7 +63,8 @@ def test_by_hand_and_by_pmap_are_the_packages_step(section: ModuleType) -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_shown_is_what_trains(section: ModuleType, result: Result) -> None:
+def test_what_is_shown_is_what_trains(section: ModuleType) -> None:
+    result = whole("multiple_gpus")
     shown = [block.source.splitlines()[0] for block in result.of(Code)]
     assert any(line.startswith("def train_batch(") for line in shown)
     assert any(line.startswith("def by_pmap(") for line in shown)
@@ -81,7 +74,9 @@ def test_what_is_shown_is_what_trains(section: ModuleType, result: Result) -> No
 
 
 @pytest.mark.thorough
-def test_the_smoke_run_decides_what_no_clock_and_no_long_training_is_needed_for(result: Result) -> None:
+def test_the_smoke_run_decides_what_no_clock_and_no_long_training_is_needed_for() -> None:
+    result = whole("multiple_gpus")
+    assert any("after allreduce:  [[3.0, 3.0]] on" in line for line in log_of(result))
     differences = {name: v for name, v in result.facts.items() if name.startswith("max_param_diff")}
     ways = ("manual", "pmap", "shard_map", "jit")
     assert set(differences) == {f"max_param_diff_{way}_2" for way in ways}

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from stories import whole
 
 from jaxperf.models import resnet18
-from jaxperf.result import Code, Grid, Output, load_result
+from jaxperf.result import Code, Grid, Output
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "multiple_gpus_concise.py"
 WAYS = ("manual", "pmap", "shard_map", "jit")
@@ -23,11 +24,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.thorough
-def test_every_way_equals_one_device_and_sums_once(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    done = run("--smoke", "--json", str(path))
-    assert done.returncode == 0, done.stderr
-    result = load_result(path)
+def test_every_way_equals_one_device_and_sums_once() -> None:
+    result = whole("multiple_gpus_concise")
     for way in WAYS:
         if way != "manual":  # by hand there is no BatchNorm over the whole batch
             assert result.facts[f"max_param_diff_{way}_2"] <= 1e-5, way
