@@ -100,21 +100,25 @@ def test_the_wheels_are_the_targets_and_all_that_they_require_there(index: Path,
     assert {path.name for path in tmp_path.iterdir()} == {"wheels", "data", "SHA256SUMS"}
 
 
+@pytest.mark.thorough
 def test_extras_are_followed_and_what_the_target_has_is_left_out(tmp_path: Path) -> None:
     have = {"cuda": "1", "late": "1", "base": "1", "other": "7"}
     assert wheels(["toy[gpu]"], tmp_path, have) == ["cuda_lib-1", "cuda_part-1", "toy-2"]
 
 
+@pytest.mark.thorough
 def test_what_the_checkout_is_built_with_comes_even_if_the_target_has_it(tmp_path: Path) -> None:
     """pip builds in an environment of its own, which sees nothing of the target's."""
     have = {"late": "1", "later": "1", "toy": "2", "base": "2"}
     assert wheels(["toy"], tmp_path, have, build=("late",)) == ["late-1", "later-1"]
 
 
+@pytest.mark.thorough
 def test_what_the_target_has_too_old_comes_along(tmp_path: Path) -> None:
     assert wheels(["base>=2"], tmp_path, {"base": "1"}) == ["base-2"]
 
 
+@pytest.mark.thorough
 def test_what_no_index_has_or_what_does_not_fit_together_is_one_line(tmp_path: Path) -> None:
     kept = tmp_path / "wheels/base-1-py3-none-any.whl"
     kept.parent.mkdir()

@@ -147,6 +147,7 @@ print('{"backend": "cpu", "devices": ["cpu:0 cpu"], "debug_flags": []}')
     assert neither.trouble == "JAX was ended by signal 6: it said nothing" and not neither.culprit
 
 
+@pytest.mark.thorough
 def test_xla_flags_that_xla_refuses_are_the_cause() -> None:
     seen = ask_jax({"XLA_FLAGS": "garbage"})
     assert seen.culprit == "XLA_FLAGS" and "XLA_FLAGS=garbage" in seen.trouble

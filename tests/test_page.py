@@ -280,6 +280,7 @@ def test_paper_gets_the_light_colors(html: str) -> None:
     assert "@media print" in html
 
 
+@pytest.mark.thorough
 def test_hostile_words_in_every_field_change_no_tag_of_the_page() -> None:
     def shape(name: str) -> Page:
         return Page(render_html([hostile(name), hostile_peers(name)], left_out=[name]))
