@@ -43,8 +43,10 @@ OPTIMIZATION = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Caches go to a folder that exists as long as this run; xdist's workers inherit it."""
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup; what tests start would, too
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # nohup ignores the one, and a script's background jobs the other; what tests start would inherit that
+    for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, usual)
     if hasattr(config, "workerinput"):
         return
     for name in USERS:

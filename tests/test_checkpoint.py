@@ -6,16 +6,18 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from trainings import NAME, STEPS, InterruptedTrainingError, assert_same, at, step_of, steps_in, trained
 
 from jaxperf.errors import JaxperfError
 from jaxperf.train import Policy
-from jaxperf.train.checkpoint import Checkpoints
+from jaxperf.train.checkpoint import Checkpoints, _drop_late_errors
 from jaxperf.train.manifest import verified, write_manifest
 
 STEP = step_of()
@@ -131,6 +133,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("this container does not let root mount a disk")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_of_errors_that_nobody_can_handle_only_the_late_ones_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Exception] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: seen.append(error.exc_value))
+    _drop_late_errors.__wrapped__()
+    errors = [RuntimeError("Event loop is closed"), RuntimeError("Event loop"), ValueError("is closed")]
+    for error in errors:
+        sys.unraisablehook(SimpleNamespace(exc_value=error))  # type: ignore[arg-type]
+    assert seen == errors[1:]
 
 
 @pytest.mark.real

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -17,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +144,11 @@ class Checkpoints:
         self._writer.shutdown()
         self._close_orbax()
 
-    @cached_property
+    @functools.cached_property
     def _orbax(self) -> Any:
         import orbax.checkpoint as ocp  # 0.8 s, which runs without checkpoints need not wait for
 
+        _drop_late_errors()
         return ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
 
     def _close_orbax(self) -> None:
@@ -193,6 +194,22 @@ class Checkpoints:
         self._close_orbax()  # after an error it raises that again at every call
         if jax.process_index() == 0:
             shutil.rmtree(self._path(step, PART), ignore_errors=True)
+
+
+@functools.cache
+def _drop_late_errors() -> None:
+    """Drop one message, "Event loop is closed", of writes that fail after the first that failed.
+
+    The first one ends Orbax's event loop, to which TensorStore's threads still report. No handler is above
+    them, so Python would print a traceback for each array.
+    """
+    shown = sys.unraisablehook
+
+    def show(error: Any) -> None:
+        if not (isinstance(error.exc_value, RuntimeError) and str(error.exc_value) == "Event loop is closed"):
+            shown(error)
+
+    sys.unraisablehook = show
 
 
 def _arguments() -> Any:
