@@ -291,7 +291,8 @@ def gain_of_devices(story: script.Story, config: Config, data: FashionMNIST) -> 
 
     n = config.batch_size
     sizes = (max(n // 2 // story.devices, 1) * story.devices, n, 2 * n)
-    scaling(story, make, network="LeNet", sizes=sizes, at=n, book=LITTLE, rounds=config.rounds)
+    often = 3 * config.rounds  # nine gave 1.02 (0.786 to 1.11) for the model, against a bound of 0.8
+    scaling(story, make, network="LeNet", sizes=sizes, at=n, book=LITTLE, rounds=often)
     story.peers("8.4 LeNet, 1 device")
     story.peers("8.4 LeNet, 2 devices")
 
