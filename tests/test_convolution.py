@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import cases
 from flax import nnx
 from jax import lax
 from jax.interpreters import mlir
@@ -182,10 +181,8 @@ def lenet() -> LeNet:
     return LeNet(rngs=nnx.Rngs(0))
 
 
-NETS = cases([(small_resnet, 8), (lenet, 28)], quick=lambda net, side: net is small_resnet)
-
-
-@pytest.mark.parametrize(("net", "side"), NETS)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("net", "side"), [(small_resnet, 8), (lenet, 28)])
 def test_networks_train_to_the_native_losses_and_parameters(net: Callable[[], nnx.Module], side: int) -> None:
     X, y = rng.random((8, side, side, 1), np.float32), rng.integers(0, 10, 8).astype(np.int32)
 

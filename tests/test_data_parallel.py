@@ -137,7 +137,10 @@ def by_shares(k):
 # by hand nothing is summed in the middle of the network
 NORMALIZED = cases(
     [(w, k, b) for w in WAYS for k in COUNTS for b in ("share", "whole") if (w, b) != ("manual", "whole")],
-    quick=lambda way, k, batch_norm: k == 2 and way != "manual",  # by hand: test_data_parallel_mxnet.py
+    # by hand and by share: test_data_parallel_mxnet.py
+    quick=lambda way, k, batch_norm: (
+        k == 2 and (way, batch_norm) in {("pmap", "share"), ("shard_map", "whole"), ("jit", "whole")}
+    ),
 )
 
 
@@ -252,7 +255,7 @@ def test_metrics_are_the_full_batchs_means_before_the_update(way):
     np.testing.assert_allclose(metrics["accuracy"], (logits.argmax(-1) == y).mean(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", cases(((way,) for way in WAYS), lambda way: way in ("manual", "pmap")))
 def test_images_may_travel_as_bytes(way):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (32, 28, 28, 1), dtype=np.uint8), rng.integers(0, 10, 32).astype(np.int32)

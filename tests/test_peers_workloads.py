@@ -161,6 +161,7 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     assert result.facts["threads_on_one_device"] == result.facts["cores"]
 
 
+@pytest.mark.thorough
 def test_a_word_that_no_workload_holds_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

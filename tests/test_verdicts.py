@@ -33,6 +33,7 @@ def test_the_programs_differ_by_their_steps_alone() -> None:
     assert compiled._cache_size() == 1
 
 
+@pytest.mark.thorough
 def test_both_rules_keep_their_level_and_find_what_is_large() -> None:
     made = trials(0.02, number=60, values=12)
     for rule in (by_ratio, by_ranks):
