@@ -22,21 +22,21 @@ class Section:
 
 SECTIONS = (
     Section("hybridize", "8.1", "Imperative and symbolic programming",
-            "What does compiling a network gain, what does it cost, and what does it forbid?", 70),
+            "What does compiling a network gain, what does it cost, and what does it forbid?", 105),
     Section("async_computation", "8.2", "Asynchronous computation",
-            "When does a call return, when is its value ready, and what does not waiting gain?", 95),
+            "When does a call return, when is its value ready, and what does not waiting gain?", 135),
     Section("auto_parallelism", "8.3", "Automatic parallelism",
-            "What runs at the same time without being told to, and what does that gain?", 65),
+            "What runs at the same time without being told to, and what does that gain?", 100),
     Section("use_gpu", "", "Using a GPU",
             "Which devices are there, where are arrays and parameters, what crosses between devices?", 5),
     Section("multiple_gpus", "8.4", "Many devices by hand",
             "Does LeNet learn as the book's does, and what do more devices change?", 235),
     Section("multiple_gpus_concise", "8.5", "Many devices concisely",
-            "What does ResNet-18 gain from more devices, and do all ways to use them agree?", 230),
+            "What does ResNet-18 gain from more devices, and do all ways to use them agree?", 330),
     Section("model_parallelism", "", "Splitting the model",
-            "What do layers on different devices, and one layer over several, compute, send and hold?", 70),
+            "What do layers on different devices, and one layer over several, compute, send and hold?", 175),
     Section("peers", "", "Beside MXNet and PyTorch",
-            "How fast are JAX, MXNet and PyTorch at the same work on this machine?", 540),
+            "How fast are JAX, MXNet and PyTorch at the same work on this machine?", 740),
 )  # fmt: skip
 
 
