@@ -41,7 +41,7 @@ SECTIONS = (
 
 
 def place(name: str) -> int:
-    """Where a section stands in the chapter; unknown names come last."""
+    """The place of a section in the chapter; unknown names come last."""
     names = [s.name for s in SECTIONS]
     return names.index(name) if name in names else len(names)
 

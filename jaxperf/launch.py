@@ -232,7 +232,7 @@ def _gone(child: subprocess.Popen[Any], patience_s: float) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when the file is written anew; None where there is no file."""
+    """What changes when the file is written again; None where there is no file."""
     try:
         stat = path.stat()
     except OSError:

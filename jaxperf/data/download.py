@@ -159,7 +159,7 @@ def _download(url: str, file: OriginFile, deadline: float) -> bytes:
     """Return the file's bytes from `url`, received in a thread that is given up when time is over.
 
     Only so are a name look-up that hangs and a server that drips its headers bounded: the time limit of a
-    socket starts anew with every byte.
+    socket starts again with every byte.
     """
     data, answered, given_up = bytearray(), threading.Event(), threading.Event()
     trouble: list[str] = []

@@ -57,7 +57,7 @@ class Group:
     def doing(self, **request: Any) -> Iterator[None]:
         """The other processes do what is requested while this one does what is inside.
 
-        Where anything fails they are out of step for good, so this worker ends: the host starts another.
+        Where anything fails they are out of step forever, so this worker ends: the host starts another.
         """
         try:
             for other in self.others:
