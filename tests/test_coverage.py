@@ -1,7 +1,7 @@
 """docs/coverage.md: what its tables name exists, in the sources and in the result of a run.
 
 A run of all sections takes minutes, so names are looked up in the sources: as an argument of `story.claim`,
-`story.fact` and so on, in a file that the row names. JAXPERF_COVERAGE_RESULTS names a folder of results of
+`story.fact` and so on, in a file that the row names. JAXPERF_RESULTS names a folder of results of
 `jaxperf run all`; then the same names are looked up in those too.
 """
 
@@ -315,9 +315,9 @@ def test_what_a_result_does_not_hold_is_told():
 
 @pytest.mark.real
 def test_all_that_the_page_names_is_in_the_results():
-    folder = os.environ.get("JAXPERF_COVERAGE_RESULTS")
+    folder = os.environ.get("JAXPERF_RESULTS")
     if not folder:
-        pytest.skip("JAXPERF_COVERAGE_RESULTS names no folder of results")
+        pytest.skip("JAXPERF_RESULTS names no folder of results")
     names = [s.name for s in catalogue.SECTIONS if s.name != "peers"]
     results = {name: load_result(Path(folder, f"{name}.json")) for name in names}
     assert not untold(PAGE.read_text(encoding="utf-8"), results)

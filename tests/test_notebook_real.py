@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from stories import whole
 
-from jaxperf.launch import child_environment
 from jaxperf.report.figures import Picture
 from jaxperf.report.notebook import render_notebook
 from jaxperf.report.story import walk
-from jaxperf.result import load_result
 
-ROOT = Path(__file__).parents[1]
 NAMES = ("use_gpu", "hybridize", "async_computation", "multiple_gpus")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of toy-size results that JAXPERF_RESULTS names, or one with "Using a GPU" alone."""
-    if given := os.environ.get("JAXPERF_RESULTS"):
-        return Path(given)
-    folder = tmp_path_factory.mktemp("results")
-    words = ["experiments/use_gpu.py", "--smoke", "--devices=2", f"--json={folder / 'use_gpu.json'}"]
-    subprocess.run([sys.executable, *words], cwd=ROOT, check=True, env=child_environment(), timeout=120)
-    return folder
 
 
 @pytest.mark.thorough
 @pytest.mark.real
 @pytest.mark.timeout(900)  # on two busy cores section 8.4 took 170 s
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_on_a_fresh_kernel_and_tells_what_the_script_told(
-    name: str, results: Path, tmp_path: Path
-) -> None:
+def test_a_notebook_runs_on_a_fresh_kernel_and_tells_what_the_script_told(name: str, tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    if not (results / f"{name}.json").exists():
+    if name != "use_gpu" and not Path(os.environ.get("JAXPERF_RESULTS", ""), f"{name}.json").exists():
         pytest.skip("no result of this section; JAXPERF_RESULTS names no folder that has one")
-    result = load_result(results / f"{name}.json")
+    result = whole(name)
     found = nbformat.reads(render_notebook(result), as_version=4)
     nbclient.NotebookClient(found, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [o for cell in found.cells for o in cell.get("outputs", [])]
