@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.export import export_net, load_net
+from jaxperf.models.export import export_net, load_compiled, load_net
 from jaxperf.models.hybridize import hybridize
 
 
@@ -97,3 +97,42 @@ def test_a_path_that_cannot_be_written_ends_in_one_line_and_leaves_nothing(net, 
     with pytest.raises(JaxperfError, match="cannot write"):
         export_net(net, tmp_path / "file" / "net", jnp.ones((2, 4)))
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_machine_code_beside_the_program_computes_the_same_with_other_arrays_too(net, tmp_path):
+    x = jax.random.normal(jax.random.key(2), (5, 4))
+    *_, machine_code = export_net(net, tmp_path / "net", x, compiled=True)
+    assert machine_code.name == "net.jaxcompiled"
+    run, (exported, arrays) = load_compiled(tmp_path / "net"), load_net(tmp_path / "net")
+    zero = {**arrays, "dense/kernel": np.zeros((4, 3), np.float32)}
+    for values in (arrays, zero):
+        np.testing.assert_array_equal(run(values, x), jax.jit(exported.call)(values, x))
+
+
+def test_machine_code_is_used_where_it_fits_and_ignored_elsewhere(net, tmp_path, monkeypatch):
+    x, stem = jnp.ones((2, 4)), tmp_path / "net"
+    export_net(net, stem, x)
+    assert load_compiled(stem) is None  # nobody asked for it
+    *_, machine_code = export_net(net, stem, x, compiled=True)
+    whole = machine_code.read_bytes()
+    for damaged in (b"", whole[:40], whole[:-1], whole.replace(b"jaxlib", b"jaxl1b", 1)):
+        machine_code.write_bytes(damaged)
+        assert load_compiled(stem) is None
+    machine_code.write_bytes(whole)
+    for name in ("cpu_model", "cpu_features", "versions"):
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(f"jaxperf.models.export.{name}", lambda *_: "another")
+            assert load_compiled(stem) is None
+    assert load_compiled(stem) is not None
+    net.dense.bias[...] = jnp.ones(3)
+    export_net(net, stem, jnp.ones((3, 4)))  # another program
+    assert not machine_code.exists()
+    machine_code.write_bytes(whole)
+    assert load_compiled(stem) is None
+
+
+def test_a_program_of_symbolic_shapes_has_no_machine_code_and_nothing_is_written(net, tmp_path):
+    (n,) = jax.export.symbolic_shape("n")
+    with pytest.raises(JaxperfError, match="symbolic shapes has no machine code"):
+        export_net(net, tmp_path / "net", jax.ShapeDtypeStruct((n, 4), jnp.float32), compiled=True)
+    assert not list(tmp_path.iterdir())

@@ -77,9 +77,9 @@ def test_every_workload_is_done_by_all_three_and_names_its_section(tmp_path: Pat
     for part in ("8.1 ", "8.2 ", "8.3 ", "8.4 ", "8.5 ", "LeNet forward", "ResNet-18 forward"):
         assert any(name.startswith(part) for name in found), part
     assert found["8.1 MLP"].configurations == {
-        "jax": ("eager", "nnx.jit", "hybridize", "aot"),
+        "jax": ("eager", "nnx.jit", "hybridize", "aot", "frozen"),
         "mxnet": ("imperative", "hybridized", "static"),
-        "torch": ("eager", "traced", "compiled"),
+        "torch": ("eager", "traced", "compiled", "frozen"),
     }
 
 

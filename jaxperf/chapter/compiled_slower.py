@@ -72,7 +72,7 @@ def where_compiling_is_slower(story: Story, channels: int, rounds: int) -> None:
     story.claim(
         ours="A compiled program takes no more CPU time than its operations one by one",
         holds=found.at_most(1.1),
-        predicted=f"{'twice as much or more' if slow else 'no more'}; no more with the setting",
-        right=both(found.at_least(2) if slow else found.at_most(1.1), without.at_most(1.1)),
+        predicted=f"{'half as much again or more' if slow else 'no more'}; no more with the setting",
+        right=both(found.at_least(1.5) if slow else found.at_most(1.1), without.at_most(1.1)),
         observed=f"{found} times as much; with the setting {without} times",
     )

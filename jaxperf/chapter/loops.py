@@ -115,8 +115,8 @@ def the_gain(story: Story, swept: Swept, at_book: Ratio, *, size: int) -> None:
     story.claim(
         book="Asynchronous computation improves performance (there: 2.1 times)",
         holds=small.above(1),
-        predicted=f"(t1 + t2 + t3) / max(t1, t2) times: most near t1 = t2, under 1.1 at {size} x {size}",
-        right=both(small.above(1), at_book.at_most(1.1), missed <= 0.3),
+        predicted=f"(t1 + t2 + t3) / max(t1, t2) times: most near t1 = t2, under 1.3 at {size} x {size}",
+        right=both(small.above(1), at_book.at_most(1.3), missed <= 0.3),
         observed=f"{small} times at {min(gains):.0f} elements, {at_book} at {size} x {size}; "
         f"predictions are {missed:.0%} off (median)",
         cannot=one_core(story),

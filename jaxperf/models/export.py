@@ -2,11 +2,16 @@
 
 Two files, as there: NAME.jaxexport holds the program (StableHLO, serialized by `jax.export`),
 NAME.safetensors the arrays by name. Reading them takes JAX and safetensors, and none of the model's code.
+Whoever reads them must compile the program first. NAME.jaxcompiled, a third file for those who ask for it,
+holds what this JAX made of the program for this backend and processor, and is of no use elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +19,25 @@ import jax
 import numpy as np
 from flax import nnx
 from jax import export as jax_export
+from jax.experimental import serialize_executable
 from safetensors.numpy import load_file, save
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models.hybridize import Hybridized, hybridize
+from jaxperf.result.machine import cpu_features, cpu_model, versions
 from jaxperf.result.store import write_whole
+
+PROGRAM, ARRAYS, COMPILED = ".jaxexport", ".safetensors", ".jaxcompiled"
 
 
 def export_net(
-    net: nnx.Module | Hybridized, stem: Path, *args: Any, platforms: Sequence[str] | None = None
-) -> tuple[Path, Path]:
-    """Write `stem`.jaxexport and `stem`.safetensors, whole or not at all.
+    net: nnx.Module | Hybridized,
+    stem: Path,
+    *args: Any,
+    platforms: Sequence[str] | None = None,
+    compiled: bool = False,
+) -> tuple[Path, ...]:
+    """Write `stem`.jaxexport and `stem`.safetensors, and return their paths; each is whole or not there.
 
     The program takes a dictionary of the arrays by name, then arguments like `args`, and gives the module's
     output; what a call would change in the module (BatchNorm statistics) is dropped: call `net.eval()` first.
@@ -35,9 +48,10 @@ def export_net(
       *args: example arguments: arrays, or `jax.ShapeDtypeStruct`s (symbolic shapes too).
       platforms: where the program is to run, such as ("cpu", "cuda"), which need not be here; None: where JAX
         runs now, and nowhere else.
+      compiled: write `stem`.jaxcompiled too, for `load_compiled`.
 
     Raises:
-      JaxperfError: the files cannot be written.
+      JaxperfError: the files cannot be written, or a program of symbolic shapes is to be compiled.
     """
     twin = net if isinstance(net, Hybridized) else hybridize(net)
     names = twin.leaf_names()
@@ -47,10 +61,19 @@ def export_net(
 
     arrays = dict(zip(names, twin.leaves()))
     exported = jax_export.export(jax.jit(program), platforms=platforms)(arrays, *args)
-    program_path, arrays_path = (stem.with_name(stem.name + s) for s in (".jaxexport", ".safetensors"))
-    write_whole(arrays_path, save({k: np.asarray(v) for k, v in arrays.items()}))
-    write_whole(program_path, bytes(exported.serialize()))
-    return program_path, arrays_path
+    written, beside = bytes(exported.serialize()), _path(stem, COMPILED)
+    machine_code = _compile(exported, written, arrays, args) if compiled else b""
+    write_whole(_path(stem, ARRAYS), save({k: np.asarray(v) for k, v in arrays.items()}))
+    write_whole(_path(stem, PROGRAM), written)
+    if compiled:
+        write_whole(beside, machine_code)
+    else:
+        beside.unlink(missing_ok=True)  # of an older program, of no use
+    return _path(stem, PROGRAM), _path(stem, ARRAYS), *([beside] if compiled else [])
+
+
+def _path(stem: Path, ending: str) -> Path:
+    return stem.with_name(stem.name + ending)
 
 
 def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any, Any]]]:
@@ -59,12 +82,62 @@ def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any,
     Raises:
       JaxperfError: a file is missing or damaged.
     """
-    program_path, arrays_path = (stem.with_name(stem.name + s) for s in (".jaxexport", ".safetensors"))
     try:
-        return jax_export.deserialize(bytearray(program_path.read_bytes())), load_file(arrays_path)
+        program = jax_export.deserialize(bytearray(_path(stem, PROGRAM).read_bytes()))
+        return program, load_file(_path(stem, ARRAYS))
     except OSError as e:
         raise JaxperfError(
             f"cannot read {e.filename or stem}: {e.strerror or e}; export the net again"
         ) from None
     except Exception as e:  # flatbuffers and safetensors have no common error
         raise JaxperfError(f"{stem} is damaged ({type(e).__name__}: {e}); export the net again") from None
+
+
+def load_compiled(stem: Path) -> Callable[..., Any] | None:
+    """Read the machine code that `export_net(..., compiled=True)` left, if it fits here.
+
+        program, arrays = load_net(stem)
+        run = load_compiled(stem) or jax.jit(program.call)
+        run(arrays, x)
+
+    Returns:
+      A function of the arrays and of arguments of just the exported shapes; None where there is no such file,
+      where it was compiled from another program or for another JAX, backend or processor, or is damaged.
+
+    It is machine code in a pickle: read it only from somebody whose programs you would run.
+    """
+    try:
+        head, _, body = _path(stem, COMPILED).read_bytes().partition(b"\n")
+        if json.loads(head) != _made_for(_path(stem, PROGRAM).read_bytes()) | {"body": _digest(body)}:
+            return None
+        machine_code, takes, gives = pickle.loads(body)
+        here = jax.devices()[:1]
+        return serialize_executable.deserialize_and_load(machine_code, takes, gives, execution_devices=here)
+    except (OSError, ValueError):
+        return None
+
+
+def _compile(exported: jax_export.Exported, written: bytes, arrays: Any, args: Sequence[Any]) -> bytes:
+    """A line that says what it fits, then the pickle that JAX reads."""
+    if any(not isinstance(n, int) for a in exported.in_avals for n in a.shape):
+        raise JaxperfError(
+            "a program of symbolic shapes has no machine code; export it for arrays of one shape, "
+            "or without compiled=True"
+        )
+    made = jax.jit(exported.call).lower(arrays, *args).compile()
+    body = pickle.dumps(serialize_executable.serialize(made))
+    return json.dumps(_made_for(written) | {"body": _digest(body)}).encode() + b"\n" + body
+
+
+def _made_for(program: bytes) -> dict[str, Any]:
+    device = jax.devices()[0]
+    return {
+        "program": _digest(program),
+        "versions": versions(("jax", "jaxlib")),
+        "backend": [device.platform, device.device_kind, device.client.platform_version],
+        "processor": [cpu_model(), cpu_features()],
+    }
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

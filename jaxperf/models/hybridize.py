@@ -10,17 +10,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import is_
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
+from jaxperf.models.freeze import Frozen
+from jaxperf.models.parts import Parts
 from jaxperf.models.retrace import Signature, Trace, read_signature, why
 
 
-def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
+@overload
+def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized: ...
+@overload
+def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = (), freeze: Literal[True]) -> Frozen: ...
+def hybridize(
+    net: nnx.Module, *, static_argnames: tuple[str, ...] = (), freeze: bool = False
+) -> Hybridized | Frozen:
     """Return a compiled version of `net` (section 8.1.2); call it as you would call `net`.
 
     It shares the module's variables: parameters that you change are seen at the next call, and what a call
@@ -30,15 +37,17 @@ def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybr
     Args:
       net: any module; its `__call__` is compiled.
       static_argnames: arguments of `__call__` that are Python values to trace with, as in `jax.jit`.
+      freeze: for inference, after `net.eval()`: make the parameters constants of the program, and BatchNorm
+        part of the convolution before it. A parameter that is replaced compiles it again.
 
     Raises:
-      JaxperfError: `net` is not an `nnx.Module`.
+      JaxperfError: `net` is not an `nnx.Module`, or is to be frozen while its calls change it.
     """
     if not isinstance(net, nnx.Module):
         raise JaxperfError(
             f"hybridize takes an nnx.Module, not a {type(net).__name__}; for a function use jax.jit"
         )
-    return Hybridized(net, static_argnames)
+    return Frozen(net, static_argnames) if freeze else Hybridized(net, static_argnames)
 
 
 class Hybridized:
@@ -57,12 +66,9 @@ class Hybridized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's output for these arguments, from the compiled program."""
-        # Compared by identity: equality would compare arrays by their values, at every call
-        for attributes, snapshot in self._snapshots:
-            if len(attributes) != len(snapshot) or not all(map(is_, attributes.values(), snapshot)):
-                self._take_apart()
-                break
-        return _run(self.function, self._variables, *args, **kwargs)
+        if self._parts.changed():
+            self._take_apart()
+        return _run(self.function, self._parts.variables, *args, **kwargs)
 
     @property
     def trace_count(self) -> int:
@@ -75,11 +81,11 @@ class Hybridized:
 
     def leaves(self) -> list[Any]:
         """Return the module's arrays of now, in the order in which `function` takes them."""
-        return [v.get_raw_value() for v in self._variables]
+        return self._parts.leaves()
 
     def leaf_names(self) -> list[str]:
         """Return the names of `leaves()`: paths in the module such as "layers/0/kernel"."""
-        return list(self._names)
+        return list(self._parts.names)
 
     def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Compile ahead of time for arguments like these (arrays or `jax.ShapeDtypeStruct`).
@@ -89,36 +95,26 @@ class Hybridized:
           module's arrays as a call does, and keeps the module's structure of now.
         """
         compiled = self.function.lower(self.leaves(), *args, **kwargs).compile()
-        return partial(_run, compiled, self._variables)
+        return partial(_run, compiled, self._parts.variables)
 
     def _take_apart(self) -> None:
         """Find the module's arrays and remember what it is made of, for `__call__` to compare with."""
-        graphdef, state = nnx.split(self.net)
-        nodes = dict(nnx.iter_graph(self.net))
-        flat = nnx.to_flat_state(state)
-        self._names = ["/".join(map(str, path)) for path, _ in flat]
-        self._variables = [_variable(nodes, path) for path, _ in flat]
-        self._snapshots = [
-            (held, tuple(held.values())) for held in map(_attributes, nodes.values()) if held is not None
-        ]
-        self._settings = {
-            "/".join(map(str, path)): repr(node) for path, node in nodes.items() if _is_setting(path, node)
-        }
+        self._parts = Parts(self.net)
+        graphdef = self._parts.graphdef
         if graphdef not in self._programs:
-            self._programs[graphdef] = self._make_program(graphdef, jax.tree.structure(state))
+            self._programs[graphdef] = self._make_program(self._parts)
         self.function: Any = self._programs[graphdef]
 
-    def _make_program(self, graphdef: Any, structure: Any) -> Callable[..., Any]:
+    def _make_program(self, parts: Parts) -> Callable[..., Any]:
         """Return `jax.jit` of a function of the flat arrays, giving the output and what it changed."""
-        names, settings = self._names, self._settings
         called = inspect.signature(self.net.__call__)
 
         def program(leaves: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[int, Any]]:
-            self._note(read_signature(called, args, kwargs, dict(zip(names, leaves)), settings))
-            net = nnx.merge(graphdef, jax.tree.unflatten(structure, leaves))
+            self._note(read_signature(called, args, kwargs, dict(zip(parts.names, leaves)), parts.settings))
+            net = parts.put_together(leaves)
             output = net(*args, **kwargs)
             after, state = nnx.split(net)
-            if after != graphdef:
+            if after != parts.graphdef:
                 raise JaxperfError(
                     f"hybridize: calling {type(net).__name__} changes its attributes or adds variables, "
                     "which a compiled program can't repeat; call it without hybridize, or through nnx.jit"
@@ -143,25 +139,3 @@ def _run(
     for i, value in changed.items():
         variables[i].set_raw_value(value)
     return output
-
-
-def _variable(nodes: dict[Any, Any], path: tuple[Any, ...]) -> nnx.Variable[Any]:
-    found = nodes.get(path)
-    if not isinstance(found, nnx.Variable):
-        where = "/".join(map(str, path))
-        raise JaxperfError(f"hybridize: {where} is a bare {type(found).__name__}; make it an nnx.Variable")
-    return found
-
-
-def _attributes(node: Any) -> dict[Any, Any] | None:
-    """Return the dictionary in which a node of the module keeps what can be replaced."""
-    if isinstance(node, dict):
-        return node
-    return vars(node) if isinstance(node, nnx.Pytree) else None
-
-
-def _is_setting(path: tuple[Any, ...], node: Any) -> bool:
-    """Return whether it is a plain attribute (a flag, a rate), not a module, a variable or Flax's own."""
-    return not isinstance(node, nnx.Pytree | nnx.Variable) and not str(path[-1] if path else "").startswith(
-        "_"
-    )

@@ -122,9 +122,9 @@ class Workload:
 
 
 FORWARD = {
-    "jax": ("hybridize", "aot"),
+    "jax": ("hybridize", "aot", "frozen"),
     "mxnet": ("hybridized", "static"),
-    "torch": ("eager", "traced", "compiled"),
+    "torch": ("eager", "traced", "compiled", "frozen"),
 }
 
 
@@ -205,9 +205,9 @@ def _section81(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
             "The MLP of section 8.1 on one example, time per call",
             {"task": "forward", **settings},
             {
-                "jax": ("eager", "nnx.jit", "hybridize", "aot"),
+                "jax": ("eager", "nnx.jit", "hybridize", "aot", "frozen"),
                 "mxnet": ("imperative", "hybridized", "static"),
-                "torch": ("eager", "traced", "compiled"),
+                "torch": ("eager", "traced", "compiled", "frozen"),
             },
             calls=sizes.calls,
             lead=sizes.calls // 10,
@@ -217,7 +217,11 @@ def _section81(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
             "8.1 export",
             "The same MLP to disk and back",
             {"task": "export", **settings},
-            {"jax": ("jax.export",), "mxnet": ("hybridized",), "torch": ("traced", "torch.export")},
+            {
+                "jax": ("jax.export", "with machine code"),
+                "mxnet": ("hybridized",),
+                "torch": ("traced", "torch.export"),
+            },
             quantities=("write", "reload"),
             rounds=min(sizes.rounds, 7),
         ),

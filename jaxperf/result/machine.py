@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -43,6 +44,19 @@ def cpu_model() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def cpu_features() -> str:
+    """Return a digest of what this processor can do, "" where the system does not tell.
+
+    The same processor may offer less in a virtual machine, and code compiled for more would end the process.
+    """
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith(("flags", "Features")):
+                return hashlib.sha256(line.encode()).hexdigest()[:16]
+    return ""
 
 
 def commit(root: Path | None = None) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 from . import files, jax_train
 from .wire import Task, timed_first
 
+COMPILED = "with machine code"  # of an export, beside the program
+
 
 def greet(start: dict[str, Any]) -> dict[str, Any]:
     """Versions and threads, JAX started."""
@@ -65,6 +67,8 @@ def forward(settings: dict[str, Any], configuration: str) -> Task:
             fn = hybridize(net)
         elif configuration == "aot":
             fn = hybridize(net).compile(x)
+        elif configuration == "frozen":
+            fn = hybridize(net, freeze=True).compile(x)
         return fn, jax.block_until_ready(fn(x))
 
     first_s, (fn, y) = timed_first(build_and_call)
@@ -98,11 +102,11 @@ def export(settings: dict[str, Any], configuration: str) -> Task:
     """`export_net`, and `load_net` until the first output is there."""
     from jaxperf.models.export import export_net
 
-    stem, net, x = Path(settings["folder"]) / "jax", _net(settings), _input(settings)
+    stem, net, x = _stem(settings, configuration), _net(settings), _input(settings)
 
     def write_and_reload() -> tuple[dict[str, float], Any]:
         began = time.perf_counter()
-        export_net(net, stem, x)
+        export_net(net, stem, x, compiled=configuration == COMPILED)
         written = time.perf_counter()
         y = _reload(stem, x)
         return {"write": written - began, "reload": time.perf_counter() - written}, y
@@ -113,18 +117,25 @@ def export(settings: dict[str, Any], configuration: str) -> Task:
 
 def reload(settings: dict[str, Any], configuration: str) -> Task:
     """What `export` wrote, in a process that has never seen the network."""
-    first_s, y = timed_first(lambda: _reload(Path(settings["folder"]) / "jax", _input(settings)))
+    import jaxperf.models.export  # noqa: F401 - like the other systems' own code, imported before
+
+    x = _input(settings)
+    first_s, y = timed_first(lambda: _reload(_stem(settings, configuration), x))
     return Task(first_s, {"output": y}, lambda calls: {})
+
+
+def _stem(settings: dict[str, Any], configuration: str) -> Path:
+    return Path(settings["folder"]) / f"jax-{'compiled' if configuration == COMPILED else 'portable'}"
 
 
 def _reload(stem: Path, x: Any) -> Any:
     import jax
     import numpy as np
 
-    from jaxperf.models.export import load_net
+    from jaxperf.models.export import load_compiled, load_net
 
     exported, arrays = load_net(stem)
-    return np.asarray(jax.jit(exported.call)(arrays, x))
+    return np.asarray((load_compiled(stem) or jax.jit(exported.call))(arrays, x))
 
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:

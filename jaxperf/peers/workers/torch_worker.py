@@ -55,6 +55,8 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
             fn = net
             if configuration == "traced":
                 fn = torch.jit.trace(net, x)
+            elif configuration == "frozen":
+                fn = torch.jit.optimize_for_inference(torch.jit.trace(net, x))
             elif configuration == "compiled":
                 torch.compiler.reset()  # what earlier workloads left counts against a limit
                 fn = torch.compile(net, dynamic=False)

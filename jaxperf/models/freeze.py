@@ -1,0 +1,145 @@
+"""`hybridize(net, freeze=True)`: a network for inference whose parameters are constants of its program.
+
+The counterpart of `torch.jit.freeze` and of Gluon's `static_alloc`. The compiler sees the values, so it lays
+weights out once, and a call hands over nothing but its arguments. A BatchNorm that follows a convolution
+becomes part of the convolution's weights, since with running statistics it is a scale and a shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import is_
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models.parts import Parts, attributes
+
+
+class Frozen:
+    """What `hybridize(net, freeze=True)` returns; call it as you would call `net`.
+
+    A parameter, layer or flag that was replaced since is noticed at the next call, which compiles again.
+
+    Attributes:
+      net: the module itself, which still runs op by op when called.
+      trace_count: how often its Python code ran, to be compiled.
+    """
+
+    def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
+        self.net, self.trace_count = net, 0
+        self._static = static_argnames
+        self._freeze()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's output for these arguments, from the compiled program."""
+        if self._parts.changed() or not all(map(is_, self._constants, self._parts.leaves())):
+            self._freeze()
+        return self._program(*args, **kwargs)
+
+    def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """Return a function of arguments like these, compiled with the parameters of now.
+
+        It does nothing but call the program: no Python of this package runs, and no change of the network
+        is noticed.
+        """
+        self(*args, **kwargs)
+        return self._program
+
+    def _freeze(self) -> None:
+        self._parts = Parts(self.net)
+        self._constants = self._parts.leaves()
+        parts, constants = self._parts, self._constants
+
+        def program(*args: Any, **kwargs: Any) -> Any:
+            self.trace_count += 1
+            net = parts.put_together(constants)
+            held = Parts(net)
+            before = held.leaves()
+            fold(net)
+            output = net(*args, **kwargs)
+            changed = [n for n, a, b in zip(held.names, before, held.leaves(), strict=True) if a is not b]
+            if changed:
+                raise JaxperfError(
+                    f"a frozen {type(self.net).__name__} would change {changed[0]} at each call; "
+                    "call net.eval() first, or leave out freeze=True"
+                )
+            return output
+
+        program.__name__ = type(self.net).__name__
+        self._program = jax.jit(program, static_argnames=self._static)
+
+
+def fold(net: nnx.Module) -> None:
+    """Make each BatchNorm of a module that is about to be traced part of the convolution before it.
+
+    Which one that is shows while the module runs: it gave the very array that BatchNorm takes. The module is
+    a copy, and is of no use afterwards: its layers stand behind objects that only know how to be called.
+    """
+    given: dict[int, tuple[nnx.Conv, Any, Any]] = {}
+    for _, node in list(nnx.iter_graph(net)):
+        held = attributes(node) or {}
+        for name, layer in list(held.items()):
+            if type(layer) is nnx.Conv:
+                held[name] = _Convolution(layer, given)
+            elif type(layer) is nnx.BatchNorm:
+                held[name] = _Normalization(layer, given)
+
+
+class _Behind:
+    """A layer, and what convolutions have given: by the array's id, the layer, its input and the array."""
+
+    def __init__(self, layer: Any, given: dict[int, tuple[nnx.Conv, Any, Any]]) -> None:
+        self.layer, self.given = layer, given
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.layer, name)
+
+
+class _Convolution(_Behind):
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        y = self.layer(x, *args, **kwargs)
+        if not args and not kwargs and _can_take_factors(self.layer):
+            self.given[id(y)] = self.layer, x, y  # the array too: its id is its own only while it lives
+        return y
+
+
+class _Normalization(_Behind):
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self.given.get(id(x))
+        fits = self.layer.use_running_average and self.layer.axis in (-1, x.ndim - 1)
+        if before is None or args or kwargs or not fits or x.dtype != np.float32:
+            return self.layer(x, *args, **kwargs)
+        conv, its_x, _ = before
+        return _with_factors(conv, *_scale_and_shift(self.layer))(its_x)
+
+
+def _can_take_factors(conv: nnx.Conv) -> bool:
+    return conv.mask is None and conv.kernel.get_raw_value().dtype == np.float32
+
+
+def _scale_and_shift(norm: nnx.BatchNorm) -> tuple[Any, Any]:
+    """What BatchNorm with running statistics multiplies by and adds, (channels,), float64."""
+    scale = _values(norm.scale, 1.0) / np.sqrt(_values(norm.var) + norm.epsilon)
+    return scale, _values(norm.bias) - _values(norm.mean) * scale
+
+
+def _with_factors(conv: nnx.Conv, scale: Any, shift: Any) -> nnx.Conv:
+    """A convolution whose output is `conv`'s times a scale, plus a shift, per channel."""
+    folded = nnx.clone(conv)
+    folded.kernel = nnx.Param(_float32(_values(conv.kernel) * scale))
+    folded.bias = nnx.Param(_float32(_values(conv.bias) * scale + shift))
+    folded.use_bias = True
+    return folded
+
+
+def _float32(values: Any) -> Any:
+    return np.asarray(values, np.float32)  # NumPy's: an array of JAX would belong to the trace
+
+
+def _values(variable: nnx.Variable[Any] | None, otherwise: float = 0.0) -> Any:
+    """A variable's array as it is, float64: what indexing gives would belong to the trace."""
+    return otherwise if variable is None else np.asarray(variable.get_raw_value(), np.float64)

@@ -1,0 +1,78 @@
+"""A module taken apart once: its variables in a flat list, and what tells that it was put together anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxperf.errors import JaxperfError
+
+
+class Parts:
+    """What `nnx.split` finds in a module, kept with the variables themselves.
+
+    Attributes:
+      names: paths of the variables, such as "layers/0/kernel".
+      variables: in the order in which `put_together` takes their arrays.
+      graphdef: the rest of the module; equal for modules of equal structure.
+      settings: plain attributes (flags, rates) by path, as text.
+
+    Raises:
+      JaxperfError: an array of the module is not in an `nnx.Variable`.
+    """
+
+    def __init__(self, net: nnx.Module) -> None:
+        self.graphdef, state = nnx.split(net)
+        self._structure = jax.tree.structure(state)
+        nodes = dict(nnx.iter_graph(net))
+        flat = nnx.to_flat_state(state)
+        self.names = ["/".join(map(str, path)) for path, _ in flat]
+        self.variables = [_variable(nodes, path) for path, _ in flat]
+        self._snapshots = [
+            (held, tuple(held.values())) for held in map(attributes, nodes.values()) if held is not None
+        ]
+        self.settings = {
+            "/".join(map(str, path)): repr(node) for path, node in nodes.items() if _is_setting(path, node)
+        }
+
+    def changed(self) -> bool:
+        """Return whether a variable, layer or flag of the module was replaced or added since."""
+        # Compared by identity: equality would compare arrays by their values, at every call
+        for held, snapshot in self._snapshots:
+            if len(held) != len(snapshot) or not all(map(is_, held.values(), snapshot)):
+                return True
+        return False
+
+    def leaves(self) -> list[Any]:
+        """Return the variables' arrays of now."""
+        return [v.get_raw_value() for v in self.variables]
+
+    def put_together(self, leaves: Sequence[Any]) -> nnx.Module:
+        """Return a module of this structure with other arrays."""
+        return nnx.merge(self.graphdef, jax.tree.unflatten(self._structure, leaves))
+
+
+def attributes(node: Any) -> dict[Any, Any] | None:
+    """Return the dictionary in which a node of a module keeps what can be replaced."""
+    if isinstance(node, dict):
+        return node
+    return vars(node) if isinstance(node, nnx.Pytree) else None
+
+
+def _variable(nodes: dict[Any, Any], path: tuple[Any, ...]) -> nnx.Variable[Any]:
+    found = nodes.get(path)
+    if not isinstance(found, nnx.Variable):
+        where = "/".join(map(str, path))
+        raise JaxperfError(f"hybridize: {where} is a bare {type(found).__name__}; make it an nnx.Variable")
+    return found
+
+
+def _is_setting(path: tuple[Any, ...], node: Any) -> bool:
+    """Return whether it is a plain attribute (a flag, a rate), not a module, a variable or Flax's own."""
+    return not isinstance(node, nnx.Pytree | nnx.Variable) and not str(path[-1] if path else "").startswith(
+        "_"
+    )
