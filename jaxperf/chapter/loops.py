@@ -111,14 +111,15 @@ def the_gain(story: Story, swept: Swept, at_book: Ratio, *, size: int) -> None:
     )
     missed = statistics.median(abs(model.gain(n) / gain.median - 1) for n, gain in gains.items())
     story.fact("gain_error_median", missed, words="median error of the predicted gains")
-    small = gains[min(gains)]
+    at = max((s.size for s in swept.samples[1::2]), key=model.gain)  # of the sizes that were not fitted
+    best = gains[at]
     story.claim(
         book="Asynchronous computation improves performance (there: 2.1 times)",
-        holds=small.above(1),
-        predicted=f"(t1 + t2 + t3) / max(t1, t2) times: most near t1 = t2, under 1.3 at {size} x {size}",
-        right=both(small.above(1), at_book.at_most(1.3), missed <= 0.3),
-        observed=f"{small} times at {min(gains):.0f} elements, {at_book} at {size} x {size}; "
-        f"predictions are {missed:.0%} off (median)",
+        holds=best.above(1),
+        predicted=f"(t1 + t2 + t3) / max(t1, t2) times: most near t1 = t2, under 2 at {size} x {size}",
+        right=both(best.above(1), at_book.at_most(2), missed <= 0.3),
+        observed=f"{best} times at {at:.0f} elements, where the model says {model.gain(at):.3g}; {at_book} at "
+        f"{size} x {size}; predictions are {missed:.0%} off (median)",
         cannot=one_core(story),
     )
 
