@@ -118,7 +118,7 @@ def the_gain(story: Story, swept: Swept, at_book: Ratio, *, size: int) -> None:
         holds=best.above(1),
         predicted=f"(t1 + t2 + t3) / max(t1, t2) times: most near t1 = t2, under 2 at {size} x {size}",
         right=both(best.above(1), at_book.at_most(2), missed <= 0.3),
-        observed=f"{best} times at {at:.0f} elements, where the model says {model.gain(at):.3g}; {at_book} at "
+        observed=f"{best} times at {at:.0f} elements, by the model {model.gain(at):.3g}; {at_book} at "
         f"{size} x {size}; predictions are {missed:.0%} off (median)",
         cannot=one_core(story),
     )

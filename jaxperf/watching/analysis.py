@@ -162,16 +162,15 @@ class Analysis:
             shares["devices idle while the front end works"] = working / seen_s
         return shares
 
-    def idle_at(self, wanted: Callable[[Sample], bool], *, inside: bool = False) -> dict[Place, float]:
-        """Seconds of the run in which devices were idle while the front end was at each line, the most first.
-
-        With `inside` by the line where the next item of a `for` is made, not by the line of the `for`.
-        """
+    def idle_at(
+        self, wanted: Callable[[Sample], bool], where: Callable[[Sample], Place] = lambda s: s.at
+    ) -> dict[Place, float]:
+        """Seconds of the run in which devices were idle while the front end was somewhere, the most first."""
         found: dict[Place, float] = defaultdict(float)
         for s in filter(wanted, self.record.samples):
             idle = self.idle.within(s.start, s.end) - self._idle_waiting(s)
             if idle > 0:
-                found[s.inside if inside else s.at] += idle * self.scale
+                found[where(s)] += idle * self.scale
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def _idle_waiting(self, s: Sample) -> float:

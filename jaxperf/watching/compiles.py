@@ -68,6 +68,7 @@ class Compiled:
       host_bytes: bytes of the NumPy arrays among the call's arguments.
       host_float64: whether one of them has NumPy's default type.
       signature: the call's arguments, by name: arrays as their type, other values as themselves.
+      label: the function's name where the program has another, as under `pmap`.
     """
 
     name: str
@@ -79,6 +80,12 @@ class Compiled:
     host_bytes: int = 0
     host_float64: bool = False
     signature: dict[str, str] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def called(self) -> str:
+        """The reader's name of the function."""
+        return self.label or self.name
 
     @property
     def total_s(self) -> float:
@@ -146,6 +153,8 @@ class Listener:
             found.host_float64 = any(a.dtype == "float64" for a in arrays)
             found.signature = {where: _described(a) for where, a in arguments.items()}
             self._explain(found)
+            if mine is not None and not found.explained and _by_pmap(found.name, called):
+                self._explain_pmap(found, place.callee(mine))
         self.compiled.append(found)
 
     def _explain(self, found: Compiled) -> None:
@@ -160,6 +169,14 @@ class Listener:
         if [c.kind for c in found.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
             before = (c for c in reversed(self.compiled) if c.defined == found.defined)
             found.changes = _differences(next(before, found), found) or found.changes
+
+    def _explain_pmap(self, found: Compiled, function: Any) -> None:
+        """What JAX says nothing about: a function under `pmap`, whose name in the program is JAX's own."""
+        code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
+        found.explained, found.label = True, code.co_name if code else ""
+        found.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(found.at)
+        before = next((c for c in reversed(self.compiled) if c.defined == found.defined), None)
+        found.changes = _differences(before, found) if before else ()
 
     def on_log(self, record: logging.LogRecord) -> bool:
         """A filter for JAX's loggers: keeps explanations of cache misses, and lets all else pass."""
@@ -268,7 +285,17 @@ def _described(value: Any) -> str:
     return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
 
 
+def _by_pmap(name: str, called: FrameType | None) -> bool:
+    """Whether it is the function that pmap makes of the reader's, not one that moves its arguments."""
+    return name == "_fun" and called is not None and called.f_code.co_filename.endswith("pmap.py")
+
+
 def _differences(old: Compiled, new: Compiled) -> tuple[Change, ...]:
     """What differs between two calls' arguments."""
     pairs = [(n, old.signature.get(n, "nothing"), new.signature.get(n, "nothing")) for n in new.signature]
-    return tuple(Change("static value", n, before, now) for n, before, now in pairs if before != now)
+    return tuple(_difference(n, before, now) for n, before, now in pairs if before != now)
+
+
+def _difference(what: str, before: str, now: str) -> Change:
+    arrays = "[" in before and "[" in now
+    return _change(what, before, now) if arrays else Change("static value", what, before, now)

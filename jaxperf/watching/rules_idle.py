@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jaxperf.report.words import quantity
 from jaxperf.watching.analysis import Analysis, Line
 from jaxperf.watching.finding import IDLE_DOUBT, Finding
 from jaxperf.watching.place import NOWHERE, Place
-from jaxperf.watching.sampler import DISPATCH, EAGER
+from jaxperf.watching.sampler import DISPATCH, EAGER, Sample
 from jaxperf.watching.windows import plain
 
 REPEATS = 3  # waits at one line that make a habit
 OFTEN = 20  # calls of one operation in the windows: fewer are the program's beginning
+A_SHARE = 0.2  # of the looks at a line within: a caller that dispatches so much has a part in it
 COPIED = 1 << 20  # bytes of NumPy arrays per call
 
 
@@ -70,7 +71,7 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
     explained = {plain(c.name) for c in analysis.record.compiled if c.explained}
     programs = analysis.record.seen.programs
     small = sum(p.calls for n, p in programs.items() if n not in explained and p.calls >= OFTEN)
-    idle = analysis.idle_at(lambda s: s.kind == EAGER)
+    idle = analysis.idle_at(lambda s: s.kind == EAGER, _outermost(analysis))
     traced = Counter(c.at for c in analysis.record.compiled if c.explained)
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
@@ -84,6 +85,19 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
         rate = f"{small / windows_s:,.0f} operations per second"
         reason = f"{rate} are dispatched outside of jit, and devices are idle meanwhile"
         yield from _idle("eager", idle, reason)
+
+
+def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
+    """To which line an operation belongs: to a caller's, where that dispatches about as much by itself.
+
+    `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` makes of it: one cause, on two lines.
+    """
+    looks = Counter(s.at for s in analysis.record.samples if s.kind == EAGER)
+
+    def line(s: Sample) -> Place:
+        return next((p for p in reversed(s.callers) if looks[p] >= A_SHARE * looks[s.at]), s.at)
+
+    return line
 
 
 def transfers(analysis: Analysis) -> Iterator[Finding]:

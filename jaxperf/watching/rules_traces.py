@@ -46,18 +46,18 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     seconds = sum(c.total_s for c in repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     cause = kind
-    times = f"{first.name} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
+    times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
     if kind == "shape" and _partial_batch(repeats):
         cause = "partial batch"
     if kind == "static value" and changes and all(map(_another_object, changes)):
         other = f"{changes[0].what} is another {_without_address(changes[0].now)} each time"
-        return Finding("static object", at, seconds, f"{times}: static {other}", first.name)
+        return Finding("static object", at, seconds, f"{times}: static {other}", first.called)
     if kind == "new function":
-        return Finding(cause, at, seconds, f"{times}: each call makes a new function object", first.name)
+        return Finding(cause, at, seconds, f"{times}: each call makes a new function object", first.called)
     said = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(said[:2]) + (f"; and {len(said) - 2} more" if len(said) > 2 else "")
     reason = shown if kind == "other" else f"{kind} of {shown}"
-    return Finding(cause, at, seconds, f"{times}: {reason}", first.name)
+    return Finding(cause, at, seconds, f"{times}: {reason}", first.called)
 
 
 def _without_address(value: str) -> str:

@@ -37,6 +37,7 @@ class Sample(NamedTuple):
     start: float
     end: float
     inside: Place = NOWHERE  # where the next item of the `for` at `at` is made
+    callers: tuple[Place, ...] = ()  # of an operation outside of jit: the reader's lines around it, outwards
 
 
 class Sampler:
@@ -113,7 +114,10 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
     if mine is None:
         return PYTHON, NOWHERE, start, end
     at, kind = place.place_of(mine), _kind(mine, called)
-    if kind in (EAGER, DISPATCH, IMPORT):
+    if kind == EAGER:
+        own = (f for f in place.stack(mine.f_back) if not place.library(f.f_code.co_filename))
+        return kind, at, start, end, NOWHERE, tuple(map(place.place_of, own))
+    if kind in (DISPATCH, IMPORT):
         return kind, at, start, end
     for outer in place.stack(mine):  # who asked for this work?
         library = place.library(outer.f_code.co_filename)

@@ -103,7 +103,7 @@ def _compiled(record: Record) -> Iterator[Block]:
         ]
         rows.append(
             (
-                group[0].name[:NAME],
+                group[0].called[:NAME],
                 str(len(group)),
                 *(quantity(s, "s") for s in seconds),
                 _at(group[-1]),
