@@ -109,11 +109,11 @@ def _claim_faster_than_calls(story: Story, against: dict[int, dict[str, Ratio]])
     losing = max((n for n, decision in faster.items() if decision), default=None)
     story.fact("calls_lose_up_to_size", losing, words="largest products that gain from fewer calls")
     smallest = min(against)
-    others = [r.at_most(1.5) for way, r in against[smallest].items() if way == DEVICES]
+    others = [r.at_most(2) for way, r in against[smallest].items() if way == DEVICES]
     story.claim(
         book="With operations small enough, running them in parallel on one device can be faster",
         holds=faster[smallest],
-        predicted="faster as one program or one batch, which saves calls; at most 1.5 times on two devices",
+        predicted="faster as one program or one batch, which saves calls; at most twice on two devices",
         right=both(faster[smallest], *others),
         observed=f"at size {smallest}: " + ", ".join(f"{way} {r}" for way, r in against[smallest].items()),
     )

@@ -20,12 +20,13 @@ from jaxperf.watching import backend, place
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.trouble import Trouble
 
-INTERVAL_S = 0.005
+CLOSE_S, WIDE_S = 0.005, 0.02  # from one look to the next, in a window of the profiler and after some seconds
+WIDER = 0.01  # of the time since the first look, in between: a look takes 0.1 ms, so at most 1 % of the run
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
 IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
-_MEMORY_EVERY = 10  # looks; reading it costs as much as the look
+_MEMORY_EVERY_S = 0.05  # reading it costs as much as the look
 _PEAK_STEP = 1.05  # live arrays are listed when memory is this much over the last such list
 
 
@@ -47,7 +48,7 @@ class Sampler:
       samples: what each look saw.
       memory: resident bytes over time, as (time, bytes).
       held: what the arrays alive near the peak are, largest first, as (type, number, bytes).
-      on_look: called after each look, in the sampler's thread.
+      on_look: called after each look, in the sampler's thread; returns whether to look closely.
       started: whether JAX's backend runs, so that listing arrays does not start it.
       spent_s: processor time of the sampler's own work.
     """
@@ -56,7 +57,7 @@ class Sampler:
         self,
         trouble: Trouble,
         *,
-        on_look: Callable[[], None] = lambda: None,
+        on_look: Callable[[], bool] = lambda: True,
         started: Callable[[], bool] = backend.started,
     ) -> None:
         self.trouble, self.started = trouble, started
@@ -71,6 +72,7 @@ class Sampler:
     def open(self) -> None:
         """Begin to look at the calling thread."""
         self._thread_id, self._last = threading.get_ident(), time.perf_counter()
+        self._first = self._last
         self._thread = threading.Thread(target=self._run, name="jaxperf-watch", daemon=True)
         self._thread.start()
 
@@ -81,17 +83,19 @@ class Sampler:
         self._weigh()
 
     def _run(self) -> None:
-        looks = 0
-        while not self._stop.wait(INTERVAL_S):
+        interval_s, weighed = CLOSE_S, 0.0
+        while not self._stop.wait(interval_s):
             began = time.thread_time()
             with self.trouble.kept("a sample"):
                 self._look()
-                if looks % _MEMORY_EVERY == 0:
+                if self._last - weighed >= _MEMORY_EVERY_S:
+                    weighed = self._last
                     self._weigh()
-            looks += 1
             self.spent_s += time.thread_time() - began
+            interval_s = min(WIDE_S, max(CLOSE_S, WIDER * (self._last - self._first)))
             with self.trouble.kept("a window of the profiler"):
-                self.on_look()
+                if self.on_look():
+                    interval_s = CLOSE_S
 
     def _look(self) -> None:
         now = time.perf_counter()

@@ -124,17 +124,19 @@ class Watcher:
         if self.profiler:
             self._undo.enter_context(_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way))
 
-    def _look(self) -> None:
-        """What the sampler's thread does beside sampling: note programs, open and close windows."""
+    def _look(self) -> bool:
+        """What the sampler's thread does beside sampling: note programs, open and close windows.
+
+        Returns whether a window is open, in which the front end's lines explain what devices do.
+        """
         if not self._started():
-            return
+            return False
         if self._compiled != self.listener.count:
             self._compiled = self.listener.count
             began = time.thread_time()
             self.programs.look()
             self.sampler.spent_s += time.thread_time() - began
-        if self.profiler:
-            self.profiler.look(compiling=self.listener.open > 0)
+        return bool(self.profiler and self.profiler.look(compiling=self.listener.open > 0))
 
     def _started(self) -> bool:
         return backend.started(otherwise=self.listener.count > 0)

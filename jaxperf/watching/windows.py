@@ -85,8 +85,12 @@ class Profiler:
         self._yielded = False
         self._lock = threading.RLock()  # the program's thread ends a window too, in `give_way`
 
-    def look(self, *, compiling: bool) -> None:
-        """Open or close a window if it is time to; `compiling` is whether something is being compiled now."""
+    def look(self, *, compiling: bool) -> bool:
+        """Open or close a window if it is time to; return whether one is open.
+
+        Args:
+          compiling: whether something is being compiled now.
+        """
         with self._lock:
             now = time.perf_counter()
             if self._opened is None:
@@ -94,6 +98,7 @@ class Profiler:
                     self._open()
             elif compiling or now - self._opened >= self._length_s:
                 self.close()
+            return self._opened is not None
 
     def give_way(self) -> None:
         """The program takes a profile itself, and there can be only one: end ours, and take no more."""
