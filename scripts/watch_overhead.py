@@ -27,8 +27,8 @@ from jaxperf.result import Measurement, ratio
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
 # steps that take a few seconds each on two cores
-WORK = {"steps without waiting": ("fixed/item_in_loop", 500), "a wait per step": ("item_in_loop", 400),
-        "op by op": ("eager_loop", 1200)}  # fmt: skip
+WORK = {"steps without waiting": ("fixed/item_in_loop", 1500), "a wait per step": ("item_in_loop", 1000),
+        "op by op": ("eager_loop", 5000)}  # fmt: skip
 
 
 def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, float]:

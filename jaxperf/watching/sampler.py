@@ -20,8 +20,11 @@ from jaxperf.watching import backend, place
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.trouble import Trouble
 
-CLOSE_S, WIDE_S = 0.005, 0.02  # from one look to the next, in a window of the profiler and after some seconds
-WIDER = 0.01  # of the time since the first look, in between: a look takes 0.1 ms, so at most 1 % of the run
+CLOSE_S, WIDE_S = (
+    0.005,
+    0.025,
+)  # from one look to the next, in a window of the profiler and after some seconds
+WIDER = 0.02  # of the time since the first look, in between
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
 IMPORT = "import"
