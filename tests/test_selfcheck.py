@@ -12,7 +12,7 @@ from jaxperf.measure import measure
 from jaxperf.report.markdown import render_markdown
 from jaxperf.report.page import render_html
 from jaxperf.result import Grid, Lines, Result, load_result
-from jaxperf.selfcheck import command, known, verdicts
+from jaxperf.selfcheck import command, known, telling, verdicts
 from jaxperf.selfcheck.config import Config
 
 TINY = Config(known_s=(1e-5, 1e-3), trials=2, rounds=6, values=6, numbers=(6,))
@@ -25,6 +25,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "QUICK", TINY)
         patch.setattr(known, "measure", quick)
+        patch.setitem(telling.QUICKEST, known.called_back, 1e-3)
         patch.setattr(verdicts, "measure", quick)
         patch.setattr("sys.argv", ["jaxperf"])
         patch.setenv("JAX_NUM_CPU_DEVICES", "8")  # which it sets for its own process

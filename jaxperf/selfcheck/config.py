@@ -25,8 +25,6 @@ class Config:
     loaded: bool = True
 
 
-_UP_TO_10_MS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-QUICK = Config(known_s=_UP_TO_10_MS, trials=10, rounds=20, values=12, numbers=(6, 8, 12, 20))
-FULL = Config(
-    known_s=(*_UP_TO_10_MS, 0.1, 1.0), trials=400, rounds=40, values=40, numbers=(6, 8, 12, 20, 30, 40)
-)
+_UP_TO_100_MS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1)
+QUICK = Config(known_s=_UP_TO_100_MS, trials=10, rounds=20, values=12, numbers=(6, 8, 12, 20))
+FULL = Config(known_s=(*_UP_TO_100_MS, 1.0), trials=400, rounds=40, values=40, numbers=(6, 8, 12, 20, 30, 40))

@@ -2,8 +2,8 @@
 
 A duration can be known in three ways, and each checks something else:
 
-- *Counted*: so many steps of a loop in C, whose cost per step the scheduler's CPU clock says, next to the
-  measurement. `measure` reads another clock. On a loaded machine such work takes longer, as any work does.
+- *Counted*: so many steps of a loop in C, whose cost per step the scheduler's CPU clock says, just before and
+  after each value. `measure` reads another clock. On a loaded machine such work takes longer, as any does.
 - *Clocked*: a function that returns when the clock reaches its next tick, so that many calls in a row last
   so many ticks, whatever else the call costs and whoever else wants the core. This one is known under load.
 - *Called back*: a compiled program that ends when its callback has waited for so long. Only a clock that
@@ -24,12 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxperf.measure import measure
+from jaxperf.measure.timing import MIN_VALUE_S, calls_per_value
 from jaxperf.result import Decision, Measurement, Ratio, ratio_of
 
 WITHIN = 0.01
-SLACK_S = 3e-6  # a loop around a function comes back within this; whatever else is done takes longer
-CALIBRATION_S = 0.02
-STEADY = 0.01  # a core whose speed moves by more meanwhile knows no duration to 1 %
+SLACK_S = 2e-5  # a loop around a function comes back within this, with cold caches too
+CALIBRATION_S = 0.005
+ROUNDS, LEAST_ROUNDS, ROUNDS_S = 60, 7, 1.0  # of counted work: as many as go into so many seconds
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,11 @@ class Checked:
       known_s: seconds of one call.
       measured: seconds per call, less what the same call takes without its work.
       empty_s: seconds of that call, which were taken off.
-      steady: whether the known duration itself was the same before and after.
     """
 
     known_s: float
     measured: Measurement
     empty_s: float = 0.0
-    steady: bool = True
 
     @property
     def way(self) -> str:
@@ -60,8 +59,8 @@ class Checked:
 
     @property
     def right(self) -> Decision:
-        """Whether the median is within 1 % of what is known; undecided where it was not known so well."""
-        return self.ratio.within(WITHIN) if self.steady else None
+        """Whether the median is within 1 % of what is known."""
+        return self.ratio.within(WITHIN)
 
     @property
     def inside(self) -> bool:
@@ -70,14 +69,33 @@ class Checked:
 
 
 def counted(seconds: float) -> Checked:
-    """Check `measure` with steps of a loop in C, calibrated by the CPU clock before and after."""
-    before = step_s()
-    steps = max(1, round(seconds / before))
-    empty, measured = measure(spin, 0, name="empty"), measure(spin, steps, name=f"counted, {said(seconds)}")
-    after = step_s()
-    known = steps * (before + after) / 2
-    steady = abs(after / before - 1) <= STEADY
-    return Checked(known, _less(measured, empty.median), empty.median, steady)
+    """Check `measure` with steps of a loop in C, calibrated by the CPU clock around every value.
+
+    A core's speed moves by percents within milliseconds (its clock, a neighbor on the host), so each value is
+    divided by what the steps cost next to it.
+    """
+    steps = max(1, round(seconds / step_s()))
+    rounds = max(LEAST_ROUNDS, min(ROUNDS, round(ROUNDS_S / seconds)))
+    loops = calls_per_value(seconds, MIN_VALUE_S)
+    ratios, empties = [], []
+    for _ in range(rounds):
+        before, empty = step_s(), _one_value(0, loops)
+        value, after = _one_value(steps, loops), step_s()
+        ratios.append((value - empty) / (steps * (before + after) / 2))
+        empties.append(empty)
+    values = tuple(seconds * r for r in ratios)
+    name = f"counted, {said(seconds)}"
+    return Checked(
+        seconds, Measurement(name, "s", values, note="less an empty call"), statistics.median(empties)
+    )
+
+
+def _one_value(steps: int, loops: int) -> float:
+    """One value of `measure`, seconds per call."""
+    found = measure(
+        spin, steps, loops=loops, min_values=1, max_values=1, warmup_calls=1, warmup_s=0.0, budget_s=0.0
+    )
+    return found.values[0]
 
 
 def clocked(seconds: float) -> Checked:
@@ -109,7 +127,7 @@ def step_s() -> float:
     steps = 1000
     while (took := _cpu_s(steps)) < CALIBRATION_S / 2:
         steps = round(steps * min(100.0, 1.2 * CALIBRATION_S / max(took, 1e-6)))
-    return statistics.median(_cpu_s(steps) for _ in range(7)) / steps
+    return took / steps
 
 
 def _cpu_s(steps: int) -> float:

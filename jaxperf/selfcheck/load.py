@@ -1,4 +1,4 @@
-"""What else the machine does: how many cores other programs use, and a load of our own making."""
+"""What else the machine does: what other programs and its host take of it, and a load of our own making."""
 
 from __future__ import annotations
 
@@ -11,41 +11,49 @@ from dataclasses import dataclass
 import psutil
 
 IDLE = 0.05  # cores in use by others; the system's own services need less
+_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # the user's time has the guest's in it
 
 
 @dataclass
 class Watch:
-    """How many cores other programs used on average, known when the watching ends."""
+    """How many cores were taken from us on average, known when the watching ends.
+
+    Attributes:
+      others: by other programs.
+      stolen: by the host of a virtual machine.
+    """
 
     others: float = 0.0
+    stolen: float = 0.0
 
     @property
     def idle(self) -> bool:
-        """Whether the machine did next to nothing else."""
-        return self.others <= IDLE
+        """Whether the machine did next to nothing else, and all of it was ours."""
+        return self.others + self.stolen <= IDLE
 
     def __str__(self) -> str:
-        return f"other programs used {self.others:.2f} of {psutil.cpu_count()} cores"
+        host = f", and its host took {self.stolen:.2f}" if self.stolen >= 0.005 else ""
+        return f"other programs used {self.others:.2f} of {psutil.cpu_count()} cores{host}"
 
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Measure what other programs use of the machine meanwhile; our own children count as others."""
-    watch, before, ours, began = Watch(), _busy_s(), time.process_time(), time.perf_counter()
+    """Measure what others use of the machine meanwhile; our own children count as others."""
+    watch, before, ours, began = Watch(), _spent_s(), time.process_time(), time.perf_counter()
     with contextlib.ExitStack() as at_end:
         at_end.callback(lambda: _end(watch, before, ours, began))
         yield watch
 
 
-def _end(watch: Watch, before: float, ours: float, began: float) -> None:
+def _end(watch: Watch, before: tuple[float, float], ours: float, began: float) -> None:
     took = time.perf_counter() - began
-    theirs = _busy_s() - before - (time.process_time() - ours)
-    watch.others = max(0.0, theirs / took) if took > 0 else 0.0
+    busy_s, stolen_s = (b - a for a, b in zip(before, _spent_s()))
+    if took > 0:
+        watch.others = max(0.0, (busy_s - (time.process_time() - ours)) / took)
+        watch.stolen = max(0.0, stolen_s / took)
 
 
-def _busy_s() -> float:
+def _spent_s() -> tuple[float, float]:
     """CPU seconds that all programs on this machine have used, and those that its host took from it."""
     times = psutil.cpu_times()._asdict()
-    return sum(
-        seconds for kind, seconds in times.items() if kind not in ("idle", "iowait", "guest", "guest_nice")
-    )
+    return sum(s for kind, s in times.items() if kind not in _NOT_BUSY), times.get("steal", 0.0)
