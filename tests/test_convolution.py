@@ -17,7 +17,7 @@ from jax import lax
 from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxperf.models import SMALL_STAGES, LeNet, ResNet
+from jaxperf.models import SMALL_STAGES, LeNet, ResNet, convolution
 from jaxperf.models.convolution import native_convolutions, use_onednn
 from jaxperf.parallel import first_devices, make_step, model_of
 
@@ -93,8 +93,23 @@ def test_outputs_and_gradients_of_random_convolutions_are_float64s(several: int)
         fn = with_gradients(partial(conv, **window))
         assert calls(fn, x, w) > 0
         found = jax.jit(fn)(x, w)
-        with jax.enable_x64(True):
-            assert_close(found, native(fn, x.astype("float64"), w.astype("float64")))
+        with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
+            exact = native(fn, x.astype("float64"), w.astype("float64"))
+            assert_close(found, exact)
+            jax.clear_caches()
+            patch.setattr(convolution, "MANY_WEIGHTS", 0)
+            patch.setattr(convolution, "FEW_PIXELS", 10**9)
+            with jax.enable_x64(False):
+                assert calls(fn, x, w) == 0
+                assert_close(jax.jit(partial(fn))(x, w), exact)
+            jax.clear_caches()
+
+
+def test_many_weights_for_few_pixels_are_one_product() -> None:
+    x, w = normal(1, 4, 4, 256), normal(3, 3, 256, 256)
+    few, more = partial(conv, padding="SAME"), partial(conv, padding=((8, 8), (8, 8)))
+    assert (calls(few, x, w), calls(more, x, w)) == (0, 1)
+    assert_close(jax.jit(few)(x, w), native(few, x, w))
 
 
 def test_derivatives_of_any_order_and_direction_are_the_native_ones() -> None:

@@ -135,3 +135,38 @@ def test_what_cannot_be_folded_is_left_as_it_is():
     np.testing.assert_allclose(hybridize(net, freeze=True)(images(2)), y, rtol=2e-2, atol=1e-2)
     text = hybridize(net, freeze=True).compile(images(2)).lower(images(2)).as_text()
     assert text.count("stablehlo.rsqrt") == 4
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"padding": "SAME"},
+        {"padding": "VALID", "strides": 2},
+        {"padding": ((2, 1), (0, 1)), "kernel_dilation": 2},
+        {"padding": "SAME", "use_bias": False},
+    ],
+)
+def test_few_pixels_and_many_weights_become_a_product_of_laid_out_weights(window, monkeypatch):
+    monkeypatch.setattr("jaxperf.models.convolution.MANY_WEIGHTS", 1)
+    net = nnx.Sequential(nnx.Conv(8, 6, (3, 3), **window, rngs=nnx.Rngs(0)))
+    x = jax.random.normal(jax.random.key(0), (1, 7, 6, 8))
+    call = hybridize(net, freeze=True).compile(x)
+    text = call.lower(x).as_text()
+    assert "stablehlo.convolution" not in text and text.count("stablehlo.dot_general") == 1
+    np.testing.assert_allclose(call(x), net(x), rtol=1e-5, atol=1e-5)
+    many = jax.random.normal(jax.random.key(0), (40, 7, 6, 8))
+    assert "stablehlo.convolution" in call.lower(many).as_text()
+    np.testing.assert_allclose(call(many), net(many), rtol=1e-5, atol=1e-5)
+
+
+def test_a_convolution_with_a_function_of_its_own_keeps_it(monkeypatch):
+    monkeypatch.setattr("jaxperf.models.convolution.MANY_WEIGHTS", 1)
+    asked = []
+
+    def own(*args, **kwargs):
+        asked.append(kwargs.pop("out_sharding"))
+        return jax.lax.conv_general_dilated(*args, **kwargs)
+
+    net = nnx.Sequential(nnx.Conv(8, 6, (3, 3), conv_general_dilated=own, rngs=nnx.Rngs(0)))
+    hybridize(net, freeze=True)(jnp.ones((1, 4, 4, 8)))
+    assert asked == [None]
