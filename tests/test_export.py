@@ -131,8 +131,11 @@ def test_machine_code_is_used_where_it_fits_and_ignored_elsewhere(net, tmp_path,
     assert load_compiled(stem) is None
 
 
-def test_a_program_of_symbolic_shapes_has_no_machine_code_and_nothing_is_written(net, tmp_path):
+def test_what_cannot_be_compiled_here_is_refused_and_nothing_is_written(net, tmp_path):
     (n,) = jax.export.symbolic_shape("n")
     with pytest.raises(JaxperfError, match="symbolic shapes has no machine code"):
         export_net(net, tmp_path / "net", jax.ShapeDtypeStruct((n, 4), jnp.float32), compiled=True)
+    with pytest.raises(JaxperfError, match=r"cannot compile it here.*cuda") as e:
+        export_net(net, tmp_path / "net", jnp.ones((2, 4)), platforms=("cuda",), compiled=True)
+    assert "\n" not in str(e.value)
     assert not list(tmp_path.iterdir())

@@ -51,7 +51,8 @@ def export_net(
       compiled: write `stem`.jaxcompiled too, for `load_compiled`.
 
     Raises:
-      JaxperfError: the files cannot be written, or a program of symbolic shapes is to be compiled.
+      JaxperfError: the files cannot be written, or a program of symbolic shapes, or one for other platforms
+        alone, is to be compiled.
     """
     twin = net if isinstance(net, Hybridized) else hybridize(net)
     names = twin.leaf_names()
@@ -124,7 +125,10 @@ def _compile(exported: jax_export.Exported, written: bytes, arrays: Any, args: S
             "a program of symbolic shapes has no machine code; export it for arrays of one shape, "
             "or without compiled=True"
         )
-    made = jax.jit(exported.call).lower(arrays, *args).compile()
+    try:
+        made = jax.jit(exported.call).lower(arrays, *args).compile()
+    except ValueError as e:  # a program for other platforms
+        raise JaxperfError(f"cannot compile it here, leave out compiled=True: {e}".splitlines()[0]) from None
     body = pickle.dumps(serialize_executable.serialize(made))
     return json.dumps(_made_for(written) | {"body": _digest(body)}).encode() + b"\n" + body
 

@@ -129,8 +129,9 @@ def _is_plain(conv: nnx.Conv) -> bool:
 
 
 def _lay_out(conv: nnx.Conv) -> None:
-    """Give a convolution its weights as a product takes them, for inputs that make few pixels."""
-    if conv.conv_general_dilated is lax.conv_general_dilated and len(conv.kernel_size) == 2:
+    """Give a CPU's convolution its weights as a product takes them, for inputs that make few pixels."""
+    on_cpu = jax.default_backend() == "cpu"  # what was measured
+    if on_cpu and conv.conv_general_dilated is lax.conv_general_dilated and len(conv.kernel_size) == 2:
         kernel = np.asarray(conv.kernel.get_raw_value())
         laid_out = np.ascontiguousarray(kernel.reshape(-1, kernel.shape[3]).T)
         conv.conv_general_dilated = partial(_convolve, laid_out)
