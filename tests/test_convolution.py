@@ -99,10 +99,17 @@ def test_outputs_and_gradients_of_random_convolutions_are_float64s(several: int)
             jax.clear_caches()
             patch.setattr(convolution, "MANY_WEIGHTS", 0)
             patch.setattr(convolution, "FEW_PIXELS", 10**9)
+            patch.setattr(convolution, "MOST_TAPS", 10**9)
             with jax.enable_x64(False):
                 assert calls(fn, x, w) == 0
                 assert_close(jax.jit(partial(fn))(x, w), exact)
             jax.clear_caches()
+
+
+def test_the_gradient_of_a_kernel_over_large_images_is_no_product_of_hundreds_of_slices() -> None:
+    x, w = normal(64, 28, 28, 1), normal(3, 3, 1, 20)
+    text = jax.jit(with_gradients(conv)).lower(x, w).as_text()
+    assert text.count("stablehlo.slice") < convolution.MOST_TAPS and calls(with_gradients(conv), x, w) == 3
 
 
 def test_many_weights_for_few_pixels_are_one_product() -> None:

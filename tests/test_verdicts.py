@@ -7,7 +7,7 @@ import pytest
 
 from jaxperf.result import Measurement
 from jaxperf.selfcheck import verdicts
-from jaxperf.selfcheck.verdicts import BASE, PROGRAMS, by_ranks, by_ratio, count
+from jaxperf.selfcheck.verdicts import BASE, PROGRAMS, Share, by_ranks, by_ratio, count
 
 
 def trials(noise: float, *, number: int, values: int) -> list[dict[str, Measurement]]:
@@ -39,8 +39,8 @@ def test_both_rules_keep_their_level_and_find_what_is_large() -> None:
     for rule in (by_ratio, by_ranks):
         found = {c.difference: c for c in count(made, rule, [12])}
         assert found[0.0].told_apart <= 0.05 + 0.06  # two standard deviations of 60 trials
-        assert found[0.05].found >= 0.5
-        assert found[0.2].found == 1
+        assert found[0.05].slower >= 0.5 * found[0.05].trials
+        assert found[0.2].slower == found[0.2].trials
         assert all(c.trials == 60 for c in found.values())
 
 
@@ -65,7 +65,7 @@ def test_the_words_of_both_rules_are_counted_alike() -> None:
         assert (rule(quick, slow), rule(slow, quick)) == ("slower", "faster")
         assert rule(quick, quick) in ("undecided", "same")
     (said,) = count([{BASE: slow, "20 %": quick}], by_ranks, [None])
-    assert (said.faster, said.found, said.told_apart) == (1, 0, 1)
+    assert (said.faster, said.slower, said.told_apart) == (1, 0, 1)
 
 
 def test_a_trial_holds_every_program() -> None:
@@ -88,3 +88,10 @@ def test_noise_that_follows_itself_is_not_taken_for_a_difference_by_the_paired_r
         made.append({n: Measurement(n, "s", tuple(v)) for n, v in zip((BASE, "equal"), sides)})
     (equal,) = count(made, by_ratio, [20])
     assert equal.told_apart <= 0.05 + 0.03
+
+
+def test_a_share_is_refuted_only_beyond_what_chance_does_in_so_many_trials() -> None:
+    """23 of 400: 3.7 to 8.5 % by the exact binomial interval."""
+    assert [Share(n, 400).below(0.05) for n in (0, 19, 20, 23, 40)] == [True, True, None, None, False]
+    assert [Share(n, 400).at_least(0.9) for n in (400, 360, 359, 320)] == [True, True, None, False]
+    assert str(Share(23, 400)) == "23 of 400 (3.7% to 8.5%)"

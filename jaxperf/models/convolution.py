@@ -34,6 +34,7 @@ _OF_WEIGHTS = (3, 0, 1, 2)  # the same array read with its channels as images: t
 # oneDNN lays out a kernel anew at each call. Where so many weights meet so few pixels, that takes longer than
 # a product of patches as a whole: 512 channels on 4 x 4 pixels 1.4 times as long (1.3 to 1.6).
 FEW_PIXELS, MANY_WEIGHTS = 64, 1 << 19
+MOST_TAPS = 25  # a slice each; the gradient of a kernel over images of 28 x 28 would take 676
 _local = threading.local()
 
 
@@ -54,8 +55,8 @@ class Window(NamedTuple):
 
     def few_pixels(self, images: Sequence[int], kernel: Sequence[int]) -> bool:
         """Whether the result has so few pixels for so many weights that a product is faster."""
-        pixels = images[0] * math.prod(self.sizes(images, kernel))
-        return pixels <= FEW_PIXELS and math.prod(kernel) >= MANY_WEIGHTS
+        pixels, taps = images[0] * math.prod(self.sizes(images, kernel)), math.prod(kernel[:2])
+        return pixels <= FEW_PIXELS and math.prod(kernel) >= MANY_WEIGHTS and taps <= MOST_TAPS
 
 
 def use_onednn() -> None:

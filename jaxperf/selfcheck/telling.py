@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jaxperf.measure.awake import cores_busy
 from jaxperf.report.words import quantity
-from jaxperf.result import Axis, Curve, Measurement, both
+from jaxperf.result import Axis, Curve, Measurement, both, negated
 from jaxperf.script import Story
 from jaxperf.selfcheck import known, verdicts
 from jaxperf.selfcheck.config import Config
 from jaxperf.selfcheck.known import Checked, said
 from jaxperf.selfcheck.load import Watch, watching
-from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts
+from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts, Share
 
 Trials = Sequence[verdicts.Trial]
 Rule = Callable[[Measurement, Measurement], str]
@@ -196,8 +196,9 @@ def _judge(story: Story, rule: str, where: str, counts: Sequence[Counts], watch:
     """Claims about one rule: wrong about equal programs, and finding 5 %."""
     (equal,) = (c for c in counts if c.difference == 0)
     (five,) = (c for c in counts if c.difference == 0.05)
-    enough = True if equal.trials >= ENOUGH else None
-    few = "" if enough else f"; {ENOUGH} trials decide"
+    few = "" if equal.trials >= ENOUGH else f"; {ENOUGH} trials decide"
+    wrong, found = Share(equal.slower + equal.faster, equal.trials), Share(five.slower, five.trials)
+    rare, often = (None, None) if few else (wrong.below(WRONG), found.at_least(FOUND))
     story.grid(
         ("true difference", "slower", "faster", "neither", "told apart"),
         [
@@ -209,20 +210,18 @@ def _judge(story: Story, rule: str, where: str, counts: Sequence[Counts], watch:
     )
     story.claim(
         ours=f"{rule} tells equal programs apart in fewer than {WRONG:.0%} of the trials{where}.",
-        holds=enough and equal.told_apart < WRONG,
+        holds=rare,
         predicted="In fewer.",
-        right=enough and equal.told_apart < WRONG,
-        observed=f"in {equal.slower + equal.faster} of {equal.trials}{few}",
+        right=rare,
+        observed=f"in {wrong}{few}",
     )
     story.claim(
         ours=f"{rule} finds a true difference of 5 % in at least {FOUND:.0%} of the trials{where}.",
-        holds=enough and five.found >= FOUND,
+        holds=often,
         predicted="In fewer." if where else "In most.",
-        right=enough and (five.found >= FOUND) is not bool(where),
-        observed=f"in {five.slower} of {five.trials}{few}",
-        cannot=""
-        if where or watch.idle
-        else f"the machine was not idle: in {five.slower} of {five.trials}; {watch}",
+        right=negated(often) if where else often,
+        observed=f"in {found}{few}",
+        cannot="" if where or watch.idle else f"the machine was not idle: in {found}; {watch}",
     )
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from jaxperf.measure import interleaved, measure
 from jaxperf.report.compare import compare
-from jaxperf.result import Environment, Measurement, Result, Table, ratio_of
+from jaxperf.result import Decision, Environment, Measurement, Result, Table, ratio_of
 
 STEPS = 100
 BASE = "base"
@@ -55,10 +55,35 @@ class Counts:
         """Share of the trials in which the rule said that the two differ."""
         return (self.slower + self.faster) / self.trials
 
-    @property
-    def found(self) -> float:
-        """Share of the trials in which the rule said what is true: that more work is slower."""
-        return self.slower / self.trials
+
+@dataclass(frozen=True)
+class Share:
+    """How many of so many trials, and between which shares the true one is at 95 % (exact binomial)."""
+
+    count: int
+    trials: int
+
+    def at_least(self, share: float) -> Decision:
+        """Whether it is; undecided where it falls short by no more than so many trials can by chance."""
+        if self.count >= share * self.trials:
+            return True
+        return False if self._ends()[1] < share else None
+
+    def below(self, share: float) -> Decision:
+        """Whether it is; undecided where it exceeds it by no more than so many trials can by chance."""
+        if self.count < share * self.trials:
+            return True
+        return False if self._ends()[0] >= share else None
+
+    def __str__(self) -> str:
+        low, high = self._ends()
+        return f"{self.count} of {self.trials} ({low:.1%} to {high:.1%})"
+
+    def _ends(self) -> tuple[float, float]:
+        from scipy.stats import binomtest
+
+        ends = binomtest(self.count, self.trials).proportion_ci(0.95)
+        return float(ends.low), float(ends.high)
 
 
 def programs() -> dict[str, Callable[[], jax.Array]]:
