@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.export import export_net, load_compiled, load_net
+from jaxperf.models.export import export_net, load_arrays, load_compiled, load_net
 from jaxperf.models.hybridize import hybridize
 
 
@@ -104,6 +104,9 @@ def test_machine_code_beside_the_program_computes_the_same_with_other_arrays_too
     *_, machine_code = export_net(net, tmp_path / "net", x, compiled=True)
     assert machine_code.name == "net.jaxcompiled"
     run, (exported, arrays) = load_compiled(tmp_path / "net"), load_net(tmp_path / "net")
+    assert {k: v.tolist() for k, v in load_arrays(tmp_path / "net").items()} == {
+        k: v.tolist() for k, v in arrays.items()
+    }
     zero = {**arrays, "dense/kernel": np.zeros((4, 3), np.float32)}
     for values in (arrays, zero):
         np.testing.assert_array_equal(run(values, x), jax.jit(exported.call)(values, x))

@@ -8,10 +8,11 @@ holds what this JAX made of the program for this backend and processor, and is o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,21 @@ def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any,
     Raises:
       JaxperfError: a file is missing or damaged.
     """
-    try:
+    with _reading(stem):
         program = jax_export.deserialize(bytearray(_path(stem, PROGRAM).read_bytes()))
-        return program, load_file(_path(stem, ARRAYS))
+    return program, load_arrays(stem)
+
+
+def load_arrays(stem: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read the arrays that `export_net` wrote, by name; raises as `load_net` does."""
+    with _reading(stem):
+        return load_file(_path(stem, ARRAYS))
+
+
+@contextlib.contextmanager
+def _reading(stem: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as e:
         raise JaxperfError(
             f"cannot read {e.filename or stem}: {e.strerror or e}; export the net again"
@@ -97,8 +110,8 @@ def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any,
 def load_compiled(stem: Path) -> Callable[..., Any] | None:
     """Read the machine code that `export_net(..., compiled=True)` left, if it fits here.
 
-        program, arrays = load_net(stem)
-        run = load_compiled(stem) or jax.jit(program.call)
+        run, arrays = load_compiled(stem), load_arrays(stem)
+        run = run or jax.jit(load_net(stem)[0].call)
         run(arrays, x)
 
     Returns:

@@ -132,10 +132,10 @@ def _reload(stem: Path, x: Any) -> Any:
     import jax
     import numpy as np
 
-    from jaxperf.models.export import load_compiled, load_net
+    from jaxperf.models.export import load_arrays, load_compiled, load_net
 
-    exported, arrays = load_net(stem)
-    return np.asarray((load_compiled(stem) or jax.jit(exported.call))(arrays, x))
+    run, arrays = load_compiled(stem), load_arrays(stem)
+    return np.asarray((run or jax.jit(load_net(stem)[0].call))(arrays, x))
 
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:
