@@ -86,7 +86,7 @@ def test_every_output_is_waited_for_each_time_or_all_at_the_end(monkeypatch):
     waited = []
     monkeypatch.setattr("jaxperf.measure.timing.block", lambda tree: waited.append(tree) or tree)
     interleaved({"two": lambda: ["first", "second"]}, count=1, loops=2)
-    assert waited == [[["first", "second"]], ["first", "second"], ["first", "second"]]
+    assert waited == [["first", "second"]] * 3
     waited.clear()
     interleaved({"two": lambda: ["first", "second"]}, count=1, loops=2, wait="end")
     assert waited[-1] == [["first", "second"]] * 2
