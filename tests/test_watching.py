@@ -176,7 +176,7 @@ def test_bytes_that_an_argument_could_give_are_counted_from_the_program() -> Non
             step = jax.jit(lambda w, x: (w * 1.5, x.sum()), **options)
             step(w.copy(), x)
         assert found.record is not None
-        (facts,) = (f for f in found.record.programs if "lambda" in f.name)
+        (facts,) = (f for f in found.record.programs if "lambda" in f.name and not f.old)
         return facts.unshared_bytes()
 
     assert unshared() == 256
@@ -496,3 +496,30 @@ def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp
             g for g in load_result(tmp_path / name).of(Grid) if g.title.startswith("Where the front end")
         )
         assert any(row[0] == "item" and "train.py:9" in row[5] for row in waits.rows)
+
+
+def test_a_frame_that_has_returned_is_not_looked_at_while_its_variables_go() -> None:
+    """Python 3.11 shows it meanwhile, and whoever keeps it has a frame in freed memory."""
+    going = threading.Event()
+
+    class Slow:
+        def __del__(self) -> None:
+            going.set()
+            time.sleep(0.3)
+
+    def returned() -> None:
+        slow = Slow()
+        assert slow
+
+    def caller() -> None:
+        returned()
+
+    thread = threading.Thread(target=caller)
+    thread.start()
+    going.wait()
+    assert thread.ident
+    names = [f.f_code.co_name for f in place.stack(place.running(thread.ident))]
+    thread.join()
+    assert "caller" in names
+    assert "returned" not in names
+    assert place.running(thread.ident) is None

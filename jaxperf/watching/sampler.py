@@ -102,8 +102,7 @@ class Sampler:
 
     def _look(self) -> None:
         now = time.perf_counter()
-        frame = sys._current_frames().get(self._thread_id)
-        self.samples.append(Sample(*_seen(frame, self._last, now)))
+        self.samples.append(Sample(*_seen(place.running(self._thread_id), self._last, now)))
         self._last = now
 
     def _weigh(self) -> None:
