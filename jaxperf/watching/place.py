@@ -67,43 +67,10 @@ def _roots() -> tuple[str, ...]:
     return tuple(sorted({p.rstrip("/\\") + "/" for p in paths}, key=len, reverse=True))
 
 
-def running(thread: int) -> FrameType | None:
-    """The innermost frame of another thread.
-
-    Python 3.11 shows a frame that has returned until its variables are gone, and deleting an array lets other
-    threads run. To keep such a frame is to point to freed memory, which crashed a watched program. So it is
-    left out, and found out before any call, since only there may Python let another thread run.
-    """
-    frames = sys._current_frames()
-    frame = frames[thread] if thread in frames else None  # noqa: SIM401 - `get` would be a call
-    if frame is None or not _SHOWS_RETURNED:
-        return frame
-    code, at, back = frame.f_code, frame.f_lasti, frame.f_back
-    if code in _returns and at not in _returns[code]:
-        return frame
-    del frames, frame
-    _note_returns(code)
-    return back
-
-
-_SHOWS_RETURNED = sys.version_info < (3, 12)
-_returns: dict[CodeType, frozenset[int]] = {}  # offsets of the instructions that end a frame
-
-
-def _note_returns(code: CodeType) -> None:
-    if code not in _returns:
-        _returns[code] = frozenset(
-            i.offset for i in dis.get_instructions(code) if i.opname.startswith("RETURN_")
-        )
-
-
 def stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame and its callers, innermost first, without what has returned (see `running`)."""
+    """The frame and its callers, innermost first."""
     while frame is not None:
-        if _SHOWS_RETURNED:
-            _note_returns(frame.f_code)
-        if not _SHOWS_RETURNED or frame.f_lasti not in _returns[frame.f_code]:
-            yield frame
+        yield frame
         frame = frame.f_back
 
 

@@ -7,10 +7,11 @@ look is at the end of that very instruction, so the time still goes to the right
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "py
 CALLBACK = "callback"  # the reader's function, called by JAX
 IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
+_LONG_S = 10.0  # no look takes so long
 _MEMORY_EVERY_S = 0.05  # reading it costs as much as the look
 _PEAK_STEP = 1.05  # live arrays are listed when memory is this much over the last such list
 
@@ -102,7 +104,10 @@ class Sampler:
 
     def _look(self) -> None:
         now = time.perf_counter()
-        self.samples.append(Sample(*_seen(place.running(self._thread_id), self._last, now)))
+        with _undisturbed():
+            frame = sys._current_frames().get(self._thread_id)
+            self.samples.append(Sample(*_seen(frame, self._last, now)))
+            del frame
         self._last = now
 
     def _weigh(self) -> None:
@@ -112,6 +117,21 @@ class Sampler:
         if resident > self._listed_at * _PEAK_STEP and hasattr(jax, "live_arrays") and self.started():
             self._listed_at = resident
             self.held = _live(jax)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no other thread take Python's lock away for now, so that no frame ends while it is looked at.
+
+    A look takes 0.1 ms, far below the 5 ms after which a thread that waits may ask for the lock; but a busy
+    host may stop us in between. Python 3.11 has crashed in a look, on a frame without code.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_LONG_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
