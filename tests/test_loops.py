@@ -38,11 +38,12 @@ def swept(*, off: float = 1.0, gain: float | None = None) -> part.Swept:
     ("gain", "at_book", "holds", "prediction"),
     [
         (None, Ratio(1.02, 1.0, 1.05, 15), "holds", "right"),
-        (None, Ratio(1.3, 1.2, 1.4, 15), "holds", "wrong"),
+        (None, Ratio(1.3, 1.2, 1.4, 15), "holds", "right"),
+        (None, Ratio(2.3, 2.2, 2.4, 15), "holds", "wrong"),
         (0.9, Ratio(1.02, 1.0, 1.05, 15), "does not hold", "wrong"),
     ],
 )
-def test_a_gain_is_judged_where_queueing_is_slower_and_at_the_books_size(
+def test_a_gain_is_judged_where_the_model_says_most_and_at_the_books_size(
     gain: float | None, at_book: Ratio, holds: str, prediction: str
 ) -> None:
     story = begin("8.2")
