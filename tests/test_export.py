@@ -1,6 +1,7 @@
 """`export_net`: two files that need no model code, equal output, and one line for what is wrong with them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -112,6 +113,28 @@ def test_machine_code_beside_the_program_computes_the_same_with_other_arrays_too
         np.testing.assert_array_equal(run(values, x), jax.jit(exported.call)(values, x))
 
 
+def test_machine_code_works_where_jax_has_a_compile_cache(net, tmp_path):
+    """What JAX 0.10.2 reads from its cache it writes without functions, and the first call raises."""
+    code = (
+        "import sys, pathlib, numpy, jax\n"
+        "from flax import nnx\n"
+        "from jaxperf.models.export import export_net, load_arrays, load_compiled\n"
+        "stem, x = pathlib.Path(sys.argv[1]), numpy.ones((2, 4), numpy.float32)\n"
+        "for _ in range(2):\n"
+        "    export_net(nnx.Linear(4, 3, rngs=nnx.Rngs(0)), stem, x, compiled=True)\n"
+        "    run = load_compiled(stem)\n"
+        "    print(run(load_arrays(stem), x).shape, jax.config.jax_enable_compilation_cache)\n"
+    )
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    command = [sys.executable, "-c", code, str(tmp_path / "net")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **cache})
+    assert done.stdout == "(2, 3) True\n" * 2
+
+
 def test_machine_code_is_used_where_it_fits_and_ignored_elsewhere(net, tmp_path, monkeypatch):
     x, stem = jnp.ones((2, 4)), tmp_path / "net"
     export_net(net, stem, x)
@@ -126,6 +149,15 @@ def test_machine_code_is_used_where_it_fits_and_ignored_elsewhere(net, tmp_path,
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr(f"jaxperf.models.export.{name}", lambda *_: "another")
             assert load_compiled(stem) is None
+    with monkeypatch.context() as incomplete:
+
+        def lacks_a_function(*args: object, **kwargs: object) -> None:
+            raise jax.errors.JaxRuntimeError("NOT_FOUND: Function bitcast_fusion not found")
+
+        incomplete.setattr(
+            "jaxperf.models.export.serialize_executable.deserialize_and_load", lacks_a_function
+        )
+        assert load_compiled(stem) is None
     assert load_compiled(stem) is not None
     net.dense.bias[...] = jnp.ones(3)
     export_net(net, stem, jnp.ones((3, 4)))  # another program

@@ -21,6 +21,7 @@ import numpy as np
 from flax import nnx
 from jax import export as jax_export
 from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from safetensors.numpy import load_file, save
 
 from jaxperf.errors import JaxperfError
@@ -127,7 +128,7 @@ def load_compiled(stem: Path) -> Callable[..., Any] | None:
         machine_code, takes, gives = pickle.loads(body)
         here = jax.devices()[:1]
         return serialize_executable.deserialize_and_load(machine_code, takes, gives, execution_devices=here)
-    except (OSError, ValueError):
+    except (OSError, ValueError, jax.errors.JaxRuntimeError):
         return None
 
 
@@ -139,11 +140,25 @@ def _compile(exported: jax_export.Exported, written: bytes, arrays: Any, args: S
             "or without compiled=True"
         )
     try:
-        made = jax.jit(exported.call).lower(arrays, *args).compile()
+        with _without_compile_cache():
+            made = jax.jit(exported.call).lower(arrays, *args).compile()
     except ValueError as e:  # a program for other platforms
         raise JaxperfError(f"cannot compile it here, leave out compiled=True: {e}".splitlines()[0]) from None
     body = pickle.dumps(serialize_executable.serialize(made))
     return json.dumps(_made_for(written) | {"body": _digest(body)}).encode() + b"\n" + body
+
+
+@contextlib.contextmanager
+def _without_compile_cache() -> Iterator[None]:
+    """Compile in earnest: what came from JAX's cache is written without its functions, and no call works."""
+    before = bool(jax.config.jax_enable_compilation_cache)  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_compilation_cache", False)
+    reset_cache()  # JAX looks at the setting once
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        reset_cache()
 
 
 def _made_for(program: bytes) -> dict[str, Any]:
