@@ -197,7 +197,7 @@ def _claim_hidden(story: Story, found: Mapping[str, Together], *, real: bool, la
     faster = both(*(t.ratio.above() for t in worth))
     verdict: dict[str, Any] = {
         "holds": faster,
-        "predicted": "less time together, by less than the copies take: both need the memory's bandwidth",
+        "predicted": "less time together",
         "right": faster,
         "observed": saved(worth),
     }

@@ -205,9 +205,9 @@ def _section81(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
             "The MLP of section 8.1 on one example, time per call",
             {"task": "forward", **settings},
             {
-                "jax": ("eager", "nnx.jit", "hybridize", "aot", "frozen"),
-                "mxnet": ("imperative", "hybridized", "static"),
-                "torch": ("eager", "traced", "compiled", "frozen"),
+                "jax": ("eager", "nnx.jit", *FORWARD["jax"]),
+                "mxnet": ("imperative", *FORWARD["mxnet"]),
+                "torch": FORWARD["torch"],
             },
             calls=sizes.calls,
             lead=sizes.calls // 10,

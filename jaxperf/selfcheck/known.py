@@ -30,6 +30,7 @@ from jaxperf.result import Decision, Measurement, Ratio, ratio_of
 WITHIN = 0.01
 SLACK_S = 2e-5  # a loop around a function comes back within this, with cold caches too
 CALIBRATION_S = 0.005
+LESS = "less an empty call"
 ROUNDS, LEAST_ROUNDS, ROUNDS_S = 60, 7, 1.0  # of counted work: as many as go into so many seconds
 
 
@@ -83,11 +84,8 @@ def counted(seconds: float) -> Checked:
         value, after = _one_value(steps, loops), step_s()
         ratios.append((value - empty) / (steps * (before + after) / 2))
         empties.append(empty)
-    values = tuple(seconds * r for r in ratios)
-    name = f"counted, {said(seconds)}"
-    return Checked(
-        seconds, Measurement(name, "s", values, note="less an empty call"), statistics.median(empties)
-    )
+    measured = Measurement(f"counted, {said(seconds)}", "s", tuple(seconds * r for r in ratios), note=LESS)
+    return Checked(seconds, measured, statistics.median(empties))
 
 
 def _one_value(steps: int, loops: int) -> float:
@@ -164,4 +162,4 @@ def waiting_program(seconds: float) -> Callable[[Any], jax.Array]:
 
 
 def _less(m: Measurement, seconds: float) -> Measurement:
-    return replace(m, values=tuple(v - seconds for v in m.values), note="less an empty call")
+    return replace(m, values=tuple(v - seconds for v in m.values), note=LESS)

@@ -21,11 +21,9 @@ from jaxperf.watching import backend, place
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.trouble import Trouble
 
-CLOSE_S, WIDE_S = (
-    0.005,
-    0.025,
-)  # from one look to the next, in a window of the profiler and after some seconds
-WIDER = 0.02  # of the time since the first look, in between
+CLOSE_S = 0.005  # from one look to the next, in a window of the profiler
+WIDE_S = 0.025  # the same outside of windows, after a second or so
+WIDER = 0.02  # of the time since the first look, until then
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
 IMPORT = "import"
