@@ -147,6 +147,9 @@ def test_the_loop_is_at_most_two_steps_ahead_of_the_devices():
             queued.remove(self)
             return 1.0
 
+        def is_ready(self):
+            return True
+
     def run(state, shares):
         state, metrics = step.run(state, shares)
         return state, {**metrics, "loss": Loss()}

@@ -34,6 +34,7 @@ from jaxperf.parallel import WAYS, Way
 from jaxperf.train import Epoch, Policy
 from jaxperf.train.manifest import DamagedError, verified
 from jaxperf.train.progress import progress_from
+from jaxperf.train.run import Run
 
 STEP = step_of()
 
@@ -215,3 +216,20 @@ def test_seconds_of_an_epoch_are_those_of_all_its_processes(tmp_path: Path) -> N
     (first, _), _ = trained(STEP, tmp_path)
     assert 0 < before < first.train_s
     assert first.data_s <= first.train_s
+
+
+def test_a_batch_counts_as_waited_for_only_when_no_step_is_under_way() -> None:
+    class Number(float):
+        done = False
+
+        def is_ready(self) -> bool:
+            return self.done
+
+    run, loss = Run(), Number(0.5)
+    run.brought(1.0)  # the first batch finds nothing
+    run.stepped(None, loss, Number(1.0))  # type: ignore[arg-type]
+    run.brought(2.0)
+    assert run.data_s == 1.0
+    loss.done = True
+    run.brought(4.0)
+    assert run.data_s == 5.0

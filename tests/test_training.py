@@ -7,7 +7,7 @@ from stories import begin
 from jaxperf import script
 from jaxperf.chapter import training as part
 from jaxperf.chapter.book import LENET, Training
-from jaxperf.result import Grid, Lines
+from jaxperf.result import Grid, Lines, Output
 from jaxperf.train import Epoch
 
 
@@ -24,6 +24,7 @@ def test_each_epoch_stands_next_to_the_books_seconds_and_accuracy() -> None:
     assert grid.heads == part.HEADS
     assert grid.rows[1] == ("2", "10.0 s", "1.0000", "0.20", "0.20", "1.4 s", "0.60")
     assert grid.rows[4][5:] == ("", "")  # the book stops after four
+    assert "at most 0.00% of the time" in [*story.result().of(Output)][-1].text
     part.table_of_epochs(story, iter(pairs), title="pmap")
     assert list(story.result().of(Grid))[1].heads == part.HEADS[:5]
 

@@ -73,6 +73,8 @@ def table_of_epochs(
     ]  # fmt: skip
     columns = len(HEADS) if theirs else len(HEADS) - 2
     story.grid(HEADS[:columns], [row[:columns] for row in rows], title=title, right=range(columns))
+    waited = sum(e.data_s for e, _ in trained) / sum(e.train_s for e, _ in trained)
+    story.say(f"devices waited for batches at most {waited:.2%} of the time")
     return trained
 
 
@@ -122,7 +124,7 @@ def judge_learning(
     last = {name: run[-1].test_accuracy for name, run in runs.items()}
     where = "on one device and on several" if story.devices > 1 else "on one device"
     seen = "; ".join(f"{name}: {a:.2f} after epoch {runs[name][-1].number}" for name, a in last.items())
-    # Guessing hits like a coin with p = .1; four standard deviations above that is no luck
+    # Guessing hits like a coin with p = .1; four standard deviations above that are not luck
     bound = CHANCE + 4 * math.sqrt(CHANCE * (1 - CHANCE) / tested)
     above: Decision = all(a > bound for a in last.values()) or (False if not missing else None)
     story.claim(

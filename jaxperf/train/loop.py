@@ -122,12 +122,12 @@ def _evaluator(step: Step, batch_size: int) -> Evaluator:
 
 
 def _one_epoch(step: Step, state: State, batches: Iterable[Any], run: Run) -> State:
-    """Queue an epoch's steps; the seconds for getting batches and sending them are added to the run's."""
+    """Queue an epoch's steps."""
     clock = time.perf_counter
     before = clock()
     for X, y in batches:
         shares = step.load(X, y)
-        run.data_s += clock() - before
+        run.brought(clock() - before)
         state, metrics = step.run(state, shares)
         run.stepped(state, metrics["loss"], metrics["accuracy"])
         before = clock()

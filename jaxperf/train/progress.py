@@ -21,7 +21,8 @@ class Epoch:
       test_accuracy: after the epoch, on all test images.
       train_s: seconds from the first batch until the last parameter is ready; without compiling.
       compile_s: seconds for compiling the step, before the first epoch; 0 for the others.
-      data_s: of `train_s`, the seconds in which the loop prepared and sent batches.
+      data_s: of `train_s`, the most that the devices can have waited for batches: the seconds in which the
+        loop prepared and sent those that found nothing under way.
       images: how many were trained on.
     """
 
@@ -54,7 +55,7 @@ class Progress:
     Attributes:
       update: how many updates of the epoch under way were made.
       train_s: seconds of this epoch so far.
-      data_s: of them, the seconds in which batches were prepared and sent.
+      data_s: of them, those of batches that found nothing under way.
       losses: of each of its updates.
       accuracies: likewise.
       epochs: those that ended.

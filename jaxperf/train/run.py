@@ -56,7 +56,7 @@ class Run:
       step: how many updates were made.
       update: how many of them in this epoch.
       done: the epochs that were trained, each with the state after it if that is known, else None.
-      data_s: for the loop, seconds of this epoch that batches took; saved with it.
+      data_s: seconds of this epoch that devices may have waited for batches; saved with it.
     """
 
     def __init__(
@@ -130,6 +130,11 @@ class Run:
     def begin(self) -> None:
         """Start an epoch's clock, or let it go on."""
         self._began = time.perf_counter() - self._before_s
+
+    def brought(self, seconds: float) -> None:
+        """Take note of a batch that took so many seconds; they count if no step is under way any more."""
+        if all(loss.is_ready() for loss, _ in self._queued):
+            self.data_s += seconds
 
     def seconds(self) -> float:
         """Return the seconds of this epoch so far, those before a checkpoint included."""
