@@ -6,6 +6,7 @@ MXNet's hybridized one; on large products and ResNet-18 the systems are within a
     jaxperf peers install                                          # once: an environment for each
     jaxperf run peers
     jaxperf run all --peer-python torch=/usr/bin/python3           # PyTorch as another Python has it
+    jaxperf run peers --platform gpu -- --precision tf32           # JAX and PyTorch on one GPU
     python experiments/peers.py --only MLP "8.4 LeNet" --sizes.rounds 20 --json results/peers.json
 """
 
@@ -20,7 +21,7 @@ import tyro
 from jaxperf import script
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import at_least, more_than
-from jaxperf.peers import SMOKE, Sizes
+from jaxperf.peers import GPU, SMOKE, Sizes
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Config:
     """NAME=PATH of a Python that has a peer, which then runs there and not in its own environment."""
     only: tuple[str, ...] = ()  # only the workloads whose names hold one of these words
     cores: Annotated[int, at_least(0)] = 0  # processors that each system may use; 0 for all
-    sizes: Sizes = field(default_factory=Sizes)  # how much work
+    sizes: Sizes = field(default_factory=Sizes)  # how much work; on a GPU, more than these defaults
+    precision: Literal["float32", "tf32"] = "float32"  # of products and convolutions of all systems on a GPU
     budget_s: Annotated[float, more_than(0)] = 20  # seconds after which no round begins, once there were six
     omp_wait: Literal["auto", "default", "passive"] = "auto"
     """How OpenMP's threads wait, in all systems: spinning, as by default, or asleep; auto sends them to sleep
@@ -47,8 +49,10 @@ class Config:
 
 
 FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
+PLATFORM = "cpu"  # where the package of MXNet's last release computes
 if FLAGS:
-    os.environ["JAX_PLATFORMS"] = "cpu"  # MXNet 1.9.1's package computes on the CPU, so all do
+    PLATFORM = "gpu" if FLAGS.platform == "gpu" else "cpu"
+    os.environ["JAX_PLATFORMS"] = "cpu"  # this process only asks; its memory of a GPU would be the workers'
 
 import dataclasses
 import sys
@@ -59,24 +63,20 @@ from pathlib import Path
 import psutil
 
 from jaxperf import launch, peers
-from jaxperf.chapter.book import book
-from jaxperf.data import fashion_mnist
-from jaxperf.measure.memory import GIVE_BACK
+from jaxperf.chapter.beside_peers import (
+    all_in_one_table,
+    inference_by_batch,
+    one_workload,
+    sentences,
+    versions,
+)
+from jaxperf.chapter.tolerance import tolerance
+from jaxperf.data import FashionMNIST, fashion_mnist
 from jaxperf.models.lenet import PARAM_SHAPES
-from jaxperf.peers import Found, Limits, Pool, Study, System, Workload
-from jaxperf.report.words import quantity
-from jaxperf.result import Axis, Curve, Reference, negated, ratio
+from jaxperf.peers import Found, GivenUpError, Pool, Study, System, Workload
 
 BUSY_PERCENT = 10
 IMAGES = 2048
-BOOK: dict[tuple[str, str, str], Reference] = {  # by workload, quantity and configuration of MXNet
-    ("8.1 MLP", "", "imperative"): book("before hybridizing", 0.4943e-3, "8.1.2"),
-    ("8.1 MLP", "", "hybridized"): book("after hybridizing", 0.2053e-3, "8.1.2"),
-    ("8.2 dot", "queued", "imperative"): book("queued", 0.0014, "8.2.1"),
-    ("8.2 dot", "finished", "imperative"): book("finished", 0.3517, "8.2.1"),
-    ("8.2 loop", "synchronous", "imperative"): book("synchronous", 7.3877e-3, "8.2.3"),
-    ("8.2 loop", "asynchronous", "imperative"): book("asynchronous", 3.5370e-3, "8.2.3"),
-}
 
 
 def main(config: Config, story: script.Story) -> None:
@@ -86,25 +86,47 @@ def main(config: Config, story: script.Story) -> None:
     story.data_source(data.source)
     studies: dict[str, Study] = {}
     with tempfile.TemporaryDirectory(prefix="jaxperf-peers-", ignore_cleanup_errors=True) as folder:
-        images = data.train_images[:IMAGES], data.train_labels[:IMAGES]
-        there = peers.workloads(
-            config.sizes,
-            Path(folder),
-            *images,
-            lenet=PARAM_SHAPES,
-            devices=story.devices,
-            seed=config.seed,
-        )
-        chosen = choose(config, there)
+        chosen = choose(config, define(config, data, Path(folder), devices=devices(story)))
         with make_pool(story, config, named, Path(folder)) as pool:
+            if PLATFORM == "gpu":
+                on_a_gpu(story, config, pool)
             story.part(what_is_alike, pool)
             for workload in chosen:
-                study = story.part(one_workload, config, workload, pool)
+                study = story.part(one_workload, workload, pool, budget_s=config.budget_s)
                 studies |= {workload.name: study} if study else {}
             story.part(versions, pool)
     story.part(inference_by_batch, list(studies.values()))
     story.part(all_in_one_table, list(studies.values()))
     story.part(sentences, studies)
+
+
+def devices(story: script.Story) -> int:
+    """On how many devices the parallel workloads run; on GPUs there are none."""
+    return story.devices if PLATFORM == "cpu" else 1
+
+
+def define(config: Config, data: FashionMNIST, folder: Path, *, devices: int) -> list[Workload]:
+    """All workloads, for the platform that was asked for.
+
+    Raises:
+      JaxperfError: a precision that only a GPU has, or sizes that do not fit.
+    """
+    if PLATFORM == "cpu" and config.precision != "float32":
+        raise JaxperfError(f"--precision {config.precision} is a GPU's; add --platform gpu, or leave it out")
+    there = peers.workloads(
+        GPU if PLATFORM == "gpu" and config.sizes == Sizes() else config.sizes,
+        folder,
+        data.train_images[:IMAGES],
+        data.train_labels[:IMAGES],
+        lenet=PARAM_SHAPES,
+        devices=devices,
+        platform=PLATFORM,
+        precision=config.precision,
+        seed=config.seed,
+    )
+    return [
+        dataclasses.replace(w, rtol=tolerance(PLATFORM, w.rtol, precision=config.precision)) for w in there
+    ]
 
 
 def choose(config: Config, there: Iterable[Workload]) -> list[Workload]:
@@ -126,6 +148,8 @@ def make_pool(story: script.Story, config: Config, named: Mapping[str, Found], f
     """Live workers of JAX and of every peer that is there, with the same cores and settings."""
     systems = [System("jax", Path(sys.executable))]
     for peer in peers.chosen(config.peers):
+        if peer.name == "mxnet" and PLATFORM == "gpu":
+            continue
         there = named.get(peer.name) or peers.look(peer)
         if there.state == "ready":
             systems.append(System(peer.name, there.python))
@@ -134,7 +158,26 @@ def make_pool(story: script.Story, config: Config, named: Mapping[str, Found], f
         else:
             story.note(f"{peer.name} is not measured: {peers.status(peer)}")
     cores = peers.available_cores()[: config.cores] if config.cores else ()
-    return Pool(systems, scratch=folder, environment=environment(story, config), cores=cores)
+    shared = environment(story, config)
+    return Pool(systems, scratch=folder, environment=shared, cores=cores, platform=PLATFORM)
+
+
+def on_a_gpu(story: script.Story, config: Config, pool: Pool) -> None:
+    """Tell on which GPU; without one nothing can be compared.
+
+    Raises:
+      JaxperfError: JAX's worker finds none.
+    """
+    try:
+        device = pool.worker("jax").greeting["device"]
+    except GivenUpError as e:
+        raise JaxperfError(f"{e}; without --platform gpu the systems are compared on the CPU") from None
+    if device["platform"] != "gpu":
+        raise JaxperfError("JAX finds no GPU; without --platform gpu the systems are compared on the CPU")
+    story.fact("gpu", device["kind"], words="the GPU that every system computes on")
+    story.fact("precision", config.precision, words="precision of products and convolutions")
+    if "mxnet" in config.peers:
+        story.note("MXNet is left out: the package of its last release computes on CPUs only")
 
 
 def environment(story: script.Story, config: Config) -> dict[str, str]:
@@ -165,178 +208,19 @@ def what_is_alike(story: script.Story, pool: Pool) -> None:
         them. A ratio is formed within each round; the tables give its median and an interval that holds the
         true median at 95 %. Every configuration is measured, and the fastest of each system counts.""",
     )
-    devices = story.devices
+    together = devices(story)
     cores = list(pool.cores or peers.available_cores())
     settings = {k: v for k, v in pool.environment.items() if k.startswith(("MALLOC_", "OMP_"))}
     with story.output():
         print(f"cores {cores} and {pool.threads(1)} threads for every system")
-        print(f"on {devices} devices, {pool.threads(devices)} threads each")
+        if together > 1:
+            print(f"on {together} devices, {pool.threads(together)} threads each")
     story.say(f"settings: {' '.join(f'{k}={v}' for k, v in settings.items()) or 'none'}", detail=True)
     story.fact("cores", len(cores), words="cores of every system")
     story.fact("threads_on_one_device", pool.threads(1), words="threads on 1 device")
-    story.fact("threads_per_device", pool.threads(devices), words=f"threads per device on {devices} devices")
-
-
-def one_workload(story: script.Story, config: Config, workload: Workload, pool: Pool) -> Study:
-    """One workload on all systems: tables, curves, and what needs fresh processes."""
-    story.heading(workload.name)
-    story.text(f"{workload.title}.")
-    limits = Limits(budget_s=config.budget_s)
-    study = peers.study(workload, pool, limits=limits, say=story.note)
-    if workload.settings["task"] == "export":
-        reloaded(story, study, pool, limits)
-    if workload.settings["task"] == "memory":
-        memory(story, study, pool, limits)
-    for what in workload.quantities:
-        if rows := peers.measurements(study, what):
-            ours = study.best("jax", what)
-            references = [
-                dataclasses.replace(BOOK[key], beside=m.name)
-                for m in rows
-                if m.system == "mxnet" and (key := (m.workload, m.quantity, m.configuration)) in BOOK
-            ]
-            base = f"{ours.system} {ours.configuration}" if ours and workload.rounds else ""
-            title = f"{workload.name}, {what}" if what else workload.name
-            story.table(rows, title=title, base=base, references=references, bars="bars")
-    story.grid(
-        ("configuration", "first call", "largest difference from JAX"),
-        [
-            (e.name, quantity(e.first_s, "s"), f"{e.verdict.error:.2g}" if e.verdict else "no answer")
-            for e in study.entries
-        ],
-        right=(1, 2),
-        detail=True,
-    )
-    if curves := peers.curves(study):
-        story.lines(f"{workload.name}: training loss", curves, x=Axis("step"), y=Axis("loss"))
-    return study
-
-
-def reloaded(story: script.Story, study: Study, pool: Pool, limits: Limits) -> None:
-    """Have fresh processes read what the live ones exported."""
-    for read in peers.reload(study, pool, limits=limits, say=story.note):
-        name = f"fresh_reload_s_{read.name.replace('/', '_').replace('.', '_')}"
-        story.fact(name, read.seconds, unit="s", words=f"{read.name}: from file to output, fresh process")
-        story.claim(
-            book=f"{read.name}: the export runs in a process that has never seen the network",
-            holds=read.verdict.agrees,
-            predicted="the same output",
-            right=read.verdict.agrees,
-            observed=read.verdict.trouble or f"the same within {read.verdict.error:.2g}",
-        )
-
-
-def memory(story: script.Story, study: Study, pool: Pool, limits: Limits) -> None:
-    """Watch each system's process while it trains, synchronously and asynchronously."""
-    runs = peers.memory(study, pool, limits=limits, say=story.note, environment=GIVE_BACK)
-    story.grid(
-        ("system", "mode", "all batches handed out", "all done"),
-        [(r.entry.name, r.mode, quantity(r.handed_out_s, "s"), quantity(r.finished_s, "s")) for r in runs],
-        right=(2, 3),
-    )
-    if runs:
-        caption = "Resident memory above the level at the start of the run."
-        curves = [r.curve for r in runs]
-        x, y = Axis("time", "s"), Axis("memory", "bytes")
-        story.lines("8.2 memory over time", curves, x=x, y=y, caption=caption, panels=True)
-
-
-def versions(story: script.Story, pool: Pool) -> None:
-    """Record versions as the workers told them."""
-    found = dict(story.environment.versions)
-    for name, greeting in pool.greetings.items():
-        found |= {k: v for k, v in greeting["versions"].items() if k == name}
-        words = ", ".join(f"{k} {v}" for k, v in greeting["versions"].items())
-        story.fact(f"versions_{name}", words, words=f"versions in {name}'s environment")
-    story.environment = dataclasses.replace(story.environment, versions=found)
-
-
-def inference_by_batch(story: script.Story, studies: list[Study]) -> None:
-    """Images per second of each system's best configuration, over the batch size."""
-    points: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for study in studies:
-        net, _, batch = study.workload.name.partition(" forward, batch ")
-        for system in dict.fromkeys(e.system for e in study.timed if batch):
-            best = study.best(system, "")
-            assert best is not None
-            rate = best.measurement(study.workload, "").items_per_s
-            points.setdefault(net, {}).setdefault(system, []).append((float(batch), rate or 0.0))
-    for net, systems in points.items():
-        curves = [
-            Curve(
-                system,
-                tuple(x for x, _ in pairs),
-                tuple(y for _, y in pairs),
-                system=system,
-                workload=f"{net} forward",
-            )
-            for system, pairs in systems.items()
-        ]
-        x, y = Axis("images at once"), Axis("images per second")
-        story.lines(f"{net} forward: images per second over the batch size", curves, x=x, y=y)
-
-
-def all_in_one_table(story: script.Story, studies: list[Study]) -> None:
-    """Every comparison in one table."""
-    rows = [c.cells for study in studies for c in peers.comparisons(study)]
-    if rows:
-        story.heading("All workloads")
-        story.text("A peer's time over JAX's: above 1 JAX is faster. The best configurations are compared.")
-        story.grid(("workload", "JAX", "peer", "peer over JAX", "verdict"), rows, right=(3,))
-
-
-def sentences(story: script.Story, studies: dict[str, Study]) -> None:
-    """Ask the chapter's sentences of every system that is there."""
-    story.heading("The chapter's sentences, for every system")
-    for system in dict.fromkeys(e.system for study in studies.values() for e in study.entries):
-        found = peers.agreement(list(studies.values()), system)
-        story.claim(
-            ours=f"Every configuration of {system} computes what JAX does, outputs and losses",
-            holds=found.agrees,
-            predicted=found.tolerance,
-            right=found.agrees,
-            observed=found.seen,
-        )
-    if "8.1 MLP" in studies:
-        hybridizing(story, studies["8.1 MLP"])
-    for name, less, more, bound, sentence in (
-        ("8.2 dot", "queued", "finished", 0.1, "the call returns long before the product is ready"),
-        ("8.2 loop", "asynchronous", "synchronous", 1, "waiting once is faster than waiting each time"),
-        ("8.3 products", "together", "apart", 1, "independent products on several devices run together"),
-    ):
-        for entry in studies[name].timed if name in studies else []:
-            pair = (entry.measurement(studies[name].workload, q) for q in (less, more))
-            found_ratio = ratio(*pair)
-            story.claim(
-                book=f"{entry.name}: {sentence}",
-                holds=found_ratio.below(bound),
-                predicted=f"{less} over {more} below {bound}",
-                right=found_ratio.below(bound),
-                observed=str(found_ratio),
-            )
-
-
-def hybridizing(story: script.Story, study: Study) -> None:
-    """Ask section 8.1.2's sentence of MXNet itself, and our prediction about JAX next to it."""
-    rows = {e.configuration: e.measurement(study.workload, "") for e in study.timed if e.system == "mxnet"}
-    if {"imperative", "hybridized"} <= rows.keys():
-        found = ratio(rows["imperative"], rows["hybridized"])
-        story.claim(
-            book="MXNet: hybridizing makes the network faster (the book: 2.4 times)",
-            holds=found.above(1),
-            predicted="at least twice as fast",
-            right=found.at_least(2),
-            observed=f"{found} times as fast",
-        )
-    for c in peers.comparisons(study):
-        if c.theirs.system == "mxnet":
-            story.claim(
-                ours=f"JAX's {c.ours.configuration} call costs less than MXNet's {c.theirs.configuration}",
-                holds=negated(c.ratio.at_most(1)),
-                predicted="MXNet over JAX above 1",
-                right=c.ratio.above(1),
-                observed=str(c.ratio),
-            )
+    if together > 1:
+        words = f"threads per device on {together} devices"
+        story.fact("threads_per_device", pool.threads(together), words=words)
 
 
 if __name__ == "__main__":

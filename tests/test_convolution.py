@@ -120,7 +120,7 @@ def test_many_weights_for_few_pixels_are_one_product() -> None:
 
 
 def test_derivatives_of_any_order_and_direction_are_the_native_ones() -> None:
-    x, w = normal(2, 6, 6, 3), normal(3, 3, 3, 4)
+    x, w = 0.3 * normal(2, 6, 6, 3), 0.3 * normal(3, 3, 3, 4)  # where tanh is 1, its slope is rounding
 
     def loss(x: Any, w: Any) -> jax.Array:
         return jnp.tanh(conv(x, w, padding="SAME")).sum()

@@ -16,6 +16,7 @@ from jaxperf import exits, launch, peers
 from jaxperf.data import fashion_mnist
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.peers import PEERS, SMOKE, Limits, Pool, System, Workload
+from jaxperf.peers.worker import PROGRAM
 from jaxperf.result import load_result
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -38,13 +39,18 @@ NAMES = [
 ]
 
 
+def ready(peer: str) -> Path:
+    """The Python of a peer that is installed."""
+    found = peers.look(PEERS[peer])
+    if found.state != "ready":
+        pytest.skip(f"{peer} is {found.state}: `jaxperf peers install {peer}`")
+    return found.python
+
+
 @pytest.fixture(scope="module", params=list(PEERS))
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """JAX and one peer, live for all tests of this file."""
-    found = peers.look(PEERS[request.param])
-    if found.state != "ready":
-        pytest.skip(f"{request.param} is {found.state}: `jaxperf peers install {request.param}`")
-    systems = [System("jax", Path(sys.executable)), System(request.param, found.python)]
+    systems = [System("jax", Path(sys.executable)), System(request.param, ready(request.param))]
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         Pool(systems, scratch=Path(folder), environment=launch.child_environment()) as pool,
@@ -124,6 +130,53 @@ def test_an_interpreter_without_the_framework_is_refused_in_one_line(pool: Pool,
     assert done.stdout == ""
     assert f"importing {name} fails: ModuleNotFoundError: No module named {name!r}" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+PRETENDED = {  # a GPU, for programs that have none: the same calls, on the CPU
+    "jax": """
+import jax
+def devices(kind=None, real=jax.devices):
+    return real("cpu" if kind == "gpu" else kind)
+jax.devices = devices
+""",
+    "torch": """
+import torch
+def on_the_cpu(real):
+    return lambda self, *args, **options: real(self, *("cpu" if a == "cuda" else a for a in args), **options)
+for kind in (torch.Tensor, torch.nn.Module):
+    kind.to = on_the_cpu(kind.to)
+torch.cuda.synchronize = lambda: None
+""",
+}
+
+
+def test_the_work_for_a_gpu_runs_on_a_pretended_one(tmp_path: Path) -> None:
+    pythons = {"jax": Path(sys.executable), "torch": ready("torch")}
+    systems = []
+    for name, patch in PRETENDED.items():
+        program = tmp_path / f"pretended_{name}.py"
+        program.write_text(f"import runpy\n{patch}\nrunpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n")
+        systems.append(System(name, pythons[name], program=program))
+    data = fashion_mnist(source="mini")
+    images = data.train_images[:64], data.train_labels[:64]
+    there = peers.workloads(
+        ONE_ROUND, tmp_path, *images, lenet=PARAM_SHAPES, devices=1, platform="gpu", precision="tf32"
+    )
+    wanted = {"8.1 MLP", "8.2 dot", "8.2 loop", "8.5 ResNet-18, 1 device"}
+    with Pool(systems, scratch=tmp_path, environment=launch.child_environment()) as pretended:
+        for workload in [w for w in there if w.name in wanted]:
+            said: list[str] = []
+            if workload.settings["task"] == "train":  # toy sizes leave torch.compile out
+                both = {**workload.configurations, "torch": ("eager", "channels-last", "CUDA graphs")}
+                workload = dataclasses.replace(workload, configurations=both)
+            study = peers.study(workload, pretended, limits=LIMITS, say=said.append)
+            assert said == []
+            assert [e.name for e in study.timed] == [
+                f"{system}/{c}"
+                for system, names in workload.configurations.items()
+                for c in names
+                if system in PRETENDED
+            ]
 
 
 @pytest.mark.parametrize("change", ["rate", "weights", "batch"])

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -17,7 +18,7 @@ from jaxperf.exits import USER_MISTAKE
 from jaxperf.models import MLP, ResNet, from_gluon, to_gluon
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.models.resnet import RESNET18_STAGES
-from jaxperf.peers import SMOKE, Limits, Pool, Sizes, System, Workload, inputs
+from jaxperf.peers import GPU, SMOKE, Limits, Pool, Sizes, System, Workload, inputs
 from jaxperf.peers.workers import files
 from jaxperf.result.store import load_result
 
@@ -86,6 +87,22 @@ def test_every_workload_is_done_by_all_three_and_names_its_section(tmp_path: Pat
 def test_one_device_leaves_out_what_needs_more(tmp_path: Path) -> None:
     assert {w.devices for w in defined(tmp_path, devices=1).values()} == {1}
     assert {w.devices for w in defined(tmp_path, devices=4).values()} == {1, 4}
+
+
+def test_a_gpu_gets_cuda_graphs_and_nothing_that_is_about_the_host(tmp_path: Path) -> None:
+    sizes = Sizes(lenet_batch=64, batches=(1, 16))
+    cpu, gpu = (defined(tmp_path, sizes, devices=1, platform=kind) for kind in ("cpu", "gpu"))
+    assert cpu.keys() - gpu.keys() == {"8.2 memory"}
+    for name, workload in gpu.items():
+        assert (workload.settings["platform"], workload.settings["precision"]) == ("gpu", "float32")
+        more = set(workload.configurations["torch"]) - set(cpu[name].configurations["torch"])
+        assert more == ({"CUDA graphs"} if workload.settings["task"] in ("forward", "train") else set())
+        assert workload.configurations["jax"] == cpu[name].configurations["jax"]
+
+
+def test_sizes_for_a_gpu_are_at_least_those_for_a_cpu() -> None:
+    for name, on_cpu in vars(Sizes()).items():
+        assert name == "stages" or np.all(np.asarray(getattr(GPU, name)) >= np.asarray(on_cpu)), name
 
 
 @pytest.mark.parametrize(
@@ -162,16 +179,29 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
 
 
 @pytest.mark.thorough
-def test_a_word_that_no_workload_holds_is_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--", "--only", "8.9"], "no workload holds 8.9; there are 8.1 MLP,"),
+        (["--", "--precision", "tf32"], "--precision tf32 is a GPU's; add --platform gpu, or leave it out"),
+        (["--platform", "gpu"], "without --platform gpu the systems are compared on the CPU"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(
+    words: list[str],
+    line: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from jaxperf import cli
 
+    if "gpu" in words and any(d.platform == "gpu" for d in jax.devices()):
+        pytest.skip("there is a GPU here")
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
-    assert (
-        cli.main(["run", "peers", "--smoke", "--out", str(tmp_path), "--", "--only", "8.9"]) == USER_MISTAKE
-    )
-    assert "error: no workload holds 8.9; there are 8.1 MLP," in capfd.readouterr().err
+    assert cli.main(["run", "peers", "--smoke", "--out", str(tmp_path), *words]) == USER_MISTAKE
+    error = next(said for said in capfd.readouterr().err.splitlines() if said.startswith("error: "))
+    assert line in error
     assert not (tmp_path / "peers.json").exists()
 
 

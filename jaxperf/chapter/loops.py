@@ -28,6 +28,7 @@ from jaxperf.result import Measurement, Ratio, both, ratio
 from jaxperf.script import Story
 
 CALLS = 200  # in one loop of the sweep
+CLOSE = 0.5  # how far off a predicted gain may be: it is a quotient of two loops, each predicted within 25 %
 
 
 def add_one(x: jax.Array) -> jax.Array:
@@ -116,8 +117,9 @@ def the_gain(story: Story, swept: Swept, at_book: Ratio, *, size: int) -> None:
     story.claim(
         book="Asynchronous computation improves performance (there: 2.1 times)",
         holds=best.above(1),
-        predicted=f"(t1 + t2 + t3) / max(t1, t2) times: most near t1 = t2, under 2 at {size} x {size}",
-        right=both(best.above(1), at_book.at_most(2), missed <= 0.3),
+        predicted=f"(t1 + t2 + t3) / max(t1, t2) times within {CLOSE:.0%} (median): most near t1 = t2, under "
+        f"2 at {size} x {size}",
+        right=both(best.above(1), at_book.at_most(2), missed <= CLOSE),
         observed=f"{best} times at {at:.0f} elements, by the model {model.gain(at):.3g}; {at_book} at "
         f"{size} x {size}; predictions are {missed:.0%} off (median)",
         cannot=one_core(story),

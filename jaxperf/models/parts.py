@@ -1,4 +1,4 @@
-"""A module taken apart once: its variables in a flat list, and what tells that it was put together anew."""
+"""A module taken apart once: its variables in a flat list, and how to tell that it was put together again."""
 
 from __future__ import annotations
 

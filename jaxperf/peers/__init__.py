@@ -4,17 +4,20 @@ from jaxperf.peers.command import status
 from jaxperf.peers.environments import PEERS, Found, chosen, look, named, root
 from jaxperf.peers.fresh import memory, reload
 from jaxperf.peers.install import install
-from jaxperf.peers.pool import Pool, available_cores
+from jaxperf.peers.pool import GivenUpError, Pool, available_cores
+from jaxperf.peers.sizes import GPU, SMOKE, Sizes
 from jaxperf.peers.study import Limits, Study, study
 from jaxperf.peers.summary import Comparison, agreement, comparisons, curves, measurements
 from jaxperf.peers.worker import System
-from jaxperf.peers.workloads import SMOKE, Sizes, Workload, workloads
+from jaxperf.peers.workloads import Workload, workloads
 
 __all__ = [
+    "GPU",
     "PEERS",
     "SMOKE",
     "Comparison",
     "Found",
+    "GivenUpError",
     "Limits",
     "Pool",
     "Sizes",

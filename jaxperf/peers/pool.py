@@ -16,6 +16,9 @@ from jaxperf.peers.worker import System, TaskError, Worker, WorkerGoneError
 STARTS = 6  # workers of one system in a run: two kinds of it, and replacements
 STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
 
+# Where it takes its GPU; by default JAX takes three quarters of the memory too, and PyTorch needs some.
+_ON_A_GPU = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
 
 class GivenUpError(Exception):
     """No worker of this system is to be had any more (one line says why)."""
@@ -29,6 +32,7 @@ class Pool:
       scratch: working folder of all.
       environment: environment variables of all, e.g. with allocator settings.
       cores: processors that every worker may use; empty for all there are.
+      platform: "cpu" or "gpu", where JAX starts; the others are told by each workload.
       start_limit_s: how long a worker may take to import its framework.
     """
 
@@ -39,11 +43,12 @@ class Pool:
         scratch: Path,
         environment: Mapping[str, str],
         cores: Sequence[int] = (),
+        platform: str = "cpu",
         start_limit_s: float = 120,
     ) -> None:
         self.systems = {system.name: system for system in systems}
         self.scratch, self.cores, self._limit_s = scratch, tuple(cores), start_limit_s
-        self.environment = environment
+        self.environment, self.platform = environment, platform
         self._live: dict[tuple[str, int], Worker] = {}
         self._starts = dict.fromkeys(self.systems, 0)
         self._given_up: dict[str, str] = {}
@@ -100,6 +105,7 @@ class Pool:
         variables = {
             **self._shared(name),
             **_threading(name, threads, devices, self.environment),
+            **(_ON_A_GPU if name == "jax" and self.platform == "gpu" else {}),
             **(environment or {}),
         }
         try:

@@ -21,7 +21,7 @@ from typing import Any
 from jaxperf.peers.environments import last_line
 
 PROGRAM = Path(__file__).resolve().parent / "workers" / "__main__.py"
-LONGEST_ANSWER = 1_000_000  # bytes; a worker that floods us without a line's end is no worker
+LONGEST_ANSWER = 1_000_000  # bytes; a worker that sends more without an end of line is broken
 WATCH_S = 0.005
 _GOODBYE_S = 2.0
 

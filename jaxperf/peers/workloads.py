@@ -6,9 +6,8 @@ could differ (sizes, weights, inputs, rates, steps) comes from here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,73 +15,11 @@ import numpy as np
 
 from jaxperf.errors import JaxperfError
 from jaxperf.peers import inputs
+from jaxperf.peers.sizes import Sizes
 
 MLP = (512, 256, 128, 2)
 MLP_OF_824 = (512, 2048, 512, 1)
 WAYS = ("jit", "pmap", "shard_map", "manual")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much work; the defaults take minutes on two cores."""
-
-    calls: int = 300
-    """Calls of the MLP in one turn."""
-    square: int = 2000
-    """Rows and columns of the matrices of section 8.2."""
-    loops: int = 40
-    """Times `x + 1` in one turn, each way."""
-    pair: int = 1000
-    """Rows and columns of the matrices on several devices; ten products each."""
-    memory_batches: int = 50
-    """Batches of the memory run."""
-    memory_batch: int = 1024
-    """Examples in each of them."""
-    lenet_batch: int = 256
-    """Images in a LeNet step, over all devices together."""
-    lenet_turn: int = 3
-    """LeNet steps in one turn."""
-    resnet_batch: int = 32
-    """Images in a ResNet step, over all devices together."""
-    resnet_lr: float = 0.005
-    """Its learning rate: so small that rounding does not grow over the steps that are compared."""
-    stages: tuple[tuple[int, int], ...] = ((64, 2), (128, 2), (256, 2), (512, 2))
-    """Channels and blocks of ResNet's stages; the default is ResNet-18."""
-    batches: tuple[int, ...] = (1, 16, 128)
-    """Batch sizes of inference."""
-    rounds: int = 12
-    """Rounds of every workload but ResNet's."""
-    resnet_rounds: int = 7
-    """Rounds of ResNet."""
-    compile_all: bool = True
-    """Whether torch.compile, which takes its time, takes part in more than the MLP."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.resnet_lr < math.inf:
-            raise JaxperfError(f"resnet_lr is {self.resnet_lr:g}; a learning rate is a positive number")
-        for name, value in vars(self).items():
-            counted = name not in ("compile_all", "resnet_lr")
-            if counted and (not value or min(np.ravel(np.asarray(value))) < 1):
-                raise JaxperfError(f"{name} is {value}; sizes and counts are at least 1")
-
-
-SMOKE = Sizes(
-    calls=20,
-    square=200,
-    loops=5,
-    pair=100,
-    memory_batches=5,
-    memory_batch=64,
-    lenet_batch=16,
-    lenet_turn=1,
-    resnet_batch=8,
-    resnet_lr=0.02,  # a small net bears more, and at less a wrong rate would not show
-    stages=((8, 1), (16, 1)),
-    batches=(1, 8),
-    rounds=3,
-    resnet_rounds=3,
-    compile_all=False,
-)
 
 
 @dataclass(frozen=True)
@@ -124,8 +61,9 @@ class Workload:
 FORWARD = {
     "jax": ("hybridize", "aot", "frozen"),
     "mxnet": ("hybridized", "static"),
-    "torch": ("eager", "traced", "compiled", "frozen"),
+    "torch": ("eager", "traced", "compiled", "frozen", "CUDA graphs"),
 }
+COMPILED = ("compiled", "CUDA graphs")  # of PyTorch, by torch.compile
 
 
 def workloads(
@@ -136,6 +74,8 @@ def workloads(
     *,
     lenet: inputs.Shapes,
     devices: int = 2,
+    platform: str = "cpu",
+    precision: str = "float32",
     seed: int = 0,
 ) -> tuple[Workload, ...]:
     """Write all weights and inputs to `folder` and define the workloads on them.
@@ -147,6 +87,8 @@ def workloads(
       labels: (N,), their classes.
       lenet: shapes of LeNet's parameters in the book's layout, by name.
       devices: how many the parallel workloads use; 1 leaves those out.
+      platform: "cpu", or "gpu" for one GPU, which leaves out what is about the host's memory.
+      precision: of products and convolutions on a GPU, "float32" or "tf32"; a CPU's are float32.
       seed: of weights and inputs.
 
     Raises:
@@ -164,7 +106,20 @@ def workloads(
         found.append(_together(sizes, files, devices))
     for k in dict.fromkeys((1, devices)):
         found += [_lenet(sizes, files, k), _resnet(sizes, files, k)]
-    return (*found, *_inference(sizes, files))
+    found += _inference(sizes, files)
+    if platform == "gpu":
+        found = [w for w in found if w.settings["task"] != "memory"]
+    return tuple(_placed(workload, platform, precision) for workload in found)
+
+
+def _placed(workload: Workload, platform: str, precision: str) -> Workload:
+    """The workload for one kind of device; a CPU has no CUDA graphs."""
+    settings = {**workload.settings, "platform": platform, "precision": precision}
+    configurations = {
+        system: tuple(c for c in names if platform == "gpu" or c != "CUDA graphs")
+        for system, names in workload.configurations.items()
+    }
+    return replace(workload, settings=settings, configurations=configurations)
 
 
 def _write(
@@ -238,6 +193,7 @@ def _section82(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
             {"task": "dot", **square},
             {"jax": ("eager", "jit"), "mxnet": ("imperative",), "torch": ("eager",)},
             quantities=("queued", "finished"),
+            calls=sizes.dots,
             lead=1,
             rounds=sizes.rounds,
         ),
@@ -278,12 +234,15 @@ def _together(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
 
 def _lenet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
     settings = {"net": "lenet", "weights": files["lenet"], "lr": 0.05, "steps": 6}
-    torch = _compiled(sizes, ("eager", "compiled")) if devices == 1 else ("ddp",)
     return Workload(
         f"8.4 LeNet, {_on(devices)}",
         f"A training step of LeNet, batch {sizes.lenet_batch}, {_on(devices)}",
         _training(settings, files, sizes.lenet_batch, devices),
-        {"jax": WAYS, "mxnet": ("scratch", "imperative", "hybridized", "static"), "torch": torch},
+        {
+            "jax": WAYS,
+            "mxnet": ("scratch", "imperative", "hybridized", "static"),
+            "torch": _training_of_torch(sizes, devices),
+        },
         calls=sizes.lenet_turn,
         items=sizes.lenet_batch,
         rounds=sizes.rounds,
@@ -294,7 +253,6 @@ def _lenet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
 def _resnet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
     net = {"net": "resnet", "stages": sizes.stages, "weights": files["resnet"]}
     settings = {**net, "lr": sizes.resnet_lr, "steps": 3}
-    torch = _compiled(sizes, ("eager", "compiled")) if devices == 1 else ("ddp",)
     return Workload(
         f"8.5 ResNet-18, {_on(devices)}",
         f"A training step of ResNet-18, batch {sizes.resnet_batch}, {_on(devices)}",
@@ -302,12 +260,19 @@ def _resnet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
         {
             "jax": ("jit",) if devices == 1 else WAYS,
             "mxnet": ("imperative", "hybridized", "static"),
-            "torch": torch,
+            "torch": _training_of_torch(sizes, devices),
         },
+        calls=sizes.resnet_turn,
         items=sizes.resnet_batch,
         rounds=sizes.resnet_rounds,
         rtol=1e-3,
     )
+
+
+def _training_of_torch(sizes: Sizes, devices: int) -> tuple[str, ...]:
+    if devices > 1:
+        return ("ddp",)
+    return _compiled(sizes, ("eager", "channels-last", *COMPILED))
 
 
 def _on(devices: int) -> str:
@@ -338,7 +303,7 @@ def _inference(sizes: Sizes, files: Mapping[str, str]) -> list[Workload]:
                 "batch": batch,
                 **more,
             },
-            {**FORWARD, "torch": _compiled(sizes, FORWARD["torch"])},
+            {**FORWARD, "torch": _compiled(sizes, (*FORWARD["torch"], "channels-last"))},
             calls=_calls(sizes, net, batch),
             lead=1,
             items=batch,
@@ -351,9 +316,9 @@ def _inference(sizes: Sizes, files: Mapping[str, str]) -> list[Workload]:
 
 
 def _compiled(sizes: Sizes, configurations: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(c for c in configurations if sizes.compile_all or c != "compiled")
+    return tuple(c for c in configurations if sizes.compile_all or c not in COMPILED)
 
 
 def _calls(sizes: Sizes, net: str, batch: int) -> int:
-    """About a tenth of a second of work on two cores."""
-    return max(1, min(sizes.calls, (400 if net == "lenet" else 8) // batch))
+    """About a tenth of a second of work."""
+    return max(1, min(sizes.calls, (sizes.lenet_images if net == "lenet" else sizes.resnet_images) // batch))

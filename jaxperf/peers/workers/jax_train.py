@@ -37,7 +37,7 @@ def train(settings: dict[str, Any], configuration: str) -> Task:
 
     from jaxperf.parallel import first_devices, make_step
 
-    devices = first_devices(settings["devices"], platform="cpu")
+    devices = first_devices(settings["devices"], platform=settings["platform"])
     step = make_step(configuration, _model(settings), optax.sgd(settings["lr"]), devices)  # type: ignore[arg-type]
     state = step.init()
     rounds = itertools.cycle(

@@ -28,9 +28,14 @@ def greet(start: dict[str, Any]) -> dict[str, Any]:
 
     onednn.begin()
     versions = {"jax": jax.__version__, "flax": flax.__version__, "numpy": np.__version__}
-    if len(jax.devices("cpu")) < start["devices"]:
-        raise RuntimeError(f"{len(jax.devices('cpu'))} CPU devices, {start['devices']} wanted")
-    return {"versions": {**versions, "python": platform.python_version()}, "threads": start["threads"]}
+    if len(jax.devices()) < start["devices"]:
+        raise RuntimeError(f"{len(jax.devices())} devices, {start['devices']} wanted")
+    device = jax.devices()[0]
+    return {
+        "versions": {**versions, "python": platform.python_version()},
+        "threads": start["threads"],
+        "device": {"platform": device.platform, "kind": device.device_kind},
+    }
 
 
 def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
@@ -45,6 +50,11 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
         "train": jax_train.train,
         "memory": jax_train.memory,
     }
+    if settings["platform"] == "gpu":
+        import jax
+
+        precision = {"float32": "highest", "tf32": "tensorfloat32"}[settings["precision"]]
+        jax.config.update("jax_default_matmul_precision", precision)
     return tasks[settings["task"]](settings, configuration)
 
 
@@ -196,7 +206,8 @@ def together(settings: dict[str, Any], configuration: str) -> Task:
     from jaxperf.parallel import first_devices
 
     x = files.arrays(settings["square"])["x"]
-    xs = [jax.device_put(x, device) for device in first_devices(settings["devices"], platform="cpu")]
+    devices = first_devices(settings["devices"], platform=settings["platform"])
+    xs = [jax.device_put(x, device) for device in devices]
 
     def run(x: Any) -> list[Any]:
         return [jnp.dot(x, x) for _ in range(settings["dots"])]

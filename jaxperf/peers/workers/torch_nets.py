@@ -9,8 +9,43 @@ import numpy as np
 RENAMED = {"gamma": "weight", "beta": "bias"}
 
 
+def device(settings: dict[str, Any]) -> str:
+    """PyTorch's name of the device to compute on."""
+    return "cuda" if settings["platform"] == "gpu" else "cpu"
+
+
+def finish(settings: dict[str, Any]) -> None:
+    """Wait for all that a GPU was handed; a CPU's operations are finished when they return."""
+    import torch
+
+    if settings["platform"] == "gpu":
+        torch.cuda.synchronize()
+
+
+def in_layout(held: Any, configuration: str) -> Any:
+    """A network or images in the layout of the configuration."""
+    import torch
+
+    return held.to(memory_format=torch.channels_last) if configuration == "channels-last" else held
+
+
+def as_configured(net: Any, configuration: str) -> Any:
+    """The network in the layout of the configuration, compiled where that is what it says."""
+    import torch
+
+    if configuration in ("compiled", "CUDA graphs"):
+        torch.compiler.reset()  # what earlier workloads left counts against a limit
+        mode = "reduce-overhead" if configuration == "CUDA graphs" else "default"
+        return torch.compile(net, dynamic=False, mode=mode)
+    return in_layout(net, configuration)
+
+
 def build(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
-    """The network of `settings["net"]` with the common weights."""
+    """The network of `settings["net"]` with the common weights, on its device."""
+    return _on_the_host(settings, weights).to(device(settings))
+
+
+def _on_the_host(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
     if settings["net"] == "mlp":
         net = mlp([(w.shape[1], w.shape[0]) for w in weights.values() if w.ndim == 2])
         return _fill(net, dict(zip(net.state_dict(), weights.values())))

@@ -43,27 +43,26 @@ def _train(settings: dict[str, Any], configuration: str, group: Any) -> Task:
     from torch.nn import functional
 
     net = torch_nets.build(settings, files.arrays(settings["weights"])).train()
-    if configuration == "compiled":
-        torch.compiler.reset()  # what earlier workloads left counts against a limit
-    model = group.wrap(torch.compile(net, dynamic=False) if configuration == "compiled" else net)
+    model = group.wrap(torch_nets.as_configured(net, configuration))
+    device = torch_nets.device(settings)
     optimizer = torch.optim.SGD(net.parameters(), lr=settings["lr"])
     shares = [(group.share(X), group.share(y).astype(np.int64)) for X, y in files.batches(settings)]
     rounds = itertools.cycle(shares)
 
     def step() -> Any:
-        X, y = map(torch.from_numpy, next(rounds))
+        X, y = (torch.from_numpy(a).to(device) for a in next(rounds))
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(X), y)
+        loss = functional.cross_entropy(model(torch_nets.in_layout(X, configuration)), y)
         loss.backward()
         optimizer.step()
         return loss.detach()
 
-    return _as_task(step, group, settings["steps"])
+    return _as_task(step, group, settings)
 
 
-def _as_task(step: Callable[[], Any], group: Any, steps: int) -> Task:
+def _as_task(step: Callable[[], Any], group: Any, settings: dict[str, Any]) -> Task:
     began, history, first_s = time.perf_counter(), [], 0.0
-    for _ in range(steps):
+    for _ in range(settings["steps"]):
         history.append(group.mean(step()))
         first_s = first_s or time.perf_counter() - began
 
@@ -72,6 +71,7 @@ def _as_task(step: Callable[[], Any], group: Any, steps: int) -> Task:
         began = time.perf_counter()
         for _ in range(calls):
             loss = step()
+        torch_nets.finish(settings)
         group.barrier()
         return {"": (time.perf_counter() - began) / calls, "loss": group.mean(loss)}
 
@@ -83,7 +83,7 @@ def memory(settings: dict[str, Any], configuration: str, start: dict[str, Any]) 
     import torch
     from torch.nn import functional
 
-    net = torch_nets.build({"net": "mlp"}, files.arrays(settings["weights"]))
+    net = torch_nets.build({**settings, "net": "mlp"}, files.arrays(settings["weights"]))
     optimizer = torch.optim.SGD(net.parameters(), lr=settings["lr"])
     base = torch.from_numpy(files.arrays(settings["input"])["x"])
 

@@ -1,7 +1,8 @@
 """PyTorch's side of sections 8.1 to 8.3. `torch_train` holds the training, `torch_ranks` its processes.
 
-PyTorch's CPU operations are finished when they return: "queued" and "finished" are one, and there is nothing
-to wait for. A CPU is one device to it, so two devices are two threads here, two processes in training.
+PyTorch's CPU operations are finished when they return: "queued" and "finished" are one there, and only
+a GPU is waited for. A CPU is one device to it, so two devices are two threads here and two processes in
+training.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
         "train": torch_train.train,
         "memory": torch_train.memory,
     }
+    if settings["platform"] == "gpu":
+        import torch
+
+        exact = settings["precision"] == "float32"  # PyTorch convolves in TF32 unless told not to
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not exact
     return tasks[settings["task"]](settings, configuration, start)
 
 
@@ -49,6 +55,7 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
     import torch
 
     net, x = _net_and_input(settings)
+    x = torch_nets.in_layout(x, configuration)
 
     def build_and_call() -> tuple[Any, Any]:
         with torch.inference_mode():
@@ -57,10 +64,9 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
                 fn = torch.jit.trace(net, x)
             elif configuration == "frozen":
                 fn = torch.jit.optimize_for_inference(torch.jit.trace(net, x))
-            elif configuration == "compiled":
-                torch.compiler.reset()  # what earlier workloads left counts against a limit
-                fn = torch.compile(net, dynamic=False)
-            return fn, fn(x)
+            else:
+                fn = torch_nets.as_configured(net, configuration)
+            return fn, fn(x).cpu()
 
     first_s, (fn, y) = timed_first(build_and_call)
 
@@ -69,6 +75,7 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
             began = time.perf_counter()
             for _ in range(calls):
                 fn(x)
+            torch_nets.finish(settings)
             return {"": (time.perf_counter() - began) / calls}
 
     return Task(first_s, {"output": y.numpy()}, turn)
@@ -79,7 +86,7 @@ def _net_and_input(settings: dict[str, Any]) -> tuple[Any, Any]:
 
     net = torch_nets.build(settings, files.arrays(settings["weights"])).eval()
     x = files.arrays(settings["input"])["x"] if settings["net"] == "mlp" else files.images(settings)
-    return net, torch.from_numpy(x)
+    return net, torch.from_numpy(x).to(torch_nets.device(settings))
 
 
 def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
@@ -120,15 +127,15 @@ def _reload(path: str, configuration: str, x: Any) -> Any:
     import torch
 
     net = torch.jit.load(path) if configuration == "traced" else torch.export.load(path).module()
-    return net(x).detach().numpy()
+    return net(x).detach().cpu().numpy()
 
 
 def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
     """Section 8.2.1: until the call returned, and until the value was there."""
     import torch
 
-    x = torch.from_numpy(files.arrays(settings["square"])["x"])
-    first_s, total = timed_first(lambda: torch.mm(x, x).sum().numpy())
+    x = torch.from_numpy(files.arrays(settings["square"])["x"]).to(torch_nets.device(settings))
+    first_s, total = timed_first(lambda: torch.mm(x, x).sum().cpu().numpy())
 
     def turn(calls: int) -> dict[str, float]:
         queued = finished = 0.0
@@ -140,24 +147,28 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
             finished += time.perf_counter() - began
         return {"queued": queued / calls, "finished": finished / calls}
 
-    return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8].numpy()}, turn)
+    return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8].cpu().numpy()}, turn)
 
 
 def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.3: `y = x + 1`; both loops are the same program here, timed twice all the same."""
+    """Section 8.2.3: `y = x + 1`, waited for each time or once, which is the same on a CPU."""
     import torch
 
-    x = torch.from_numpy(files.arrays(settings["square"])["x"])
-    first_s, y = timed_first(lambda: (x + 1).numpy())
+    x = torch.from_numpy(files.arrays(settings["square"])["x"]).to(torch_nets.device(settings))
+    first_s, y = timed_first(lambda: (x + 1).cpu().numpy())
+    waits = settings["platform"] == "gpu"
 
-    def run(calls: int) -> float:
+    def run(calls: int, *, each: bool) -> float:
         began = time.perf_counter()
         for _ in range(calls):
             y = x + 1  # noqa: F841
+            if each:
+                torch.cuda.synchronize()
+        torch_nets.finish(settings)
         return (time.perf_counter() - began) / calls
 
     def turn(calls: int) -> dict[str, float]:
-        return {"synchronous": run(calls), "asynchronous": run(calls)}
+        return {"synchronous": run(calls, each=waits), "asynchronous": run(calls, each=False)}
 
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
