@@ -20,6 +20,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import tyro
 
@@ -43,6 +44,7 @@ class Config:
     devices: int = 0  # CPU devices; each section's own number if 0
     times: int = 10  # runs of each section
     patience_s: float = 300.0  # after which a run counts as hanging
+    cache: Path | None = None  # folder for what is compiled; one of this command's own if None
 
 
 def in_this_process(script: str, times: int, patience_s: float, *flags: str) -> None:
@@ -85,9 +87,10 @@ def main(config: Config) -> None:
             os.sched_setaffinity(0, {free.pop()})  # this thread's, which the processes it starts inherit
 
     with (
-        tempfile.TemporaryDirectory() as cache,
+        tempfile.TemporaryDirectory() as own_cache,
         ThreadPoolExecutor(len(cores), initializer=choose_core) as pool,
     ):
+        cache = str(config.cache or own_cache)
         ended = list(pool.map(lambda name: repeat(name, config, cache), reversed(config.sections)))
     if not all(ended):
         raise JaxperfError(f"{ended.count(False)} of {len(ended)} sections failed or hung")
