@@ -54,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="jaxperf-tests-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ.update({variable: str(Path(folder, name)) for variable, name in CACHES.items()})
+    if compiled := os.environ.get("JAXPERF_COMPILED"):  # CI's steps share what they compile
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
     os.environ.update(CACHE_EVERYTHING)
     os.environ.setdefault(OPTIMIZATION, "1")
 

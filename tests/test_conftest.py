@@ -64,7 +64,8 @@ def test_caches_of_the_user_are_out_of_reach() -> None:
 def test_programs_are_compiled_once_for_all_processes_of_a_run(tmp_path: Path) -> None:
     folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.jit(lambda x: x * 123.0 + 456.0)(jax.numpy.ones(789)).block_until_ready()
-    assert folder.parent == Path(os.environ["XDG_CACHE_HOME"]).parent
+    shared = os.environ.get("JAXPERF_COMPILED")  # CI's steps share theirs
+    assert folder == Path(shared) if shared else folder.parent == Path(os.environ["XDG_CACHE_HOME"]).parent
     assert any(folder.iterdir())
 
 
