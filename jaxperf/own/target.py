@@ -154,7 +154,7 @@ def _read(npz: Path) -> Arguments:
         TypeError,
         EOFError,
         zipfile.BadZipFile,
-    ):  # TypeError: an .npy file, which is no context
+    ):  # TypeError: an .npy file, which is not a context manager
         raise JaxperfError(f"{npz} is not an .npz file of plain arrays; write it with np.savez") from None
     positions = list(itertools.takewhile(arrays.__contains__, (f"arr_{i}" for i in itertools.count())))
     named = {name: array for name, array in arrays.items() if name not in positions}

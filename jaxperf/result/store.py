@@ -65,7 +65,7 @@ def so_far(path: Path) -> Path:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write `content` (text as UTF-8) to `path`; no reader ever sees half of it: a part file, then a rename.
 
-    A link is followed; what is no regular file (/dev/stdout, a pipe) is written to and not replaced.
+    A link is followed; what is not a regular file (/dev/stdout, a pipe) is written to and not replaced.
 
     Raises:
       JaxperfError: the path cannot be written.
