@@ -87,7 +87,6 @@ def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports
     step, twice = list(found.of(Table))[1].rows
     assert (step.name, twice.name, len(step.values)) == ("step", "twice", 6)
     assert step.rounds == twice.rounds != ""
-    assert all(m.loops > 1 for m in (step, twice))  # short calls are repeated until a value lasts 2 ms
     assert found.facts["twice: matrix products"] == 2 and found.facts["step: matrix products"] == 1
     assert found.facts["twice: arithmetic"] > 1.5 * found.facts["step: arithmetic"] > 0
     assert found.facts["step: arguments"] == 2 * 4 * 4 * 4
@@ -115,7 +114,7 @@ def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
 def test_donated_arguments_are_copied_for_every_call() -> None:
     found = measured("own_step:update", "own_step:step", *ARGS)
     update, step = list(found.of(Table))[1].rows
-    assert (update.loops, len(update.values)) == (1, 2) and step.loops > 1
+    assert (update.loops, len(update.values), len(step.values)) == (1, 2, 2)
     assert any("update: arguments are donated" in note for note in found.notes)
 
 

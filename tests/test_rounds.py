@@ -6,7 +6,7 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import RetraceError
-from jaxperf.measure.rounds import Together, interleaved, per_round, together
+from jaxperf.measure.rounds import TRIED_CALLS, Together, interleaved, per_round, together
 from jaxperf.result import Measurement, ratio
 
 
@@ -53,10 +53,20 @@ def test_a_value_lasts_two_milliseconds_at_least():
     loops = found["short"].loops
     assert loops >= 20
     assert found["long"].loops == 1
-    assert calls == {"short": 2 + 2 * loops, "long": 2 + 2}
+    assert calls == {"short": 1 + TRIED_CALLS + 2 * loops, "long": 2 + 2}
     assert found["short"].values == pytest.approx((1e-4, 1e-4))
     assert found["short"].items_per_s == pytest.approx(8e4)
     assert interleaved(parts, count=1, loops=3, clock=clock)["short"].loops == 3
+
+
+def test_calls_that_were_held_up_do_not_choose_how_many_make_a_value():
+    clock = Clock()
+    costs = iter([5.0, 0.02, 0.02, 1e-4, 0.02])  # the first compiles; then a busy machine
+
+    def part():
+        clock.now += next(costs, 1e-4)
+
+    assert interleaved({"short": part}, count=1, clock=clock)["short"].loops >= 20
 
 
 def test_two_comparisons_are_not_of_the_same_rounds():

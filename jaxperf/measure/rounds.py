@@ -17,6 +17,7 @@ from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, ti
 from jaxperf.result import Measurement, Ratio, ratio, turns
 
 Part = Callable[..., Any]
+TRIED_CALLS, TRIED_S = 5, 0.05  # calls that choose how many make a value; fewer, once they took as long
 _numbers = itertools.count(1)
 
 
@@ -74,13 +75,17 @@ def _warm_up(
 ) -> tuple[float, int]:
     """Seconds of the first call, which compiles, and how many calls make a value.
 
-    The second call says how many: the first one's time is mostly compiling. Parts that must not be called
-    twice on one input get one call per value.
+    The quickest of the next few calls says how many: after one alone that the scheduler held up for 2 ms,
+    every value would be a single short call. Parts that must not be called twice on one input get one call
+    per value.
     """
     first_s = time_value(part, _prepared(prepare), 1, wait, clock)
     if loops or prepare:
         return first_s, loops or 1
-    return first_s, calls_per_value(time_value(part, (), 1, wait, clock), MIN_VALUE_S)
+    tried = [time_value(part, (), 1, wait, clock)]
+    while len(tried) < TRIED_CALLS and sum(tried) < TRIED_S:
+        tried.append(time_value(part, (), 1, wait, clock))
+    return first_s, calls_per_value(min(tried), MIN_VALUE_S)
 
 
 def _prepared(prepare: Callable[[], Any] | None) -> tuple[Any, ...]:
