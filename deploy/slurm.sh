@@ -1,6 +1,8 @@
 #!/bin/bash
 # Section 8.4 on two nodes, a process per GPU: `sbatch deploy/slurm.sh`, or `sbatch --nodes=4 deploy/slurm.sh`.
 # Words after the script's name replace the command: `sbatch deploy/slurm.sh experiments/multiple_gpus_concise.py --way jit`.
+# A job that is stopped (a lost node, a job that comes first, its time) goes on from its last checkpoint when SLURM queues
+# it again, by itself or by `scontrol requeue`. Without GPUs: `sbatch --gpus-per-task=0 deploy/slurm.sh`.
 #SBATCH --job-name=jaxperf
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -8,6 +10,7 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --time=00:30:00
 #SBATCH --output=jaxperf-%j.log
+#SBATCH --open-mode=append
 #SBATCH --signal=TERM@60
 #SBATCH --requeue
 set -euo pipefail
@@ -15,7 +18,8 @@ set -euo pipefail
 # The folder of the checkout, and of .venv in it, must be the same on all nodes.
 cd "${SLURM_SUBMIT_DIR:?start this script with sbatch}"
 if [ $# -eq 0 ]; then
-  set -- experiments/multiple_gpus.py --json "results/multiple_gpus-$SLURM_JOB_ID.json"
+  set -- experiments/multiple_gpus.py --json "results/multiple_gpus-$SLURM_JOB_ID.json" \
+    --checkpoints "checkpoints/$SLURM_JOB_ID" --every-s 60 --resume
 fi
 
 # A proxy can keep the processes from meeting: they talk to each other by gRPC.

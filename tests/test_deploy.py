@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ import yaml
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 SCHEMA = json.loads((Path(__file__).parent / "fixtures" / "kubernetes" / "schema.json").read_text())
+
+SAVING = ("--checkpoints", "checkpoints/7", "--every-s", "60", "--resume")
 
 
 def objects() -> dict[str, dict[str, Any]]:
@@ -78,7 +79,7 @@ def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> N
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(ROOT)}
     environment |= {"SLURM_JOB_ID": "7", "https_proxy": "http://proxy"}
     for words, started in (
-        ((), ["experiments/multiple_gpus.py", "--json", "results/multiple_gpus-7.json"]),
+        ((), ["experiments/multiple_gpus.py", "--json", "results/multiple_gpus-7.json", *SAVING]),
         (("x.py", "--a b"), ["x.py", "--a b"]),
     ):
         done = subprocess.run(["bash", script, *words], env=environment, capture_output=True, text=True)
@@ -98,37 +99,3 @@ def test_the_batch_scripts_directives_are_whole_and_before_the_first_command() -
     directives = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
     assert directives and max(directives) < first
     assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", lines[i]) for i in directives)
-
-
-SLURM = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_NTASKS": "2",
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_LOCALID": "0",
-    "SLURM_STEP_NODELIST": "localhost",
-}
-TOGETHER = """
-import os, sys
-from jaxperf.processes import Processes, start
-os.environ["JAX_PLATFORMS"] = "cpu"
-start(Processes())
-import jax
-print(jax.process_index(), jax.process_count())
-"""
-
-
-@pytest.mark.thorough
-def test_processes_meet_by_what_slurm_tells_them() -> None:
-    """The real detection with the variables of a step of two tasks on this machine."""
-    from jaxperf.launch import child_environment
-
-    environment = {**child_environment(), **SLURM}
-    command = [sys.executable, "-c", TOGETHER]
-    tasks = [
-        subprocess.Popen(
-            command, env={**environment, "SLURM_PROCID": str(i)}, stdout=subprocess.PIPE, text=True
-        )
-        for i in range(2)
-    ]
-    said = [task.communicate(timeout=200)[0].splitlines()[-1] for task in tasks]
-    assert said == ["0 2", "1 2"]
