@@ -1,6 +1,12 @@
-"""The one error that stands for a user's mistake rather than for a defect of ours."""
+"""The one error that stands for a user's mistake rather than a defect of ours, and words safe to print."""
 
 from __future__ import annotations
+
+import re
+
+_MOST = 1000  # characters of a line: a path and what is wrong with it
+# All but tab and newline, and what no encoding can hold.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 class JaxperfError(Exception):
@@ -8,3 +14,14 @@ class JaxperfError(Exception):
 
     Scripts and the command line print that line and exit with status 2, without a traceback.
     """
+
+
+def plain(words: str) -> str:
+    """Return the words with what controls a terminal or turns letters around written out, as "\\x1b"."""
+    return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), words)
+
+
+def one_line(words: str) -> str:
+    """Return the words as a line of bearable length, whatever they quote: `plain`, "\\n" and "\\t" too."""
+    words = plain(words).replace("\n", "\\n").replace("\t", "\\t")
+    return words if len(words) <= _MOST else f"{words[: _MOST // 2]} ... {words[-_MOST // 2 :]}"

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, plain
 
 FAILED = 1
 USER_MISTAKE = 2
@@ -92,8 +92,6 @@ def say(line: str) -> None:
 
     What could control a terminal is written out, and the terminal may have been closed.
     """
-    from jaxperf.report.words import plain  # not needed where all goes well
-
     typed = line.replace("`jaxperf ", f"`{own_name()} ") if "`jaxperf " in line else line
     with contextlib.suppress(OSError):
         print(plain(typed), file=sys.stderr, flush=True)

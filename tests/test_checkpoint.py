@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from trainings import NAME, STEPS, InterruptedTrainingError, assert_same, at, step_of, steps_in, trained
@@ -114,6 +116,36 @@ def test_a_copied_checkpoint_does_not_pass_for_a_later_one(
     with pytest.raises(InterruptedTrainingError):
         trained(STEP, stopped, before=at(1))
     assert "(it says that it is step 5); using step 5" in capfd.readouterr().err
+
+
+def test_names_and_texts_of_a_checkpoint_command_no_terminal_and_stay_in_their_line(
+    stopped: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (newest(stopped) / "\x1b[31m\nred\udcff").touch()
+    other = verified(newest(stopped, 4))
+    lies: list[dict[str, Any]] = [
+        {"surroundings": {**other.surroundings, "way": "\x1b]0;x\x07\nerror"}},
+        {"training": {**other.training, "\x1b[2J\r": "x\n" * 100_000}},
+        {"arrays": {**other.arrays, "\x9b31m\n" * 100_000: "float32[1]"}},
+    ]
+    for lie, says in zip(lies, ("way is \\x1b]0;x", "\\x1b[2J\\r is x\\nx", "\\x9b31m\\n\\x9b31m")):
+        (newest(stopped, 4) / "manifest.json").unlink()
+        write_manifest(newest(stopped, 4), replace(other, **lie))
+        with pytest.raises((InterruptedTrainingError, JaxperfError)) as caught:
+            trained(STEP, stopped, before=at(1))
+        said = [*capfd.readouterr().err.splitlines(), str(caught.value)]
+        assert says in "".join(said)
+        assert all(words.isprintable() and len(words) < 1500 for words in said)
+
+
+def test_only_names_that_a_checkpoint_gets_are_taken_for_one(
+    stopped: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("step-000000009", "step-\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0669"):
+        (stopped / NAME / name).mkdir()
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, stopped, before=at(1))
+    assert capfd.readouterr().err.startswith("going on after step 5 ")
 
 
 def test_what_a_killed_run_left_half_written_is_no_checkpoint(stopped: Path, expected: object) -> None:

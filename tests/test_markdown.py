@@ -8,9 +8,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from report_results import HOSTILE, all_results, bare, hostile, hostile_peers, hybridize
 
+from jaxperf.errors import plain
 from jaxperf.report.markdown import escape, fenced, markdown, prose, render_markdown, table
 from jaxperf.report.story import walk
-from jaxperf.report.words import plain
 from jaxperf.result import Claim, Code, Failed, Grid, Heading, Measurement, Note, Output, Text
 
 PARSER = MarkdownIt("commonmark").enable("table").enable("strikethrough")

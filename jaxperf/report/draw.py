@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jaxperf.report.words import SCALED, plain, shown
+from jaxperf.errors import plain
+from jaxperf.report.words import SCALED, shown
 from jaxperf.result import Axis as Along
 from jaxperf.result import Timeline
 

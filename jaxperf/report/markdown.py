@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from jaxperf.errors import plain
 from jaxperf.report.figures import Picture
 from jaxperf.report.machine import machine
 from jaxperf.report.story import Facts, Item, walk
 from jaxperf.report.tables import Rows, counted, tally
-from jaxperf.report.words import INCOMPLETE, plain, scalar
+from jaxperf.report.words import INCOMPLETE, scalar
 from jaxperf.result import Claim, Code, Failed, Habit, Heading, Note, Output, Result, Text
 
 _MEANT = re.compile(r"([\\`*_{}\[\]<>|~$&#])")

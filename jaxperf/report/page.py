@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxperf.errors import plain
 from jaxperf.report import draw
 from jaxperf.report.draw import Picture
 from jaxperf.report.machine import machine, settings
 from jaxperf.report.story import Item, walk
 from jaxperf.report.tables import Tally, counted, tally
-from jaxperf.report.words import INCOMPLETE, plain, scalar
+from jaxperf.report.words import INCOMPLETE, scalar
 from jaxperf.result import Heading, Result
 from jaxperf.result.store import write_whole
 

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text as Words
 
+from jaxperf.errors import plain
 from jaxperf.report.draw import Picture
 from jaxperf.report.gantt import gantt
 from jaxperf.report.story import Facts, Item, walk
 from jaxperf.report.tables import Rows
-from jaxperf.report.words import INCOMPLETE, plain, quantity, scalar
+from jaxperf.report.words import INCOMPLETE, quantity, scalar
 from jaxperf.result import Claim, Code, Failed, Habit, Heading, Note, Output, Result, Text
 
 STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "cannot be measured here": "dim"}

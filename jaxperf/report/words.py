@@ -1,9 +1,8 @@
-"""Values and names as words that can be shown anywhere: scaled quantities, no control characters."""
+"""Values as words: scaled quantities, facts, multiples."""
 
 from __future__ import annotations
 
 import math
-import re
 import sys
 
 from jaxperf.result import Measurement, ratio
@@ -14,13 +13,6 @@ PREFIXES = tuple(
 LARGEST = sys.float_info.max
 INCOMPLETE = "Incomplete: the run has not come to its end; this is what it had found so far."
 SCALED = ("s", "bytes", "FLOP", "FLOP/s", "bytes/s")  # units that take a prefix
-# All but tab and newline, and what no encoding can hold.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-
-
-def plain(words: str) -> str:
-    """Return the words with what controls a terminal or turns letters around written out, as "\\x1b"."""
-    return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), words)
 
 
 def quantity(value: float | None, unit: str) -> str:

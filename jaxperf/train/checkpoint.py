@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, one_line
 from jaxperf.train.manifest import About, DamagedError, verified, write_manifest
 
 Tree = Any
@@ -69,7 +69,11 @@ class Checkpoints:
     ) -> None:
         self.folder, self.policy, self.resume, self.stop = folder, policy, resume, stop
         self.settings = settings
-        self.steps = sorted(int(found[1]) for name in _names(folder) if (found := STEP.fullmatch(name)))
+        self.steps = sorted(
+            step
+            for name in _names(folder)
+            if (found := STEP.fullmatch(name)) and self._path(step := int(found[1])).name == name
+        )
         self._saved_at = time.monotonic()  # which no clock jump moves
         self._writer = ThreadPoolExecutor(1)
         self._pending: tuple[int, Future[None]] | None = None
@@ -240,5 +244,5 @@ def _reason(error: Exception) -> str:
 
 
 def say(line: str) -> None:
-    """Tell the user of a checkpoint, on standard error, next to what the program prints."""
-    print(line, file=sys.stderr, flush=True)
+    """Tell the user of a checkpoint in one line on standard error, whatever its files are called and say."""
+    print(one_line(line), file=sys.stderr, flush=True)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, one_line
 from jaxperf.result.store import write_whole
 
 NAME = "manifest.json"
@@ -104,7 +104,9 @@ def parse(data: bytes) -> tuple[About, dict[str, tuple[int, str]]]:
     version = body["version"] if _is(body.get("version"), int) else 0
     if version > VERSION:
         raise JaxperfError(
-            f"the checkpoint has version {version}, this jaxperf reads up to {VERSION}; upgrade jaxperf"
+            one_line(
+                f"the checkpoint has version {version}, this jaxperf reads up to {VERSION}; upgrade jaxperf"
+            )
         )
     kinds = {"step": int, "arrays": dict, "training": dict, "surroundings": dict, "progress": dict}
     wrong = [key for key, kind in kinds.items() if not _is(body.get(key), kind)]

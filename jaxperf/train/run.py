@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, one_line
 from jaxperf.parallel.update import TrainState
 from jaxperf.result.machine import cores, cpu_model, versions
 from jaxperf.train.checkpoint import Checkpoints, say
@@ -240,7 +240,7 @@ def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     for name in [*ours, *theirs]:
         pair = [str(side.get(name, "missing"))[:100] for side in (theirs, ours)]
         if theirs.get(name) != ours.get(name):
-            return f"{name} is {pair[0]} in the checkpoint, and {pair[1]} here"
+            return one_line(f"{name} is {pair[0]} in the checkpoint, and {pair[1]} here")
     return ""
 
 
