@@ -24,6 +24,7 @@ from idx_files import generated, images_file, labels_file
 from report_results import all_results, hostile
 from test_store import FULL
 from test_upgrade import OLD
+from trainings import NAME, InterruptedTrainingError, at, step_of, steps_in, trained
 
 from jaxperf import cli
 from jaxperf.data.idx import read_images, read_labels
@@ -31,8 +32,12 @@ from jaxperf.errors import JaxperfError
 from jaxperf.exits import USER_MISTAKE, ended
 from jaxperf.report import draw, figures
 from jaxperf.report import story as walk
+from jaxperf.result.machine import versions
 from jaxperf.result.store import to_json
+from jaxperf.train import Policy
+from jaxperf.train.manifest import DamagedError, _digest
 
+STEP = step_of()
 QUICK, ALL = 50, 10_000
 BY_EVERY_COMMAND = 1_000  # inputs; all 10,000 took 240 s, of which refusing and reading are a quarter
 FIGURES = ("lines", "dots", "timelines")
@@ -175,6 +180,71 @@ def shown(path: Path, other: Path, *, only: int | None) -> bool:
     assert all(file.exists() for file in files) or only is not None
     for text in (out, *(file.read_text() for file in files if file.exists())):
         assert not set("\x1b\x07\x9b\u202e") & set(text)
+    return True
+
+
+# --- manifests of checkpoints
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint in the middle of a training's second epoch, of which there is no other."""
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, tmp_path, before=at(7), policy=Policy(every_steps=6, keep=1))
+    assert steps_in(tmp_path) == ["step-00000006"]
+    return tmp_path / NAME / "step-00000006"
+
+
+@pytest.mark.parametrize("first, last", CHUNKS)
+def test_a_hostile_manifest_whose_digest_fits_is_refused_in_one_line_or_goes_on(
+    first: int, last: int, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxperf.train.run.versions", functools.cache(versions))  # half of all the time
+    manifest = checkpoint / "manifest.json"
+    whole = json.loads(manifest.read_text())
+    went_on = 0
+    with bounded():
+        for seed in seeds(first, last):
+            rng = random.Random(seed)
+            kept = rng.choice((set(), {"files", "arrays"}))  # which are most of it
+            part = {name: value for name, value in whole.items() if name not in kept}
+            manifest.write_bytes(signed(distorted(part, rng), {name: whole[name] for name in kept}))
+            try:
+                with patience(LONGEST_S):
+                    went_on += goes_on(checkpoint.parents[1])
+            except BaseException as e:
+                raise AssertionError(f"seed {seed}") from e
+            if not checkpoint.exists():
+                checkpoint.with_suffix(".damaged").rename(checkpoint)
+    assert went_on > (last - first) // 10 or "FUZZ_SEEDS" in os.environ
+
+
+def signed(text: str, rest: dict[str, Any]) -> bytes:
+    """A manifest that says this and the rest, with the digest that fits."""
+    with contextlib.suppress(ValueError, RecursionError, DamagedError):
+        body = json.loads(text)
+        if isinstance(body, dict):
+            body = {**body, **rest}
+            body.pop("sha256", None)
+            text = json.dumps({**body, "sha256": _digest(body)})
+    return text.encode()
+
+
+def goes_on(folder: Path) -> bool:
+    """Whether a training goes on from there; it must say why not, and leave the terminal alone."""
+
+    def resume() -> int:
+        with contextlib.suppress(InterruptedTrainingError):
+            trained(STEP, folder, before=at(2), policy=Policy(every_steps=0))
+        return 0
+
+    status, out, err = said(resume)
+    lines = err.splitlines()
+    assert out == "" and all(line.isprintable() and len(line) < 1500 for line in lines), err
+    if status:
+        assert status == USER_MISTAKE and lines[-1].startswith("error: ") and len(lines) <= 2, err
+        return False
+    assert lines[0].startswith("going on after step 6 ") and len(lines) <= 2, err
     return True
 
 

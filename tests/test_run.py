@@ -32,7 +32,7 @@ from jaxperf.data import epoch_batches
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel import WAYS, Way
 from jaxperf.train import Epoch, Policy
-from jaxperf.train.manifest import DamagedError, verified
+from jaxperf.train.manifest import DamagedError, verified, write_manifest
 from jaxperf.train.progress import progress_from
 from jaxperf.train.run import Run
 
@@ -176,8 +176,32 @@ def test_no_made_up_progress_gets_further_than_a_named_error(tmp_path: Path) -> 
         except DamagedError:
             continue
         accepted += 1
-        assert len([Epoch(**row).line() for row in progress["epochs"]]) == count
+        rows = [Epoch(**row) for row in progress["epochs"]]
+        assert len([epoch.line() for epoch in rows]) == count
+        assert all(epoch.images_per_s > 0 for epoch in rows)
     assert accepted
+
+
+def test_a_progress_that_does_not_lead_to_its_step_is_damage(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such a training would leave out updates, or have more in an epoch than there are."""
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, tmp_path, before=at(8))
+    for step, progress in (
+        (7, {"epochs": []}),
+        (6, {"update": 6, "losses": [1.0] * 6, "accuracies": [1.0] * 6}),
+    ):
+        folder = tmp_path / NAME / f"step-0000000{step}"
+        about = verified(folder)
+        (folder / "manifest.json").unlink()
+        write_manifest(folder, dataclasses.replace(about, progress={**about.progress, **progress}))
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, tmp_path, before=at(1))
+    _, first, second, on = capfd.readouterr().err.splitlines()
+    assert "(it says that step 7 is update 3 of an epoch); using step 6" in first
+    assert "(it says that step 6 is update 6 of an epoch); using step 5" in second
+    assert on.startswith("going on after step 5 ")
 
 
 def exploding(from_step: int) -> Any:

@@ -81,9 +81,15 @@ def progress_from(plain: Mapping[str, Any]) -> Progress:
         found = Progress(**{**plain, **lists, "epochs": epochs})
         numbers = [found.update, found.train_s, found.data_s, *found.losses, *found.accuracies]
         numbers += [n for epoch in epochs for n in asdict(epoch).values()]
-        plain_numbers = all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
-        lengths = {found.update, len(found.losses), len(found.accuracies)}
-        if plain_numbers and len(lengths) == 1 and min(found.train_s, found.data_s) >= 0:
+        counts = [found.update, *(n for epoch in epochs for n in (epoch.number, epoch.images))]
+        if (
+            all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
+            and all(type(n) is int for n in counts)
+            and {found.update} == {len(found.losses), len(found.accuracies)}
+            and [epoch.number for epoch in epochs] == list(range(1, len(epochs) + 1))
+            and all(epoch.images > 0 and epoch.train_s > 0 for epoch in epochs)
+            and min(found.train_s, found.data_s) >= 0
+        ):
             return found
     except (KeyError, TypeError, ValueError, OverflowError):
         pass

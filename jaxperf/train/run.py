@@ -18,7 +18,7 @@ from jaxperf.errors import JaxperfError, one_line
 from jaxperf.parallel.update import TrainState
 from jaxperf.result.machine import cores, cpu_model, versions
 from jaxperf.train.checkpoint import Checkpoints, say
-from jaxperf.train.manifest import About
+from jaxperf.train.manifest import About, DamagedError
 from jaxperf.train.progress import Epoch, Progress, progress_from
 
 Tree = Any
@@ -225,7 +225,10 @@ class Run:
                 raise JaxperfError(
                     f"{self._checkpoints.folder}: {other}; give what it was saved with, or another folder"
                 )
-        epochs = progress_from(about.progress).epochs
+        progress = progress_from(about.progress)
+        epochs = progress.epochs
+        if self._updates and about.step != len(epochs) * self._updates + progress.update:
+            raise DamagedError(f"it says that step {about.step} is update {progress.update} of an epoch")
         return {"state": one, "after": [one for _ in epochs] if self._remember else []}
 
 
