@@ -96,6 +96,16 @@ def compiles_anew() -> Iterator[None]:
     compilation_cache.reset_cache()
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own with 400 KiB; mark the test `real`."""
+    from disks import mounted
+
+    (tmp_path / "disk").mkdir()
+    with mounted(tmp_path / "disk", size="400k") as disk:
+        yield disk
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Under JAXPERF_REQUIRE_REAL=1 a test marked `real` fails where it would be skipped."""

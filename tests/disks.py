@@ -1,25 +1,46 @@
-"""Disks that refuse: full after some bytes, and folders whose permissions bind root too."""
+"""Disks that refuse: full, read-only, and folders whose permissions bind root too."""
 
 from __future__ import annotations
 
-import resource
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 
 @contextmanager
-def full_disk(after_bytes: int = 100) -> Iterator[None]:
-    """Let no file of this process grow beyond `after_bytes`: the write then breaks off, as on a full disk.
-
-    The kernel refuses with EFBIG instead of ENOSPC, and needs no disk of its own for it.
-    """
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (after_bytes, before[1]))
+def mounted(folder: Path, *, size: str) -> Iterator[Path]:
+    """A disk of so many bytes in this folder; the test is skipped where nobody may mount one."""
+    if os.geteuid() or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small disk")
+    if _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)).returncode:
+        pytest.skip("this container does not let root mount a disk")
     try:
-        yield
+        yield folder
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Fill a disk to its last byte; the file that does it."""
+    ballast = disk / "ballast"
+    with pytest.raises(OSError, match="No space left on device"), ballast.open("wb", buffering=0) as f:
+        while f.write(bytes(1024)):
+            pass
+    return ballast
+
+
+def make_read_only(disk: Path) -> None:
+    """From now on the kernel refuses every change to a disk."""
+    assert _mount("-o", "remount,ro", str(disk)).returncode == 0
+
+
+def _mount(*words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["mount", *words], capture_output=True, check=False)
 
 
 def bound_by_permissions() -> list[str]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from disks import fill, make_read_only
 from trainings import NAME, STEPS, InterruptedTrainingError, assert_same, at, step_of, steps_in, trained
 
 from jaxperf.errors import JaxperfError
@@ -154,19 +152,6 @@ def test_what_a_killed_run_left_half_written_is_no_checkpoint(stopped: Path, exp
     assert not list(stopped.rglob("*.part"))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
-    if os.geteuid() or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small disk")
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("this container does not let root mount a disk")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 def test_of_errors_that_nobody_can_handle_only_the_late_ones_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,16 +168,14 @@ def test_of_errors_that_nobody_can_handle_only_the_late_ones_are_dropped(
 def test_a_full_disk_costs_a_line_and_a_checkpoint_but_not_the_training(
     small_disk: Path, expected: object, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fill(n: int) -> None:
+    def before(n: int) -> None:
         if n == 4:
             time.sleep(
                 0.5
             )  # the checkpoint of step 3 is whole by then, or the disk fills while it is written
-            with pytest.raises(OSError), (small_disk / "ballast").open("wb", buffering=0) as f:
-                while f.write(bytes(1024)):
-                    pass
+            fill(small_disk)
 
-    assert_same(trained(STEP, small_disk, before=fill), expected)  # type: ignore[arg-type]
+    assert_same(trained(STEP, small_disk, before=before), expected)  # type: ignore[arg-type]
     _, *said = capfd.readouterr().err.splitlines()
     assert said and all(
         re.search(
@@ -205,3 +188,12 @@ def test_a_full_disk_costs_a_line_and_a_checkpoint_but_not_the_training(
     assert_same(trained(STEP, small_disk), expected)  # type: ignore[arg-type]
     assert "going on after step" in capfd.readouterr().err
     assert steps_in(small_disk)[-1] == f"step-{STEPS:08d}"
+
+
+@pytest.mark.real
+def test_a_read_only_disk_is_refused_before_the_training_in_one_line(small_disk: Path) -> None:
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, small_disk, before=at(2))
+    make_read_only(small_disk)
+    with pytest.raises(JaxperfError, match=r"^cannot save .*: Read-only file system; give another folder$"):
+        trained(STEP, small_disk)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from disks import bound_by_permissions, full_disk
+from disks import bound_by_permissions, fill, make_read_only
 
 import jaxperf
 from jaxperf import catalogue, cli
@@ -327,20 +327,40 @@ def test_what_is_not_a_file_is_left_out_and_never_waited_for(
     assert "time of first" in shown.out and shown.out.count("left out") == 4
 
 
+@pytest.mark.real
 def test_a_page_for_which_the_disk_is_full_leaves_the_earlier_one(
-    out: Path, capsys: pytest.CaptureFixture[str]
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_result(timed("first", (1.0,)), out / "first.json")
-    for name, words in (("report.html", []), ("first.ipynb", ["--format", "ipynb"])):
-        (out / name).write_text("the old")
-        with full_disk():
-            assert cli.main(["report", str(out), *words]) == 2
-        assert (
-            capsys.readouterr().err
-            == f"error: cannot write {out / name}: File too large; give another path\n"
-        )
-        assert (out / name).read_text() == "the old"
-    assert len(list(out.iterdir())) == 3
+    save_result(timed("first", (1.0,)), small_disk / "first.json")
+    pages = {small_disk / "report.html": [], small_disk / "first.ipynb": ["--format", "ipynb"]}
+    for page in pages:
+        page.write_text("the old")
+    fill(small_disk)
+    for page, words in pages.items():
+        assert cli.main(["report", str(small_disk), *words]) == 2
+        said = f"error: cannot write {page}: No space left on device; give another path\n"
+        assert capsys.readouterr().err == said
+        assert page.read_text() == "the old"
+    assert len(list(small_disk.iterdir())) == 4
+
+
+@pytest.mark.real
+def test_a_read_only_disk_is_one_line_where_something_is_to_be_written(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_result(timed("first", (1.0,)), small_disk / "first.json")
+    make_read_only(small_disk)
+    for command, says in (
+        (f"report {small_disk}", f"cannot write {small_disk}/report.html: Read-only file system; give"),
+        (f"report {small_disk} --format ipynb", f"cannot write {small_disk}/first.ipynb: Read-only file sys"),
+        (f"run use_gpu --out {small_disk}", f"cannot write to the folder {small_disk}; give another --out"),
+        (f"run use_gpu --out {small_disk}/new", f"cannot make the folder {small_disk}/new: Read-only file"),
+    ):
+        assert cli.main(command.split()) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {says}") and said.count("\n") == 1, said
+    for command in (f"report {small_disk} --format text", f"compare {small_disk} {small_disk}"):
+        assert cli.main(command.split()) == 0
 
 
 @pytest.mark.skipif(not bound_by_permissions(), reason="no setpriv, which makes root obey permissions")

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import pytest
 import tyro
-from disks import full_disk
+from disks import fill
 
 from jaxperf import catalogue, script
 from jaxperf.doctor import driver
@@ -298,10 +298,11 @@ def test_a_run_that_is_stopped_keeps_what_it_has_found_marked_incomplete_next_to
             assert (so_far.incomplete, so_far.facts) == (True, {"a": 1, "begun": 1})
 
 
+@pytest.mark.real
 def test_a_full_disk_costs_a_line_per_part_and_the_result_but_not_the_run(
-    parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    parse: Parse, small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "r.json").write_text("the old")
+    (small_disk / "r.json").write_text("the old")
     told = []
 
     def tells(story: script.Story) -> None:
@@ -311,14 +312,16 @@ def test_a_full_disk_costs_a_line_per_part_and_the_result_but_not_the_run(
         for _ in range(2):
             story.part(tells)
 
-    flags = parse("--json", str(tmp_path / "r.json"))
-    with full_disk(), pytest.raises(SystemExit) as caught:
+    flags = parse("--json", str(small_disk / "r.json"))
+    ballast = fill(small_disk)
+    with pytest.raises(SystemExit) as caught:
         script.run(main, flags)
+    ballast.unlink()
     assert (caught.value.code, len(told)) == (2, 2)
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in said] == ["warning", "warning", "error"]
-    assert all(line.endswith("File too large; give another path") for line in said)
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("r.json", "the old")]
+    assert all(line.endswith("No space left on device; give another path") for line in said)
+    assert [(p.name, p.read_text()) for p in small_disk.iterdir()] == [("r.json", "the old")]
 
 
 def test_a_defect_of_the_section_is_not_dressed_up(parse: Parse) -> None:
