@@ -15,8 +15,9 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "kill_and_resume.py"
 ALL = ("manual", "pmap", "shard_map", "jit")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("kills", "ways"), [(20, ALL)])
+@pytest.mark.parametrize(
+    ("kills", "ways"), [(3, ("jit",)), pytest.param(20, ALL, marks=pytest.mark.thorough)], ids=["3", "20"]
+)
 def test_a_training_killed_again_and_again_ends_with_the_same_hash(kills: int, ways: tuple[str, ...]) -> None:
     command = [sys.executable, str(SCRIPT), "--kills", str(kills), "--ways", *ways]
     done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), timeout=280)
