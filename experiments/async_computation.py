@@ -11,6 +11,11 @@ has at most 32 computations in flight, so that training without waiting holds no
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -12,6 +12,11 @@ computing where a core is free. Small products gain from being one program, not 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 from dataclasses import dataclass
 from typing import Annotated
 

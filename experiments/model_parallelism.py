@@ -10,6 +10,11 @@ holds only a part of the parameters.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -12,6 +12,11 @@ LeNet, so it gains more from a second device.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -12,6 +12,11 @@ MXNet's hybridized one; on large products and ResNet-18 the systems are within a
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import os
 from dataclasses import dataclass, field
 from typing import Annotated, Literal

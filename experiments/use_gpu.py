@@ -9,6 +9,11 @@ silent copy; a network computes where its parameters are.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -10,6 +10,11 @@ All timers but pyperf, which has processes of its own, take turns in one process
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import importlib.util
 import itertools
 import json

@@ -14,6 +14,11 @@ against the target's markers, and what is missing is asked for by name.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import hashlib
 import re
 import subprocess

@@ -10,9 +10,13 @@ is the row's ceiling. Run it where the results are from, on an idle machine.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import os
 import platform
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +35,7 @@ from jaxperf.chapter.convolutions import SIDE, conv3x3, flop
 from jaxperf.chapter.loops import add_one
 from jaxperf.data import fashion_mnist
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import ended
 from jaxperf.measure import measure, roofline, staging
 from jaxperf.models import hybridize
 from jaxperf.models.convolution import native_convolutions, use_onednn
@@ -116,7 +121,7 @@ def fastest(result: Result, workload: Workload) -> tuple[str, float] | None:
     return (best.configuration, best.median) if best else None
 
 
-def main(config: Config) -> None:
+def main(config: Config) -> int:
     """Print the machine's rates, and a line for each row.
 
     Raises:
@@ -140,6 +145,7 @@ def main(config: Config) -> None:
                 work = work_of(workload)
                 if work:
                     print(line(workload.name, *row, work, found, max(rates.values())), flush=True)
+    return 0
 
 
 def line(
@@ -160,7 +166,5 @@ def line(
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Config, description=(__doc__ or "").split("\n", maxsplit=1)[0]))
-    except JaxperfError as e:
-        sys.exit(f"error: {e}")
+    about = (__doc__ or "").split("\n", maxsplit=1)[0]
+    raise SystemExit(ended(lambda: main(tyro.cli(Config, description=about))))

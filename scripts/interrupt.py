@@ -1,18 +1,25 @@
 """Stop runs at random moments, by every signal, and count what they leave behind.
 
-A run may be stopped while its flags are read, while JAX is imported, while it computes or while it writes. It
-must then end soon, without a traceback, leave no process and no half-written file, and whatever result it has
-left must load, marked incomplete unless it was over. Ctrl-C and the end of a terminal reach every process of
-the run, `kill` reaches one.
+A run may be stopped while Python starts, while its flags are read, while JAX is imported, while it computes
+or while it writes. It must then end soon, without a traceback, leave no process and no half-written file, and
+whatever result it has left must load, marked incomplete unless it was over. Ctrl-C and the end of a terminal
+reach every process of the run, `kill` reaches one. Until our first lines have run, Python itself answers
+Ctrl-C, with a traceback: such trials are counted apart.
 
     python scripts/interrupt.py --times 100
 """
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +36,7 @@ import tyro
 
 from jaxperf import catalogue
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import ended
 from jaxperf.launch import child_environment
 from jaxperf.result import load_result
 
@@ -42,6 +50,11 @@ WAYS = {
     "terminal closed": (signal.SIGHUP, True),
     "kill -HUP": (signal.SIGHUP, False),
     "kill -9": (signal.SIGKILL, False),
+}
+# Where Python is before `end_at_once` is called: in its own library, or in one of these.
+LIBRARY = Path(os.__file__).parent
+FIRST = {("jaxperf", name) for name in ("__init__", "__main__", "errors", "exits")} | {
+    ("experiments", section.name) for section in catalogue.SECTIONS
 }
 
 
@@ -91,28 +104,29 @@ def stopped(config: Config, way: str, delay_s: float, *, by_hand: bool) -> Trial
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory() as folder:
         process = start(config, Path(folder), by_hand=by_hand, mark=mark)
-        while not ours(process.pid) and process.poll() is None:
-            time.sleep(0.005)
         time.sleep(delay_s)
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if everyone else os.kill)(process.pid, number)
         trouble = [f"process left: {line}" for line in left_alone(mark)]
         said, _ = process.communicate()
-        if "Traceback" in said:
+        too_early = by_python(said)
+        if "Traceback" in said and not too_early:
             trouble.append("traceback")
-        if process.returncode not in (0, -number, 128 + number):
+        if process.returncode not in (0, -number, 128 + number) and not too_early:
             trouble.append(f"exit status {process.returncode}")
         trouble += wrong_files(Path(folder), over=process.returncode == 0)
         kept = (
             " and ".join(sorted(p.name.partition(".")[2] for p in Path(folder).glob("*.json"))) or "nothing"
-        )
+        ) + ", before our first lines" * too_early
     return Trial(way, by_hand, delay_s, tuple(trouble), kept, said)
 
 
-def ours(pid: int) -> bool:
-    """Whether a process catches SIGTERM, as `exits.ended` does; before it, Python itself answers Ctrl-C."""
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return bool(int(status.get("SigCgt", "0"), 16) >> (signal.SIGTERM - 1) & 1)
+def by_python(said: str) -> bool:
+    """Whether a traceback is Python's answer to Ctrl-C before our first lines, which end that, have run."""
+    files = [Path(name) for name in re.findall(r'File "([^<"][^"]*)"', said)]
+    return "KeyboardInterrupt" in said and all(
+        path.is_relative_to(LIBRARY) or (path.parent.name, path.stem) in FIRST for path in files
+    )
 
 
 def left_alone(mark: str) -> list[str]:
@@ -161,13 +175,13 @@ def whole_run_s(config: Config) -> float:
         return time.monotonic() - began
 
 
-def main(config: Config) -> None:
+def main(config: Config) -> int:
     """All trials one after the other, every way in turn, and what came of them."""
     rng = random.Random(config.seed)
     latest_s = config.latest_s or whole_run_s(config)
     counts: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
     for i in range(config.times):
-        way, by_hand = list(WAYS)[i % len(WAYS)], i // len(WAYS) % 3 == 2
+        way, by_hand = list(WAYS)[i % len(WAYS)], i // len(WAYS) % 2 == 1
         trial = stopped(config, way, rng.uniform(0, latest_s), by_hand=by_hand)
         counts[way] += Counter(["trials", f"kept {trial.kept}"] + ["FAILED"] * bool(trial.trouble))
         if trial.trouble:
@@ -177,10 +191,8 @@ def main(config: Config) -> None:
         print(f"{way:<16} {', '.join(f'{n} {words}' for words, n in counted.items())}")
     if failed := sum(counted["FAILED"] for counted in counts.values()):
         raise JaxperfError(f"{failed} of {config.times} stopped runs left something behind")
+    return 0
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Config))
-    except JaxperfError as e:
-        sys.exit(f"error: {e}")
+    raise SystemExit(ended(lambda: main(tyro.cli(Config))))

@@ -11,12 +11,16 @@ and never saved: parameters, statistics, the optimizer's state and the figures o
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import collections
 import hashlib
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import ended
 
 if TYPE_CHECKING:
     from jaxperf.train import Checkpoints
@@ -132,7 +137,7 @@ def in_a_process(work: Callable[[Callable[[bytes], Any]], str], *, kill_at: int,
     return said.decode().strip(".")
 
 
-def main(config: Config) -> None:
+def main(config: Config) -> int:
     """Train in turns by each way until so many kills are done."""
     import orbax.checkpoint  # noqa: F401  so that the forked processes need not
 
@@ -162,11 +167,9 @@ def main(config: Config) -> None:
     print(", ".join(f"{name}: {count}" for name, count in sorted(counts.items())))
     if counts["equal"] != counts["trainings"]:
         raise JaxperfError("a training that was resumed ended with other parameters")
+    return 0
 
 
 if __name__ == "__main__":
     os.environ.update(JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES=str(DEVICES))
-    try:
-        main(tyro.cli(Config))
-    except JaxperfError as e:
-        sys.exit(f"error: {e}")
+    raise SystemExit(ended(lambda: main(tyro.cli(Config))))

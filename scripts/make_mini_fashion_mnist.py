@@ -9,10 +9,14 @@ and the same files where zlib is the same.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import gzip
 import hashlib
 import struct
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +26,7 @@ import tyro
 from jaxperf.data.folder import DEBIAN_FOLDER, read_folder
 from jaxperf.data.idx import CLASSES, Images, Labels
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import ended
 
 OUT = Path(__file__).parents[1] / "jaxperf" / "data" / "mini"
 
@@ -40,7 +45,7 @@ class Config:
     """Test images of each class."""
 
 
-def main(config: Config) -> None:
+def main(config: Config) -> int:
     full = read_folder(config.folder)
     config.out.mkdir(parents=True, exist_ok=True)
     sums = []
@@ -58,6 +63,7 @@ def main(config: Config) -> None:
             sums.append(f"{hashlib.sha256(packed).hexdigest()}  {name}\n")
             print(f"{name}: {len(packed)} bytes")
     config.out.joinpath("SHA256SUMS").write_text("".join(sums), encoding="ascii")
+    return 0
 
 
 def first_of_each_class(labels: Labels, per_class: int) -> np.ndarray:
@@ -81,7 +87,4 @@ def idx_labels(labels: Labels) -> bytes:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Config))
-    except JaxperfError as error:
-        sys.exit(f"error: {error}")
+    raise SystemExit(ended(lambda: main(tyro.cli(Config))))

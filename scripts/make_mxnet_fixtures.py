@@ -44,7 +44,7 @@ import numpy as np
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-from mxnet_fixtures import (  # noqa: E402
+from mxnet_fixtures import (
     DTYPES,
     KINDS,
     LENET,

@@ -5,6 +5,11 @@ python scripts/plot_trust.py results docs/trust
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import re
 from dataclasses import dataclass
 from pathlib import Path

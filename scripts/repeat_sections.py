@@ -1,15 +1,20 @@
-"""Run every section again and again at toy size, on one core or with many devices, and see whether one hangs.
+"""Run every section again and again at toy size, on one or two cores, and see whether one hangs.
 
 A deadlock between devices shows only now and then, and only where they have fewer cores than they need. Each
-section runs `times` times in one process, which imports and compiles once, and as many sections as the host
-has cores run side by side. A run that takes longer than `patience-s` says in which lines its threads are,
-and fails.
+section runs `times` times in one process, which imports and compiles once. With `--one-core` as many run side
+by side as the host has cores; otherwise two do, which share two cores, however many the host has. A run that
+takes longer than `patience-s` says in which lines its threads are, and fails.
 
     python scripts/repeat_sections.py --one-core
     python scripts/repeat_sections.py --devices 8 --times 3 --sections multiple_gpus
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
 import faulthandler
 import os
@@ -26,8 +31,10 @@ import tyro
 
 from jaxperf import catalogue
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import ended
 
 OWN_PROCESS = "--in-this-process"
+SHARED = 2  # cores, of which eight devices need more
 COMPILE_ONCE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -40,7 +47,7 @@ class Config:
     """Which sections, how often, and on what."""
 
     sections: tuple[str, ...] = tuple(s.name for s in catalogue.SECTIONS if s.name != "peers")
-    one_core: bool = False  # give each section a core of its own; otherwise all share all
+    one_core: bool = False  # give each section a core of its own; otherwise all share two
     devices: int = 0  # CPU devices; each section's own number if 0
     times: int = 10  # runs of each section
     patience_s: float = 300.0  # after which a run counts as hanging
@@ -77,8 +84,10 @@ def repeat(name: str, config: Config, cache: str) -> bool:
     return not done.returncode
 
 
-def main(config: Config) -> None:
-    """All sections, as many side by side as there are cores; the last, which take longest, first."""
+def main(config: Config) -> int:
+    """All sections, as many side by side as they have cores; the last, which take longest, first."""
+    if not config.one_core:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:SHARED])
     cores = os.sched_getaffinity(0)
     free = set(cores)
 
@@ -91,9 +100,10 @@ def main(config: Config) -> None:
         ThreadPoolExecutor(len(cores), initializer=choose_core) as pool,
     ):
         cache = str(config.cache or own_cache)
-        ended = list(pool.map(lambda name: repeat(name, config, cache), reversed(config.sections)))
-    if not all(ended):
-        raise JaxperfError(f"{ended.count(False)} of {len(ended)} sections failed or hung")
+        well = list(pool.map(lambda name: repeat(name, config, cache), reversed(config.sections)))
+    if not all(well):
+        raise JaxperfError(f"{well.count(False)} of {len(well)} sections failed or hung")
+    return 0
 
 
 if __name__ == "__main__":
@@ -101,7 +111,4 @@ if __name__ == "__main__":
         _, _, path, count, patience, *own_flags = sys.argv
         in_this_process(path, int(count), float(patience), *own_flags)
     else:
-        try:
-            main(tyro.cli(Config))
-        except JaxperfError as e:
-            sys.exit(f"error: {e}")
+        raise SystemExit(ended(lambda: main(tyro.cli(Config))))

@@ -147,7 +147,7 @@ def prepare(folder: Path, config: Config) -> None:
     np.savez(folder / "weights.npz", **dict(zip(PARAM_SHAPES, map(np.asarray, drawn))))  # type: ignore[arg-type]
 
 
-def main() -> None:
+def main() -> int:
     """Let both take turns, print each run, and the ratio within rounds."""
     import tyro
 
@@ -178,6 +178,7 @@ def main() -> None:
                 found[system].append(told["seconds"])
     torch, ours = (Measurement(s, "s", tuple(found[s]), rounds="seconds") for s in ("torch", "jax"))
     print(f"PyTorch's seconds over jaxperf's: {ratio(torch, ours)}, of {config.rounds} rounds")
+    return 0
 
 
 if __name__ == "__main__":
@@ -185,4 +186,6 @@ if __name__ == "__main__":
         work = {"jax": with_jax, "torch": with_torch}[sys.argv[2]]
         print(json.dumps(work(Path(sys.argv[3]), json.loads(sys.argv[4]))))
     else:
-        main()
+        from jaxperf.exits import ended  # the other system's Python has no jaxperf
+
+        raise SystemExit(ended(main))

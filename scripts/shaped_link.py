@@ -14,6 +14,11 @@ not every kernel has.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import contextlib
 import fcntl
 import heapq
@@ -22,7 +27,6 @@ import json
 import os
 import select
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -38,6 +42,7 @@ from typing import Any
 import tyro
 
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import ended
 from jaxperf.launch import child_environment
 
 WORKER = "--worker"
@@ -252,7 +257,7 @@ def in_one_process(steps: int) -> str:
     return str(json.loads(done.stdout.splitlines()[-1])["value"]["digest"])
 
 
-def main(config: Config) -> None:
+def main(config: Config) -> int:
     """Check equality over the link as it is, find compute and rounds, then predict and measure.
 
     Raises:
@@ -271,6 +276,7 @@ def main(config: Config) -> None:
             raise
         finally:
             pair.close()
+    return 0
 
 
 def measure(config: Config, link: Link, pair: Pair) -> None:
@@ -305,8 +311,4 @@ if __name__ == "__main__":
         work()
     else:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the namespaces go too
-        try:
-            main(tyro.cli(Config))
-        except JaxperfError as e:
-            sys.exit(f"error: {e}")
+        raise SystemExit(ended(lambda: main(tyro.cli(Config))))  # after a signal the namespaces go too

@@ -8,6 +8,11 @@ its default settings: after 7 values whose spread is at most 2 %, or after 200.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,11 +8,17 @@ take turns. A value is the seconds of `main()` with JAX started and every result
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from jaxperf.exits import ended
 from jaxperf.result import Measurement, ratio
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,7 +47,7 @@ def seconds(path: Path) -> float:
     return float(done.stdout)
 
 
-def main() -> None:
+def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     print(
         f"{'program':<24} {'slow':>8} {'repaired':>9}   slow over repaired, median of {rounds} rounds (95 %)"
@@ -56,7 +62,8 @@ def main() -> None:
         print(
             f"{name:<24} {before.median:>6.2f} s {after.median:>7.2f} s   {ratio(before, after)}", flush=True
         )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(ended(main))

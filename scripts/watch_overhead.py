@@ -8,6 +8,11 @@ that follows. The overhead that each watch printed for itself stands next to it.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import contextlib
 import io
 import os
@@ -23,6 +28,7 @@ from typing import Any
 import jax
 
 import jaxperf
+from jaxperf.exits import ended
 from jaxperf.result import Measurement, ratio
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
@@ -42,7 +48,7 @@ def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, f
     return taken, work, sum(record.overhead_s.values()) / record.wall_s if record else 0.0
 
 
-def main() -> None:
+def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
     ways = {"alone": None, "watched, profiler off": False, "watched": True}
     for title, (name, steps) in WORK.items():
@@ -69,8 +75,9 @@ def main() -> None:
             )
             print(f"processor time {ratio(cpu[way], cpu['alone'])};", end=" ")
             print(f"it said {statistics.median(said[way]):.1%}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    main()
+    raise SystemExit(ended(main))

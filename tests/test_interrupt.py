@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
+import tyro
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
@@ -16,11 +20,48 @@ from interrupt import WAYS, Config
 
 from jaxperf.errors import JaxperfError
 
+ROOT = Path(__file__).parents[1]
+
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("times", [2 * len(WAYS)])
-def test_a_run_that_is_stopped_at_a_random_moment_leaves_nothing_behind(times: int) -> None:
-    interrupt.main(Config(times=times, latest_s=4.0))
+@pytest.mark.parametrize("latest_s", [1.0, 4.0])
+def test_a_run_that_is_stopped_at_a_random_moment_leaves_nothing_behind(latest_s: float) -> None:
+    interrupt.main(Config(times=2 * len(WAYS), latest_s=latest_s))
+
+
+@pytest.mark.parametrize(
+    "path", [path for folder in ("experiments", "scripts") for path in sorted((ROOT / folder).glob("*.py"))]
+)
+def test_a_script_sees_to_ctrl_c_before_it_imports_anything_but_the_standard_library(path: Path) -> None:
+    """But for two that other Pythons run, which have no jaxperf."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.If):
+            assert "end_at_once()" in ast.unparse(node)
+            return
+        match node:
+            case ast.Import(names=names):
+                imported = [name.name for name in names]
+            case ast.ImportFrom(module=str(module)):
+                imported = [module]
+            case _:
+                imported = []
+        others = {name.split(".")[0] for name in imported} - sys.stdlib_module_names
+        if others:
+            assert path.name in ("make_mxnet_fixtures.py", "seconds_to_accuracy.py")
+            assert others == {"numpy"}
+            return
+
+
+def test_only_a_traceback_from_before_our_first_lines_is_pythons_own() -> None:
+    def said(*files: Path | str, error: str = "KeyboardInterrupt") -> str:
+        return "".join(f'  File "{file}", line 1, in <module>\n' for file in files) + error
+
+    script, library = ROOT / "experiments" / "use_gpu.py", Path(os.__file__).parent
+    first = ("<frozen importlib>", script, ROOT / "jaxperf" / "exits.py", library / "shutil.py")
+    assert interrupt.by_python(said(*first))
+    assert not interrupt.by_python(said(*first, error="ZeroDivisionError"))
+    for later in (ROOT / "jaxperf" / "script.py", Path(tyro.__file__), Path(jax.__file__)):
+        assert not interrupt.by_python(said(*first, later))
 
 
 def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

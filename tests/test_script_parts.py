@@ -138,6 +138,9 @@ def test_cells_are_the_lines_of_every_script_and_hold_all_of_main() -> None:
         assert isinstance(main, ast.FunctionDef)
         whole = [step.source for step in script.steps] == ["main(config, story)"]
         assert whole or len(script.steps) == len(main.body) - 1  # less its docstring
+        assert (
+            "end_at_once" in source and "end_at_once" not in script.setup
+        )  # it would end a notebook's kernel
         for step in script.steps:
             for cell in (*step.definitions, *([] if whole else [step.source])):
                 lines = [line.strip() for line in cell.splitlines()]

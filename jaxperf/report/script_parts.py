@@ -1,7 +1,8 @@
 """A section's script taken apart for a notebook: what comes before JAX, imports, the statements of `main`.
 
 Scripts have one form: imports and `Config`, `FLAGS = script.parse(...)`, the other imports, definitions, and
-`main(config, story)`. Each statement of `main` brings the definitions that it needs and that have not come.
+`main(config, story)`. What stands under an `if` above `FLAGS` is left out. Each statement of `main` brings
+the definitions that it needs and that have not come.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ def _parts(source: str, settings: Mapping[str, Any]) -> Script | None:
     if len(main.args.args) != 2 or "\r" in source:  # a line's end for Python, and not for us
         return None
     at = tree.body.index(flags)
-    first = (tree.body[0].end_lineno or 0) if ast.get_docstring(tree) is not None else 0
+    first = int(ast.get_docstring(tree) is not None)
     imports = [n for n in tree.body[at:] if isinstance(n, ast.Import | ast.ImportFrom)]
     return Script(
-        setup="\n".join(lines[first : _start(lines, flags)]).strip(),
+        setup=_joined(lines, [n for n in tree.body[first:at] if not isinstance(n, ast.If)]),
         imports=_joined(lines, imports),
         config=main.args.args[0].arg,
         story=main.args.args[1].arg,
