@@ -5,10 +5,14 @@ Lowering needs no GPU; what XLA makes of the program on one is not tested here.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import platform
 import re
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,10 +25,17 @@ from flax import nnx
 from jax import lax
 from jax.interpreters import mlir
 
-from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+
+import multiple_gpus
+
+from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, hybridize, lenet, lenet_params
 from jaxperf.models.convolution import use_onednn
 from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
-from jaxperf.parallel.update import gradient_of, update_of
+from jaxperf.parallel.pipeline import lenet_halves, make_pipeline, resnet_halves
+from jaxperf.parallel.tensor import lenet_by_hand as lenet_by_slices
+from jaxperf.parallel.tensor import lenet_by_sharding, replicate, sgd_step, split_lenet
+from jaxperf.parallel.update import gradient_of, softmax_cross_entropy, update_of
 
 PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
 ONEDNN = "__onednn$convolution"
@@ -55,6 +66,14 @@ def lenet_by_hand() -> Model:
 
 def lenet_of_flax() -> Model:
     return model_of(flax_lenet())
+
+
+def lenet_in_halves() -> list[Model]:
+    return lenet_halves(flax_lenet())
+
+
+def resnet_in_halves() -> list[Model]:
+    return resnet_halves(small_resnet())
 
 
 def resnet() -> Model:
@@ -110,6 +129,57 @@ def forward(net: nnx.Module) -> tuple[Callable[..., Any], Any, Any]:
 )
 def test_a_forward_lowers_for_cuda(net: Callable[[], nnx.Module]) -> None:
     assert custom_calls(*forward(net())) == set()
+
+
+@pytest.mark.parametrize(
+    "net", [flax_lenet, pytest.param(small_resnet, marks=pytest.mark.thorough)], ids=["lenet", "resnet"]
+)
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_a_frozen_network_lowers_for_cuda(
+    backend: str, net: Callable[[], nnx.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU freezes it, and with the weights laid out as a CPU takes them."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    module = net()
+    module.eval()
+    assert custom_calls(hybridize(module, freeze=True), np.zeros((1, 28, 28, 1), np.float32)) == set()
+
+
+@pytest.mark.parametrize(
+    "halves", [lenet_in_halves, pytest.param(resnet_in_halves, marks=pytest.mark.thorough)]
+)
+def test_each_program_of_a_pipeline_lowers_for_cuda(halves: Callable[[], list[Model]]) -> None:
+    devices, called = first_devices(2, platform="cpu"), dict[tuple[int, str], Any]()
+    pipeline = make_pipeline(halves(), optax.sgd(0.1), devices, micro_batches=2)
+
+    def noted(part: int, name: str, *args: Any) -> Any:
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), args)
+        called.setdefault((part, name), shapes)
+        return pipeline.programs[part][name](*args)
+
+    watched = [{name: partial(noted, i, name) for name in row} for i, row in enumerate(pipeline.programs)]
+    jax.eval_shape(dataclasses.replace(pipeline, programs=watched), pipeline.init(), X, y)
+    assert called.keys() == {
+        (part, name) for part, own in ((0, ("forward", "backward")), (1, ("loss",)))
+        for name in (*own, "add", "update")
+    }  # fmt: skip
+    for (part, name), shapes in called.items():
+        assert custom_calls(pipeline.programs[part][name], *shapes) == set()
+
+
+@pytest.mark.parametrize("make", [lenet_by_sharding, lenet_by_slices])
+def test_a_layer_over_several_devices_lowers_for_cuda(make: Callable[..., Any]) -> None:
+    params, mesh = split_lenet(flax_lenet(), first_devices(2, platform="cpu"))
+    step = sgd_step(make(mesh), softmax_cross_entropy, 0.1)
+    assert custom_calls(step, params, *replicate((X, y), mesh)) == set()
+
+
+def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
+    devices, params = first_devices(2, platform="cpu"), lenet_params(jax.random.key(0))
+    assert custom_calls(multiple_gpus.by_pmap(devices, 0.1), X, y, params) == set()
+    assert custom_calls(multiple_gpus.gradient, params, X, y) == set()
+    sums = jax.eval_shape(multiple_gpus.gradient, params, X, y)
+    assert custom_calls(partial(multiple_gpus.update, n=len(y), lr=0.1), params, sums) == set()
 
 
 @pytest.fixture
