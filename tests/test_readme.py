@@ -1,4 +1,4 @@
-"""The READMEs: both languages show the same commands, those commands exist, and the example runs."""
+"""The READMEs: both languages show the same commands and links, those commands exist, the example runs."""
 
 import re
 import shlex
@@ -14,7 +14,8 @@ VALUED = ("--out", "--peers")  # flags of `run` that take a word
 
 
 def blocks(name, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
+    return [text for its_language, text in found if its_language == language]
 
 
 def commands(name):
@@ -30,6 +31,31 @@ def test_both_languages_show_the_same_commands_and_code():
     first, second = map(commands, READMES)
     assert first == second
     assert code("README.md") == code("README.zh-CN.md") != []
+
+
+def sections(name):
+    """The text from each heading to the next, without code in blocks."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.M | re.S)
+    return re.split(r"^#+ ", text, flags=re.M)[1:]
+
+
+def test_both_languages_have_the_same_sections_with_the_same_links_and_words_to_type():
+    english, chinese = map(sections, READMES)
+    assert len(english) == len(chinese) > 5
+    for first, second in zip(english, chinese):
+        second = second.replace("https://zh.d2l.ai", "https://d2l.ai")  # the book, in the reader's language
+        for pattern in (r"\]\((.*?)\)", r"`([^`]+)`"):
+            assert sorted(set(re.findall(pattern, first))) == sorted(set(re.findall(pattern, second)))
+
+
+def test_both_languages_show_the_same_output_and_the_same_folders():
+    (sample, tree), (same_sample, same_tree) = (blocks(name, "") for name in READMES)
+    assert sample == same_sample
+    assert folders(tree) == folders(same_tree) != []
+
+
+def folders(tree):
+    return re.findall(r"^([a-z/]+/) {2,}", tree, re.M)
 
 
 def test_every_make_command_is_a_target():
@@ -63,6 +89,6 @@ def test_the_example_runs_as_it_stands():
 
 
 def test_folders_in_the_tree_exist():
-    named = re.findall(r"^([a-z/]+/) {2,}", (ROOT / "README.md").read_text(), re.M)
+    named = folders((ROOT / "README.md").read_text())
     assert len(named) > 5
     assert all((ROOT / folder).is_dir() for folder in named)
