@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
@@ -110,6 +111,20 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
             sys.stderr.write(shown.getvalue())
             raise
         raise JaxperfError(f"{_first_paragraph(shown.getvalue())}; see `{prog} --help`") from None
+
+
+def given(kind: Any, about: str = "") -> Any:
+    """Flags of the script that runs, as an instance of the dataclass `kind`.
+
+    Args:
+      kind: as for `parse`.
+      about: the script's docstring, whose first line stands above the list of flags.
+
+    Raises:
+      JaxperfError: as `parse`.
+    """
+    name, title = Path(sys.argv[0]).name, about.split("\n", maxsplit=1)[0]
+    return parse(kind, args=sys.argv[1:], prog=name, description=title)
 
 
 def _help_columns() -> int:

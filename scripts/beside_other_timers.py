@@ -188,6 +188,4 @@ if __name__ == "__main__":
     else:
         from jaxperf.exits import ended
 
-        raise SystemExit(
-            ended(lambda: main(flags.parse(Config, args=sys.argv[1:], prog=Path(__file__).name)))
-        )
+        raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

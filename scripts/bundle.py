@@ -339,4 +339,4 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.parse(Config, args=sys.argv[1:], prog="bundle.py"))))
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

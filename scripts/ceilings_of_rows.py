@@ -31,6 +31,7 @@ import numpy as np
 import optax
 import tyro
 
+from jaxperf import flags
 from jaxperf.chapter.convolutions import SIDE, conv3x3, flop
 from jaxperf.chapter.loops import add_one
 from jaxperf.data import fashion_mnist
@@ -166,5 +167,4 @@ def line(
 
 
 if __name__ == "__main__":
-    about = (__doc__ or "").split("\n", maxsplit=1)[0]
-    raise SystemExit(ended(lambda: main(tyro.cli(Config, description=about))))
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

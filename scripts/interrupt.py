@@ -32,9 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import tyro
 
-from jaxperf import catalogue
+from jaxperf import catalogue, flags
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 from jaxperf.launch import child_environment
@@ -195,4 +194,4 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(tyro.cli(Config))))
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

@@ -29,8 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from jaxperf import flags
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 
@@ -172,4 +171,4 @@ def main(config: Config) -> int:
 
 if __name__ == "__main__":
     os.environ.update(JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES=str(DEVICES))
-    raise SystemExit(ended(lambda: main(tyro.cli(Config))))
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

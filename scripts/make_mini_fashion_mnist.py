@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 
+from jaxperf import flags
 from jaxperf.data.folder import DEBIAN_FOLDER, read_folder
 from jaxperf.data.idx import CLASSES, Images, Labels
 from jaxperf.errors import JaxperfError
@@ -87,4 +87,4 @@ def idx_labels(labels: Labels) -> bytes:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(tyro.cli(Config))))
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

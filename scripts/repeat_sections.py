@@ -27,9 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
-from jaxperf import catalogue
+from jaxperf import catalogue, flags
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 
@@ -111,4 +109,4 @@ if __name__ == "__main__":
         _, _, path, count, patience, *own_flags = sys.argv
         in_this_process(path, int(count), float(patience), *own_flags)
     else:
-        raise SystemExit(ended(lambda: main(tyro.cli(Config))))
+        raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

@@ -149,14 +149,13 @@ def prepare(folder: Path, config: Config) -> None:
 
 def main() -> int:
     """Let both take turns, print each run, and the ratio within rounds."""
-    import tyro
-
+    from jaxperf import flags
     from jaxperf.launch import child_environment
     from jaxperf.onednn import with_onednn
     from jaxperf.peers import PEERS, look
     from jaxperf.result import Measurement, ratio
 
-    config = tyro.cli(Config, description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    config = flags.given(Config, __doc__ or "")
     torch_python = config.torch_python or look(PEERS["torch"]).python
     if not torch_python.exists():
         sys.exit(f"error: no Python at {torch_python}; run `jaxperf peers install torch`")

@@ -39,8 +39,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import tyro
-
+from jaxperf import flags
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 from jaxperf.launch import child_environment
@@ -311,4 +310,5 @@ if __name__ == "__main__":
         work()
     else:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        raise SystemExit(ended(lambda: main(tyro.cli(Config))))  # after a signal the namespaces go too
+        # after a signal the namespaces go too
+        raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

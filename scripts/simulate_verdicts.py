@@ -77,9 +77,7 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    import sys
-
     from jaxperf import flags
     from jaxperf.exits import ended
 
-    raise SystemExit(ended(lambda: main(flags.parse(Config, args=sys.argv[1:], prog="simulate_verdicts.py"))))
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

@@ -1,6 +1,6 @@
 """What each changed snippet gains: the slow programs of the tests against their repaired twins.
 
-    python scripts/watch_gains.py [ROUNDS [NAME...]]
+    python scripts/watch_gains.py --rounds 7 --only item_in_loop eager_loop
 
 Each program runs in a process of its own, since compiling is part of what is repaired; slow and repaired ones
 take turns. A value is the seconds of `main()` with JAX started and every result waited for.
@@ -16,9 +16,14 @@ if __name__ == "__main__":
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from jaxperf import flags
+from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
+from jaxperf.flags import at_least
 from jaxperf.result import Measurement, ratio
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,12 +52,25 @@ def seconds(path: Path) -> float:
     return float(done.stdout)
 
 
-def main() -> int:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+@dataclass(frozen=True)
+class Config:
+    """How often, and which programs."""
+
+    rounds: Annotated[int, at_least(6)] = 7  # turns of each pair
+    only: tuple[str, ...] = ()  # names of programs; all of them if none are given
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.only) - PAIRS.keys():
+            raise JaxperfError(f"there is no program {min(unknown)}; there are {', '.join(PAIRS)}")
+
+
+def main(config: Config) -> int:
+    """Print a line for each program."""
+    rounds = config.rounds
     print(
         f"{'program':<24} {'slow':>8} {'repaired':>9}   slow over repaired, median of {rounds} rounds (95 %)"
     )
-    for name in sys.argv[2:] or PAIRS:
+    for name in config.only or PAIRS:
         slow, repaired = PAIRS[name]
         pairs = [(seconds(slow), seconds(repaired)) for _ in range(rounds)]
         before, after = (
@@ -66,4 +84,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(main))
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

@@ -1,6 +1,6 @@
 """What watching costs: programs alone, watched without the profiler, and watched with it, taking turns.
 
-    python scripts/watch_overhead.py [ROUNDS]
+    python scripts/watch_overhead.py --rounds 9
 
 All in one process, compiled before. A value is the seconds of the program in its block, without the report
 that follows. The overhead that each watch printed for itself stands next to it.
@@ -18,17 +18,19 @@ import io
 import os
 import runpy
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 
 import jaxperf
+from jaxperf import flags
 from jaxperf.exits import ended
+from jaxperf.flags import at_least
 from jaxperf.result import Measurement, ratio
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
@@ -48,8 +50,15 @@ def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, f
     return taken, work, sum(record.overhead_s.values()) / record.wall_s if record else 0.0
 
 
-def main() -> int:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
+@dataclass(frozen=True)
+class Config:
+    """How often."""
+
+    rounds: Annotated[int, at_least(6)] = 9  # turns of each program, each way
+
+
+def main(config: Config) -> int:
+    """Print a line for each program and way."""
     ways = {"alone": None, "watched, profiler off": False, "watched": True}
     for title, (name, steps) in WORK.items():
         program = runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="program")["main"]
@@ -58,7 +67,7 @@ def main() -> int:
         values: dict[str, list[float]] = defaultdict(list)
         works: dict[str, list[float]] = defaultdict(list)
         said: dict[str, list[float]] = defaultdict(list)
-        for i in range(rounds):
+        for i in range(config.rounds):
             for way in list(ways)[i % 3 :] + list(ways)[: i % 3]:
                 taken, work, share = timed(lambda: program(steps), ways[way])  # noqa: B023
                 values[way].append(taken)
@@ -80,4 +89,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    raise SystemExit(ended(main))
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
