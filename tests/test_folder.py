@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from trainings import STEPS, assert_same, step_of, steps_in, trained
 
@@ -93,6 +94,33 @@ def test_a_signal_between_the_trainings_ends_the_run_when_the_folder_is_closed(t
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+TWICE = """
+import hashlib, os, signal, sys, threading
+from pathlib import Path
+from jaxperf.train import CheckpointFolder, folder
+folder.SAME_S, again_s, rounds = map(float, sys.argv[2:])
+with CheckpointFolder(Path(sys.argv[1])) as kept:
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Timer(again_s, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", int(rounds))  # a long time in C, where Python hears nothing
+    print("step over", flush=True)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("same_s", "again_s", "rounds", "status", "told"),
+    [(1.0, 0.1, 5e6, 143, "step over\n"), (0.1, 0.5, 1e9, -signal.SIGTERM, "")],
+)
+def test_a_signal_that_is_repeated_soon_is_one_request_and_later_ends_the_process_in_its_step(
+    same_s: float, again_s: float, rounds: float, status: int, told: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", TWICE, str(tmp_path), *map(str, (same_s, again_s, rounds))]
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (status, told)
+
+
 PROCESS = """
 import os, signal, sys, time
 from pathlib import Path
@@ -105,26 +133,31 @@ from jaxperf.train import CheckpointFolder, Policy, Run
 everywhere = NamedSharding(Mesh(np.array(jax.devices()), ("devices",)), PartitionSpec())
 step = jax.jit(lambda state: (state + 1, state.sum()), out_shardings=everywhere)
 place = lambda tree: jax.device_put(np.asarray(tree), everywhere)
+number, last = map(int, sys.argv[4:])
 with CheckpointFolder(Path(sys.argv[3]), Policy(every_steps=3), resume=True) as folder:
-    run = Run(folder.of("toy"), read=lambda state: state, place=place, updates=1000)
-    state = run.start(place(jnp.zeros((3, 2))), epochs=1)
-    print(run.step, float(state.addressable_data(0).max()), flush=True)
-    run.begin()
-    while run.step < 500:
-        state, loss = step(state)
-        run.stepped(state, loss, loss)
-        if run.step == 8 and sys.argv[1:2] + sys.argv[4:] == ["1", "told"]:
-            os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.005)
+    for name, steps in (("toy", 9), ("second", last)):
+        run = Run(folder.of(name), read=lambda state: state, place=place, updates=1000)
+        state = run.start(place(jnp.zeros((3, 2))), epochs=1)
+        print(name, run.step, float(state.addressable_data(0).max()), flush=True)
+        run.begin()
+        while run.step < steps:
+            state, loss = step(state)
+            run.stepped(state, loss, loss)
+            if (name, run.step, sys.argv[1]) == ("toy", 9, "1") and number:
+                os.kill(os.getpid(), number)
+            time.sleep(0.005)
+print("unheard")
 """
 
 
-def two_processes(folder: Path, *words: str) -> list[tuple[int, str, str]]:
+def two_processes(folder: Path, number: int, last: int) -> list[tuple[int, str, str]]:
+    """A training of 9 steps, then one of `last`; process 1 gets signal `number` at the end of the first."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    words = str(number), str(last)
     pair = [
         subprocess.Popen([sys.executable, "-c", PROCESS, str(i), address, str(folder), *words], **pipes)
         for i in range(2)
@@ -134,38 +167,46 @@ def two_processes(folder: Path, *words: str) -> list[tuple[int, str, str]]:
 
 
 @pytest.mark.thorough
-def test_sigterm_to_one_of_two_processes_ends_both_after_one_step_and_both_go_on(tmp_path: Path) -> None:
-    ended = two_processes(tmp_path, "told")
-    assert [status for status, _, _ in ended] == [(128 + signal.SIGTERM)] * 2
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_one_of_two_processes_ends_both_after_one_step_and_both_go_on(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """At the end of a training, so the step that they agree on is one of the next, whose steps begin anew."""
+    ended = two_processes(tmp_path, number, 500)
+    assert [status for status, _, _ in ended] == [128 + number] * 2
     [last] = {said.splitlines()[-1] for _, _, said in ended}
-    newest = int(steps_in(tmp_path)[-1].removeprefix("step-"))
-    assert last == f"SIGTERM: stopped after step {newest}; step {newest} is saved, go on with --resume"
-    for status, told, _ in two_processes(tmp_path):
-        assert (status, told.splitlines()[-1]) == (0, f"{newest} {newest:.1f}")
+    newest = max(int(path.name.removeprefix("step-")) for path in tmp_path.glob("second/step-*"))
+    assert last == f"{number.name}: stopped after step {newest}; step {newest} is saved, go on with --resume"
+    for status, told, _ in two_processes(tmp_path, 0, 20):
+        assert (status, told.splitlines()[-2:]) == (0, [f"second {newest} {newest:.1f}", "unheard"])
+
+
+@pytest.mark.thorough
+def test_a_signal_to_one_of_two_processes_after_all_steps_ends_both_as_the_folder_closes(
+    tmp_path: Path,
+) -> None:
+    for status, told, _ in two_processes(tmp_path, signal.SIGTERM, 0):
+        assert status == 128 + signal.SIGTERM and "unheard" not in told
 
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "multiple_gpus.py"
+SMALL = ("--smoke", "--platform", "cpu", "--rounds", "6", "--epochs", "2", "--updates", "40")
+
+
+def wait_for(process: subprocess.Popen[str], folder: Path, until: str, *, more_than: int = 0) -> None:
+    while process.poll() is None and len(list(folder.glob(until))) <= more_than:
+        time.sleep(0.01)
 
 
 def section(folder: Path, *words: str, until: str = "") -> tuple[int, str, list[str]]:
     """Run section 8.4 at toy size; SIGTERM ends it once a file is there that fits the pattern `until`."""
-    small = ("--smoke", "--platform", "cpu", "--rounds", "6", "--epochs", "2", "--updates", "40")
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        *small,
-        "--checkpoints",
-        str(folder),
-        "--every-steps",
-        "1",
-        *words,
-    ]
+    saved = ("--checkpoints", str(folder), "--every-steps", "1")
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, str(SCRIPT), *SMALL, *saved, *words]
     with subprocess.Popen(command, env=child_environment(), **pipes) as process:
         try:
-            while until and process.poll() is None and not list(folder.glob(until)):
-                time.sleep(0.01)
             if until:
+                wait_for(process, folder, until)
                 process.send_signal(signal.SIGTERM)
             told, said = process.communicate()
         finally:
@@ -184,3 +225,44 @@ def test_section_8_4_is_ended_by_sigterm_and_goes_on(tmp_path: Path) -> None:
     on = [line for line in said if line.startswith("going on after step")]
     assert on[0].startswith("going on after step 80 (epoch 3, update 0)") and "2-devices" in on[1]
     assert "2 devices, pmap" in told  # a part that needs the parameters before the last epoch
+
+
+def launched(folder: Path, number: int, whom: int | None, *words: str) -> tuple[int, list[list[str]]]:
+    """Run section 8.4 in two processes, and once it has saved two more steps send a signal.
+
+    Args:
+      folder: of the checkpoints; the logs lie next to it.
+      number: the signal.
+      whom: the process that gets it; None for the launcher.
+      words: more flags of the section.
+
+    Returns:
+      The exit status, and what each process wrote.
+    """
+    logs, had = folder.with_name(f"logs-{number}-{whom}"), len(list(folder.glob("*/step-*[0-9]")))
+    saved = ("--checkpoints", str(folder), "--every-steps", "1", "--keep", "1000")
+    launch = [sys.executable, "-m", "jaxperf", "launch", "--logs", str(logs), "--", "8.4"]
+    with subprocess.Popen([*launch, *SMALL, *saved, *words], env=child_environment()) as process:
+        try:
+            wait_for(process, folder, "*/step-*[0-9]", more_than=had + 1)
+            started = psutil.Process(process.pid).children()
+            (psutil.Process(process.pid) if whom is None else started[whom]).send_signal(number)
+        finally:
+            status = process.wait(60)
+    return status, [(logs / f"process-{i}.log").read_text().splitlines() for i in range(2)]
+
+
+@pytest.mark.thorough
+def test_section_8_4_in_two_processes_is_ended_by_a_signal_to_any_and_goes_on(tmp_path: Path) -> None:
+    """Three runs, of which each goes on where the one before it was stopped."""
+    folder, words, before = tmp_path / "saved", ("--updates", "1000"), 0
+    for number, whom in ((signal.SIGTERM, 1), (signal.SIGHUP, 0), (signal.SIGTERM, None)):
+        status, logs = launched(folder, number, whom, *words)
+        assert status == 128 + number
+        newest = max(int(path.name.removeprefix("step-")) for path in folder.glob("*/step-*[0-9]"))
+        for log in logs:
+            said = f"{number.name}: stopped after step {newest}; step {newest} is saved, go on with --resume"
+            assert said in log, log
+            if "--resume" in words:
+                assert any(line.startswith(f"going on after step {before} ") for line in log), log
+        before, words = newest, ("--updates", "1000", "--resume")

@@ -7,6 +7,7 @@ the parts on its own devices, and sees all values only where every device has a 
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ from jaxperf.errors import JaxperfError
 from jaxperf.parallel.split import check_divisible
 
 Tree = Any
+# JAX's preemption service waits until its coordinator has this key, a time, and then lets the processes agree
+# on a step. It sets the key itself after SIGTERM, but only while its own handler of that signal is installed.
+_NOTICE, _LONG_AGO = "RECEIVED_PREEMPTION_NOTICE", "1970-01-01T00:00:00+00:00"
+_SIGNAL = "jaxperf/signal"
 
 
 def processes_of(devices: Sequence[jax.Device]) -> int:
@@ -89,3 +94,36 @@ def check_same(what: Any) -> int:
             f"process {', '.join(others)} has other flags or versions than process 0; start all alike"
         )
     return len(found)
+
+
+def ask_all_to_stop(number: int) -> None:
+    """Have all processes stop after the same step, because this one has heard signal `number`."""
+    client = _coordinator()
+    client.key_value_set(_SIGNAL, str(number), allow_overwrite=True)
+    client.key_value_set(_NOTICE, _LONG_AGO, allow_overwrite=True)
+
+
+def stop_after(call: int) -> int:
+    """Return the signal for which all processes stop here, or 0: the same in all.
+
+    Args:
+      call: how often this was asked before; all processes ask equally often.
+    """
+    if not multihost_utils.reached_preemption_sync_point(call):
+        return 0
+    try:
+        return int(_coordinator().key_value_try_get(_SIGNAL))
+    except jax.errors.JaxRuntimeError:  # no such key: a handler of JAX's own heard it
+        return int(signal.SIGTERM)
+
+
+def _coordinator() -> Any:
+    """The client of the keys and values that all processes see (JAX 0.10 to 0.12)."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def largest(number: int) -> int:
+    """Return the largest of the numbers that the processes give; all wait for each other."""
+    return int(np.max(multihost_utils.process_allgather(np.int32(number))))

@@ -54,7 +54,7 @@ class Checkpoints:
       folder: where they are.
       policy: when to save, and how many to keep.
       resume: whether `load` looks for one.
-      stop: `stop(step)` gives the signal that asks the training to end after this step, or 0.
+      stop: `stop()` gives the signal that asks the training to end after the step just made, or 0.
       settings: what else must be the same to go on.
     """
 
@@ -64,7 +64,7 @@ class Checkpoints:
         policy: Policy,
         *,
         resume: bool,
-        stop: Callable[[int], int],
+        stop: Callable[[], int],
         settings: Mapping[str, Any],
     ) -> None:
         self.folder, self.policy, self.resume, self.stop = folder, policy, resume, stop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import logging
 import os
@@ -16,9 +17,10 @@ from types import FrameType, TracebackType
 from typing import IO, Any
 
 import jax
-from jax.experimental import multihost_utils
 
 from jaxperf.errors import JaxperfError
+from jaxperf.orphans import SAME_S
+from jaxperf.parallel.several import ask_all_to_stop, largest, stop_after
 from jaxperf.train.checkpoint import PART, Checkpoints, Policy
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -28,9 +30,10 @@ class CheckpointFolder:
     """The checkpoints of a run, a folder for each of its trainings.
 
     While it is open, SIGTERM and SIGHUP end the training that runs after its current step, which is saved:
-    the exit status is 128 and the signal's number, so 143 after SIGTERM. A second signal ends it at once.
-    In several processes SIGTERM to one of them ends all after the same step, which JAX's preemption service
-    agrees on (`jax.distributed.initialize` starts it).
+    the exit status is 128 and the signal's number, so 143 after SIGTERM. In several processes a signal to one
+    of them ends all after the same step, which they agree on through JAX's preemption service
+    (`jax.distributed.initialize` starts it). The same signal again within `SAME_S` seconds is taken for the
+    same request; a later one ends the process at once.
 
         with CheckpointFolder(Path("saved"), Policy(every_steps=50), resume=True) as folder:
             for epoch, state in train(step, data, ..., checkpoints=folder.of("lenet")):
@@ -49,6 +52,8 @@ class CheckpointFolder:
     def __init__(self, path: Path, policy: Policy | None = None, *, resume: bool = False) -> None:
         self.path, self.policy, self.resume = Path(path).absolute(), policy or Policy(), resume
         self.signal = 0  # the one that came, or 0
+        self._second: threading.Timer | None = None  # counts from the signal on
+        self._calls, self._asked = 0, False
         self._lock: IO[str] | None = None
         self._open: list[Checkpoints] = []
 
@@ -60,8 +65,7 @@ class CheckpointFolder:
             self._remove_parts()  # of a run that was killed
         self._quiet = contextlib.ExitStack()
         self._quiet.enter_context(_orbax_kept_quiet())
-        # JAX's preemption service listens for SIGTERM itself where there are several processes
-        mine = threading.current_thread() is threading.main_thread() and jax.process_count() == 1
+        mine = threading.current_thread() is threading.main_thread()
         self._before = {s: signal.signal(s, self._told) for s in ENDING if mine and _heeded(s)}
         return self
 
@@ -76,11 +80,19 @@ class CheckpointFolder:
         self._open.append(found)
         return found
 
-    def stop(self, step: int) -> int:
-        """Return the signal to end with after this step, or 0; several processes all ask at each step."""
-        if jax.process_count() > 1:
-            return int(signal.SIGTERM) if multihost_utils.reached_preemption_sync_point(step) else 0
-        return self.signal
+    def stop(self) -> int:
+        """Return the signal to end with after the step just made, or 0; the same in all of several processes.
+
+        They all ask after each step, and after each epoch. The calls are counted, not the steps: those begin
+        at 1 again with the next training, where a step that was agreed on would never come.
+        """
+        if jax.process_count() == 1:
+            return self.signal
+        if self.signal and not self._asked:
+            ask_all_to_stop(self.signal)
+            self._asked = True
+        self._calls += 1
+        return stop_after(self._calls)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -88,7 +100,11 @@ class CheckpointFolder:
         try:
             for checkpoints in self._open:
                 checkpoints.close()
+            if kind is None and jax.process_count() > 1:  # it came to one of them after the last step
+                self.signal = largest(self.signal)
         finally:
+            if self._second:
+                self._second.cancel()
             if self._lock:
                 self._remove_parts()  # Orbax's other threads may write on after an error in one
             for number, handler in self._before.items():
@@ -104,8 +120,18 @@ class CheckpointFolder:
             shutil.rmtree(part, ignore_errors=True)
 
     def _told(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        signal.signal(number, signal.SIG_DFL)
+        """Keep the first signal for `stop`; what comes after `SAME_S` is the system's, which ends us."""
+        if not self.signal:
+            self.signal = number
+            self._second = threading.Timer(SAME_S, self._leave_to_system)
+            self._second.daemon = True
+            self._second.start()
+
+    def _leave_to_system(self) -> None:
+        # Python hears a signal when a call of C++ is over, maybe long after it came, so its handler could not
+        # tell a late one from an early one. `signal.signal` works on the main thread only.
+        for number in self._before:
+            ctypes.pythonapi.PyOS_setsig(int(number), None)  # SIG_DFL
 
 
 @contextlib.contextmanager

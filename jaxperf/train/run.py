@@ -150,7 +150,7 @@ class Run:
         self.step += 1
         self.update += 1
         self._queued.append((loss, accuracy))
-        told = self._checkpoints.stop(self.step) if self._checkpoints else 0
+        told = self._checkpoints.stop() if self._checkpoints else 0
         # `ended` saves what the last step of an epoch leaves
         due = told or (self._checkpoints and self.update < self._updates and self._checkpoints.due(self.step))
         self._settle(0 if due else AHEAD)
@@ -173,7 +173,7 @@ class Run:
         self._new_epoch()
         if self._checkpoints:
             self._save(state, 0.0)
-            self._end_if(self._checkpoints.stop(self.step) if jax.process_count() == 1 else 0)
+            self._end_if(self._checkpoints.stop())
 
     def _settle(self, ahead: int) -> None:
         """Wait for all but the last `ahead` steps that were queued."""
