@@ -12,6 +12,7 @@ import contextlib
 import errno
 import functools
 import io
+import math
 import os
 import shlex
 import shutil
@@ -22,9 +23,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from jaxperf.errors import JaxperfError, plain
+from jaxperf.orphans import SAME_S
 
 FAILED = 1
 USER_MISTAKE = 2
@@ -148,15 +150,20 @@ def _mask(how: str) -> None:
 
 @contextlib.contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Let signals whose fate is still the system's own raise KeyboardInterrupt or `Stopped` in here."""
+    """Let signals whose fate is still the system's own raise KeyboardInterrupt or `Stopped` in here.
+
+    SIGTERM or SIGHUP again within `SAME_S` is the same request, and does not disturb what it has set off.
+    """
     before: dict[int, Any] = {}
+    came: dict[int, float] = {}  # when, by the signal's number
     hook = sys.unraisablehook
     try:
-        sys.unraisablehook = functools.partial(_once_more, hook)
+        sys.unraisablehook = functools.partial(_once_more, hook, came)
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    handler = signal.default_int_handler if number == signal.SIGINT else _stop
+                    stop = functools.partial(_stop, came)
+                    handler = signal.default_int_handler if number == signal.SIGINT else stop
                     before[number] = signal.signal(number, handler)
         yield
     finally:
@@ -165,11 +172,14 @@ def _signals_raised() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    raise Stopped(number)
+def _stop(came: dict[int, float], number: int, frame: FrameType | None) -> None:
+    now = time.monotonic()
+    if now - came.get(number, -math.inf) >= SAME_S:
+        came[number] = now
+        raise Stopped(number)
 
 
-def _once_more(report: Callable[[Any], object], lost: Any) -> None:
+def _once_more(report: Callable[[Any], object], came: dict[int, float], lost: Any) -> None:
     """Send a signal again that arrived where Python drops exceptions: JAX's garbage collection, a `__del__`.
 
     In 1 of 12 trials the run went on otherwise, as if nobody had stopped it.
@@ -179,6 +189,7 @@ def _once_more(report: Callable[[Any], object], lost: Any) -> None:
             number = int(signal.SIGINT)
         case Stopped():
             number = lost.exc_value.number
+            came.pop(number, None)
         case _:
             report(lost)
             return

@@ -19,7 +19,7 @@ from jaxperf import catalogue
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import PIPE_CLOSED, SIGNALS, held_back
 from jaxperf.onednn import with_onednn
-from jaxperf.orphans import PATIENCE_S, named_parent
+from jaxperf.orphans import PATIENCE_S, SAVING_S, named_parent
 from jaxperf.result.store import so_far
 
 # glibc hands large temporaries back to the kernel after every step, and the next step faults them in again.
@@ -33,7 +33,7 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 PEERS = "peers"  # the section that other frameworks take part in
-_OWN_END_S, _TERM_S = 1.0, PATIENCE_S  # how long a child may take by itself, and after SIGTERM; then SIGKILL
+_OWN_END_S = 1.0  # how long a child may take to end by itself, before it gets SIGTERM
 
 
 @dataclass(frozen=True)
@@ -206,26 +206,31 @@ def run_child(words: Sequence[str], environment: Mapping[str, str], **streams: A
             release()
             status = child.wait()
         except BaseException:
-            _end(child)
+            _end(child, patience_s(words))
             raise
     # A child that put its things in order first says with its status which signal it was.
     return 128 - status if status - 128 in SIGNALS else status
 
 
-def _end(child: subprocess.Popen[Any]) -> None:
+def patience_s(words: Sequence[str]) -> float:
+    """How long the process of a command may take to end after SIGTERM, until it gets SIGKILL."""
+    return SAVING_S if any(word.split("=")[0] == "--checkpoints" for word in words) else PATIENCE_S
+
+
+def _end(child: subprocess.Popen[Any], patience: float) -> None:
     """End the child: it may have had the terminal's Ctrl-C already, so give it a second to go by itself."""
     try:
         if not _gone(child, _OWN_END_S):
             child.terminate()
-            _gone(child, _TERM_S)
-    finally:  # a second Ctrl-C gets here too
+            _gone(child, patience)
+    finally:  # a second Ctrl-C or SIGTERM gets here too
         child.kill()
         child.wait()
 
 
-def _gone(child: subprocess.Popen[Any], patience_s: float) -> bool:
+def _gone(child: subprocess.Popen[Any], patience: float) -> bool:
     try:
-        child.wait(patience_s)
+        child.wait(patience)
     except subprocess.TimeoutExpired:
         return False
     return True

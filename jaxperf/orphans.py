@@ -15,6 +15,7 @@ import time
 VARIABLE = "JAXPERF_PARENT"
 LOOK_S = 1.0
 PATIENCE_S = 10.0  # to stop what it does and to keep what it has found
+SAVING_S = 60.0  # to finish a step of a training, or an evaluation, and to save
 # The same signal again within so many seconds is the same request: `timeout` tells its child and then the
 # whole group, and a parent tells its child what the group has heard.
 SAME_S = 5.0

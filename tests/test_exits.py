@@ -75,6 +75,25 @@ def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were() -> No
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
+def test_a_signal_that_is_repeated_soon_does_not_disturb_what_the_first_has_set_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`timeout` tells its child and then the whole group; a later one is a second request."""
+    cleaned = []
+
+    def main() -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            cleaned.append(exits.SAME_S)
+        return 0
+
+    assert ended(main) == 143 and len(cleaned) == 1
+    monkeypatch.setattr(exits, "SAME_S", 0.0)
+    assert ended(main) == 143 and len(cleaned) == 1
+
+
 class Swallows:
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGTERM)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,62 @@ def test_a_signal_that_is_repeated_soon_is_one_request_and_later_ends_the_proces
     assert (done.returncode, done.stdout) == (status, told)
 
 
+def wait_for(process: subprocess.Popen[str], folder: Path, until: str, *, more_than: int = 0) -> None:
+    while process.poll() is None and len(list(folder.glob(until))) <= more_than:
+        time.sleep(0.01)
+
+
+RUN = """
+import pathlib, sys
+from jaxperf import catalogue, launch
+from jaxperf.exits import ended
+catalogue.folder = lambda: pathlib.Path(sys.argv[1])
+options = launch.Options(pathlib.Path(sys.argv[2]), onednn=False, extra=("--checkpoints", sys.argv[3]))
+raise SystemExit(ended(lambda: launch.run_section(catalogue.find("use_gpu"), options).status))
+"""
+SLOW = """
+import dataclasses, pathlib, time, typing, tyro
+from jaxperf import script
+@dataclasses.dataclass(frozen=True)
+class Config:
+    saving: typing.Annotated[script.Saving, tyro.conf.OmitArgPrefixes] = script.Saving()
+FLAGS = script.parse(Config)
+import jax.numpy as jnp
+from jaxperf.train import Run
+def main(config, story):
+    with config.saving.folder() as folder:
+        run = Run(folder.of("toy"), updates=1000)
+        state = run.start(jnp.zeros(3), epochs=1)
+        run.begin()
+        for _ in range(9):
+            pathlib.Path(__file__).with_name(f"begun-{run.step}").touch()
+            time.sleep(2.5)
+            run.stepped(state + 1, state.sum(), state.sum())
+script.run(main, FLAGS)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("tells", [(os.killpg,), (os.kill,), (os.kill, os.killpg)])
+def test_a_signal_to_jaxperf_run_or_its_group_saves_a_step_that_takes_longer_than_a_second(
+    tells: tuple[Callable[[int, int], None], ...], tmp_path: Path
+) -> None:
+    """After a second the parent tells the section once more; `timeout` tells its child and then all."""
+    (tmp_path / "use_gpu.py").write_text(SLOW)
+    words = [str(tmp_path), str(tmp_path / "out"), str(tmp_path / "saved")]
+    (tmp_path / "out").mkdir()
+    pipes: Any = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, "-c", RUN, *words], env=child_environment(), **pipes) as process:
+        wait_for(process, tmp_path, "begun-0")
+        for tell in tells:
+            tell(process.pid, signal.SIGTERM)
+            time.sleep(0.3)  # or the system would make one signal of two
+        _, said = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert said.splitlines()[0] == "SIGTERM: stopped after step 1; step 1 is saved, go on with --resume"
+    assert steps_in(tmp_path / "saved") == ["step-00000001"]
+
+
 PROCESS = """
 import os, signal, sys, time
 from pathlib import Path
@@ -191,11 +248,6 @@ def test_a_signal_to_one_of_two_processes_after_all_steps_ends_both_as_the_folde
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "multiple_gpus.py"
 SMALL = ("--smoke", "--platform", "cpu", "--rounds", "6", "--epochs", "2", "--updates", "40")
-
-
-def wait_for(process: subprocess.Popen[str], folder: Path, until: str, *, more_than: int = 0) -> None:
-    while process.poll() is None and len(list(folder.glob(until))) <= more_than:
-        time.sleep(0.01)
 
 
 def section(folder: Path, *words: str, until: str = "") -> tuple[int, str, list[str]]:

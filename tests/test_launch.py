@@ -234,14 +234,19 @@ def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path,
 
 def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_OWN_END_S", 0.1)
-    monkeypatch.setattr(launch, "_TERM_S", 0.1)
     deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\n"
     child = subprocess.Popen([sys.executable, "-c", deaf + "time.sleep(600)"], stdout=subprocess.PIPE)
     with child:
         assert child.stdout is not None
         child.stdout.readline()
-        launch._end(child)
+        launch._end(child, 0.1)
         assert child.returncode == -signal.SIGKILL
+
+
+def test_a_child_that_keeps_checkpoints_has_longer_to_save_one() -> None:
+    plain = launch.patience_s(["python", "script.py", "--every-s", "5"])
+    for words in (("--checkpoints", "saved"), ("--checkpoints=saved",)):
+        assert launch.patience_s(["python", "script.py", *words]) > plain
 
 
 # --- the environment
