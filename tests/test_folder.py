@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from trainings import STEPS, assert_same, step_of, steps_in, trained
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
 from jaxperf.train import CheckpointFolder, Policy
+from jaxperf.train.manifest import verified, write_manifest
 
 STEP = step_of()
 
@@ -207,8 +210,12 @@ print("unheard")
 """
 
 
-def two_processes(folder: Path, number: int, last: int) -> list[tuple[int, str, str]]:
-    """A training of 9 steps, then one of `last`; process 1 gets signal `number` at the end of the first."""
+def two_processes(number: int, last: int, *folders: Path) -> list[tuple[int, str, str]]:
+    """A training of 9 steps, then one of `last`; process 1 gets signal `number` at the end of the first.
+
+    Returns:
+      Of each process, its status and what it wrote.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -217,7 +224,7 @@ def two_processes(folder: Path, number: int, last: int) -> list[tuple[int, str, 
     words = str(number), str(last)
     pair = [
         subprocess.Popen([sys.executable, "-c", PROCESS, str(i), address, str(folder), *words], **pipes)
-        for i in range(2)
+        for i, folder in enumerate(folders)
     ]
     said = [process.communicate() for process in pair]
     return [(process.returncode, *words) for process, words in zip(pair, said)]
@@ -229,12 +236,12 @@ def test_a_signal_to_one_of_two_processes_ends_both_after_one_step_and_both_go_o
     number: signal.Signals, tmp_path: Path
 ) -> None:
     """At the end of a training, so the step that they agree on is one of the next, whose steps begin anew."""
-    ended = two_processes(tmp_path, number, 500)
+    ended = two_processes(number, 500, tmp_path, tmp_path)
     assert [status for status, _, _ in ended] == [128 + number] * 2
     [last] = {said.splitlines()[-1] for _, _, said in ended}
     newest = max(int(path.name.removeprefix("step-")) for path in tmp_path.glob("second/step-*"))
     assert last == f"{number.name}: stopped after step {newest}; step {newest} is saved, go on with --resume"
-    for status, told, _ in two_processes(tmp_path, 0, 20):
+    for status, told, _ in two_processes(0, 20, tmp_path, tmp_path):
         assert (status, told.splitlines()[-2:]) == (0, [f"second {newest} {newest:.1f}", "unheard"])
 
 
@@ -242,8 +249,26 @@ def test_a_signal_to_one_of_two_processes_ends_both_after_one_step_and_both_go_o
 def test_a_signal_to_one_of_two_processes_after_all_steps_ends_both_as_the_folder_closes(
     tmp_path: Path,
 ) -> None:
-    for status, told, _ in two_processes(tmp_path, signal.SIGTERM, 0):
+    for status, told, _ in two_processes(signal.SIGTERM, 0, tmp_path, tmp_path):
         assert status == 128 + signal.SIGTERM and "unheard" not in told
+
+
+@pytest.mark.thorough
+def test_two_processes_that_find_different_checkpoints_end_with_a_line_that_says_which(
+    tmp_path: Path,
+) -> None:
+    """As on two machines with folders of their own: process 0 has written all."""
+    folders = tmp_path / "0", tmp_path / "1"
+    assert [status for status, _, _ in two_processes(0, 0, *folders)] == [0, 0]
+    shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)
+    newest = folders[1] / "toy" / "step-00000009"
+    about = verified(newest)
+    write_manifest(newest, replace(about, progress={**about.progress, "train_s": 1.5}))
+    for finds in ("another step 9", "no checkpoint"):
+        said = f"process 1 finds {finds}, and process 0 finds step 9; give --checkpoints a folder that all"
+        for status, _, told in two_processes(0, 20, *folders):
+            assert status != 0 and said in told
+        shutil.rmtree(folders[1], ignore_errors=True)
 
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "multiple_gpus.py"

@@ -77,7 +77,18 @@ def total(count: int, devices: Sequence[jax.Device]) -> int:
     """Return the sum of the counts of the processes that the devices belong to."""
     if processes_of(devices) == 1:
         return count
-    return int(np.sum(multihost_utils.process_allgather(np.int32(count))))
+    return sum(count for (count,) in gathered([count]))
+
+
+def gathered(numbers: Sequence[int]) -> list[list[int]]:
+    """Return what each process gives, in the order of the processes; all wait for each other."""
+    found = multihost_utils.process_allgather(np.array(numbers, np.uint32))
+    return np.asarray(found).tolist()
+
+
+def digest_of(what: Any) -> list[int]:
+    """Return 256 bits for a value of plain data, as numbers for `gathered`."""
+    return np.frombuffer(hashlib.sha256(repr(what).encode()).digest(), np.uint32).tolist()
 
 
 def check_same(what: Any) -> int:
@@ -86,9 +97,8 @@ def check_same(what: Any) -> int:
     Raises:
       JaxperfError: one differs from process 0.
     """
-    own = np.frombuffer(hashlib.sha256(repr(what).encode()).digest(), np.uint32)
-    found = np.asarray(multihost_utils.process_allgather(own))
-    others = [str(i) for i, words in enumerate(found) if (words != found[0]).any()]
+    found = gathered(digest_of(what))
+    others = [str(i) for i, words in enumerate(found) if words != found[0]]
     if others:
         raise JaxperfError(
             f"process {', '.join(others)} has other flags or versions than process 0; start all alike"
@@ -122,8 +132,3 @@ def _coordinator() -> Any:
     from jax._src import distributed
 
     return distributed.global_state.client
-
-
-def largest(number: int) -> int:
-    """Return the largest of the numbers that the processes give; all wait for each other."""
-    return int(np.max(multihost_utils.process_allgather(np.int32(number))))

@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError, one_line
+from jaxperf.parallel.several import digest_of, gathered
 from jaxperf.train.manifest import About, DamagedError, verified, write_manifest
 
 Tree = Any
@@ -124,23 +125,48 @@ class Checkpoints:
             the checkpoint is another training's, and `DamagedError` if it makes no sense.
 
         Raises:
-          JaxperfError: as `like`, or no checkpoint is intact.
+          JaxperfError: as `like`, no checkpoint is intact, or several processes find different ones.
         """
         if not self.resume:
             return None
-        if not self.steps:
-            say(f"no checkpoint in {self.folder} to go on from; starting at the beginning")
-            return None
-        while self.steps:
+        some = bool(self.steps)
+        while about := self._newest():
+            path = self._path(about.step)
+            try:
+                return about, self._restored(path, like(about))
+            except DamagedError as e:
+                self._set_aside(path, str(e))
+        if some:
+            raise JaxperfError(f"no checkpoint in {self.folder} is intact; start again in another folder")
+        say(f"no checkpoint in {self.folder} to go on from; starting at the beginning")
+        return None
+
+    def _newest(self) -> About | None:
+        """What the newest intact checkpoint says, the same in all processes; damaged ones are set aside."""
+        about = None
+        while self.steps and not about:
             path = self._path(self.steps[-1])
             try:
                 about = verified(path)
                 if about.step != self.steps[-1]:
                     raise DamagedError(f"it says that it is step {about.step}")
-                return about, self._restored(path, like(about))
             except DamagedError as e:
+                about = None
                 self._set_aside(path, str(e))
-        raise JaxperfError(f"no checkpoint in {self.folder} is intact; start again in another folder")
+        if jax.process_count() > 1:  # before restoring, in which Orbax has them wait for each other
+            self._check_same(about)
+        return about
+
+    def _check_same(self, about: About | None) -> None:
+        found = gathered([about.step, *digest_of(about)] if about else [0, *digest_of(None)])
+        for process, own in enumerate(found):
+            if own != found[0]:
+                ours, theirs = (f"step {step}" if step else "no checkpoint" for step in (own[0], found[0][0]))
+                other = "another " * (ours == theirs)
+                raise JaxperfError(
+                    f"{self.folder}: process {process} finds {other}{ours}, and process 0 finds {theirs}; "
+                    "give --checkpoints a folder that all processes share"
+                )
 
     def close(self) -> None:
         """Wait for the last checkpoint, and end the threads."""

@@ -20,7 +20,7 @@ import jax
 
 from jaxperf.errors import JaxperfError
 from jaxperf.orphans import SAME_S
-from jaxperf.parallel.several import ask_all_to_stop, largest, stop_after
+from jaxperf.parallel.several import ask_all_to_stop, gathered, stop_after
 from jaxperf.train.checkpoint import PART, Checkpoints, Policy
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -101,7 +101,7 @@ class CheckpointFolder:
             for checkpoints in self._open:
                 checkpoints.close()
             if kind is None and jax.process_count() > 1:  # it came to one of them after the last step
-                self.signal = largest(self.signal)
+                [self.signal] = max(gathered([self.signal]))
         finally:
             if self._second:
                 self._second.cancel()
