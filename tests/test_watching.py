@@ -32,7 +32,8 @@ from jaxperf.result.store import load_result
 from jaxperf.watching import Watched, place, sampler
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import Compiled, parse
+from jaxperf.watching.compiles import Compiled
+from jaxperf.watching.explanations import parse
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.findings import find
 from jaxperf.watching.place import Place, shorten
@@ -43,6 +44,7 @@ from jaxperf.watching.session import Record
 from jaxperf.watching.windows import Program, Seen
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
+FAST = sorted((Path(__file__).parent / "fast_programs").glob("*.py"))
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
 ATTEMPTS = (
     3  # what a device does within a tenth of a second is hard to see on a machine that is busy otherwise
@@ -104,6 +106,16 @@ def test_nothing_is_found_once_it_is_repaired(name: str) -> None:
             break
     else:
         pytest.fail(f"{kind} is among {findings}")
+
+
+@pytest.mark.parametrize("path", cases([(p,) for p in FAST], quick=lambda p: False))
+def test_nothing_is_found_in_a_program_without_a_fault(path: Path) -> None:
+    for _ in range(ATTEMPTS):
+        _, findings = watched(path)
+        if not findings:
+            break
+    else:
+        pytest.fail(f"{path.stem}: {findings}")
 
 
 MISS = """TRACING CACHE MISS at a.py:3 (main):

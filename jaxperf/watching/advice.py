@@ -65,7 +65,8 @@ _TEXTS = {
         """
           {line}
         + # give {name} what it reads of the object as ordinary arguments, and make only what decides its
-        + # structure static; or give the class __eq__ and __hash__, so that equal objects share a program
+        + # structure static; or make the object once; or give its class __eq__ and __hash__, so that equal
+        + # objects share a program
         """,
         "8.1.3 What traces again",
     ),
@@ -238,6 +239,8 @@ def advice(finding: Finding) -> Advice:
     rows = textwrap.dedent(found.change).strip("\n").rstrip().splitlines()
     if finding.cause == "eager" and (made := statements.jitted(finding.at)):
         rows = made
+    if finding.cause == "static object":
+        rows = statements.made_once(finding.at, finding.name, finding.argument) or rows
     name = finding.name.removeprefix("jit_")
     name = name if name.isidentifier() else "step"  # a lambda
     filled = [line for row in rows for line in _filled(row, finding.at, name)]

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxperf.result.intervals import Interval, length
 from jaxperf.watching import place
+from jaxperf.watching.explanations import MISS, Change, Explanation, differences, parse
 from jaxperf.watching.place import Place
 from jaxperf.watching.trouble import Trouble
 
@@ -28,30 +28,10 @@ _STAGES = {
     "jaxpr_to_mlir_module_duration": LOWER,
     "backend_compile_duration": COMPILE,
 }
-_MISS = "TRACING CACHE MISS"
 # what JAX logs as a warning only because it was told to explain
 _EXPLANATIONS = (
-    _MISS, "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry", "Writing "
+    MISS, "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry", "Writing "
 )  # fmt: skip
-_NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?P<at>.+))?")
-_AGAIN = re.compile(r"for (?P<name>.+?) defined at (?P<at>\S+)")
-_CHANGE = re.compile(
-    r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)(?=https?://|,? so |$)", re.M
-)
-_STATIC = re.compile(r"Static\(val=(.*?)\)(?: and|, so|$)")
-
-
-@dataclass(frozen=True)
-class Change:
-    """What differs from the nearest earlier call: an argument, and its type or value then and now."""
-
-    kind: str  # "shape", "dtype", "weak type", "static value", "structure", "setting"
-    what: str
-    before: str
-    now: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.before} -> {self.now}" if self.what else self.now
 
 
 @dataclass
@@ -61,6 +41,7 @@ class Compiled:
     Attributes:
       name: the function's.
       at: the line of the reader's code whose call set it off.
+      callers: the reader's lines around that one, outwards.
       stages: when each stage began and ended, by `time.perf_counter`.
       explained: whether JAX said why, which it does for the reader's functions and not for its own.
       defined: file and line of the function, "" where JAX did not say.
@@ -81,6 +62,7 @@ class Compiled:
     host_float64: bool = False
     signature: dict[str, str] = field(default_factory=dict)
     label: str = ""
+    callers: tuple[Place, ...] = ()
 
     @property
     def called(self) -> str:
@@ -145,7 +127,7 @@ class Listener:
         while stage == TRACE and self.compiled and _inside(self.compiled[-1], span):
             self.compiled.pop()  # traced on the way: part of this one
         mine, called = place.own(sys._getframe(2))
-        found = Compiled(name, place.place_of(mine), {stage: span})
+        found = Compiled(name, place.place_of(mine), {stage: span}, callers=place.callers(mine))
         if stage == TRACE:
             arguments = _arguments(called)
             arrays = [a for a in arguments.values() if type(a).__module__ == "numpy" and hasattr(a, "nbytes")]
@@ -168,7 +150,7 @@ class Listener:
                 break
         if [c.kind for c in found.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
             before = (c for c in reversed(self.compiled) if c.defined == found.defined)
-            found.changes = _differences(next(before, found), found) or found.changes
+            found.changes = differences(next(before, found).signature, found.signature) or found.changes
 
     def _explain_pmap(self, found: Compiled, function: Any) -> None:
         """What JAX says nothing about: a function under `pmap`, whose name in the program is JAX's own."""
@@ -176,83 +158,17 @@ class Listener:
         found.explained, found.label = True, code.co_name if code else ""
         found.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(found.at)
         before = next((c for c in reversed(self.compiled) if c.defined == found.defined), None)
-        found.changes = _differences(before, found) if before else ()
+        found.changes = differences(before.signature, found.signature) if before else ()
 
     def on_log(self, record: logging.LogRecord) -> bool:
         """A filter for JAX's loggers: keeps explanations of cache misses, and lets all else pass."""
         message = str(record.msg)  # JAX formats explanations itself; other records are none of ours
-        if message.startswith(_MISS):
+        if message.startswith(MISS):
             with self.trouble.kept("an explanation of a cache miss"):
                 if not hasattr(self._said, "explanations"):
                     self._said.explanations = []
                 self._said.explanations.append(parse(message))
         return self.pass_on or not message.startswith(_EXPLANATIONS)
-
-
-class Explanation(NamedTuple):
-    """Why a function was traced: its name, file and line; what changed, nothing for a new function object."""
-
-    name: str
-    defined: str
-    changes: tuple[Change, ...]
-
-
-def parse(message: str) -> Explanation:
-    """Read an explanation of a cache miss.
-
-    The wording is JAX's and may change: what is not recognized is kept as one change of kind "other".
-    """
-    if new := _NEW.search(message):
-        return Explanation(new["name"], (new["at"] or "").strip(), ())
-    again = _AGAIN.search(message)
-    name, defined = (again["name"], again["at"]) if again else ("", "")
-    changes = tuple(
-        _change(m["what"], m["before"].strip(), m["now"].strip()) for m in _CHANGE.finditer(message)
-    )
-    if not changes and "context" in message:
-        detail = re.findall(r"\* (.+? differs: .+)", message)
-        changes = (Change("setting", "", "", "; ".join(detail) or "a JAX setting or context changed"),)
-    return Explanation(
-        name, defined, changes or (Change("other", "", "", message.strip().splitlines()[-1].strip()),)
-    )
-
-
-def _change(what: str, before: str, now: str) -> Change:
-    if "Static(" in now or "Static(" in before:
-        then, later = (m[1] if m else text for text in (before, now) for m in [_STATIC.search(text)])
-        return Change("static value", _argument(what), then, later)
-    if what.startswith("input path"):
-        return Change("structure", _argument(what), before, now)
-    kind = "other"
-    (dtype, shape, weak), (dtype2, shape2, weak2) = map(_aval, (before, now))
-    if shape != shape2:
-        kind = "shape"
-    elif dtype != dtype2:
-        kind = "dtype"
-    elif weak != weak2:
-        kind = "weak type"
-    return Change(kind, what, before, now)
-
-
-def _argument(path: str) -> str:
-    """The reader's word for an input path: "rate" for "[1]['rate']", "argument 2" for "[0][2]"."""
-    found = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
-    if not found:
-        return path
-    return (f"argument {found[1]}" if found[1].isdigit() else found[1].strip("'")) + found[2]
-
-
-def _aval(text: str) -> tuple[str, str, str]:
-    """Dtype, shape and weak type of "f32[3,4]{weak_type=True}"."""
-    dtype, _, rest = text.partition("[")
-    shape, _, tail = rest.partition("]")
-    return dtype, shape, tail if "weak_type" in tail else ""
-
-
-def shape_of(text: str) -> tuple[int, ...]:
-    """The shape in "f32[3,4]"; empty where it holds no numbers."""
-    numbers = _aval(text)[1].split(",")
-    return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
 
 
 def _inside(known: Compiled, span: Interval) -> bool:
@@ -288,14 +204,3 @@ def _described(value: Any) -> str:
 def _by_pmap(name: str, called: FrameType | None) -> bool:
     """Whether it is the function that pmap makes of the reader's, not one that moves its arguments."""
     return name == "_fun" and called is not None and called.f_code.co_filename.endswith("pmap.py")
-
-
-def _differences(old: Compiled, new: Compiled) -> tuple[Change, ...]:
-    """What differs between two calls' arguments."""
-    pairs = [(n, old.signature.get(n, "nothing"), new.signature.get(n, "nothing")) for n in new.signature]
-    return tuple(_difference(n, before, now) for n, before, now in pairs if before != now)
-
-
-def _difference(what: str, before: str, now: str) -> Change:
-    arrays = "[" in before and "[" in now
-    return _change(what, before, now) if arrays else Change("static value", what, before, now)

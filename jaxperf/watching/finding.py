@@ -20,6 +20,7 @@ class Finding:
       reason: what was seen, in one sentence.
       name: the function, call or operation that the advice names.
       memory_bytes: what a change would free; 0 where that is not the point.
+      argument: the one that it is about, as "rate" or "argument 2".
       doubt: how many times the least share of the run's time the seconds must be to be reported.
     """
 
@@ -29,4 +30,5 @@ class Finding:
     reason: str
     name: str = ""
     memory_bytes: int = 0
+    argument: str = ""
     doubt: float = 1.0

@@ -91,6 +91,12 @@ def place_of(frame: FrameType | None) -> Place:
     return Place(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
 
 
+def callers(frame: FrameType | None) -> tuple[Place, ...]:
+    """The reader's own lines around a frame's, outwards."""
+    around = stack(frame.f_back if frame else None)
+    return tuple(place_of(f) for f in around if not library(f.f_code.co_filename))
+
+
 def here() -> Place:
     """The line of the reader's own code that called what calls this."""
     return place_of(own(sys._getframe(1))[0])

@@ -7,25 +7,36 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import COMPILE, Change, Compiled, shape_of
+from jaxperf.watching.compiles import COMPILE, Compiled
+from jaxperf.watching.explanations import Change, shape_of, shortened
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import NOWHERE, Place
 
-REPEATS = 3  # traces of new function objects that make a habit
+REPEATS = 3  # traces that make a habit
+_ANYWHERE = ("new function", "weak type")  # what nobody wants, from whichever lines it comes
+# one of these may be wanted: two functions, the two values of a flag, two sizes
+_HABITS = ("new function", "static value", "shape")
 
 
 def retraced(analysis: Analysis) -> Iterator[Finding]:
-    """Functions of the reader that were traced and compiled again, by the reason that cost most."""
+    """Functions of the reader that were traced and compiled again, by the reason that cost most.
+
+    The first trace from a line, called from the same lines, is none: training and testing may well differ.
+    """
     groups: dict[str, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
         if c.explained:
             groups[c.defined or c.name].append(c)
     for group in groups.values():
         again: dict[str, list[Compiled]] = defaultdict(list)
+        known = {(group[0].at, group[0].callers)}
         for c in group[1:]:
-            again[_kind(c)].append(c)
+            kind, way = _kind(c), (c.at, c.callers)
+            if way in known or kind in _ANYWHERE:
+                again[kind].append(c)
+            known.add(way)
         for kind, repeats in again.items():
-            if kind != "new function" or _habit(repeats):
+            if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
                 yield _retrace(kind, group[0], repeats)
 
 
@@ -37,7 +48,7 @@ def _kind(c: Compiled) -> str:
 
 
 def _habit(repeats: list[Compiled]) -> bool:
-    """Whether one line made new functions again and again; several lines may each make their own."""
+    """Whether one line did it again and again; several lines may each have their own."""
     return Counter(c.at for c in repeats).most_common(1)[0][1] >= REPEATS - 1
 
 
@@ -50,8 +61,9 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     if kind == "shape" and _partial_batch(repeats):
         cause = "partial batch"
     if kind == "static value" and changes and all(map(_another_object, changes)):
-        other = f"{changes[0].what} is another {_without_address(changes[0].now)} each time"
-        return Finding("static object", at, seconds, f"{times}: static {other}", first.called)
+        other = f"{changes[0].what} is another {shortened(_plain_value(changes[0].now))} each time"
+        reason = f"{times}: static {other}"
+        return Finding("static object", at, seconds, reason, first.called, argument=changes[0].what)
     if kind == "new function":
         return Finding(cause, at, seconds, f"{times}: each call makes a new function object", first.called)
     said = list(dict.fromkeys(map(str, changes)))
@@ -60,13 +72,14 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     return Finding(cause, at, seconds, f"{times}: {reason}", first.called)
 
 
-def _without_address(value: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", value)
+def _plain_value(value: str) -> str:
+    """A value without its address, and without the functions in which its class is defined."""
+    return re.sub(r" at 0x[0-9a-f]+|[\w.]+\.<locals>\.", "", value)
 
 
 def _another_object(change: Change) -> bool:
-    """Whether only the address of a static value changed, so that it compares by identity."""
-    return change.before != change.now and _without_address(change.before) == _without_address(change.now)
+    """Whether a static value prints the same but for its address, so that it is another object."""
+    return _plain_value(change.before) == _plain_value(change.now)
 
 
 def _partial_batch(repeats: list[Compiled]) -> bool:

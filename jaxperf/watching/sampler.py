@@ -139,8 +139,7 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
         return PYTHON, NOWHERE, start, end
     at, kind = place.place_of(mine), _kind(mine, called)
     if kind == EAGER:
-        own = (f for f in place.stack(mine.f_back) if not place.library(f.f_code.co_filename))
-        return kind, at, start, end, NOWHERE, tuple(map(place.place_of, own))
+        return kind, at, start, end, NOWHERE, place.callers(mine)
     if kind in (DISPATCH, IMPORT):
         return kind, at, start, end
     for outer in place.stack(mine):  # who asked for this work?

@@ -82,6 +82,42 @@ def jitted(at: Place) -> list[str]:
     ]
 
 
+def made_once(at: Place, function: str, argument: str) -> list[str]:
+    """The rows of a change that makes an argument once; empty where the call's statement does not make it."""
+    names, position = _parameters(at.file, function), argument.removeprefix("argument ")
+    keyword = names[int(position)] if position.isdigit() and int(position) < len(names) else argument
+    calls = [n for s in _around(at, ast.stmt)[-1:] for n in ast.walk(s) if isinstance(n, ast.Call)]
+    given = [
+        v for call in calls if _last_name(call.func) == function for v in _given(call, position, keyword)
+    ]
+    value = next((ast.unparse(v) for v in given if isinstance(v, ast.Call)), "")
+    rows = whole(at)
+    changed = "\n".join(rows).replace(value, keyword) if value and keyword.isidentifier() else ""
+    if not changed or changed == "\n".join(rows):
+        return []
+    return [
+        f"+ {keyword} = {value}   # once, before the loop",
+        *(f"- {row}" for row in rows),
+        *(f"+ {row}" for row in changed.splitlines()),
+    ]
+
+
+def _parameters(file: str, function: str) -> list[str]:
+    """The names of a function's positional parameters; none where the file has not exactly one such function."""
+    found = [n for n in ast.walk(parsed(file)) if isinstance(n, _FUNCTION) and n.name == function]
+    return [a.arg for a in [*found[0].args.posonlyargs, *found[0].args.args]] if len(found) == 1 else []
+
+
+def _given(call: ast.Call, position: str, keyword: str) -> list[ast.expr]:
+    """What a call gives for an argument."""
+    by_place = [call.args[int(position)]] if position.isdigit() and int(position) < len(call.args) else []
+    return by_place + [k.value for k in call.keywords if k.arg == keyword]
+
+
+def _last_name(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
+
+
 def _head(file: str, function: Any) -> list[str]:
     rows, first = _rows(file, function.lineno, _head_end(function)), function.body[0]
     if first.lineno > function.lineno:
@@ -178,7 +214,7 @@ def _bound(node: ast.AST) -> set[str]:
 
 def _makes_function(value: ast.expr) -> bool:
     if isinstance(value, ast.Call):
-        return ast.unparse(value.func).rpartition(".")[2] in (
+        return _last_name(value.func) in (
             "jit",
             "grad",
             "value_and_grad",

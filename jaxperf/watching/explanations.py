@@ -1,0 +1,134 @@
+"""Why JAX traced a function again, from its explanation of the cache miss.
+
+The wording is JAX's and may change: what is not recognized is kept as one change of kind "other".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MISS = "TRACING CACHE MISS"
+_NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?P<at>.+))?")
+_AGAIN = re.compile(r"for (?P<name>.+?) defined at (?P<at>\S+)")
+_CHANGE = re.compile(
+    r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)(?=https?://|,? so |\n\s*\* at |\s*\Z)",
+    re.S,  # what a value prints may take several lines
+)
+_STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
+_SHOWN = 60  # letters of a value in a reason
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs from the nearest earlier call: an argument, and its type or value then and now."""
+
+    kind: str  # "shape", "dtype", "weak type", "static value", "structure", "setting"
+    what: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        if not self.what:
+            return self.now
+        before, now = _around_difference(self.before, self.now)
+        return f"{self.what}: {before} -> {now}"
+
+
+def _around_difference(before: str, now: str) -> tuple[str, str]:
+    """Two values, long ones only from shortly before the point at which they differ."""
+    pairs = enumerate(zip(before, now))
+    common = next((i for i, (then, later) in pairs if then != later), min(len(before), len(now)))
+    start = max(0, common - _SHOWN // 3) if max(len(before), len(now)) > _SHOWN else 0
+    return shortened(before, start), shortened(now, start)
+
+
+def shortened(value: str, start: int = 0) -> str:
+    """A value from a letter on, no longer than a reason can take."""
+    end = start + _SHOWN
+    return "..." * (start > 0) + value[start:end] + "..." * (end < len(value))
+
+
+class Explanation(NamedTuple):
+    """Why a function was traced: its name, file and line; what changed, nothing for a new function object."""
+
+    name: str
+    defined: str
+    changes: tuple[Change, ...]
+
+
+def parse(message: str) -> Explanation:
+    """Read an explanation of a cache miss.
+
+    The wording is JAX's and may change: what is not recognized is kept as one change of kind "other".
+    """
+    if new := _NEW.search(message):
+        return Explanation(new["name"], (new["at"] or "").strip(), ())
+    again = _AGAIN.search(message)
+    name, defined = (again["name"], again["at"]) if again else ("", "")
+    changes = tuple(
+        _change(m["what"], m["before"].strip(), m["now"].strip()) for m in _CHANGE.finditer(message)
+    )
+    if not changes and "context" in message:
+        detail = re.findall(r"\* (.+? differs: .+)", message)
+        changes = (Change("setting", "", "", "; ".join(detail) or "a JAX setting or context changed"),)
+    return Explanation(
+        name, defined, changes or (Change("other", "", "", message.strip().splitlines()[-1].strip()),)
+    )
+
+
+def _change(what: str, before: str, now: str) -> Change:
+    if "Static(" in now or "Static(" in before:
+        then, later = (m[1] if m else text for text in (before, now) for m in [_STATIC.search(text)])
+        return Change("static value", _argument(what), _on_one_line(then), _on_one_line(later))
+    if what.startswith("input path"):
+        return Change("structure", _argument(what), before, now)
+    kind = "other"
+    (dtype, shape, weak), (dtype2, shape2, weak2) = map(_aval, (before, now))
+    if shape != shape2:
+        kind = "shape"
+    elif dtype != dtype2:
+        kind = "dtype"
+    elif weak != weak2:
+        kind = "weak type"
+    return Change(kind, what, before, now)
+
+
+def _on_one_line(value: str) -> str:
+    """What a value prints, as a Linen module does in several lines, without comments in it."""
+    rows = [row.strip() for row in value.splitlines() if not row.strip().startswith("#")]
+    return " ".join(rows).replace("( ", "(").replace(" )", ")")
+
+
+def _argument(path: str) -> str:
+    """The reader's word for an input path: "rate" for "[1]['rate']", "argument 2" for "[0][2]"."""
+    found = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
+    if not found:
+        return path
+    return (f"argument {found[1]}" if found[1].isdigit() else found[1].strip("'")) + found[2]
+
+
+def _aval(text: str) -> tuple[str, str, str]:
+    """Dtype, shape and weak type of "f32[3,4]{weak_type=True}"."""
+    dtype, _, rest = text.partition("[")
+    shape, _, tail = rest.partition("]")
+    return dtype, shape, tail if "weak_type" in tail else ""
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """The shape in "f32[3,4]"; empty where it holds no numbers."""
+    numbers = _aval(text)[1].split(",")
+    return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
+
+
+def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+    """What differs between two calls' arguments."""
+    pairs = [(name, old.get(name, "nothing"), new[name]) for name in new]
+    return tuple(_difference(name, before, now) for name, before, now in pairs if before != now)
+
+
+def _difference(what: str, before: str, now: str) -> Change:
+    arrays = "[" in before and "[" in now
+    return _change(what, before, now) if arrays else Change("static value", what, before, now)

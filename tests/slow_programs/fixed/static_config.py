@@ -1,0 +1,29 @@
+"""The configuration is made once."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(eq=False)
+class Config:
+    rate: float = 0.1
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def update(w, config):
+    return w - config.rate * jnp.tanh(w)
+
+
+def main() -> jax.Array:
+    w = jnp.ones((64, 64))
+    config = Config()
+    for _ in range(10):
+        w = update(w, config=config)
+    return w.sum()
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,34 @@
+"""The module is made once."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+
+class Net(nn.Module):
+    activation: Callable[[jax.Array], jax.Array]
+
+    @nn.compact
+    def __call__(self, x):
+        return self.activation(nn.Dense(64)(x))
+
+
+@partial(jax.jit, static_argnums=0)
+def forward(net, parameters, x):
+    return net.apply(parameters, x)
+
+
+def main() -> jax.Array:
+    x = jnp.ones((4, 64))
+    parameters = Net(jnp.tanh).init(jax.random.key(0), x)
+    net = Net(lambda y: jnp.tanh(y))
+    for _ in range(10):
+        x = forward(net, parameters, x)
+    return x.sum()
+
+
+if __name__ == "__main__":
+    print(main())

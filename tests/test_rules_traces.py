@@ -1,0 +1,143 @@
+"""What was traced again is a finding where nobody wants it, and says what to keep the same."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxperf
+from jaxperf.watching.advice import advice
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.explanations import Change, parse
+from jaxperf.watching.finding import Finding
+from jaxperf.watching.rules_traces import retraced
+
+RETRACED = """TRACING CACHE MISS at a.py:3 (main):
+  for step defined at a.py:1
+  all previously seen cache keys differ. For the closest previous key:
+  different input pytree:
+"""
+STATIC = "<class 'Static'> with pytree metadata Static(val={})"
+NET = "Net(\n    # attributes\n    rate = {}\n)"
+
+
+def found(program: Callable[[], object]) -> list[Finding]:
+    """What the rule says about a program, however little it costs."""
+    with jaxperf.watch(show=False, profile=False) as watched:
+        program()
+    assert watched.record is not None
+    return list(retraced(Analysis(watched.record)))
+
+
+def stepped() -> Callable[..., jax.Array]:
+    @partial(jax.jit, static_argnames="n")
+    def step(x: jax.Array, n: int = 0) -> jax.Array:
+        return x * 2 + n
+
+    return step
+
+
+def test_two_lines_may_each_have_their_own_flag_and_size() -> None:
+    step = stepped()
+
+    def run(size: int, n: int) -> None:
+        for _ in range(2):
+            step(jnp.ones(size), n)
+
+    def program() -> None:
+        run(3, 0)
+        run(4, 1)
+
+    assert found(program) == []
+
+
+@pytest.mark.parametrize(("values", "kinds"), [((0, 1), []), ((0, 1, 2), ["static value"])])
+def test_a_flag_has_two_values_and_what_has_more_keeps_coming(values: list[int], kinds: list[str]) -> None:
+    step = stepped()
+    assert [f.cause for f in found(lambda: [step(jnp.ones(3), n=n) for n in values * 2])] == kinds
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kinds"), [((4, 8), []), ((8, 8, 3), ["partial batch"]), ((3, 4, 5), ["shape"])]
+)
+def test_two_sizes_are_wanted_unless_the_second_is_the_rest_of_a_batch(
+    sizes: list[int], kinds: list[str]
+) -> None:
+    step = stepped()
+    assert [f.cause for f in found(lambda: [step(jnp.ones(n)) for n in sizes])] == kinds
+
+
+def test_a_number_that_becomes_an_array_is_found_from_whichever_lines_it_comes() -> None:
+    step = stepped()
+
+    def program() -> None:
+        x = step(0.1)
+        step(x + jnp.float32(1))
+
+    assert [f.cause for f in found(program)] == ["weak type"]
+
+
+def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once() -> None:
+    @dataclass(eq=False)
+    class Config:
+        rate: float = 0.1
+
+    @partial(jax.jit, static_argnums=1)
+    def configured(x: jax.Array, config: Config) -> jax.Array:
+        return x * config.rate
+
+    def program() -> None:
+        for _ in range(3):
+            configured(jnp.ones(2), Config(rate=0.1))
+
+    (finding,) = found(program)
+    assert finding.cause == "static object" and "another " in finding.reason
+    assert "Config(rate=0.1) each time" in finding.reason
+    assert advice(finding).change.splitlines() == [
+        "+ config = Config(rate=0.1)   # once, before the loop",
+        "- configured(jnp.ones(2), Config(rate=0.1))",
+        "+ configured(jnp.ones(2), config)",
+    ]
+
+
+def test_a_static_object_that_the_call_does_not_make_keeps_the_statement() -> None:
+    @partial(jax.jit, static_argnums=0)
+    def step(key: object, x: jax.Array) -> jax.Array:
+        return x * 2
+
+    def program() -> None:
+        for _ in range(3):
+            key = object()
+            step(key, jnp.ones(2))
+
+    (finding,) = found(program)
+    change = advice(finding).change
+    assert finding.cause == "static object" and change.startswith("  step(key, jnp.ones(2))")
+    ast.parse("\n".join(row[2:] for row in change.splitlines()))
+
+
+def test_values_that_print_several_lines_are_read_whole() -> None:
+    now, before = (STATIC.format(NET.format(rate)) for rate in (0.2, 0.1))
+    text = f"  * at input path [0][2], now {now} and before {before}, so the metadata does not match"
+    (change,) = parse(RETRACED + text).changes
+    assert change == Change("static value", "argument 2", "Net(rate = 0.1)", "Net(rate = 0.2)")
+
+
+def test_two_changes_are_told_apart() -> None:
+    text = "  * at x, now f32[4] and before f32[3]\n  * at y, now i32[] and before f32[]"
+    assert [(c.what, c.kind, c.before) for c in parse(RETRACED + text).changes] == [
+        ("x", "shape", "f32[3]"),
+        ("y", "dtype", "f32[]"),
+    ]
+
+
+def test_of_long_values_the_part_that_differs_is_shown() -> None:
+    same = "Net(" + "width=3, " * 40
+    said = str(Change("static value", "net", f"{same}depth=4)", f"{same}depth=5)"))
+    assert "depth=4)" in said and "depth=5)" in said and len(said) < 100
