@@ -125,3 +125,24 @@ def test_a_statement_is_shown_whole_and_the_head_of_a_function_as_it_is(file: st
     assert statements.whole(Place("no such file", 3)) == ["..."]
     assert statements.head(file, "step") == ["def step(w, x):"]
     assert statements.head(file, "scale") == ["def scale(w):"]
+
+
+def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: Path) -> None:
+    path = tmp_path / "calls.py"
+    path.write_text(
+        "def step(w, x, *, rate=1): pass\nw = step(w, self.x, rate=0.1)\ny = f(g(a, b), h(c, d))\n"
+    )
+
+    def given(number: int, argument: str) -> str:
+        found = statements.given_for(Place(str(path), number), "step", argument)
+        return ast.unparse(found) if found else ""
+
+    assert [given(2, a) for a in ("argument 0", "argument 1", "rate", "argument 7")] == [
+        "w",
+        "self.x",
+        "0.1",
+        "",
+    ]
+    assert given(3, "argument 1") == ""  # of which call?
+    finding = Finding("transfer", Place(str(path), 2), 1.0, "", "step", argument="argument 1")
+    assert "+ self.x = jax.device_put(self.x)" in advice(finding).change

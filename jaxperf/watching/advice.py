@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from dataclasses import dataclass
 
@@ -160,7 +161,7 @@ _TEXTS = {
     "transfer": Advice(
         "large NumPy arrays are copied to the device on each call",
         """
-        + x = jax.device_put(x)      # once if it stays the same; else the next batch before it is needed
+        + {argument} = jax.device_put({argument})   # once, or, where it varies, the next one ahead of time
           {line}
         """,
         "8.3.2 Computing and copying",
@@ -243,8 +244,15 @@ def advice(finding: Finding) -> Advice:
         rows = statements.made_once(finding.at, finding.name, finding.argument) or rows
     name = finding.name.removeprefix("jit_")
     name = name if name.isidentifier() else "step"  # a lambda
+    rows = [row.replace("{argument}", _argument(finding)) for row in rows]
     filled = [line for row in rows for line in _filled(row, finding.at, name)]
     return Advice(found.title, "\n".join(filled), found.section)
+
+
+def _argument(finding: Finding) -> str:
+    """The variable that a call gives for the finding's argument, or "x"."""
+    given = statements.given_for(finding.at, finding.name, finding.argument) if finding.argument else None
+    return ast.unparse(given) if isinstance(given, ast.Name | ast.Attribute) else "x"
 
 
 def _cause(finding: Finding) -> str:

@@ -47,6 +47,7 @@ class Compiled:
       defined: file and line of the function, "" where JAX did not say.
       changes: what made it trace a function that it has traced before; empty for a new function object.
       host_bytes: bytes of the NumPy arrays among the call's arguments.
+      host_argument: the largest of them.
       host_float64: whether one of them has NumPy's default type.
       signature: the call's arguments, by name: arrays as their type, other values as themselves.
       label: the function's name where the program has another, as under `pmap`.
@@ -59,6 +60,7 @@ class Compiled:
     defined: str = ""
     changes: tuple[Change, ...] = ()
     host_bytes: int = 0
+    host_argument: str = ""
     host_float64: bool = False
     signature: dict[str, str] = field(default_factory=dict)
     label: str = ""
@@ -130,9 +132,14 @@ class Listener:
         found = Compiled(name, place.place_of(mine), {stage: span}, callers=place.callers(mine))
         if stage == TRACE:
             arguments = _arguments(called)
-            arrays = [a for a in arguments.values() if type(a).__module__ == "numpy" and hasattr(a, "nbytes")]
-            found.host_bytes = sum(a.nbytes for a in arrays)
-            found.host_float64 = any(a.dtype == "float64" for a in arrays)
+            arrays = {
+                where: a
+                for where, a in arguments.items()
+                if type(a).__module__ == "numpy" and hasattr(a, "nbytes")
+            }
+            found.host_bytes = sum(a.nbytes for a in arrays.values())
+            found.host_argument = max(arrays, key=lambda where: arrays[where].nbytes, default="")
+            found.host_float64 = any(a.dtype == "float64" for a in arrays.values())
             found.signature = {where: _described(a) for where, a in arguments.items()}
             self._explain(found)
             if mine is not None and not found.explained and _by_pmap(found.name, called):

@@ -6,14 +6,16 @@ tells which call of its line is running, and whether the line is a `for` that wa
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
+import inspect
 import linecache
 import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 _OWN = str(Path(__file__).resolve().parents[1])
@@ -122,15 +124,34 @@ def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
 def callee(frame: FrameType) -> Any:
     """What the frame's running instruction calls, looked up by its dotted name; None where that is unknown.
 
-    Only names and attributes of modules are looked up, so that nothing of the program runs.
+    Names and attributes are looked up where they are stored, so that nothing of the program runs.
     """
     first, *rest = _callee_name(frame).split(".")
     found = frame.f_locals.get(first, frame.f_globals.get(first)) if first else None
     for name in rest:
-        if type(found).__name__ != "module":
-            return found  # a method: its object says whose it is
-        found = vars(found).get(name)
+        if isinstance(found, ModuleType):
+            found = vars(found).get(name)
+            continue
+        held = _held(found, name)
+        if held is _METHOD:
+            return found  # its object says whose it is
+        found = held
     return found
+
+
+_METHOD = object()
+
+
+def _held(owner: Any, name: str) -> Any:
+    """What an object or its class stores under a name; `_METHOD` where that is a method, or not known."""
+    with contextlib.suppress(AttributeError):  # it may have no dictionary
+        if name in (stored := object.__getattribute__(owner, "__dict__")):
+            return stored[name]
+    held = inspect.getattr_static(type(owner), name, _METHOD)
+    if isinstance(held, MemberDescriptorType):  # of a class with slots
+        with contextlib.suppress(AttributeError):
+            return held.__get__(owner)
+    return _METHOD if type(held).__module__ == "builtins" else held
 
 
 def _callee_name(frame: FrameType) -> str:

@@ -102,13 +102,16 @@ def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
 
 def transfers(analysis: Analysis) -> Iterator[Finding]:
     """Calls that copy large NumPy arrays to the device while it is idle."""
-    idle = analysis.idle_at(lambda s: s.kind == DISPATCH)
+    idle = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))  # pmap puts its arguments in Python
     for c in analysis.record.compiled:
         program = analysis.record.seen.programs.get(plain(c.name))
         if c.explained and c.host_bytes >= COPIED and program and program.copies and c.at in idle:
             copied = quantity(c.host_bytes, "bytes")
-            reason = f"each call of {c.name} copies {copied} of NumPy arrays to the device"
-            yield Finding("transfer", c.at, idle.pop(c.at), reason, c.name, doubt=IDLE_DOUBT)
+            reason = f"each call of {c.called} copies {copied} of NumPy arrays to the device"
+            seconds = idle.pop(c.at)
+            yield Finding(
+                "transfer", c.at, seconds, reason, c.called, argument=c.host_argument, doubt=IDLE_DOUBT
+            )
 
 
 def _idle(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:

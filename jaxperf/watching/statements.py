@@ -84,14 +84,9 @@ def jitted(at: Place) -> list[str]:
 
 def made_once(at: Place, function: str, argument: str) -> list[str]:
     """The rows of a change that makes an argument once; empty where the call's statement does not make it."""
-    names, position = _parameters(at.file, function), argument.removeprefix("argument ")
-    keyword = names[int(position)] if position.isdigit() and int(position) < len(names) else argument
-    calls = [n for s in _around(at, ast.stmt)[-1:] for n in ast.walk(s) if isinstance(n, ast.Call)]
-    given = [
-        v for call in calls if _last_name(call.func) == function for v in _given(call, position, keyword)
-    ]
-    value = next((ast.unparse(v) for v in given if isinstance(v, ast.Call)), "")
-    rows = whole(at)
+    rows, given = whole(at), given_for(at, function, argument)
+    keyword = _keyword(at.file, function, argument)
+    value = ast.unparse(given) if isinstance(given, ast.Call) else ""
     changed = "\n".join(rows).replace(value, keyword) if value and keyword.isidentifier() else ""
     if not changed or changed == "\n".join(rows):
         return []
@@ -102,8 +97,23 @@ def made_once(at: Place, function: str, argument: str) -> list[str]:
     ]
 
 
+def given_for(at: Place, function: str, argument: str) -> ast.expr | None:
+    """What the call in a line gives for an argument ("rate", "argument 2"); None where it is not clear."""
+    calls = [n for s in _around(at, ast.stmt)[-1:] for n in ast.walk(s) if isinstance(n, ast.Call)]
+    named = [call for call in calls if _last_name(call.func) == function]
+    position, keyword = argument.removeprefix("argument "), _keyword(at.file, function, argument)
+    found = [value for call in named or calls for value in _given(call, position, keyword)]
+    return found[0] if len(found) == 1 else None
+
+
+def _keyword(file: str, function: str, argument: str) -> str:
+    """The name of an argument that may be known by its position only."""
+    names, position = _parameters(file, function), argument.removeprefix("argument ")
+    return names[int(position)] if position.isdigit() and int(position) < len(names) else argument
+
+
 def _parameters(file: str, function: str) -> list[str]:
-    """The names of a function's positional parameters; none where the file has not exactly one such function."""
+    """The names of a function's positional parameters; none where there is not one such function."""
     found = [n for n in ast.walk(parsed(file)) if isinstance(n, _FUNCTION) and n.name == function]
     return [a.arg for a in [*found[0].args.posonlyargs, *found[0].args.args]] if len(found) == 1 else []
 

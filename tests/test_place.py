@@ -1,0 +1,82 @@
+"""What a frame calls is looked up by name, and nothing of the program runs for that."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from jaxperf.watching import place
+
+
+class Telling:
+    """Called, it tells what its caller's frame seems to call."""
+
+    def __init__(self, told: list[Any]) -> None:
+        self.told = told
+
+    def __call__(self) -> None:
+        frame = sys._getframe(1)
+        self.told.append(place.callee(frame))
+
+    def method(self) -> None:
+        self()
+
+
+class Slots:
+    __slots__ = ("step", "unset")
+
+
+class Trainer:
+    shared: Any = None
+
+    def __init__(self, step: Any) -> None:
+        self.step = step
+        self.inner = Slots()
+        self.inner.step = step
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+    @property
+    def made(self) -> Any:
+        """A function that is made when somebody asks."""
+        self.__dict__["asked"] = self.__dict__.get("asked", 0) + 1
+        return self.step
+
+    def run(self) -> None:
+        self.step()
+        self.inner.step()
+        self.shared()
+
+    def run_made(self) -> None:
+        self.made()
+
+
+def test_attributes_are_followed_to_what_is_called() -> None:
+    told: list[Any] = []
+    step = Telling(told)
+    Trainer.shared = step
+    Trainer(step).run()
+    assert told == [step] * 3
+
+
+def test_a_property_is_not_asked_for_its_value() -> None:
+    told: list[Any] = []
+    trainer = Trainer(Telling(told))
+    trainer.run_made()
+    assert told == [trainer] and vars(trainer)["asked"] == 1
+
+
+def test_a_method_an_unset_slot_and_a_number_lead_nowhere() -> None:
+    told: list[Any] = []
+    step = Telling(told)
+    assert place._held(step, "method") is place._METHOD
+    assert place._held(Slots(), "unset") is place._METHOD
+    assert place._held(3, "real") is place._METHOD
+
+
+@pytest.mark.parametrize("name", ["nothing", "append"])
+def test_what_is_not_stored_is_not_known(name: str) -> None:
+    assert place._held([], name) is place._METHOD
