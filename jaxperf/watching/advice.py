@@ -185,6 +185,16 @@ _TEXTS = {
         """,
         "8.2.4 What asynchronous computation costs in memory",
     ),
+    "module state": Advice(
+        "nnx.jit copies the state of a module in each call",
+        """
+        - @nnx.jit
+        + @nnx.jit({argument})   # the module takes what the program returns, and needs the old arrays no more
+          {def}
+              ...
+        """,
+        "8.2.4 What asynchronous computation costs in memory",
+    ),
     "float64": Advice(
         "float32 becomes float64",
         """
@@ -250,7 +260,9 @@ def advice(finding: Finding) -> Advice:
 
 
 def _argument(finding: Finding) -> str:
-    """The variable that a call gives for the finding's argument, or "x"."""
+    """The variable that a call gives for the finding's argument, or "x"; for `jit`, an option."""
+    if finding.cause == "module state":
+        return finding.argument or "donate_argnums=0"
     given = statements.given_for(finding.at, finding.name, finding.argument) if finding.argument else None
     return ast.unparse(given) if isinstance(given, ast.Name | ast.Attribute) else "x"
 

@@ -42,6 +42,7 @@ class Compiled:
       name: the function's.
       at: the line of the reader's code whose call set it off.
       callers: the reader's lines around that one, outwards.
+      through: the library that the reader called, as "flax" for `nnx.jit`.
       stages: when each stage began and ended, by `time.perf_counter`.
       explained: whether JAX said why, which it does for the reader's functions and not for its own.
       defined: file and line of the function, "" where JAX did not say.
@@ -65,6 +66,7 @@ class Compiled:
     signature: dict[str, str] = field(default_factory=dict)
     label: str = ""
     callers: tuple[Place, ...] = ()
+    through: str = ""
 
     @property
     def called(self) -> str:
@@ -131,6 +133,7 @@ class Listener:
         mine, called = place.own(sys._getframe(2))
         found = Compiled(name, place.place_of(mine), {stage: span}, callers=place.callers(mine))
         if stage == TRACE:
+            found.through = place.library(called.f_code.co_filename) if called else ""
             arguments = _arguments(called)
             arrays = {
                 where: a

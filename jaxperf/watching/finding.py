@@ -20,7 +20,7 @@ class Finding:
       reason: what was seen, in one sentence.
       name: the function, call or operation that the advice names.
       memory_bytes: what a change would free; 0 where that is not the point.
-      argument: the one that it is about, as "rate" or "argument 2".
+      argument: the one that it is about, as "rate" or "argument 2"; for a donation, an option of `jit`.
       doubt: how many times the least share of the run's time the seconds must be to be reported.
     """
 

@@ -6,12 +6,13 @@ Seconds are an estimate from this run: what was spent again, or how long devices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.finding import Finding
+from jaxperf.watching.place import Place
 from jaxperf.watching.rules_idle import data, eager, numpy, transfers, waits
-from jaxperf.watching.rules_programs import callbacks, donation, float64, shards, unrolled
+from jaxperf.watching.rules_programs import callbacks, donation, float64, shards, state, unrolled
 from jaxperf.watching.rules_traces import eager_recompiles, retraced
 
 LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
@@ -20,7 +21,7 @@ LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
 
 RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     retraced, eager_recompiles, waits, data, numpy, eager, transfers,
-    donation, float64, unrolled, callbacks, shards,
+    donation, state, float64, unrolled, callbacks, shards,
 )  # fmt: skip
 
 
@@ -28,7 +29,7 @@ def find(analysis: Analysis) -> list[Finding]:
     """Everything that could save a share of the run's time, the most first."""
     r = analysis.record
     steady_s = r.wall_s - analysis.compiling.within(r.start, r.end)
-    found = [f for rule in RULES for f in rule(analysis)]
+    found = _worst(f for rule in RULES for f in rule(analysis))
     kept = [
         f
         for f in found
@@ -36,3 +37,11 @@ def find(analysis: Analysis) -> list[Finding]:
         or f.memory_bytes >= LARGE
     ]
     return sorted(kept, key=lambda f: (-f.seconds, f.at))
+
+
+def _worst(found: Iterable[Finding]) -> list[Finding]:
+    """Of findings with one cause at one line, as of programs of several sizes, the one that costs most."""
+    worst: dict[tuple[str, Place], Finding] = {}
+    for finding in sorted(found, key=lambda f: (f.seconds, f.memory_bytes)):
+        worst[finding.cause, finding.at] = finding
+    return list(worst.values())

@@ -10,19 +10,22 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from jaxperf.watching import place
 from jaxperf.watching.place import NOWHERE, Place
 
+Array = tuple[str, str]  # type and shape of an array in a program's text, as in ("f32", "3,4")
 PER_NAME = 3  # texts kept of programs with one name
 LONGEST = 4_000_000  # characters of a text that is still kept
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
           "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}  # fmt: skip
+_TYPES = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u", "complex": "c", "bool": "pred"}
+_DESCRIBED = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
 _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
-_LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}, \w", re.S)
+_LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}, \w+=", re.S)
 _ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
 _ROW = re.compile(r"^(\d+) (?:\"(.*)\"|\{(.*)\})$")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
@@ -106,21 +109,32 @@ class Facts:
                 if operand and (operand[1] is None or operand[1] in narrow):
                     yield self.at(line)
 
-    def unshared_bytes(self) -> int:
-        """Bytes of outputs for which an argument of the same type exists and gives its memory to none."""
+    def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
+        """Bytes of outputs for which an argument of the same type exists and gives its memory to none.
+
+        Args:
+          among: the arguments in question, by type; all of them if None.
+        """
         head = self.text.partition("\n")[0]
-        layout = _LAYOUT.search(head + ", x")
+        layout = _LAYOUT.search(head + ", x=")
         if not layout:
             return 0
         given = {int(m[2]) for m in _ALIAS.finditer(_aliases(head))}
         taken = {int(m[1] or 0) for m in _ALIAS.finditer(_aliases(head))}
         free = Counter(a for i, a in enumerate(_ARRAY.findall(layout[1])) if i not in given)
+        free = free if among is None else free & Counter(among)
         total = 0
         for i, array in enumerate(_ARRAY.findall(layout[2])):
             if i not in taken and free[array]:
                 free[array] -= 1
                 total += _size(*array)
         return total
+
+
+def array_type(described: str) -> Array | None:
+    """The compiler's name for "float32[3,4]"; None for what is no array."""
+    found = _DESCRIBED.fullmatch(described)
+    return (_TYPES[found[1]] + found[2], found[3]) if found and found[1] in _TYPES else None
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str]]:

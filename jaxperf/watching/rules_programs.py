@@ -3,36 +3,66 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from jaxperf.report.words import quantity
 from jaxperf.result.intervals import length
 from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.finding import Finding
+from jaxperf.watching.hottest import executions
 from jaxperf.watching.place import NOWHERE, Place
-from jaxperf.watching.programs import Facts
+from jaxperf.watching.programs import Facts, array_type
 from jaxperf.watching.statements import parsed
 from jaxperf.watching.windows import plain
 
 UNROLLED = 64  # equal operations from one line; fusing makes copies, so that ten turns may give 56
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
+_IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
 def donation(analysis: Analysis) -> Iterator[Finding]:
     """Programs that copy an argument which the caller replaces by the result."""
-    for facts, at, program_s in _called(analysis):
+    for facts, c, program_s in _called(analysis):
         shared = facts.unshared_bytes()
-        if shared and replaces_argument(at):
-            program = analysis.record.seen.programs[plain(facts.name)]
-            copied_s = program.op_s(lambda op: "copy" in op) * analysis.scale
-            copied_s = min(copied_s, program.calls * analysis.scale * shared / SLOWEST)
-            reason = (
-                f"{facts.name} returns {quantity(shared, 'bytes')} of the same types as arguments that "
-                "the caller replaces, and each call makes new memory for them"
-            )
-            yield Finding("donation", at, min(copied_s, program_s), reason, facts.name, shared)
+        if shared and replaces_argument(c.at):
+            what = "of the same types as arguments that the caller replaces"
+            yield _copies(analysis, facts, c, program_s, shared, "donation", what)
+
+
+def state(analysis: Analysis) -> Iterator[Finding]:
+    """Programs of `nnx.jit`, which return all arrays of the modules that they get, changed or not."""
+    for facts, c, program_s in _called(analysis):
+        leaves = {where: array_type(text) for where, text in c.signature.items() if _IN_MODULE.match(where)}
+        arrays = {where: array for where, array in leaves.items() if array}
+        if c.through == "flax" and (shared := facts.unshared_bytes(arrays.values())):
+            found = _copies(analysis, facts, c, program_s, shared, "module state", "of its modules' state")
+            yield replace(found, argument=_donated(arrays))
+
+
+def _copies(
+    analysis: Analysis, facts: Facts, c: Compiled, program_s: float, shared: int, cause: str, what: str
+) -> Finding:
+    program = analysis.record.seen.programs[plain(facts.name)]
+    copied_s = program.op_s(lambda op: "copy" in op) * analysis.scale
+    times = max(program.calls, executions(program, facts))  # calls may all have been made before a window
+    copied_s = min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
+    size = quantity(shared, "bytes")
+    reason = f"{facts.name} returns {size} {what}, and each call makes new memory for them"
+    return Finding(cause, c.at, copied_s, reason, facts.name, shared)
+
+
+def _donated(leaves: Iterable[str]) -> str:
+    """The option of `jit` that donates the arguments that some leaves ("argument 0.rows") belong to."""
+    arguments = {found[1]: None for leaf in leaves if (found := _IN_MODULE.match(leaf))}
+    numbers = [a for a in arguments if a.isdigit()]
+    if len(numbers) == len(arguments):
+        return f"donate_argnums={numbers[0] if len(numbers) == 1 else '(' + ', '.join(numbers) + ')'}"
+    return f"donate_argnames={tuple(a for a in arguments if not a.isdigit())}"
 
 
 def replaces_argument(at: Place) -> bool:
@@ -52,17 +82,17 @@ def _names(node: ast.expr) -> Iterator[str]:
 
 def float64(analysis: Analysis) -> Iterator[Finding]:
     """Programs in which a float that was 32 bits wide becomes 64 bits wide."""
-    for facts, at, program_s in _called(analysis):
+    for facts, c, program_s in _called(analysis):
         lines = Counter(p for p in facts.widened())
         if lines:
-            line = next((p for p, _ in lines.most_common() if p != NOWHERE), at)
+            line = next((p for p, _ in lines.most_common() if p != NOWHERE), c.at)
             reason = (
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
-        elif "f64[" in facts.text and any(c.host_float64 and c.at == at for c in analysis.record.compiled):
+        elif "f64[" in facts.text and c.host_float64:
             reason = f"{facts.name} gets NumPy arrays of NumPy's default type here, so it computes in float64"
-            yield Finding("float64", at, program_s / 2, reason, facts.name)
+            yield Finding("float64", c.at, program_s / 2, reason, facts.name)
 
 
 def unrolled(analysis: Analysis) -> Iterator[Finding]:
@@ -79,15 +109,15 @@ def unrolled(analysis: Analysis) -> Iterator[Finding]:
 
 def callbacks(analysis: Analysis) -> Iterator[Finding]:
     """Programs that call back into Python, or that run on the CPU beside an accelerator."""
-    for facts, at, program_s in _called(analysis):
+    for facts, c, program_s in _called(analysis):
         program = analysis.record.seen.programs[plain(facts.name)]
         for op, line in facts.callbacks():
             seconds = program.op_s(op.__eq__) * analysis.scale
             reason = f"each call of {facts.name} stops for Python on the host here"
-            yield Finding("callback", line if line != NOWHERE else at, seconds, reason, facts.name)
+            yield Finding("callback", line if line != NOWHERE else c.at, seconds, reason, facts.name)
         if facts.platform == "cpu" and any(f.platform != "cpu" for f in analysis.record.programs):
             reason = f"{facts.name} runs on the CPU although there is an accelerator"
-            yield Finding("on the cpu", at, program_s, reason, facts.name)
+            yield Finding("on the cpu", c.at, program_s, reason, facts.name)
 
 
 def shards(analysis: Analysis) -> Iterator[Finding]:
@@ -114,17 +144,28 @@ def shards(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("shards", at, busy_s * (1 - mean / most), reason, name)
 
 
-def _called(analysis: Analysis) -> Iterator[tuple[Facts, Place, float]]:
-    """Programs of the reader's functions that ran in windows: facts, line of the call, device seconds."""
-    seen = set()
+def _called(analysis: Analysis) -> Iterator[tuple[Facts, Compiled, float]]:
+    """Programs of the reader's functions that ran in windows: facts, the call that made it, device seconds.
+
+    Windows know a program by its name, so where several have one, each gets the time of
+    its instructions' names.
+    """
+    several = Counter(plain(facts.name) for facts in analysis.record.programs)
     for facts in analysis.record.programs:
         name = plain(facts.name)
-        program = analysis.record.seen.programs.get(name)
-        at = _call_line(analysis, name)
-        if program and at != NOWHERE and name not in seen and program.devices:
-            seen.add(name)
+        program, c = analysis.record.seen.programs.get(name), _call(analysis, facts)
+        if program and c and c.at != NOWHERE and program.devices:
             busy_s = max(map(length, program.devices.values()))
-            yield facts, at, busy_s * analysis.scale
+            if several[name] > 1:
+                busy_s = min(busy_s, program.op_s(facts.steps.__contains__) / len(program.devices))
+            yield facts, c, busy_s * analysis.scale
+
+
+def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
+    """The call that made a program: of those with its name, one whose line its instructions come from."""
+    named = [c for c in analysis.record.compiled if c.explained and plain(c.name) == plain(facts.name)]
+    lines = {(p.file, p.line) for places in facts.frames.values() for p in places} if named[1:] else set()
+    return next((c for c in named if (c.at.file, c.at.line) in lines), next(iter(named), None))
 
 
 def _call_line(analysis: Analysis, name: str) -> Place:

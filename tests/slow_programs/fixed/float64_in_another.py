@@ -1,0 +1,35 @@
+"""The second program keeps the type of the data, too."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+jax.config.update("jax_enable_x64", True)
+WINDOW = np.hanning(512).astype(np.float32)
+
+
+def jitted(function):
+    @jax.jit
+    def step(x):
+        return function(x)
+
+    return step
+
+
+def spread(x):
+    y = x * WINDOW
+    for _ in range(3):
+        y = y @ y / 512
+    return y
+
+
+def main(steps: int = 8) -> jax.Array:
+    x = jitted(lambda x: x * jnp.float32(2))(jnp.ones((512, 512), jnp.float32))
+    spread_all = jitted(spread)
+    for _ in range(steps):
+        y = spread_all(x)
+    return y.sum()
+
+
+if __name__ == "__main__":
+    print(main())

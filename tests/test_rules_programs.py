@@ -1,0 +1,79 @@
+"""What the rules say about compiled programs, from their text and the calls that made them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import jaxperf
+from jaxperf.watching.compiles import Compiled
+from jaxperf.watching.finding import Finding
+from jaxperf.watching.findings import _worst
+from jaxperf.watching.place import Place
+from jaxperf.watching.programs import Facts, array_type
+from jaxperf.watching.rules_programs import _donated
+from jaxperf.watching.session import Record
+
+
+def record(call: object, *arguments: object) -> Record:
+    with jaxperf.watch(show=False, profile=False) as found:
+        call(*arguments)  # type: ignore[operator]
+    assert found.record is not None
+    return found.record
+
+
+def program(name: str, found: Record) -> tuple[Facts, Compiled]:
+    (facts,) = (f for f in found.programs if f.name == name and not f.old)
+    return facts, next(c for c in found.compiled if c.name == name)
+
+
+def test_every_output_can_take_an_arguments_memory() -> None:
+    def both(w: jax.Array, v: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
+        return x.sum(), w * 1.5, v * 2.5
+
+    arrays = jnp.ones((8, 8)), jnp.ones(16), jnp.ones(3)
+    facts, _ = program("both", record(jax.jit(both), *arrays))
+    assert facts.unshared_bytes() == 256 + 64
+    assert facts.unshared_bytes([("f32", "16")]) == 64
+    donated, _ = program("both", record(jax.jit(both, donate_argnums=0), arrays[0].copy(), *arrays[1:]))
+    assert donated.unshared_bytes() == 64
+
+
+@pytest.mark.parametrize(
+    ("described", "array"),
+    [("float32[3,4]", ("f32", "3,4")), ("bfloat16[]", ("bf16", "")), ("bool[2]", ("pred", "2")),
+     ("int8[1]", ("s8", "1")), ("uint32[2]", ("u32", "2")), ("'a[3]'", None), ("key<fry>[]", None)],
+)  # fmt: skip
+def test_arrays_of_a_call_are_known_by_the_compilers_names(described: str, array: object) -> None:
+    assert array_type(described) == array
+
+
+def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else() -> None:
+    class Net(nnx.Module):
+        def __init__(self) -> None:
+            self.w = nnx.Param(jnp.ones((8, 8)))
+
+    @nnx.jit
+    def predict(net: Net, x: jax.Array) -> jax.Array:
+        return x @ net.w[...]
+
+    facts, c = program("predict", record(predict, Net(), jnp.ones((5, 8))))
+    assert c.through == "flax"
+    state = [array for where, text in c.signature.items() if "." in where if (array := array_type(text))]
+    assert facts.unshared_bytes(state) == 256  # not the result, which is as large as `x`
+    assert facts.unshared_bytes() == 256 + 160
+
+
+def test_the_option_names_the_arguments_that_hold_state() -> None:
+    assert _donated(["argument 0.w", "argument 0.b"]) == "donate_argnums=0"
+    assert _donated(["argument 0.w", "argument 2.step"]) == "donate_argnums=(0, 2)"
+    assert _donated(["argument 0.w", "net.b"]) == "donate_argnames=('net',)"
+
+
+def test_programs_of_one_name_have_one_finding_at_a_line() -> None:
+    at = Place("a.py", 3)
+    found = [Finding("float64", at, seconds, "") for seconds in (1.0, 3.0, 2.0)]
+    other = Finding("donation", at, 1.0, "")
+    assert sorted(_worst([*found, other]), key=lambda f: f.seconds) == [other, found[1]]
