@@ -146,3 +146,12 @@ def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: P
     assert given(3, "argument 1") == ""  # of which call?
     finding = Finding("transfer", Place(str(path), 2), 1.0, "", "step", argument="argument 1")
     assert "+ self.x = jax.device_put(self.x)" in advice(finding).change
+
+
+def test_a_short_loop_is_shown_whole_and_of_a_long_one_the_head(file: str) -> None:
+    assert statements.loop(Place(file, line("x = x - a"))) == [
+        "while float(x.sum()) > 1:",
+        "    x = x - a * x",
+    ]
+    assert statements.loop(Place(file, line("w = rule"))) == ["for t in range(3):", "    ..."]
+    assert statements.loop(Place(file, line("return w"))) == ["return w * x"]

@@ -206,7 +206,7 @@ _TEXTS = {
     "unrolled": Advice(
         "Python unrolls a loop while tracing",
         """
-        - for i in range(n): {line}
+        - {loop}
         + x = jax.lax.fori_loop(0, n, lambda i, x: ..., x)   # or lax.scan over stacked weights
         """,
         "8.1.3 What tracing forbids; exercise 2: if and for",
@@ -276,10 +276,12 @@ def _cause(finding: Finding) -> str:
 def _filled(row: str, at: Place, name: str) -> list[str]:
     """A row of a change with the program's own statement or function in it, as many rows as that takes."""
     sign, text = row[:2], row[2:]
-    own = statements.whole(at) if "{line}" in text else statements.head(at.file, name)
+    own = statements.head(at.file, name)
+    if "{def}" not in text:
+        own = statements.loop(at) if "{loop}" in text else statements.whole(at)
     if sign == "- " and own[-1] == "    ...":
         own = own[:-1]
-    for mark in ("{line}", "{def}"):
+    for mark in ("{line}", "{def}", "{loop}"):
         if text.strip() == mark:
             return [sign + text.replace(mark, line) for line in own]
     return [sign + text.replace("{name}", name).replace("{line}", own[0])]

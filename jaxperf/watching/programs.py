@@ -28,7 +28,6 @@ _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}, \w+=", re.S)
 _ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
 _ROW = re.compile(r"^(\d+) (?:\"(.*)\"|\{(.*)\})$")
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 _INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
@@ -81,15 +80,6 @@ class Facts:
             found = _FRAME.search(line)
             places = self.frames.get(int(found[1]), []) if found else []
         return next((p for p in places if not place.library(p.file)), NOWHERE)
-
-    def repeated(self) -> Iterator[tuple[Place, str, int]]:
-        """Lines of the reader's code that became many equal operations: line, operation, how many."""
-        found: Counter[tuple[str, str]] = Counter()
-        for _, _, line in _instructions(self.text):
-            if (op := _OP_NAME.search(line)) and (frame := _FRAME.search(line) or _SOURCE.search(line)):
-                found[op[1], frame[0]] += 1
-        for (op_name, frame_text), number in found.most_common():
-            yield self.at(frame_text), op_name.rsplit("/", 1)[-1], number
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
         """Instructions that call back into Python: their name and line."""

@@ -17,9 +17,9 @@ from jaxperf.watching.hottest import executions
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.programs import Facts, array_type
 from jaxperf.watching.statements import parsed
+from jaxperf.watching.unrolled import loops
 from jaxperf.watching.windows import plain
 
-UNROLLED = 64  # equal operations from one line; fusing makes copies, so that ten turns may give 56
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 UNEQUAL = 1.3  # the most work on one device over the mean
@@ -99,12 +99,14 @@ def unrolled(analysis: Analysis) -> Iterator[Finding]:
     """Python loops that were traced into one operation per turn."""
     explained = {plain(c.name) for c in analysis.record.compiled if c.explained}
     for facts in (f for f in analysis.record.programs if not f.old and plain(f.name) in explained):
-        line, op, number = next(iter(facts.repeated()), (NOWHERE, "", 0))
-        if number >= UNROLLED and line != NOWHERE:
-            compiled = [c for c in analysis.record.compiled if plain(c.name) == plain(facts.name)]
-            seconds = max((c.total_s for c in compiled), default=0.0) * (1 - 1 / number)
-            reason = f"{facts.name} holds {number} copies of {op} from this line, a loop that Python unrolled"
-            yield Finding("unrolled", line, seconds, reason, facts.name)
+        c = _call(analysis, facts)
+        if c and (found := loops(facts)):
+            loop, share = found[0], sum(x.share for x in found)  # the lines of a loop are one cause
+            reason = (
+                f"{facts.name} holds {loop.copies} copies of {loop.operation} from this line, a loop that "
+                "Python unrolled"
+            )
+            yield Finding("unrolled", loop.at, c.total_s * share * (1 - 1 / loop.turns), reason, facts.name)
 
 
 def callbacks(analysis: Analysis) -> Iterator[Finding]:

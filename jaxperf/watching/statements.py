@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxperf.watching.place import Place
 
+LONGEST = 6  # rows of a loop that is shown whole
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _LOOP = ast.For | ast.While | ast.AsyncFor
 _ON_HOST = {"float", "int", "bool", "print", "item", "tolist", "asarray", "array", "device_get"}
@@ -38,6 +39,15 @@ def whole(at: Place) -> list[str]:
     if not body:
         return rows
     return [rows[0].removeprefix("el" if rows[0].startswith("elif") else ""), *rows[1:], "    ..."]
+
+
+def loop(at: Place) -> list[str]:
+    """The rows of the innermost loop around a line, of a long one its head; else its statement's."""
+    found = _around(at, _LOOP)
+    if not found:
+        return whole(at)
+    rows = _rows(at.file, found[-1].lineno, found[-1].end_lineno)
+    return rows if len(rows) <= LONGEST else whole(Place(at.file, found[-1].lineno))
 
 
 def head(file: str, function: str) -> list[str]:

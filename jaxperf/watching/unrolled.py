@@ -1,0 +1,149 @@
+"""Python loops that became one operation per turn, told from layers that have weights of their own.
+
+In an optimized program's text the turns of a loop are equal operations of one line. They could share one body
+if each turn reads what the one before made, and all else that it reads is the same. Layers of a network read
+weights of their own, and updates of many arrays do not read each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import re
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+from jaxperf.watching.place import NOWHERE, Place
+from jaxperf.watching.programs import Facts
+
+LEAST = 64  # equal operations; fusing makes copies, so that ten turns may give 56
+LAYERS = 8  # so many sets of weights are not one body's, and so many operations in a row are a loop
+_HEAD = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\((.*)")
+_NAME = re.compile(r"%([\w.-]+)")
+_CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_ORIGIN = re.compile(r'stack_frame_id=\d+|source_file="[^"]*" source_line=\d+')
+_CALLS = ("fusion", "call")  # they hand each operand to a parameter, and are described as what is inside
+_SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
+
+
+class Loop(NamedTuple):
+    """A loop that Python unrolled; `share` is how much of the program's instructions come from its line."""
+
+    at: Place
+    operation: str
+    copies: int
+    turns: int  # at least
+    share: float
+
+
+class _Kind(NamedTuple):
+    """What equal operations have in common."""
+
+    op_name: str
+    origin: str
+    result: str
+
+
+class _Instruction(NamedTuple):
+    name: str
+    opcode: str
+    operands: list[str]
+    number: int  # of a parameter
+    called: str  # the computation inside; "" for none
+    several: bool  # whether its result is more than a number
+    kind: _Kind | None  # None for what is no operation of its own, or has a number as its result
+
+
+def loops(facts: Facts) -> list[Loop]:
+    """The unrolled loops of a program, those with most copies first."""
+    program = _parsed(facts.text)
+    everything = [i for computation in program.values() for i in computation]
+    equal: dict[_Kind, list[_Instruction]] = defaultdict(list)
+    for instruction in everything:
+        if instruction.kind:
+            equal[instruction.kind].append(instruction)
+    if all(len(members) < LEAST for members in equal.values()):
+        return []
+    lines: dict[Place, list[_Kind]] = defaultdict(list)
+    for kind in equal:
+        lines[facts.at(kind.origin)].append(kind)
+    read, described = _read(program), sum(map(len, equal.values()))
+    found = []
+    for at, kinds in lines.items():
+        most = max(kinds, key=lambda kind: len(equal[kind]))
+        sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
+        if at == NOWHERE or max(sets[most].values()) < LEAST or any(map(_layers, sets.values())):
+            continue
+        copies, turns = len(equal[most]), _chain(program, most)
+        if turns >= LAYERS:
+            share = sum(len(equal[kind]) for kind in kinds) / described
+            found.append(Loop(at, most.op_name.rpartition("/")[2], copies, turns, share))
+    return sorted(found, key=lambda loop: -loop.copies)
+
+
+def _layers(sets: Counter[tuple[int, ...]]) -> bool:
+    """Whether equal operations read many different things, as layers with their own weights do."""
+    return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
+
+
+def _parsed(text: str) -> dict[str, list[_Instruction]]:
+    """The computations of a program by name, called ones before those that call them, the entry last."""
+    program: dict[str, list[_Instruction]] = {}
+    computation: list[_Instruction] = []
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            computation = program.setdefault(head[1], [])
+        elif found := _INSTRUCTION.match(line):
+            computation.append(_instruction(*found.groups()))
+    return program
+
+
+def _instruction(name: str, result: str, opcode: str, rest: str) -> _Instruction:
+    given = rest.partition("), ")[0]
+    number = int(given.partition(")")[0]) if opcode == "parameter" else 0
+    called, op_name, origin = _CALLED.search(rest), _OP_NAME.search(rest), _ORIGIN.search(rest)
+    several, kind = bool(_SEVERAL.search(result)), None
+    if several and opcode not in _CALLS and op_name and origin:
+        kind = _Kind(op_name[1], origin[0], result.partition("{")[0])
+    return _Instruction(
+        name, opcode, _NAME.findall(given), number, called[1] if called else "", several, kind
+    )
+
+
+def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
+    """For each instruction which arguments and constants its operands come from, a bit for each.
+
+    Callers stand after what they call, so the other way round a computation's parameters are known before it.
+    """
+    read: dict[str, tuple[int, ...]] = {}
+    sources: dict[str, int] = {}
+    given: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    entry, bits = next(reversed(program), ""), (1 << n for n in itertools.count())
+    for name in reversed(program):
+        for i in program[name]:
+            operands = tuple(sources.get(operand, 0) for operand in i.operands)
+            read[i.name] = operands
+            if i.opcode == "parameter":
+                sources[i.name] = next(bits) if name == entry else given[name][i.number]
+            elif i.opcode == "constant" and i.several:
+                sources[i.name] = next(bits)
+            else:
+                sources[i.name] = functools.reduce(operator.or_, operands, 0)
+            for number, source in enumerate(operands if i.opcode in _CALLS else ()):
+                given[i.called][number] |= source
+    return read
+
+
+def _chain(program: dict[str, list[_Instruction]], kind: _Kind) -> int:
+    """How many operations of a kind lie one after the other on a way through the program."""
+    until: dict[str, int] = {}
+    inside: dict[str, int] = defaultdict(int)
+    for name, computation in program.items():
+        for i in computation:
+            own = inside[i.called] if i.opcode in _CALLS else int(i.kind == kind)
+            until[i.name] = own + max((until.get(operand, 0) for operand in i.operands), default=0)
+            inside[name] = max(inside[name], until[i.name])
+    return max(inside.values(), default=0)
