@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxperf.watching import place
+from jaxperf.watching.program import _roots, run_module
 
 
 class Telling:
@@ -80,3 +82,44 @@ def test_a_method_an_unset_slot_and_a_number_lead_nowhere() -> None:
 @pytest.mark.parametrize("name", ["nothing", "append"])
 def test_what_is_not_stored_is_not_known(name: str) -> None:
     assert place._held([], name) is place._METHOD
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package in a folder of installed code."""
+    folder = tmp_path / "site-packages" / "installed_37"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "train.py").write_text(
+        "import jax\n"
+        "def main(w=1.0):\n"
+        "    for rate in range(4):\n"
+        "        w = jax.jit(lambda w: w - rate)(w)\n"
+        "    return w\n"
+        "print(main())\n"
+    )
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    place.library.cache_clear()
+    place._roots.cache_clear()
+    return folder
+
+
+def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(installed: Path) -> None:
+    file = str(installed / "train.py")
+    assert place.library(file) == "installed_37"
+    with place.own_code(_roots("installed_37.train")):
+        assert place.library(file) == ""
+        assert place.library(str(installed.parent / "installed_38.py")) == "installed_38"
+    assert place.library(file) == "installed_37"
+
+
+def test_a_module_that_is_installed_has_findings(installed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_module("installed_37.train", [], profile=False) == 0
+    err = capfd.readouterr().err
+    assert "a new function is jitted on each call" in err and "installed_37/train.py:4" in err
+
+
+@pytest.mark.parametrize("name", ["jax.nothing", "json.tool", "no_such_package_37.train", ""])
+def test_what_watching_needs_itself_stays_a_library(name: str) -> None:
+    assert _roots(name) == []

@@ -1,7 +1,8 @@
 """Where in the reader's own code something happened: the innermost frame that belongs to no library.
 
-A library is whatever is installed (site-packages, the standard library, jaxperf). A frame's exact instruction
-tells which call of its line is running, and whether the line is a `for` that waits for its next item.
+A library is whatever is installed (site-packages, the standard library, jaxperf), except what is being run:
+the package of `jaxperf watch -m package.train` is the reader's code wherever it lies. A frame's exact
+instruction tells which call of its line is running, and whether the line is a `for` that waits for an item.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import inspect
 import linecache
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
@@ -54,11 +55,28 @@ def library(file: str, name: str = "") -> str:
     """The library that a file belongs to ("jax", "numpy", "queue"); "" for the reader's own code."""
     if file.startswith("<frozen") or file == "<string>":
         return name.split(".")[0] or "python"
+    if file.startswith(tuple(_own_roots)):
+        return ""
     for root in _roots():
         if file.startswith(root):
             first = Path(file[len(root) :].lstrip("/\\")).parts[0]
             return first.removesuffix(".py")
     return "jaxperf" if file.startswith(_OWN) else ""
+
+
+_own_roots: list[str] = []
+
+
+@contextlib.contextmanager
+def own_code(roots: Iterable[str]) -> Iterator[None]:
+    """Take files below some paths for the reader's own code, wherever they are installed."""
+    _own_roots[:] = roots
+    library.cache_clear()
+    try:
+        yield
+    finally:
+        _own_roots.clear()
+        library.cache_clear()
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import io
 import os
 import runpy
@@ -16,7 +18,7 @@ from typing import Any
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import FAILED, INTERRUPTED, Stopped
 from jaxperf.result.store import check_writable
-from jaxperf.watching import tell
+from jaxperf.watching import place, tell
 from jaxperf.watching.blocks import how_it_ended, report
 from jaxperf.watching.session import Watcher
 
@@ -44,7 +46,8 @@ def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: 
         sys.path.insert(0, str(path.resolve().parent))
         exec(code, main.__dict__)
 
-    return _watched(run, path.name, [str(path), *words], profile=profile, json=json)
+    with place.own_code([str(path.resolve())]):
+        return _watched(run, path.name, [str(path), *words], profile=profile, json=json)
 
 
 def run_module(name: str, words: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
@@ -55,10 +58,25 @@ def run_module(name: str, words: Sequence[str], *, profile: bool = True, json: P
     """
 
     def run() -> None:
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
         runpy.run_module(name, run_name="__main__", alter_sys=True)
 
-    return _watched(run, name, [name, *words], profile=profile, json=json)
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
+    with place.own_code(_roots(name)):
+        return _watched(run, name, [name, *words], profile=profile, json=json)
+
+
+def _roots(name: str) -> list[str]:
+    """Where the code of a module's package lies; nothing for what watching itself needs."""
+    parts = name.split(".")
+    if parts[0] in (*sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
+        return []
+    with contextlib.suppress(ImportError, ValueError, AttributeError):  # running it says what is wrong
+        for i in range(1, len(parts) + 1):
+            spec = importlib.util.find_spec(".".join(parts[:i]))
+            if spec and spec.origin and spec.has_location:  # not a folder that several packages share
+                folders = spec.submodule_search_locations
+                return [f"{folder}{os.sep}" for folder in folders] if folders else [spec.origin]
+    return []
 
 
 def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: bool, json: Path | None) -> int:
