@@ -141,3 +141,47 @@ def test_of_long_values_the_part_that_differs_is_shown() -> None:
     same = "Net(" + "width=3, " * 40
     said = str(Change("static value", "net", f"{same}depth=4)", f"{same}depth=5)"))
     assert "depth=4)" in said and "depth=5)" in said and len(said) < 100
+
+
+def made(**outside: object) -> Callable[[jax.Array], jax.Array]:
+    """A new jitted function with values in its closure and as its default."""
+    rate, table, never = outside["rate"], outside["table"], None
+    if rate is None:
+        del never
+
+    @jax.jit
+    def step(x: jax.Array, scale: object = outside["scale"]) -> jax.Array:
+        return x if rate is None and never else x * rate * table * scale
+
+    return step
+
+
+ONES = jnp.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("outside", "said", "called"),
+    [
+        (lambda n: {"rate": n}, "rate in its closure goes from 1 to 2", "step(x, rate)"),
+        (lambda n: {"table": jnp.ones(3)}, "table in its closure is another float32[3]", "step(x, table)"),
+        (
+            lambda n: {"rate": n, "scale": -n},
+            "and scale in its closure goes from -1 to -2; rate in its closure goes from 1 to 2",
+            "step(x, scale, rate)",
+        ),
+        (lambda n: {}, "each call makes a new function object", "step(x)"),
+    ],
+)
+def test_what_a_new_function_has_from_outside_is_told_where_it_changes(
+    outside: Callable[[int], dict[str, object]], said: str, called: str
+) -> None:
+    same = {"rate": 3, "table": ONES, "scale": 4}
+    arrays = [outside(n) for n in (1, 2, 3)]  # alive together, so that each is an object of its own
+
+    def program() -> None:
+        for values in arrays:
+            made(**same | values)(ONES)
+
+    (finding,) = (f for f in found(program) if f.name == "step")
+    assert finding.cause == "new function" and finding.reason.endswith(said)
+    assert f"+ result = {called} " in advice(finding).change

@@ -26,7 +26,7 @@ _TEXTS = {
         """
         - {line}
         + {name} = jax.jit(...)      # once, outside of the loop; what varies is an argument
-        + result = {name}(x)         # in the loop
+        + result = {name}({argument})   # in the loop
         """,
         "8.1.3 What traces again",
     ),
@@ -260,9 +260,11 @@ def advice(finding: Finding) -> Advice:
 
 
 def _argument(finding: Finding) -> str:
-    """The variable that a call gives for the finding's argument, or "x"; for `jit`, an option."""
+    """The variable that a call gives for the finding's argument, or "x"; or a list of them, or an option."""
     if finding.cause == "module state":
         return finding.argument or "donate_argnums=0"
+    if finding.cause == "new function":
+        return f"x, {finding.argument}" if finding.argument else "x"
     given = statements.given_for(finding.at, finding.name, finding.argument) if finding.argument else None
     return ast.unparse(given) if isinstance(given, ast.Name | ast.Attribute) else "x"
 

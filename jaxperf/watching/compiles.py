@@ -7,13 +7,15 @@ the start and the end of the trace that they explain; they are kept out of the p
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import itertools
 import logging
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from jaxperf.result.intervals import Interval, length
@@ -51,6 +53,7 @@ class Compiled:
       host_argument: the largest of them.
       host_float64: whether one of them has NumPy's default type.
       signature: the call's arguments, by name: arrays as their type, other values as themselves.
+      closure: what the function has from outside of it, closure and defaults, by name.
       label: the function's name where the program has another, as under `pmap`.
     """
 
@@ -64,6 +67,7 @@ class Compiled:
     host_argument: str = ""
     host_float64: bool = False
     signature: dict[str, str] = field(default_factory=dict)
+    closure: dict[str, str] = field(default_factory=dict)
     label: str = ""
     callers: tuple[Place, ...] = ()
     through: str = ""
@@ -147,6 +151,8 @@ class Listener:
             self._explain(found)
             if mine is not None and not found.explained and _by_pmap(found.name, called):
                 self._explain_pmap(found, place.callee(mine))
+            if found.explained and not found.changes:  # a new function object, as far as JAX can tell
+                found.closure = _closure(sys._getframe(2), mine, found.defined)
         self.compiled.append(found)
 
     def _explain(self, found: Compiled) -> None:
@@ -209,6 +215,30 @@ def _described(value: Any) -> str:
         return repr(value)[:60]
     name = type(value).__name__
     return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
+
+
+def _closure(frame: FrameType, mine: FrameType | None, defined: str) -> dict[str, str]:
+    """What a function has from outside of it; some frame between JAX's and the reader's has it."""
+    inner = itertools.takewhile(lambda f: f is not mine, place.stack(frame))
+    held = (value for f in inner for value in f.f_locals.values())
+    functions = (inspect.unwrap(value) for value in held if isinstance(value, FunctionType))
+    for function in functions:
+        code = function.__code__
+        if f"{code.co_filename}:{code.co_firstlineno}" == defined:
+            cells, defaults = function.__closure__ or (), function.__defaults__ or ()
+            names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+            given = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
+            for name, cell in zip(code.co_freevars, cells):
+                with contextlib.suppress(ValueError):  # it is empty
+                    given[name] = cell.cell_contents
+            return {name: _identified(value) for name, value in given.items()}
+    return {}
+
+
+def _identified(value: Any) -> str:
+    """A value's description, and which object it is where that does not tell all of it."""
+    described = _described(value)
+    return f"{described} at {id(value):#x}" if hasattr(value, "dtype") else described
 
 
 def _by_pmap(name: str, called: FrameType | None) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import COMPILE, Compiled
-from jaxperf.watching.explanations import Change, shape_of, shortened
+from jaxperf.watching.explanations import Change, differences, shape_of, shortened
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import NOWHERE, Place
 
@@ -65,11 +66,27 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
         reason = f"{times}: static {other}"
         return Finding("static object", at, seconds, reason, first.called, argument=changes[0].what)
     if kind == "new function":
-        return Finding(cause, at, seconds, f"{times}: each call makes a new function object", first.called)
+        reason, names = f"{times}: each call makes a new function object", _closed_over([first, *repeats])
+        if names:
+            reason += f", and {'; '.join(names.values())}"
+        return Finding(cause, at, seconds, reason, first.called, argument=", ".join(names))
     said = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(said[:2]) + (f"; and {len(said) - 2} more" if len(said) > 2 else "")
     reason = shown if kind == "other" else f"{kind} of {shown}"
     return Finding(cause, at, seconds, f"{times}: {reason}", first.called)
+
+
+def _closed_over(traces: list[Compiled]) -> dict[str, str]:
+    """What new functions have from outside that differs, by name, with how it was said to differ first."""
+    found: dict[str, str] = {}
+    for old, new in itertools.pairwise(traces):
+        for change in differences(old.closure, new.closure) if old.closure else ():
+            before, now = _plain_value(change.before), shortened(_plain_value(change.now))
+            how = (
+                f"is another {now}" if _another_object(change) else f"goes from {shortened(before)} to {now}"
+            )
+            found.setdefault(change.what, f"{change.what} in its closure {how}")
+    return found
 
 
 def _plain_value(value: str) -> str:
