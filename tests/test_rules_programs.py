@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
 import jaxperf
+from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.findings import _worst
 from jaxperf.watching.place import Place
 from jaxperf.watching.programs import Facts, array_type
-from jaxperf.watching.rules_programs import _donated
+from jaxperf.watching.rules_programs import _donated, captured
 from jaxperf.watching.session import Record
 
 
@@ -77,3 +79,18 @@ def test_programs_of_one_name_have_one_finding_at_a_line() -> None:
     found = [Finding("float64", at, seconds, "") for seconds in (1.0, 3.0, 2.0)]
     other = Finding("donation", at, 1.0, "")
     assert sorted(_worst([*found, other]), key=lambda f: f.seconds) == [other, found[1]]
+
+
+TABLE = np.random.default_rng(0).random(1 << 18, np.float32)  # XLA makes an iota of np.arange
+
+
+def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none() -> None:
+    bias = jnp.ones(3)
+    refers = record(jax.jit(lambda x: x * TABLE + bias[0]), jnp.float32(2))
+    (finding,) = captured(Analysis(refers))
+    assert finding.argument == "TABLE" and finding.memory_bytes == TABLE.nbytes
+    (c,) = (c for c in refers.compiled if c.name == "<lambda>")
+    assert c.refers_to == {"TABLE": "float32[262144]", "bias": "float32[3]"}
+    assert 0 < finding.seconds <= c.seconds("compile")
+    given = record(jax.jit(lambda x, table: x * table + 1), jnp.float32(2), TABLE)
+    assert list(captured(Analysis(given))) == []

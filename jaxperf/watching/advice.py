@@ -211,6 +211,15 @@ _TEXTS = {
         """,
         "8.1.3 What tracing forbids; exercise 2: if and for",
     ),
+    "constant": Advice(
+        "a large array is compiled into a program",
+        """
+        - {line}
+        + {argument} = jax.device_put({argument})   # once
+        + result = {name}(x, {argument})   # an argument of {name}, which only referred to it
+        """,
+        "8.1.2 Getting the symbolic program",
+    ),
     "callback": Advice(
         "the program stops for Python on the host",
         """
@@ -263,6 +272,8 @@ def _argument(finding: Finding) -> str:
     """The variable that a call gives for the finding's argument, or "x"; or a list of them, or an option."""
     if finding.cause == "module state":
         return finding.argument or "donate_argnums=0"
+    if finding.cause == "constant":
+        return finding.argument or "table"
     if finding.cause == "new function":
         return f"x, {finding.argument}" if finding.argument else "x"
     given = statements.given_for(finding.at, finding.name, finding.argument) if finding.argument else None

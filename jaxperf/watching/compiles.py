@@ -7,19 +7,16 @@ the start and the end of the trace that they explain; they are kept out of the p
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import itertools
 import logging
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 from jaxperf.result.intervals import Interval, length
-from jaxperf.watching import place
+from jaxperf.watching import calls, place
 from jaxperf.watching.explanations import MISS, Change, Explanation, differences, parse
 from jaxperf.watching.place import Place
 from jaxperf.watching.trouble import Trouble
@@ -54,6 +51,7 @@ class Compiled:
       host_float64: whether one of them has NumPy's default type.
       signature: the call's arguments, by name: arrays as their type, other values as themselves.
       closure: what the function has from outside of it, closure and defaults, by name.
+      refers_to: the arrays among that and among the variables of its module, by name.
       label: the function's name where the program has another, as under `pmap`.
     """
 
@@ -68,6 +66,7 @@ class Compiled:
     host_float64: bool = False
     signature: dict[str, str] = field(default_factory=dict)
     closure: dict[str, str] = field(default_factory=dict)
+    refers_to: dict[str, str] = field(default_factory=dict)
     label: str = ""
     callers: tuple[Place, ...] = ()
     through: str = ""
@@ -138,7 +137,7 @@ class Listener:
         found = Compiled(name, place.place_of(mine), {stage: span}, callers=place.callers(mine))
         if stage == TRACE:
             found.through = place.library(called.f_code.co_filename) if called else ""
-            arguments = _arguments(called)
+            arguments = calls.arguments(called)
             arrays = {
                 where: a
                 for where, a in arguments.items()
@@ -147,12 +146,15 @@ class Listener:
             found.host_bytes = sum(a.nbytes for a in arrays.values())
             found.host_argument = max(arrays, key=lambda where: arrays[where].nbytes, default="")
             found.host_float64 = any(a.dtype == "float64" for a in arrays.values())
-            found.signature = {where: _described(a) for where, a in arguments.items()}
+            found.signature = {where: calls.described(a) for where, a in arguments.items()}
             self._explain(found)
             if mine is not None and not found.explained and _by_pmap(found.name, called):
                 self._explain_pmap(found, place.callee(mine))
             if found.explained and not found.changes:  # a new function object, as far as JAX can tell
-                found.closure = _closure(sys._getframe(2), mine, found.defined)
+                function = calls.traced(sys._getframe(2), mine, found.defined)
+                if function:
+                    found.closure = {n: calls.identified(v) for n, v in calls.outside(function).items()}
+                    found.refers_to = calls.arrays(function)
         self.compiled.append(found)
 
     def _explain(self, found: Compiled) -> None:
@@ -189,56 +191,6 @@ class Listener:
 
 def _inside(known: Compiled, span: Interval) -> bool:
     return all(span[0] <= a and b <= span[1] for a, b in known.stages.values())
-
-
-def _arguments(frame: FrameType | None) -> dict[str, Any]:
-    """The leaves of the arguments of the library's frame that the reader called, by name."""
-    if frame is None:
-        return {}
-    import jax  # has been imported by the program
-
-    names, varargs, keywords, values = inspect.getargvalues(frame)
-    given = {n: values.get(n) for n in (*names, varargs, keywords) if n}
-    found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(given):
-        where = jax.tree_util.keystr(path[1:])
-        if str(getattr(path[0], "key", "")) == varargs:
-            where = f"argument {where[1:].replace(']', '', 1)}"
-        found[where.removeprefix("['").replace("']", "", 1)] = leaf
-    return found
-
-
-def _described(value: Any) -> str:
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    if isinstance(value, bool | int | float | str):
-        return repr(value)[:60]
-    name = type(value).__name__
-    return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
-
-
-def _closure(frame: FrameType, mine: FrameType | None, defined: str) -> dict[str, str]:
-    """What a function has from outside of it; some frame between JAX's and the reader's has it."""
-    inner = itertools.takewhile(lambda f: f is not mine, place.stack(frame))
-    held = (value for f in inner for value in f.f_locals.values())
-    functions = (inspect.unwrap(value) for value in held if isinstance(value, FunctionType))
-    for function in functions:
-        code = function.__code__
-        if f"{code.co_filename}:{code.co_firstlineno}" == defined:
-            cells, defaults = function.__closure__ or (), function.__defaults__ or ()
-            names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-            given = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
-            for name, cell in zip(code.co_freevars, cells):
-                with contextlib.suppress(ValueError):  # it is empty
-                    given[name] = cell.cell_contents
-            return {name: _identified(value) for name, value in given.items()}
-    return {}
-
-
-def _identified(value: Any) -> str:
-    """A value's description, and which object it is where that does not tell all of it."""
-    described = _described(value)
-    return f"{described} at {id(value):#x}" if hasattr(value, "dtype") else described
 
 
 def _by_pmap(name: str, called: FrameType | None) -> bool:

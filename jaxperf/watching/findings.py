@@ -12,7 +12,7 @@ from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import Place
 from jaxperf.watching.rules_idle import data, eager, numpy, transfers, waits
-from jaxperf.watching.rules_programs import callbacks, donation, float64, shards, state, unrolled
+from jaxperf.watching.rules_programs import callbacks, captured, donation, float64, shards, state, unrolled
 from jaxperf.watching.rules_traces import eager_recompiles, retraced
 
 LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
@@ -21,7 +21,7 @@ LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
 
 RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     retraced, eager_recompiles, waits, data, numpy, eager, transfers,
-    donation, state, float64, unrolled, callbacks, shards,
+    donation, state, float64, unrolled, captured, callbacks, shards,
 )  # fmt: skip
 
 

@@ -99,6 +99,13 @@ class Facts:
                 if operand and (operand[1] is None or operand[1] in narrow):
                     yield self.at(line)
 
+    def constants(self) -> Iterator[tuple[Array, int]]:
+        """The arrays that are part of the program: type and bytes."""
+        for opcode, result, _ in _instructions(self.text):
+            if opcode == "constant" and (found := _ARRAY.match(result)):
+                array = found[1], found[2]
+                yield array, _size(*array)
+
     def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
         """Bytes of outputs for which an argument of the same type exists and gives its memory to none.
 

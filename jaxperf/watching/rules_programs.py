@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from jaxperf.report.words import quantity
 from jaxperf.result.intervals import length
+from jaxperf.watching import place
 from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import Compiled
+from jaxperf.watching.compiles import COMPILE, Compiled
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.hottest import executions
 from jaxperf.watching.place import NOWHERE, Place
@@ -21,6 +22,8 @@ from jaxperf.watching.unrolled import loops
 from jaxperf.watching.windows import plain
 
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
+CONSTANT = 1 << 20  # bytes of an array that is worth a word
+COMPILED = 60e6  # bytes/s at most at which constants compile; 17 MB took 0.24 s, 67 MB 2.5 s
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 UNEQUAL = 1.3  # the most work on one device over the mean
 
@@ -107,6 +110,24 @@ def unrolled(analysis: Analysis) -> Iterator[Finding]:
                 "Python unrolled"
             )
             yield Finding("unrolled", loop.at, c.total_s * share * (1 - 1 / loop.turns), reason, facts.name)
+
+
+def captured(analysis: Analysis) -> Iterator[Finding]:
+    """Programs of which arrays are a part, to which their functions only refer."""
+    for facts in (f for f in analysis.record.programs if not f.old):
+        c = _call(analysis, facts)
+        if c is None or c.at == NOWHERE or place.library(c.defined.rpartition(":")[0]):
+            continue
+        large = {array: size for array, size in facts.constants() if size >= CONSTANT}
+        names = [name for name, text in c.refers_to.items() if array_type(text) in large]
+        if total := sum(large.values()):
+            which = f" ({', '.join(names)})" if names else ""
+            reason = (
+                f"{quantity(total, 'bytes')} of arrays{which} are constants of {c.called}, which compiling "
+                "takes through all its stages, and which each program holds once more"
+            )
+            seconds = min(c.seconds(COMPILE), total / COMPILED)
+            yield Finding("constant", c.at, seconds, reason, c.called, total, argument=(names or [""])[0])
 
 
 def callbacks(analysis: Analysis) -> Iterator[Finding]:

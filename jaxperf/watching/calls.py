@@ -1,0 +1,75 @@
+"""What a call hands to a function that is traced, and what the function has from elsewhere, from frames."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from types import FrameType, FunctionType
+from typing import Any
+
+from jaxperf.watching import place
+
+
+def arguments(frame: FrameType | None) -> dict[str, Any]:
+    """The leaves of the arguments of the library's frame that the reader called, by name."""
+    if frame is None:
+        return {}
+    import jax  # has been imported by the program
+
+    names, varargs, keywords, values = inspect.getargvalues(frame)
+    given = {n: values.get(n) for n in (*names, varargs, keywords) if n}
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(given):
+        where = jax.tree_util.keystr(path[1:])
+        if str(getattr(path[0], "key", "")) == varargs:
+            where = f"argument {where[1:].replace(']', '', 1)}"
+        found[where.removeprefix("['").replace("']", "", 1)] = leaf
+    return found
+
+
+def described(value: Any) -> str:
+    """An array's type, a number or text itself, and of other values what tells different ones apart."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, bool | int | float | str):
+        return repr(value)[:60]
+    name = type(value).__name__
+    return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
+
+
+def traced(frame: FrameType, mine: FrameType | None, defined: str) -> FunctionType | None:
+    """The function that is traced, a variable of some frame between JAX's and the reader's."""
+    inner = itertools.takewhile(lambda f: f is not mine, place.stack(frame))
+    held = (value for f in inner for value in f.f_locals.values())
+    functions = (inspect.unwrap(value) for value in held if isinstance(value, FunctionType))
+    codes = ((f, getattr(f, "__code__", None)) for f in functions)
+    return next((f for f, c in codes if c and f"{c.co_filename}:{c.co_firstlineno}" == defined), None)
+
+
+def outside(function: FunctionType) -> dict[str, Any]:
+    """What a function has from outside of it, in its closure and as its defaults."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    found = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # it is empty
+            found[name] = cell.cell_contents
+    return found
+
+
+def arrays(function: FunctionType) -> dict[str, str]:
+    """The arrays that a function refers to, in its closure and among the variables of its module."""
+    names = function.__code__.co_names
+    found = outside(function) | {n: function.__globals__[n] for n in names if n in function.__globals__}
+    return {name: described(value) for name, value in found.items() if _is_array(value)}
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__.startswith(("numpy", "jax")) and hasattr(value, "nbytes")
+
+
+def identified(value: Any) -> str:
+    """A value's description, and which object it is where that does not tell all of it."""
+    said = described(value)
+    return f"{said} at {id(value):#x}" if hasattr(value, "dtype") else said
