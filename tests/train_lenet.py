@@ -3,11 +3,13 @@
     python tests/train_lenet.py OUT.npz WAY...
 
 `SLEEPS`, `RAISES`, `KILLED` or `STOPPED` in the environment names the process that does so in the middle, and
-`FAULT_AT` a file that it makes then.
+`FAULT_AT` a file that it makes then; started again, it finds the file and goes on. `CHECKPOINTS` is a folder
+to save each step in, and to go on from.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -21,6 +23,8 @@ UPDATES, BATCH = 4, 16
 
 
 def trouble(number: int) -> None:
+    if "FAULT_AT" in os.environ and Path(os.environ["FAULT_AT"]).exists():
+        return
     if str(number) in (os.environ.get(name) for name in ("SLEEPS", "RAISES", "KILLED", "STOPPED")):
         Path(os.environ["FAULT_AT"]).touch()
     if os.environ.get("SLEEPS") == str(number):
@@ -40,7 +44,7 @@ def main(out: Path, *ways: str) -> int:
     from jaxperf.data import fashion_mnist
     from jaxperf.models import lenet, lenet_params
     from jaxperf.parallel import first_devices, make_step, model_of_function
-    from jaxperf.train import train
+    from jaxperf.train import CheckpointFolder, Policy, train
 
     data, found = fashion_mnist(source="mini"), {}
     model = model_of_function(lenet, lenet_params(jax.random.key(0), scale=0.05))
@@ -51,14 +55,21 @@ def main(out: Path, *ways: str) -> int:
                 trouble(jax.process_index())
             yield batch
 
-    for way in ways:
-        step = make_step(way, model, optax.sgd(0.2), first_devices())
+    def trained(way, folder):
+        step, kept = make_step(way, model, optax.sgd(0.2), first_devices()), folder and folder.of(way)
         [(epoch, state)] = train(
-            step, data, epochs=1, batch_size=BATCH, updates=UPDATES, progress=broken_in_the_middle
-        )
+            step, data, epochs=1, batch_size=BATCH, updates=UPDATES, progress=broken_in_the_middle,
+            checkpoints=kept,
+        )  # fmt: skip
         leaves = jax.tree.leaves(step.read(state).params)
-        found |= {f"{way}/{i}": np.asarray(a) for i, a in enumerate(leaves)}
+        found.update((f"{way}/{i}", np.asarray(a)) for i, a in enumerate(leaves))
         found[f"{way}/figures"] = np.float64([epoch.loss, epoch.train_accuracy, epoch.test_accuracy])
+
+    saved = os.environ.get("CHECKPOINTS")
+    kept = CheckpointFolder(Path(saved), Policy(every_steps=1), resume=True) if saved else None
+    with kept or contextlib.nullcontext() as folder:
+        for way in ways:
+            trained(way, folder)
     if jax.process_index() == 0:
         np.savez(out, **found)
         print(f"written by process 0 of {jax.process_count()}")
