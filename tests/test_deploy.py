@@ -7,18 +7,23 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jsonschema
 import pytest
+import tyro
 import yaml
+
+from jaxperf import flags, script
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 SCHEMA = json.loads((Path(__file__).parent / "fixtures" / "kubernetes" / "schema.json").read_text())
 
 SAVING = ("--checkpoints", "checkpoints/7", "--every-s", "60", "--resume")
+POD = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec")  # of the JobSet
 
 
 def objects() -> dict[str, dict[str, Any]]:
@@ -32,14 +37,17 @@ def check(each: dict[str, Any]) -> None:
 
 
 def test_every_object_is_valid_and_a_slip_is_not() -> None:
-    assert list(objects()) == ["ServiceAccount", "Role", "RoleBinding", "Service", "JobSet"]
+    assert list(objects()) == [
+        "ServiceAccount", "Role", "RoleBinding", "Service", "PersistentVolumeClaim", "JobSet",
+    ]  # fmt: skip
     for each in objects().values():
         check(each)
     for path, value in (
         (("spec", "replicatedJob"), []),
         (("spec", "replicatedJobs", 0, "replicas"), "1"),
+        ((*POD, "volumes", 0, "persistentVolumeClaim", "claim"), "jaxperf"),
         (("spec", "replicatedJobs", 0, "template", "spec", "parallel"), 2),
-        (("spec", "replicatedJobs", 0, "template", "spec", "template", "spec", "containers", 0, "cmd"), []),
+        ((*POD, "containers", 0, "cmd"), []),
     ):
         wrong = copy.deepcopy(objects()["JobSet"])
         inner: Any = wrong
@@ -69,6 +77,32 @@ def test_the_pods_have_the_names_and_rights_that_jax_needs() -> None:
     assert found["RoleBinding"]["roleRef"]["name"] == role["metadata"]["name"]
     command = job["template"]["spec"]["containers"][0]["command"]
     assert (ROOT / command[1]).is_file()
+
+
+@dataclass(frozen=True)
+class Trains:
+    """The flags of a section that trains."""
+
+    saving: Annotated[script.Saving, tyro.conf.OmitArgPrefixes] = script.Saving()
+
+
+def test_pods_that_are_started_again_go_on_from_checkpoints_that_outlived_them() -> None:
+    """On a volume that all pods mount, with flags that the section takes."""
+    found = objects()
+    pod: Any = found["JobSet"]
+    for key in POD:
+        pod = pod[key]
+    [container] = pod["containers"]
+    words = container["command"][2:]
+    told = flags.parse(script.Flags[Trains], args=words, default=script.Flags(config=Trains()), prog="x")
+    saving = told.config.saving
+    assert found["JobSet"]["spec"]["failurePolicy"]["maxRestarts"] > 0 and saving.resume
+    [mount] = [m for m in container["volumeMounts"] if saving.checkpoints.is_relative_to(m["mountPath"])]
+    [volume] = [v for v in pod["volumes"] if v["name"] == mount["name"]]
+    claim = found["PersistentVolumeClaim"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert told.json.is_relative_to(mount["mountPath"])
 
 
 def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> None:
