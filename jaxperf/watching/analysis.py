@@ -116,9 +116,13 @@ class Analysis:
 
     @functools.cached_property
     def begin(self) -> float:
-        """When the first function of the reader, or else anything, was compiled: before is preparation."""
+        """When the first function of the reader, or else anything, was compiled: before is preparation.
+
+        It is the start where JAX does not say what it compiles.
+        """
         compiled = [c for c in self.record.compiled if c.explained] or self.record.compiled
-        return min((max(b for _, b in c.stages.values()) for c in compiled), default=self.record.end)
+        none = self.record.start if self.record.seen.busy else self.record.end
+        return min((max(b for _, b in c.stages.values()) for c in compiled), default=none)
 
     @functools.cached_property
     def steady(self) -> list[Interval]:

@@ -20,11 +20,12 @@ from jaxperf.errors import JaxperfError
 from jaxperf.watching import backend
 from jaxperf.watching.compiles import Compiled, Listener
 from jaxperf.watching.programs import Facts, Programs
-from jaxperf.watching.sampler import Sample, Sampler
+from jaxperf.watching.sampler import DISPATCH, EAGER, Sample, Sampler
 from jaxperf.watching.trouble import Trouble
 from jaxperf.watching.waits import Wait, Waits
 from jaxperf.watching.windows import Profiler, Seen
 
+LOOKS = 10  # at calls in windows of the profiler, of which it must know one
 FLAG = "jax_explain_cache_misses"
 _open_watch: Watcher | None = None
 
@@ -50,6 +51,12 @@ class Record:
     def wall_s(self) -> float:
         """Seconds that the program ran."""
         return self.end - self.start
+
+    @property
+    def used_jax(self) -> bool:
+        """Whether there is a trace of JAX."""
+        new = any(not facts.old for facts in self.programs)
+        return bool(self.compiled or self.waits or new or self.seen.busy)
 
 
 class Watcher:
@@ -98,13 +105,13 @@ class Watcher:
             self.profiler.close()
         self._undo.close()
         _open_watch = None
-        if self._started() and self._compiled != self.listener.count:
+        if self._started() and (self._compiled != self.listener.count or not self.listener.count):
             self.programs.look()
         seen = self.profiler.read() if self.profiler else Seen()
         return Record(
             self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
             self.sampler.memory, self.sampler.held, self.programs.facts, seen,
-            self._overhead_s(seen), self._remarks(),
+            self._overhead_s(seen), [*self._remarks(), *self._untold(seen)],
         )  # fmt: skip
 
     def _attach(self, jax: ModuleType) -> None:
@@ -161,6 +168,23 @@ class Watcher:
         if self.profiler and self.profiler.trouble:
             found.append(f"windows of the profiler are missing: {self.profiler.trouble}")
         return found
+
+    def _untold(self, seen: Seen) -> Iterator[str]:
+        """What this JAX does not report, as a release that renames its events would not."""
+        version = getattr(sys.modules.get("jax"), "__version__", "")
+        new = sum(not facts.old for facts in self.programs.facts)
+        if new and not self.listener.count:
+            yield (
+                f"JAX {version} does not tell what it traces and compiles: there are {new} new programs, "
+                "and no event said so; shares and findings lack it"
+            )
+        dispatched = (s for s in self.sampler.samples if s.kind in (DISPATCH, EAGER))
+        looks = sum(any(a <= s.start and s.end <= b for a, b in seen.windows) for s in dispatched)
+        if looks >= LOOKS and seen.busy and not any(p.calls for p in seen.programs.values()):
+            yield (
+                f"the profiler of JAX {version} does not tell when programs are called, although devices "
+                "compute; findings about calls and copies lack it"
+            )
 
 
 def _wrapper_costs_s() -> float:

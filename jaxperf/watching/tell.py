@@ -62,7 +62,7 @@ def _environment() -> Environment:
 def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterator[Block]:
     record = analysis.record
     said = f"It ran for {quantity(record.wall_s, 's')}{ended and ', ' + ended}. "
-    if not record.compiled and not record.waits:
+    if not record.used_jax:
         yield Note(said + "Nothing in it used JAX.")
         return
     yield Text(said + _overhead(record))
