@@ -141,6 +141,7 @@ class Executed(NamedTuple):
     name: str
     start: float
     end: float
+    run: str = ""  # the execution that it belongs to, where a CPU says so
 
 
 def executed(line: Line, done: Mapping[Any, float]) -> Iterator[Executed]:
@@ -156,7 +157,8 @@ def executed(line: Line, done: Mapping[Any, float]) -> Iterator[Executed]:
         if device and not _GPU_COPIES.match(e.name):
             yield Executed(f"{device[1].lower()} {device[2]}", program, op, e.start, e.end)
         elif not device and _is_instruction(e):
-            yield Executed(f"cpu {e.stats['device_ordinal']}", program, op, e.start, _end(e, done))
+            device_name, run = f"cpu {e.stats['device_ordinal']}", str(e.stats.get("run_id", ""))
+            yield Executed(device_name, program, op, e.start, _end(e, done), run)
 
 
 def _is_instruction(event: Event) -> bool:

@@ -7,6 +7,7 @@ the next one waits until the last one's cost is a small share of the run.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import re
 import shutil
@@ -14,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class Seen:
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, Program] = field(default_factory=dict)
     spent_s: float = 0.0  # starting and stopping
+    queued: list[Interval] = field(default_factory=list)  # a call has ended, and its execution not begun
 
     def program(self, name: str) -> Program:
         """The program of that name, made when it is new."""
@@ -165,20 +167,43 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
     def clock(ns: float) -> float:
         return tied + (ns - marks[0]) / 1e9
 
-    window = (tied, ended)
-    seen.windows.append(window)
     done = trace.ends(lines)
-    for line in lines:
-        for device, program, op, start, end in trace.executed(line, done):
+    executed = [list(trace.executed(line, done)) for line in lines]
+    # what a CPU was given before the window began leaves no trace: what runs first tells where to begin
+    first = min((clock(e[3]) for events in executed for e in events), default=tied)
+    window = (max(first, tied), ended)
+    seen.windows.append(window)
+    calls: dict[str, list[Interval]] = defaultdict(list)
+    runs: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for line, events in zip(lines, executed):
+        for device, program, op, start, end, run in events:
             spans = clip([(clock(start), clock(end))], *window)
             found = seen.program(plain(program))
             found.devices[device] += spans
             found.ops[device, op] += [b - a for a, b in spans]
+            if run:
+                known = runs[device, plain(program)]
+                known[run] = min(clock(start), known.get(run, ended))
         for name, start, end, copies in _dispatches(line):
             found = seen.program(plain(name))
             found.calls += 1
             found.copies += copies
             found.dispatch_s.append((end - start) / 1e9)
+            calls[plain(name)].append((clock(start), clock(end)))
+    for (_, name), starts in runs.items():
+        seen.queued += clip(queued(calls[name], starts.values()), *window)
+
+
+def queued(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:
+    """From the end of each call of a program to the start of its execution, where that is later.
+
+    Executions come in the order of calls. The first ones may be of calls before the window: as many as it
+    takes for no execution to begin before its call. There may be more of those, so this is the least.
+    """
+    in_order, runs = sorted(calls), sorted(starts)
+    before = max((bisect.bisect_left(runs, start) - k for k, (start, _) in enumerate(in_order)), default=0)
+    pairs = zip(in_order, runs[max(0, before) :])
+    return [(end, start) for (_, end), start in pairs if end < start]
 
 
 def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
