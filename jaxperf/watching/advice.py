@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from dataclasses import dataclass
 
-from jaxperf.watching import statements
-from jaxperf.watching.finding import Finding
+from jaxperf.watching import advice_steps, snippets, statements
+from jaxperf.watching.finding import Advice, Finding
 from jaxperf.watching.place import Place
-
-
-@dataclass(frozen=True)
-class Advice:
-    """`title` names the cause in the reader's words; lines of `change` begin with - or + as in a diff."""
-
-    title: str
-    change: str
-    section: str
-
 
 _TEXTS = {
     "new function": Advice(
@@ -246,6 +235,13 @@ _TEXTS = {
         "8.4.1 Data parallelism",
     ),
 }
+_TEXTS |= advice_steps.TEXTS
+_MADE = {
+    "eager": statements.jitted,
+    "data": snippets.read_ahead,
+    "dispatch": snippets.several_steps,
+    "needless wait": snippets.without_wait,
+}
 _OTHER = Advice(
     "it was traced again",
     "  {line}\n+ # keep what the reason names the same on every call",
@@ -255,9 +251,10 @@ _OTHER = Advice(
 
 def advice(finding: Finding) -> Advice:
     """What to change, with the finding's own statement and names."""
-    found = _TEXTS.get(_cause(finding), _OTHER)
+    cause = _cause(finding)
+    found = _TEXTS.get(cause, _OTHER)
     rows = textwrap.dedent(found.change).strip("\n").rstrip().splitlines()
-    if finding.cause == "eager" and (made := statements.jitted(finding.at)):
+    if cause in _MADE and (made := _MADE[cause](finding.at)):
         rows = made
     if finding.cause == "static object":
         rows = statements.made_once(finding.at, finding.name, finding.argument) or rows
@@ -281,7 +278,11 @@ def _argument(finding: Finding) -> str:
 
 
 def _cause(finding: Finding) -> str:
-    """The cause, and for a wait what the value is wanted for."""
+    """The cause, and what the line says about it: for a wait, what the value is wanted for."""
+    if finding.cause == "wait" and finding.name == "block_until_ready":
+        return "needless wait"
+    if finding.cause == "python" and statements.gives_a_value(finding.at):
+        return "python for the next step"
     keyword = statements.whole(finding.at)[0].partition(" ")[0]
     return f"wait in {keyword}" if finding.cause == "wait" and keyword in ("while", "if") else finding.cause
 

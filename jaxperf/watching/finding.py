@@ -1,4 +1,4 @@
-"""One cause of lost time."""
+"""One cause of lost time, and what to change."""
 
 from __future__ import annotations
 
@@ -32,3 +32,12 @@ class Finding:
     memory_bytes: int = 0
     argument: str = ""
     doubt: float = 1.0
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`title` names the cause in the reader's words; lines of `change` begin with - or + as in a diff."""
+
+    title: str
+    change: str
+    section: str

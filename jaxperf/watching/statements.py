@@ -29,13 +29,11 @@ def parsed(file: str) -> ast.Module:
 
 def whole(at: Place) -> list[str]:
     """The rows of the statement that a line belongs to; of one with a body its head, and "..." for that."""
-    found = _around(at, ast.stmt)
+    found = enclosing(at, ast.stmt)
     if not found:
         return [at.source or "..."]
     body = getattr(found[-1], "body", None)
-    rows = _rows(
-        at.file, _begin(found[-1]), _head_end(found[-1]) if body else found[-1].end_lineno or at.line
-    )
+    rows = _rows(at.file, _begin(found[-1]), head_end(found[-1]) if body else found[-1].end_lineno or at.line)
     if not body:
         return rows
     return [rows[0].removeprefix("el" if rows[0].startswith("elif") else ""), *rows[1:], "    ..."]
@@ -64,8 +62,8 @@ def jitted(at: Place) -> list[str]:
     That is the function around it, where all of it can be traced, or else the statement in a function of its
     own.
     """
-    around = _around(at, _FUNCTION)
-    found = _around(at, ast.stmt)
+    around = enclosing(at, _FUNCTION)
+    found = enclosing(at, ast.stmt)
     if not found:
         return []
     if around and _can_be_traced(around[-1]):
@@ -73,16 +71,16 @@ def jitted(at: Place) -> list[str]:
             *_head(at.file, around[-1]),
             *(_indented(whole(at)) if found[-1] is not around[-1] else ["    ..."]),
         ]
-        return ["+ @jax.jit", *(f"  {row}" for row in rows)]
+        return [f"+ {jit(at.file)}", *(f"  {row}" for row in rows)]
     statement = found[-1]
     if not isinstance(statement, ast.Assign | ast.AugAssign) or _on_host(statement):
         return []
     results = [n for target in _targets(statement) for n in _names(target, ast.Store)]
     whole_names = all(isinstance(t, ast.Name | ast.Tuple) for t in _targets(statement))
-    inputs = _inputs(statement, at.file, around)
-    if not whole_names or not inputs or _objects(statement) & {*inputs}:
+    read = inputs(statement, at.file, around)
+    if not whole_names or not read or objects(statement) & {*read}:
         return []
-    rows, call = whole(at), f"update_{results[0]}({', '.join(inputs)})"
+    rows, call = whole(at), f"update_{results[0]}({', '.join(read)})"
     made = [f"def {call}:", *_indented([*rows, f"return {', '.join(results)}"])]
     return [
         "+ @jax.jit",
@@ -139,13 +137,13 @@ def _last_name(function: ast.expr) -> str:
 
 
 def _head(file: str, function: Any) -> list[str]:
-    rows, first = _rows(file, function.lineno, _head_end(function)), function.body[0]
+    rows, first = _rows(file, function.lineno, head_end(function)), function.body[0]
     if first.lineno > function.lineno:
         return rows
     return [rows[0][: first.col_offset - function.col_offset].rstrip()]  # its body stands on the same line
 
 
-def _around(at: Place, kind: Any) -> list[Any]:
+def enclosing(at: Place, kind: Any) -> list[Any]:
     """Nodes of a kind of statement around a line, the innermost last."""
     nodes = [n for n in ast.walk(parsed(at.file)) if isinstance(n, kind)]
     return sorted((n for n in nodes if _begin(n) <= at.line <= n.end_lineno), key=_begin)
@@ -164,7 +162,7 @@ def _indented(rows: list[str]) -> list[str]:
     return [f"    {row}" for row in rows]
 
 
-def _head_end(node: Any) -> int:
+def head_end(node: Any) -> int:
     """The last line of what stands before a body."""
     return max(node.lineno, _begin(node.body[0]) - 1)
 
@@ -186,6 +184,25 @@ def _on_host(node: ast.AST) -> bool:
     return any((getattr(f, "id", "") or getattr(f, "attr", "")) in _ON_HOST for f in calls)
 
 
+def gives_a_value(at: Place) -> bool:
+    """Whether a statement assigns something, which the next ones may need."""
+    found = enclosing(at, ast.stmt)
+    return bool(found) and isinstance(found[-1], ast.Assign | ast.AugAssign | ast.AnnAssign)
+
+
+def jit(file: str) -> str:
+    """The decorator that jits a function of what a file computes with: modules that keep state, or arrays."""
+    imported = _bound(parsed(file))
+    return "@nnx.jit" if "nnx" in imported else "@eqx.filter_jit" if "eqx" in imported else "@jax.jit"
+
+
+def plain_names(target: ast.expr) -> list[str]:
+    """The variables that a statement assigns; empty where it assigns parts of objects."""
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    names = [n.id for n in parts if isinstance(n, ast.Name)]
+    return names if len(names) == len(parts) else []
+
+
 def _targets(statement: ast.Assign | ast.AugAssign) -> list[ast.expr]:
     return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
 
@@ -195,7 +212,7 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> Iterator[str]:
     return iter(dict.fromkeys(found))
 
 
-def _inputs(statement: ast.Assign | ast.AugAssign, file: str, around: list[ast.stmt]) -> list[str]:
+def inputs(statement: ast.Assign | ast.AugAssign, file: str, around: list[ast.stmt]) -> list[str]:
     """Variables that a statement reads, without functions, modules and names of its own comprehensions."""
     inner = {
         n
@@ -211,7 +228,7 @@ def _inputs(statement: ast.Assign | ast.AugAssign, file: str, around: list[ast.s
     return [n for n in dict.fromkeys(read) if n not in known]
 
 
-def _objects(node: ast.AST) -> set[str]:
+def objects(node: ast.AST) -> set[str]:
     """Variables of which attributes are read that no array has."""
     from numpy import ndarray  # which the program that is watched imports itself
 

@@ -1,0 +1,62 @@
+"""What to change about the front end's work from one step to the next; see `advice`."""
+
+from __future__ import annotations
+
+from jaxperf.watching.finding import Advice
+
+TEXTS = {
+    "dispatch": Advice(
+        "dispatching a step takes longer than computing it",
+        """
+          {line}
+        + # several of these calls in one program: jax.lax.scan or jax.lax.fori_loop over turns that need the
+        + # one before, jax.vmap over turns that do not
+        """,
+        "8.2.3 t1, t2 and t3",
+    ),
+    "python": Advice(
+        "Python between two steps keeps devices idle",
+        """
+        - {line}
+        + if step % 100 == 0:          # less often; or all of it after the loop
+        +     {line}
+        """,
+        "8.2.3 t1, t2 and t3",
+    ),
+    "python for the next step": Advice(
+        "Python between two steps keeps devices idle",
+        """
+          {line}
+        + # dispatch what does not need this first, or make it part of the jitted step, so that the device has
+        + # something to compute meanwhile
+        """,
+        "8.2.3 t1, t2 and t3",
+    ),
+    "write": Advice(
+        "devices wait while a file is written",
+        """
+        - {line}
+        + if step % 100 == 0:          # less often
+        +     {line}
+        + # or behind the next steps: the CheckpointManager of orbax.checkpoint writes in threads of its own
+        """,
+        "8.2.2 Making the front end wait",
+    ),
+    "put again": Advice(
+        "the same array is copied to the device on each turn of a loop",
+        """
+        - {line}
+        + # before the loop, once:
+        + {line}
+        """,
+        "8.3.2 Computing and copying",
+    ),
+    "needless wait": Advice(
+        "the front end waits on each turn of a loop",
+        """
+        - {line}
+        + # leave out block_until_ready here, and wait once, after the loop
+        """,
+        "8.2.2 Making the front end wait",
+    ),
+}

@@ -1,0 +1,119 @@
+"""Changes that are made from the statements of a loop; each is empty where its statements do not allow it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+
+from jaxperf.watching import loops, statements
+from jaxperf.watching.place import Place
+
+AHEAD = 4  # batches that are read ahead
+
+
+def read_ahead(at: Place) -> list[str]:
+    """Let threads make what a statement assigns, some turns of its loop ahead."""
+    found, around = statements.enclosing(at, ast.stmt), statements.enclosing(at, loops.LOOP)
+    match found[-1:], around[-1:]:
+        case [ast.Assign(targets=[target], value=value)], [loop]:
+            pass
+        case _:
+            return []
+    count = loop.target.id if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) else ""
+    ranges = isinstance(loop, ast.For) and ast.unparse(loop.iter).startswith("range(")
+    if count in {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} and count:
+        if not ranges:
+            return []
+        first, later = _submitted(value, count, ""), _submitted(value, count, f" + {AHEAD}")
+        start = f"deque({first} for {count} in range({AHEAD}))"
+    else:
+        later = f"pool.submit(lambda: {ast.unparse(value)})"
+        start = f"deque({later} for _ in range({AHEAD}))"
+    return [
+        f"+ pool = ThreadPoolExecutor({AHEAD})       # before the loop: read ahead while the device computes",
+        f"+ coming = {start}",
+        *(f"- {row}" for row in statements.whole(at)),
+        f"+ {ast.unparse(target)} = coming.popleft().result()",
+        f"+ coming.append({later})",
+    ]
+
+
+def _submitted(value: ast.expr, count: str, later: str) -> str:
+    """The call that makes a thread compute an expression, now or for a later value of the loop's variable."""
+    if isinstance(value, ast.Call) and not value.keywords and loops.dotted(value.func):
+        words = [value.func, *value.args]
+        return f"pool.submit({', '.join(_renamed(w, count, count + later) for w in words)})"
+    return f"pool.submit(lambda {count}: {ast.unparse(value)}, {count}{later})"
+
+
+def _renamed(node: ast.expr, name: str, new: str) -> str:
+    class Rename(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.parse(new, mode="eval").body if node.id == name else node
+
+    return ast.unparse(Rename().visit(copy.deepcopy(node)))
+
+
+def several_steps(at: Place) -> list[str]:
+    """Put turns of a loop into one program, where a statement makes from some variables their next values."""
+    found, around = statements.enclosing(at, ast.stmt), statements.enclosing(at, loops.LOOP)
+    match found[-1:], around[-1:]:
+        case [ast.Assign(targets=[target], value=ast.Call()) as statement], [loop]:
+            results = statements.plain_names(target)
+        case _:
+            return []
+    inputs = statements.inputs(statement, at.file, statements.enclosing(at, ast.FunctionDef))
+    carried = [n for n in results if n in inputs]
+    if not carried or statements.objects(statement) or statements.jit(at.file) != "@jax.jit":
+        return []
+    varying = sorted((loops.changed_in(loop, at.file) - {*results}) & {*inputs})
+    fixed = [n for n in inputs if n not in (*carried, *varying)]
+    others, rows = [n for n in results if n not in carried], statements.whole(at)
+    call = f"several({', '.join([*carried, *fixed, *(f'all_{n}' for n in varying)])})"
+    over = _group([f"all_{n}" for n in varying]) if varying else "length=100"
+    return [
+        "+ @jax.jit",
+        f"+ def {call}:      # a hundred turns in one program, say",
+        "+     def turn(carry, now):",
+        f"+         {_group(carried)} = carry",
+        *([f"+         {_group(varying)} = now"] if varying else []),
+        *(f"+         {row}" for row in rows),
+        f"+         return {_group(carried)}, {_group(others) if others else None}",
+        f"+     return jax.lax.scan(turn, {_group(carried)}, {over})",
+        *(f"- {row}" for row in rows),
+        f"+ {_group(carried)}, {_group([f'all_{n}' for n in others]) if others else '_'} = {call}",
+    ]
+
+
+def _group(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def without_wait(at: Place) -> list[str]:
+    """The statement without `block_until_ready`, which stands once after the loop."""
+    found = statements.enclosing(at, ast.stmt)
+    match found[-1:]:
+        case [ast.Expr(value=ast.Call())]:
+            left = []
+        case [ast.Assign() as statement]:
+            left = [f"+ {ast.unparse(_Unwaited().visit(copy.deepcopy(statement)))}"]
+        case _:
+            return []
+    rows = statements.whole(at)
+    after = rows if not left else [f"jax.block_until_ready({ast.unparse(found[-1].targets[0])})"]
+    return [
+        *(f"- {row}" for row in rows),
+        *left,
+        "+ # nothing here needs the value; after the loop, once:",
+        *(f"+ {row}" for row in after),
+    ]
+
+
+class _Unwaited(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if loops.dotted(node.func).rpartition(".")[2] == "block_until_ready" and node.args:
+            return node.args[0]
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "block_until_ready":
+            return node.func.value
+        return node
