@@ -14,12 +14,13 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from cases import cases
 
@@ -36,19 +37,20 @@ from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.explanations import parse
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.findings import find
-from jaxperf.watching.place import Place, shorten
+from jaxperf.watching.place import NOWHERE, Place, shorten
 from jaxperf.watching.programs import Facts
 from jaxperf.watching.rules_programs import donation, replaces_argument
 from jaxperf.watching.rules_traces import retraced
+from jaxperf.watching.sampler import Sample
 from jaxperf.watching.session import Record
-from jaxperf.watching.windows import Program, Seen
+from jaxperf.watching.waits import Wait
+from jaxperf.watching.windows import Program, Seen, queued
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
 FAST = sorted((Path(__file__).parent / "fast_programs").glob("*.py"))
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
-ATTEMPTS = (
-    3  # what a device does within a tenth of a second is hard to see on a machine that is busy otherwise
-)
+# of three runs two must agree: what a device does within a tenth of a second is hard to see on a busy machine
+RUNS, AGREE = 3, 2
 QUICK = ("item_in_loop", "new_jit", "no_prefetch", "varying_static")
 
 
@@ -70,6 +72,19 @@ def watched(path: Path) -> tuple[Watched, list[Finding]]:
     return found, find(Analysis(found.record))
 
 
+def agreed(path: Path, right: Callable[[list[Finding]], bool]) -> tuple[Watched, list[Finding]]:
+    """What a run found that was right, once `AGREE` of `RUNS` runs were."""
+    runs: list[tuple[Watched, list[Finding]]] = []
+    for _ in range(RUNS):
+        runs.append(watched(path))
+        held = [run for run in runs if right(run[1])]
+        if len(held) == AGREE:
+            return held[-1]
+        if len(runs) - len(held) > RUNS - AGREE:
+            break
+    pytest.fail(f"{len(held)} of {len(runs)} runs are as they should be: {[found for _, found in runs]}")
+
+
 def cause(path: Path) -> tuple[str, int]:
     """The cause that a program has, and the line that says so."""
     for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -82,12 +97,9 @@ def cause(path: Path) -> tuple[str, int]:
 def test_each_cause_is_found_at_its_line(name: str) -> None:
     path = PROGRAMS / f"{name}.py"
     kind, line = cause(path)
-    for _ in range(ATTEMPTS):
-        found, findings = watched(path)
-        if [(f.cause, f.at.line) for f in findings if f.cause == kind] == [(kind, line)]:
-            break
-    else:
-        pytest.fail(f"{kind} in line {line} is not among {findings}")
+    found, findings = agreed(
+        path, lambda findings: [f.at.line for f in findings if f.cause == kind] == [line]
+    )
     finding = next(f for f in findings if f.cause == kind)
     assert finding.at.file == str(path)
     told = advice(finding)
@@ -99,23 +111,12 @@ def test_each_cause_is_found_at_its_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK[:1]))
 def test_nothing_is_found_once_it_is_repaired(name: str) -> None:
-    kind, _ = cause(PROGRAMS / f"{name}.py")
-    for _ in range(ATTEMPTS):
-        _, findings = watched(PROGRAMS / "fixed" / f"{name}.py")
-        if kind not in {f.cause for f in findings}:
-            break
-    else:
-        pytest.fail(f"{kind} is among {findings}")
+    agreed(PROGRAMS / "fixed" / f"{name}.py", lambda findings: not findings)
 
 
 @pytest.mark.parametrize("path", cases([(p,) for p in FAST], quick=lambda p: False))
 def test_nothing_is_found_in_a_program_without_a_fault(path: Path) -> None:
-    for _ in range(ATTEMPTS):
-        _, findings = watched(path)
-        if not findings:
-            break
-    else:
-        pytest.fail(f"{path.stem}: {findings}")
+    agreed(path, lambda findings: not findings)
 
 
 MISS = """TRACING CACHE MISS at a.py:3 (main):
@@ -209,6 +210,72 @@ def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Pa
         return sum(f.seconds for f in donation(Analysis(record)))
 
     assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1
+
+
+def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end() -> None:
+    program = Program("step", 2, [0.1] * 2)
+    program.devices["cpu 0"] = [(1.0, 2.0), (5.0, 6.0)]
+    sample = Sample("between", NOWHERE, 0.0, 10.0)
+    idle = []
+    for waiting in ([], [(1.5, 4.0)]):
+        seen = Seen([(0.0, 10.0)], {"step": program}, queued=waiting)
+        compiled = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
+        analysis = Analysis(Record("a", 0.0, 10.0, [compiled], [], [sample], [], [], [], seen))
+        idle.append(sum(analysis.idle_at(lambda s: True).values()))
+    assert idle == pytest.approx([8.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    ("calls", "starts", "spans"),
+    [
+        ([(0, 1), (2, 3)], [4, 6], [(1, 4), (3, 6)]),
+        ([(0, 5), (6, 7)], [4, 9], [(7, 9)]),  # a CPU may begin before the call has ended
+        ([(2, 3), (4, 5)], [0, 1, 6, 9], [(3, 6), (5, 9)]),  # the first two were called before the window
+        ([(2, 3), (4, 5)], [1, 3.5, 9], [(3, 3.5), (5, 9)]),
+        ([(0, 1), (2, 3), (4, 5)], [6], [(1, 6)]),  # two have not begun when the window ends
+        ([], [1], []),
+    ],
+)
+def test_an_execution_belongs_to_the_call_that_came_as_many_calls_before(
+    calls: list[tuple[float, float]], starts: list[float], spans: list[tuple[float, float]]
+) -> None:
+    assert queued(calls, starts) == spans
+
+
+def test_a_window_begins_with_the_first_execution_that_it_saw() -> None:
+    step = jax.jit(lambda w: jnp.tanh(w @ w))
+    w = jnp.ones((300, 300))
+    with jaxperf.watch(show=False) as found:
+        for _ in range(200):
+            w = step(w)
+        w.block_until_ready()
+    assert found.record is not None
+    seen = found.record.seen
+    firsts = {a for spans in seen.busy.values() for a, _ in spans}
+    assert any(a in firsts for a, _ in seen.windows)
+
+
+def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took() -> None:
+    program = Program("step", 1, [0.1])
+    program.devices["cpu 0"] = [(0.0, 3.0)]
+    compiled = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
+    wait, sample = Wait("item", NOWHERE, 2.0, 4.0, 4), Sample("between", NOWHERE, 4.0, 10.0)
+    seen = Seen([(0.0, 10.0)], {"step": program})
+    analysis = Analysis(Record("a", 0.0, 10.0, [compiled], [wait], [sample], [], [], [], seen))
+    every = [sum(analysis.idle_at(lambda s: True, itself=i).values()) for i in (False, True)]
+    assert every == pytest.approx([6.0, 4.0])
+
+
+def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit() -> None:
+    optimizer = optax.adam(0.1)
+    with jaxperf.watch(show=False, profile=False) as found:
+        state = optimizer.init(jnp.ones(37))
+        optimizer.update(jnp.ones(37), state)
+        jax.jit(optimizer.update)(jnp.ones(37), state)  # the reader's own jit of a library's function
+    assert found.record is not None
+    explained = {c.name: c.at.source for c in found.record.compiled if c.explained}
+    assert any("own jit" in source for source in explained.values())
+    assert not any(source.startswith("optimizer.update") for source in explained.values())
 
 
 def test_every_slow_program_names_its_cause_and_has_a_repaired_twin() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from jaxperf.result.intervals import Interval, clip, intersection, length, union
+from jaxperf.watching import between
 from jaxperf.watching.place import Place
 from jaxperf.watching.sampler import DATA, IMPORT, NUMPY, Sample
 from jaxperf.watching.session import Record
@@ -85,6 +86,11 @@ class Analysis:
         self.record = record
 
     @functools.cached_property
+    def samples(self) -> list[Sample]:
+        """What the front end did, with what the program's loops tell about it."""
+        return between.explained(self.record.samples, self.record.compiled, self.record.puts)
+
+    @functools.cached_property
     def compiling(self) -> Clock:
         """When something was traced or compiled."""
         r = self.record
@@ -110,7 +116,7 @@ class Analysis:
     def front_s(self) -> dict[str, float]:
         """Seconds of the front end by what it did: "data", "eager", "numpy", "import" and so on."""
         found: dict[str, float] = defaultdict(float)
-        for sample in self.record.samples:
+        for sample in self.samples:
             found[sample.kind] += self.front(sample)
         return found
 
@@ -143,8 +149,11 @@ class Analysis:
 
     @functools.cached_property
     def idle(self) -> Clock:
-        """When no device computed, in the windows, while nothing was compiled."""
-        return Clock(without(self.steady, self.busy))
+        """When no device computed or had anything to compute, in the windows, while nothing was compiled.
+
+        A device with something queued that does not compute has no processor: others use it.
+        """
+        return Clock(without(self.steady, [*self.busy, *self.record.seen.queued]))
 
     def shares(self) -> dict[str, float]:
         """Fractions of the wall time. The first five add up to 1; the last two are of the windows."""
@@ -167,22 +176,33 @@ class Analysis:
         return shares
 
     def idle_at(
-        self, wanted: Callable[[Sample], bool], where: Callable[[Sample], Place] = lambda s: s.at
+        self,
+        wanted: Callable[[Sample], bool],
+        where: Callable[[Sample], Place] = lambda s: s.at,
+        *,
+        itself: bool = False,
     ) -> dict[Place, float]:
-        """Seconds of the run in which devices were idle while the front end was somewhere, the most first."""
+        """Seconds of the run in which devices were idle while the front end was somewhere, the most first.
+
+        With `itself`, without what a wait just before is to blame for.
+        """
         found: dict[Place, float] = defaultdict(float)
-        for s in filter(wanted, self.record.samples):
-            idle = self.idle.within(s.start, s.end) - self._idle_waiting(s)
+        blamed = self._idle_by_waits if itself else self._idle_in_waits
+        for s in filter(wanted, self.samples):
+            idle = self.idle.within(s.start, s.end) - blamed.within(s.start, s.end)
             if idle > 0:
                 found[where(s)] += idle * self.scale
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
-    def _idle_waiting(self, s: Sample) -> float:
-        return self._idle_in_waits.within(s.start, s.end)
-
     @functools.cached_property
     def _idle_in_waits(self) -> Clock:
         return Clock(intersection(self.idle.stretches, self.waiting.stretches))
+
+    @functools.cached_property
+    def _idle_by_waits(self) -> Clock:
+        """Idle stretches in waits, and after each for as long as it took: what would run ahead without it."""
+        longer = union((w.start, 2 * w.end - w.start) for w in self.waits)
+        return Clock(intersection(self.idle.stretches, longer))
 
     @functools.cached_property
     def lines(self) -> list[Line]:

@@ -148,6 +148,7 @@ class Listener:
             found.host_float64 = any(a.dtype == "float64" for a in arrays.values())
             found.signature = {where: calls.described(a) for where, a in arguments.items()}
             self._explain(found)
+            found.explained = found.explained and not place.by_a_library(found.defined, called)
             if mine is not None and not found.explained and _by_pmap(found.name, called):
                 self._explain_pmap(found, place.callee(mine))
             if found.explained and not found.changes:  # a new function object, as far as JAX can tell

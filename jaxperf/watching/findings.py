@@ -13,15 +13,18 @@ from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import Place
 from jaxperf.watching.rules_idle import data, eager, numpy, transfers, waits
 from jaxperf.watching.rules_programs import callbacks, captured, donation, float64, shards, state, unrolled
+from jaxperf.watching.rules_steps import dispatch, puts, python, write
 from jaxperf.watching.rules_traces import eager_recompiles, retraced
 
 LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
 LEAST_OF_ALL = 0.005  # of the wall time
+LEAST_S = 0.02  # seconds that are worth reading a line about
 LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
 
 RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     retraced, eager_recompiles, waits, data, numpy, eager, transfers,
     donation, state, float64, unrolled, captured, callbacks, shards,
+    dispatch, python, puts, write,
 )  # fmt: skip
 
 
@@ -33,7 +36,7 @@ def find(analysis: Analysis) -> list[Finding]:
     kept = [
         f
         for f in found
-        if f.seconds >= max(LEAST_SHARE * steady_s * f.doubt, LEAST_OF_ALL * r.wall_s)
+        if f.seconds >= max(max(LEAST_SHARE * steady_s, LEAST_S) * f.doubt, LEAST_OF_ALL * r.wall_s)
         or f.memory_bytes >= LARGE
     ]
     return sorted(kept, key=lambda f: (-f.seconds, f.at))

@@ -87,6 +87,17 @@ def _roots() -> tuple[str, ...]:
     return tuple(sorted({p.rstrip("/\\") + "/" for p in paths}, key=len, reverse=True))
 
 
+def by_a_library(defined: str, called: FrameType | None) -> bool:
+    """Whether a library jits a function and calls it for itself, as Optax does; Equinox does for the reader.
+
+    Args:
+      defined: file and line of the function.
+      called: the library's frame that the reader called.
+    """
+    caller = library(called.f_code.co_filename) if called else ""
+    return caller not in ("", "jax", "equinox") and bool(library(defined.rpartition(":")[0]))
+
+
 def stack(frame: FrameType | None) -> Iterator[FrameType]:
     """The frame and its callers, innermost first."""
     while frame is not None:
@@ -100,7 +111,7 @@ def own(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
     for f in stack(frame):
         if not library(f.f_code.co_filename):
             return f, called
-        called = f
+        called = f if library(f.f_code.co_filename) != "jaxperf" else called  # a wrapper of ours
     return None, None
 
 
@@ -124,7 +135,7 @@ def here() -> Place:
 
 def waits_for_next(frame: FrameType) -> bool:
     """Whether the frame is at a `for` that asks for its next item, or calls `next`."""
-    return frame.f_lasti in _asking(frame.f_code) or _callee_name(frame) == "next"
+    return frame.f_lasti in _asking(frame.f_code) or called_name(frame) == "next"
 
 
 @functools.cache
@@ -144,7 +155,7 @@ def callee(frame: FrameType) -> Any:
 
     Names and attributes are looked up where they are stored, so that nothing of the program runs.
     """
-    first, *rest = _callee_name(frame).split(".")
+    first, *rest = called_name(frame).split(".")
     found = frame.f_locals.get(first, frame.f_globals.get(first)) if first else None
     for name in rest:
         if isinstance(found, ModuleType):
@@ -172,7 +183,7 @@ def _held(owner: Any, name: str) -> Any:
     return _METHOD if type(held).__module__ == "builtins" else held
 
 
-def _callee_name(frame: FrameType) -> str:
+def called_name(frame: FrameType) -> str:
     """The dotted name that is being called, as in "np.dot"; "" where the expression is no such call."""
     return _called_names(frame.f_code).get(frame.f_lasti, "")
 

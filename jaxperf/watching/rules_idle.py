@@ -10,7 +10,7 @@ from jaxperf.report.words import quantity
 from jaxperf.watching.analysis import Analysis, Line
 from jaxperf.watching.finding import IDLE_DOUBT, Finding
 from jaxperf.watching.place import NOWHERE, Place
-from jaxperf.watching.sampler import DISPATCH, EAGER, Sample
+from jaxperf.watching.sampler import DATA, DISPATCH, EAGER, Sample
 from jaxperf.watching.windows import plain
 
 REPEATS = 3  # waits at one line that make a habit
@@ -48,18 +48,14 @@ def _wait_reason(line: Line) -> str:
 
 def data(analysis: Analysis) -> Iterator[Finding]:
     """Lines that wait for the next batch while devices are idle."""
-    inside = Counter(s.inside for s in analysis.record.samples if s.inside != NOWHERE)
-    for finding in _idle(
-        "data", analysis.data_idle, "devices are idle while this line waits for the next batch"
-    ):
-        made = next((p for p, _ in inside.most_common() if p != finding.at), NOWHERE)
-        where = f", most of the time at {made}: {made.source}" if made != NOWHERE else ""
-        yield replace(finding, reason=finding.reason + where)
+    reason = "devices are idle while this line waits for the next batch"
+    for finding in by_function("data", analysis.data_idle, reason):
+        yield replace(finding, reason=reason + mostly(analysis, DATA, finding.at))
 
 
 def numpy(analysis: Analysis) -> Iterator[Finding]:
     """Functions in which NumPy computes while devices are idle, with the waits for what it computes from."""
-    for finding in _idle("numpy", analysis.numpy_idle, "devices are idle while NumPy computes here"):
+    for finding in by_function("numpy", analysis.numpy_idle, "devices are idle while NumPy computes here"):
         lines = [
             x for x in analysis.lines if x.kind == "np.asarray" and _function(x.at) == _function(finding.at)
         ]
@@ -78,13 +74,11 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
         seconds = idle.pop(at)
         if traced[at] <= REPEATS:  # else the rule `retraced` has it
             yield Finding("new function", at, seconds, reason, "function", doubt=IDLE_DOUBT)
-    for at in traced:
-        idle.pop(at, None)  # a call of a jitted function, in JAX's Python part while that is new
     windows_s = sum(b - a for a, b in analysis.record.seen.windows)
     if windows_s and small / windows_s >= 200:  # per second; fewer are not what keeps devices idle
         rate = f"{small / windows_s:,.0f} operations per second"
         reason = f"{rate} are dispatched outside of jit, and devices are idle meanwhile"
-        yield from _idle("eager", idle, reason)
+        yield from by_function("eager", idle, reason)
 
 
 def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
@@ -92,7 +86,7 @@ def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
 
     `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` makes of it: one cause, on two lines.
     """
-    looks = Counter(s.at for s in analysis.record.samples if s.kind == EAGER)
+    looks = Counter(s.at for s in analysis.samples if s.kind == EAGER)
 
     def line(s: Sample) -> Place:
         return next((p for p in reversed(s.callers) if looks[p] >= A_SHARE * looks[s.at]), s.at)
@@ -114,7 +108,16 @@ def transfers(analysis: Analysis) -> Iterator[Finding]:
             )
 
 
-def _idle(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
+def mostly(analysis: Analysis, kind: str, at: Place) -> str:
+    """The line in what a statement calls that it is at most of the time, in words; "" where it is its own."""
+    inside = Counter(
+        s.inside for s in analysis.samples if s.kind == kind and _function(s.at) == _function(at)
+    )
+    made = next((p for p, _ in inside.most_common() if p not in (at, NOWHERE)), NOWHERE)
+    return f", most of the time at {made}: {made.source}" if made != NOWHERE else ""
+
+
+def by_function(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
     """One finding per function, at its worst line: neighboring lines have one cause."""
     functions: dict[tuple[str, str], list[tuple[Place, float]]] = defaultdict(list)
     for at, seconds in idle.items():

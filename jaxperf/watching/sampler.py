@@ -26,8 +26,12 @@ WIDE_S = 0.025  # the same outside of windows, after a second or so
 WIDER = 0.02  # of the time since the first look, until then
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
+WRITE = "write"  # a checkpoint, most likely
+BETWEEN = "between"  # Python in a loop of steps, which `between` finds out
 IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
+_EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # or a jitted call, where one was traced at the line
+_WRITERS = {"dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write"}
 _LONG_S = 10.0  # no look takes so long
 _MEMORY_EVERY_S = 0.05  # reading it costs as much as the look
 _PEAK_STEP = 1.05  # live arrays are listed when memory is this much over the last such list
@@ -41,7 +45,7 @@ class Sample(NamedTuple):
     start: float
     end: float
     inside: Place = NOWHERE  # where the next item of the `for` at `at` is made
-    callers: tuple[Place, ...] = ()  # of an operation outside of jit: the reader's lines around it, outwards
+    callers: tuple[Place, ...] = ()  # the reader's lines around `at`, outwards
 
 
 class Sampler:
@@ -137,38 +141,39 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
     mine, called = place.own(frame)
     if mine is None:
         return PYTHON, NOWHERE, start, end
-    at, kind = place.place_of(mine), _kind(mine, called)
-    if kind == EAGER:
-        return kind, at, start, end, NOWHERE, place.callers(mine)
-    if kind in (DISPATCH, IMPORT):
-        return kind, at, start, end
+    at, kind, callers = place.place_of(mine), _kind(mine, called), place.callers(mine)
+    if kind in (DISPATCH, EAGER, IMPORT):
+        return kind, at, start, end, NOWHERE, callers
     for outer in place.stack(mine):  # who asked for this work?
         library = place.library(outer.f_code.co_filename)
         if library == "jax":
             return CALLBACK, at, start, end
         if not library and place.waits_for_next(outer):
-            return DATA, place.place_of(outer), start, end, at
-    return kind, at, start, end
+            return DATA, place.place_of(outer), start, end, at, callers
+    return kind, at, start, end, NOWHERE, callers
 
 
 def _kind(mine: FrameType, called: FrameType | None) -> str:
     """What the reader's frame is busy with: by the library that it is in, or else by what it calls."""
+    if place.called_name(mine).rpartition(".")[2] in _WRITERS:
+        return WRITE
     if called is None:
         return _kind_of_callee(place.callee(mine))
     if called.f_code.co_filename.startswith("<frozen importlib"):
         return IMPORT
     name = place.library(called.f_code.co_filename)
-    kinds = {"jax": EAGER, "optax": EAGER, "flax": DISPATCH, "numpy": NUMPY}
-    return DATA if name in _LOADERS else kinds.get(name, PYTHON)
+    kinds = dict.fromkeys(_EAGER, EAGER) | dict.fromkeys(_LOADERS, DATA) | {"numpy": NUMPY}
+    return kinds.get(name, PYTHON)
 
 
 def _kind_of_callee(called: object) -> str:
     module = str(getattr(type(called), "__module__", ""))
     if module.startswith(("jaxlib", "jax")):  # a jitted function, JAX's own (jnp.sin) or the reader's
         return EAGER if str(getattr(called, "__module__", "")).startswith("jax") else DISPATCH
-    if module.startswith("numpy") or str(getattr(called, "__module__", "")).startswith("numpy"):
+    own = str(getattr(called, "__module__", ""))
+    if module.startswith("numpy") or own.startswith("numpy"):
         return NUMPY
-    return PYTHON
+    return EAGER if own.startswith("jax.") else PYTHON
 
 
 def _live(jax: Any) -> list[tuple[str, int, int]]:

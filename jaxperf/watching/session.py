@@ -20,6 +20,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.watching import backend
 from jaxperf.watching.compiles import Compiled, Listener
 from jaxperf.watching.programs import Facts, Programs
+from jaxperf.watching.puts import Put, Puts
 from jaxperf.watching.sampler import DISPATCH, EAGER, Sample, Sampler
 from jaxperf.watching.trouble import Trouble
 from jaxperf.watching.waits import Wait, Waits
@@ -46,6 +47,7 @@ class Record:
     seen: Seen
     overhead_s: dict[str, float] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    puts: list[Put] = field(default_factory=list)
 
     @property
     def wall_s(self) -> float:
@@ -71,6 +73,7 @@ class Watcher:
         self.name = name
         self.trouble = Trouble()
         self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
+        self.puts = Puts(self.trouble)
         self.programs, self.profiler = Programs(), Profiler() if profile else None
         self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started)
         self._undo = contextlib.ExitStack()
@@ -111,7 +114,7 @@ class Watcher:
         return Record(
             self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
             self.sampler.memory, self.sampler.held, self.programs.facts, seen,
-            self._overhead_s(seen), [*self._remarks(), *self._untold(seen)],
+            self._overhead_s(seen), [*self._remarks(), *self._untold(seen)], self.puts.puts,
         )  # fmt: skip
 
     def _attach(self, jax: ModuleType) -> None:
@@ -127,6 +130,7 @@ class Watcher:
         jax.config.update(FLAG, True)
         self._undo.enter_context(_filtered(self.listener.on_log))
         self.waits.open(jax)
+        self.puts.open(jax, self.waits.replace)
         self._undo.callback(self.waits.close)
         if self.profiler:
             self._undo.enter_context(_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way))

@@ -41,7 +41,7 @@ def whole(at: Place) -> list[str]:
 
 def loop(at: Place) -> list[str]:
     """The rows of the innermost loop around a line, of a long one its head; else its statement's."""
-    found = _around(at, _LOOP)
+    found = enclosing(at, _LOOP)
     if not found:
         return whole(at)
     rows = _rows(at.file, found[-1].lineno, found[-1].end_lineno)
@@ -107,7 +107,7 @@ def made_once(at: Place, function: str, argument: str) -> list[str]:
 
 def given_for(at: Place, function: str, argument: str) -> ast.expr | None:
     """What the call in a line gives for an argument ("rate", "argument 2"); None where it is not clear."""
-    calls = [n for s in _around(at, ast.stmt)[-1:] for n in ast.walk(s) if isinstance(n, ast.Call)]
+    calls = [n for s in enclosing(at, ast.stmt)[-1:] for n in ast.walk(s) if isinstance(n, ast.Call)]
     named = [call for call in calls if _last_name(call.func) == function]
     position, keyword = argument.removeprefix("argument "), _keyword(at.file, function, argument)
     found = [value for call in named or calls for value in _given(call, position, keyword)]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from jaxperf.watching import place
 from jaxperf.watching.place import Place
+from jaxperf.watching.puts import named_as
 from jaxperf.watching.trouble import Trouble
 
 METHODS = {
@@ -61,20 +62,21 @@ class Waits:
         for kind in jax.Array.__subclasses__():
             for method, name in METHODS.items():
                 if method in vars(kind):
-                    self._replace(kind, method, self._method(getattr(kind, method), name))
+                    self.replace(kind, method, self._method(getattr(kind, method), name))
         if "__float__" not in {m for c in jax.Array.__subclasses__() for m in vars(c)}:
             self.missing.append("float, item and the like")
         numpy = sys.modules["numpy"]
         for function in ("asarray", "array"):
-            self._replace(numpy, function, self._function(getattr(numpy, function), jax.Array))
+            self.replace(numpy, function, self._function(getattr(numpy, function), jax.Array))
         for function, name in (("block_until_ready", "block_until_ready"), ("device_get", "device_get")):
-            self._replace(jax, function, self._method(getattr(jax, function), name))  # of whole pytrees
+            self.replace(jax, function, self._method(getattr(jax, function), name))  # of whole pytrees
 
     def close(self) -> None:
         """Put everything back."""
         self._undo.close()
 
-    def _replace(self, owner: Any, name: str, new: Any) -> None:
+    def replace(self, owner: Any, name: str, new: Any) -> None:
+        """Put a function in another's place until `close`."""
         old = vars(owner)[name]
         try:
             setattr(owner, name, new)
@@ -87,7 +89,7 @@ class Waits:
         def waiting(array: Any, *args: Any, **kwargs: Any) -> Any:
             return self._timed(kind, array, method, (array, *args), kwargs)
 
-        return _named_as(method, waiting)
+        return named_as(method, waiting)
 
     def _function(self, function: Callable[..., Any], kind: type) -> Callable[..., Any]:
         # JAX's own type check is slow for what is no array, and this runs for every np.asarray there is
@@ -99,7 +101,7 @@ class Waits:
                 return self._timed("np.asarray", args[0], function, args, kwargs)
             return function(*args, **kwargs)
 
-        return _named_as(function, converting)
+        return named_as(function, converting)
 
     def _timed(self, kind: str, array: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:
@@ -120,12 +122,6 @@ class Waits:
                 # jax.debug.print formats within the call that runs its program; the rule `callbacks` has it
                 if not (kind == "print" and called and place.library(called.f_code.co_filename) == "jax"):
                     self.waits.append(Wait(kind, place.place_of(mine), start, end, nbytes))
-
-
-def _named_as(old: Any, new: Any) -> Any:
-    """Let `new` look like `old`; `functools.wraps` fails on C++ methods without a qualified name."""
-    new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
-    return new
 
 
 def _nbytes(tree: Any) -> int:

@@ -1,0 +1,69 @@
+"""Rules about what the front end does from one step to the next while devices have nothing to do."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jaxperf.report.words import quantity
+from jaxperf.result.intervals import length
+from jaxperf.watching.analysis import Analysis, Clock, without
+from jaxperf.watching.finding import IDLE_DOUBT, Finding
+from jaxperf.watching.place import Place
+from jaxperf.watching.puts import Put
+from jaxperf.watching.rules_idle import OFTEN, by_function, mostly
+from jaxperf.watching.sampler import BETWEEN, DISPATCH, WRITE
+from jaxperf.watching.windows import Program, plain
+
+
+def dispatch(analysis: Analysis) -> Iterator[Finding]:
+    """Calls that take the front end longer than the device, one after the other."""
+    idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
+    for c in analysis.record.compiled:
+        program = analysis.record.seen.programs.get(plain(c.name))
+        if not c.explained or program is None or program.calls < OFTEN or program.copies or c.at not in idle:
+            continue
+        call_s, device_s = statistics.quantiles(program.dispatch_s, n=4)[0], _device_s(program)
+        if device_s < call_s:
+            reason = (
+                f"a call of {c.called} takes the front end {quantity(call_s, 's')} and the device "
+                f"{quantity(device_s, 's')}, so the device waits for the next call"
+            )
+            yield Finding("dispatch", c.at, idle.pop(c.at), reason, c.called, doubt=IDLE_DOUBT)
+
+
+def _device_s(program: Program) -> float:
+    return max(map(length, program.devices.values()), default=0.0) / program.calls
+
+
+def puts(analysis: Analysis) -> Iterator[Finding]:
+    """Lines that put the same large NumPy array on a device again and again."""
+    own = {plain(c.name) for c in analysis.record.compiled if c.explained}
+    programs = analysis.record.seen.programs
+    busy = [span for n in own & programs.keys() for spans in programs[n].devices.values() for span in spans]
+    idle = Clock(without(analysis.steady, busy))  # while at most the copy itself runs
+    repeats: dict[Place, list[Put]] = defaultdict(list)
+    for put in analysis.record.puts:
+        if put.again:
+            repeats[put.at].append(put)
+    for at, again in repeats.items():
+        lost_s = sum(idle.within(put.start, put.end) for put in again) * analysis.scale
+        copied = quantity(again[0].nbytes, "bytes")
+        reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
+        yield Finding("put again", at, lost_s, reason)
+
+
+def write(analysis: Analysis) -> Iterator[Finding]:
+    """Lines that write files, such as checkpoints, while devices are idle."""
+    idle = analysis.idle_at(lambda s: s.kind == WRITE, itself=True)
+    yield from by_function("write", idle, "devices are idle while this line writes")
+
+
+def python(analysis: Analysis) -> Iterator[Finding]:
+    """Python of the reader's between two steps, which keeps the next step from being dispatched."""
+    idle = analysis.idle_at(lambda s: s.kind == BETWEEN, itself=True)
+    reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
+    for finding in by_function("python", idle, reason):
+        yield replace(finding, reason=reason + mostly(analysis, BETWEEN, finding.at))

@@ -1,0 +1,31 @@
+"""Each batch comes from a call, which reads it from a slow disk (a pause of 20 ms) when the step needs it."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@jax.jit
+def step(w, x):
+    for _ in range(3):
+        w = w - 0.01 * x.T @ (x @ w)
+    return w
+
+
+def get_batch(i: int) -> np.ndarray:
+    time.sleep(0.02)
+    return np.full((256, 256), 1e-3 * i, np.float32)
+
+
+def main(steps: int = 40) -> jax.Array:
+    w = jnp.ones((256, 256))
+    for i in range(steps):
+        x = get_batch(i)  # cause: data
+        w = step(w, x)
+    return w.sum()
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,88 @@
+"""A look at the front end is told apart by its loop: data, bookkeeping, a file that is written, or a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxperf.watching.between import explained
+from jaxperf.watching.compiles import Compiled
+from jaxperf.watching.place import NOWHERE, Place
+from jaxperf.watching.puts import Put
+from jaxperf.watching.sampler import Sample
+
+PROGRAM = """\
+def get_batch(i):
+    return np.load(paths[i])
+
+def update(w, x):
+    return step(w, x)
+
+def main(w):
+    table = prepare()
+    for i in range(9):
+        x = get_batch(i)
+        x = jnp.asarray(x)
+        w = update(w, x)
+        describe(w)
+        w = update(w, get_batch(i))
+        with open(name + ".npz", "wb") as file:
+            np.savez(file, w)
+        with open("wax.txt") as file:
+            describe(file)
+
+    with open("last.npz", "wb") as last:
+        np.savez(last, w)
+
+main(1)
+"""
+LINES = PROGRAM.splitlines()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def line(start: str) -> int:
+    return next(i for i, text in enumerate(LINES, start=1) if text.strip().startswith(start))
+
+
+@pytest.mark.parametrize(
+    ("kind", "chain", "as_kind", "at"),
+    [
+        ("numpy", ("return np", "x = get", "main(1)"), "data", "x = get"),
+        ("python", ("return np", "w = update(w, get", "main(1)"), "data", "w = update(w, get"),
+        ("eager", ("x = jnp", "main(1)"), "data", "x = jnp"),
+        ("python", ("describe(w)", "main(1)"), "between", "describe(w)"),
+        ("python", ("describe(file)", "main(1)"), "between", "describe(file)"),
+        ("numpy", ("describe(w)", "main(1)"), "numpy", "describe(w)"),
+        ("write", ("np.savez(file", "main(1)"), "write", 'with open(name + ".npz"'),
+        ("python", ('with open(name + ".npz"', "main(1)"), "write", 'with open(name + ".npz"'),
+        ("python", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
+        ("eager", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
+        ("python", ("table", "main(1)"), "python", "table"),
+        ("write", ("np.savez(last", "main(1)"), "python", "np.savez(last"),
+        ("import", ("table", "main(1)"), "import", "table"),
+    ],
+)
+def test_what_a_look_was_busy_with_follows_from_its_loop(
+    kind: str, chain: tuple[str, ...], as_kind: str, at: str, file: str
+) -> None:
+    functions = {"return np": "get_batch", "return step": "update", "main(1)": "<module>"}
+    innermost, *callers = (Place(file, line(start), functions.get(start, "main")) for start in chain)
+    steps = [
+        Compiled("step", Place(file, line("return step"), "update"), explained=True, callers=(outer, module))
+        for module in (Place(file, line("main(1)"), "<module>"),)
+        for outer in (
+            Place(file, line("w = update(w, x)"), "main"),
+            Place(file, line("w = update(w, g"), "main"),
+        )
+    ]
+    put = Put(Place(file, line("x = jnp"), "main"), 0.0, 1.0, 1 << 20, again=False)
+    (found,) = explained([Sample(kind, innermost, 0.0, 1.0, NOWHERE, tuple(callers))], steps, [put])
+    assert (found.kind, found.at.line) == (as_kind, line(at))
+    assert found.inside == (innermost if found.at != innermost else NOWHERE)

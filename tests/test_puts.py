@@ -1,0 +1,45 @@
+"""Large arrays that a program puts on a device are heard of, and whether the same bytes were there before."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxperf
+from jaxperf.watching.puts import LARGE
+
+
+@pytest.mark.parametrize("put", [jnp.array, jnp.asarray, jax.device_put])
+def test_bytes_that_were_put_there_before_are_told_from_new_ones(put: object) -> None:
+    name = getattr(put, "__name__", "")
+    table = np.zeros(LARGE // 4, np.float32)
+    with jaxperf.watch(show=False, profile=False) as found:
+        for value in (1, 1, 2, 2, 3):
+            table[:] = value
+            {"array": jnp.array, "asarray": jnp.asarray}.get(name, jax.device_put)(table)
+    assert found.record is not None
+    assert [p.again for p in found.record.puts] == [False, True, False, True, False]
+    assert {(p.at.file, p.nbytes) for p in found.record.puts} == {(__file__, LARGE)}
+
+
+def test_small_arrays_arrays_of_jax_and_other_threads_are_left_alone() -> None:
+    large = np.zeros(LARGE, np.float32)
+    with jaxperf.watch(show=False, profile=False) as found:
+        jnp.array(np.ones(3))
+        jnp.array(jnp.array([1.0]))
+        jnp.array(object=2.0)
+        thread = threading.Thread(target=lambda: jnp.array(large))
+        thread.start()
+        thread.join()
+    assert found.record is not None and found.record.puts == []
+
+
+def test_the_functions_are_as_before_after_a_watch() -> None:
+    before = jnp.array, jnp.asarray, jax.device_put
+    with jaxperf.watch(show=False, profile=False):
+        assert jnp.array is not before[0] and jnp.array.__name__ == "array"
+    assert before == (jnp.array, jnp.asarray, jax.device_put)
