@@ -60,6 +60,14 @@ def test_turns_that_hand_nothing_on_in_variables_are_left_to_words(statement: st
     assert snippets.several_steps(place(tmp_path, STEPS.format(statement=statement), 7)) == []
 
 
+def test_turns_between_which_the_host_computes_are_left_to_words(tmp_path: Path) -> None:
+    text = "while True:\n    state, action = act(state, seen)\n    seen = env.step({})\n"
+    assert snippets.several_steps(place(tmp_path, text.format("action"), 2)) == []
+    assert snippets.several_steps(place(tmp_path, text.format(""), 2))[-1].endswith(
+        "several(state, all_seen)"
+    )
+
+
 def test_a_module_that_keeps_state_is_not_put_into_a_scan_of_arrays(tmp_path: Path) -> None:
     text = "from flax import nnx\nfor _ in range(9):\n    w = step(w)\n"
     assert snippets.several_steps(place(tmp_path, text, 3)) == []
@@ -86,6 +94,7 @@ def test_reading_ahead_gives_each_turn_its_own_batch(value: str, tmp_path: Path)
 def test_a_batch_named_by_what_the_loop_goes_over_is_left_to_words(tmp_path: Path) -> None:
     assert snippets.read_ahead(place(tmp_path, "for p in paths:\n    x = load(p)\n", 2)) == []
     rows = snippets.read_ahead(place(tmp_path, "while True:\n    x = loader.get()\n", 2))
+    assert rows[0].startswith("+ pool = ThreadPoolExecutor(1) ")  # the loader keeps count
     assert rows[1] == "+ coming = deque(pool.submit(lambda: loader.get()) for _ in range(4))"
 
 

@@ -71,6 +71,11 @@ def changed_in(loop: ast.stmt, file: str) -> frozenset[str]:
     return _writes(_flows(file, loop))
 
 
+def depending(loop: ast.stmt, file: str, names: Collection[str]) -> frozenset[str]:
+    """Variables of a loop that depend on some, in this turn or a later one."""
+    return _reached(names, _flows(file, loop))
+
+
 def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
     end = statements.head_end(node) if getattr(node, "body", None) else node.end_lineno or node.lineno
     return any(p.file == file and node.lineno <= p.line <= end for p in steps)

@@ -25,12 +25,12 @@ def read_ahead(at: Place) -> list[str]:
         if not ranges:
             return []
         first, later = _submitted(value, count, ""), _submitted(value, count, f" + {AHEAD}")
-        start = f"deque({first} for {count} in range({AHEAD}))"
-    else:
+        start, threads = f"deque({first} for {count} in range({AHEAD}))", AHEAD
+    else:  # what is not told which batch to make counts by itself, and not in several threads
         later = f"pool.submit(lambda: {ast.unparse(value)})"
-        start = f"deque({later} for _ in range({AHEAD}))"
+        start, threads = f"deque({later} for _ in range({AHEAD}))", 1
     return [
-        f"+ pool = ThreadPoolExecutor({AHEAD})       # before the loop: read ahead while the device computes",
+        f"+ pool = ThreadPoolExecutor({threads})     # before the loop: read ahead while devices compute",
         f"+ coming = {start}",
         *(f"- {row}" for row in statements.whole(at)),
         f"+ {ast.unparse(target)} = coming.popleft().result()",
@@ -62,11 +62,15 @@ def several_steps(at: Place) -> list[str]:
             results = statements.plain_names(target)
         case _:
             return []
-    inputs = statements.inputs(statement, at.file, statements.enclosing(at, ast.FunctionDef))
+    called = {loops.dotted(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)}
+    read = statements.inputs(statement, at.file, statements.enclosing(at, ast.FunctionDef))
+    inputs = [n for n in read if n not in called]
     carried = [n for n in results if n in inputs]
     if not carried or statements.objects(statement) or statements.jit(at.file) != "@jax.jit":
         return []
     varying = sorted((loops.changed_in(loop, at.file) - {*results}) & {*inputs})
+    if {*varying} & loops.depending(loop, at.file, results):
+        return []  # what the host makes of one turn's results for the next
     fixed = [n for n in inputs if n not in (*carried, *varying)]
     others, rows = [n for n in results if n not in carried], statements.whole(at)
     call = f"several({', '.join([*carried, *fixed, *(f'all_{n}' for n in varying)])})"
