@@ -92,5 +92,8 @@ def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is
     (c,) = (c for c in refers.compiled if c.name == "<lambda>")
     assert c.refers_to == {"TABLE": "float32[262144]", "bias": "float32[3]"}
     assert 0 < finding.seconds <= c.seconds("compile")
+    other = TABLE + 1
+    twice = record(jax.jit(lambda x: (x * TABLE, x - other)), jnp.float32(2))
+    assert [f.memory_bytes for f in captured(Analysis(twice))] == [2 * TABLE.nbytes]
     given = record(jax.jit(lambda x, table: x * table + 1), jnp.float32(2), TABLE)
     assert list(captured(Analysis(given))) == []

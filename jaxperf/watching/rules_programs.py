@@ -22,7 +22,8 @@ from jaxperf.watching.unrolled import loops
 from jaxperf.watching.windows import plain
 
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
-CONSTANT = 1 << 20  # bytes of an array that is worth a word
+CONSTANT = 1 << 20  # bytes of the arrays in a program that are worth a word
+SMALL = 1 << 12  # bytes of an array that does not count
 COMPILED = 60e6  # bytes/s at most at which constants compile; 17 MB took 0.24 s, 67 MB 2.5 s
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 UNEQUAL = 1.3  # the most work on one device over the mean
@@ -85,6 +86,7 @@ def _names(node: ast.expr) -> Iterator[str]:
 
 def float64(analysis: Analysis) -> Iterator[Finding]:
     """Programs in which a float that was 32 bits wide becomes 64 bits wide."""
+    compiled = analysis.record.compiled
     for facts, c, program_s in _called(analysis):
         lines = Counter(p for p in facts.widened())
         if lines:
@@ -93,7 +95,7 @@ def float64(analysis: Analysis) -> Iterator[Finding]:
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
-        elif "f64[" in facts.text and c.host_float64:
+        elif "f64[" in facts.text and any(x.host_float64 for x in compiled if x.at == c.at):
             reason = f"{facts.name} gets NumPy arrays of NumPy's default type here, so it computes in float64"
             yield Finding("float64", c.at, program_s / 2, reason, facts.name)
 
@@ -118,9 +120,9 @@ def captured(analysis: Analysis) -> Iterator[Finding]:
         c = _call(analysis, facts)
         if c is None or c.at == NOWHERE or place.library(c.defined.rpartition(":")[0]):
             continue
-        large = {array: size for array, size in facts.constants() if size >= CONSTANT}
-        names = [name for name, text in c.refers_to.items() if array_type(text) in large]
-        if total := sum(large.values()):
+        constants = [(array, size) for array, size in facts.constants() if size >= SMALL]
+        names = [name for name, text in c.refers_to.items() if array_type(text) in dict(constants)]
+        if (total := sum(size for _, size in constants)) >= CONSTANT:
             which = f" ({', '.join(names)})" if names else ""
             reason = (
                 f"{quantity(total, 'bytes')} of arrays{which} are constants of {c.called}, which compiling "
