@@ -11,8 +11,8 @@ def step(w, x):
 
 
 def prepare(i: int) -> float:
-    """What comes before a step on the host: about two milliseconds of Python."""
-    return 1e-9 * sum(j % 7 for j in range(30_000)) + i
+    """What comes before a step on the host: about a millisecond of Python."""
+    return 1e-9 * sum(j % 7 for j in range(15_000)) + i
 
 
 def main(steps: int = 150) -> jax.Array:
