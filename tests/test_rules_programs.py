@@ -26,9 +26,9 @@ def record(call: object, *arguments: object) -> Record:
     return found.record
 
 
-def program(name: str, found: Record) -> tuple[Facts, Compiled]:
+def program(name: str, found: Record, function: str = "") -> tuple[Facts, Compiled]:
     (facts,) = (f for f in found.programs if f.name == name and not f.old)
-    return facts, next(c for c in found.compiled if c.name == name)
+    return facts, next(c for c in found.compiled if c.name == (function or name))
 
 
 def test_every_output_can_take_an_arguments_memory() -> None:
@@ -82,6 +82,14 @@ def test_programs_of_one_name_have_one_finding_at_a_line() -> None:
 
 
 TABLE = np.random.default_rng(0).random(1 << 18, np.float32)  # XLA makes an iota of np.arange
+
+
+def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_it() -> None:
+    before = [jax.jit(lambda x, n=n: x * n) for n in range(4)]
+    for fn in before:
+        fn(jnp.float32(1))
+    facts, _ = program("_lambda", record(jax.jit(lambda x: x * TABLE), jnp.float32(2)), "<lambda>")
+    assert list(facts.constants()) == [(("f32", str(TABLE.size)), TABLE.nbytes)]
 
 
 def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none() -> None:

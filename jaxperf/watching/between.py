@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable
 
-from jaxperf.watching import loops, statements
+from jaxperf.watching import loop_body, statements
 from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.puts import Put
@@ -61,7 +61,7 @@ def _explained(
     file = _file_written(s.at, s.kind) if s.kind in (WRITE, PYTHON) else NOWHERE
     if s.kind == WRITE or file != NOWHERE:
         return WRITE, (file if file != NOWHERE else s.at)
-    if loops.could_run_ahead(at, steps, called):
+    if loop_body.could_run_ahead(at, steps, called):
         return DATA, at
     return (BETWEEN, at) if s.kind == PYTHON else (s.kind, s.at)
 
@@ -72,17 +72,17 @@ def _in_loop(s: Sample, steps: frozenset[Place]) -> tuple[Place, str]:
     on_the_way = {(p.file, p.function) for p in steps}
     for i in reversed(range(len(chain))):  # from the program's outermost line on
         at = chain[i]
-        if not loops.is_step(at, steps):
-            return (at if loops.stepping_loop(at, steps) else NOWHERE), ""
+        if not loop_body.is_step(at, steps):
+            return (at if loop_body.stepping_loop(at, steps) else NOWHERE), ""
         inner = chain[i - 1] if i else NOWHERE
         if i and (inner.file, inner.function) not in on_the_way:  # an argument of the step
-            return (at if loops.stepping_loop(at, steps) else NOWHERE), inner.function
+            return (at if loop_body.stepping_loop(at, steps) else NOWHERE), inner.function
     return NOWHERE, ""
 
 
 def _file_written(at: Place, kind: str) -> Place:
     """The `with` that opens the file that a line writes to, or whose end writes it; else NOWHERE."""
-    loop = statements.enclosing(at, loops.LOOP)[-1:]
+    loop = statements.enclosing(at, loop_body.LOOP)[-1:]
     for node in statements.enclosing(at, ast.With):
         mine = node.lineno == at.line if kind == PYTHON else not loop or loop[0].lineno < node.lineno
         if mine and any(_opens_to_write(item.context_expr) for item in node.items):

@@ -18,7 +18,7 @@ from jaxperf.watching import place
 from jaxperf.watching.place import NOWHERE, Place
 
 Array = tuple[str, str]  # type and shape of an array in a program's text, as in ("f32", "3,4")
-PER_NAME = 3  # texts kept of programs with one name
+PER_NAME = 3  # texts kept of programs with one name, before the watch and during it
 LONGEST = 4_000_000  # characters of a text that is still kept
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
           "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}  # fmt: skip
@@ -183,7 +183,7 @@ class Programs:
         self.facts: list[Facts] = []
         self.trouble = ""
         self._known: set[Any] = set()
-        self._texts: Counter[str] = Counter()
+        self._texts: Counter[tuple[str, bool]] = Counter()
 
     def look(self) -> None:
         """Note every program that is alive and not known yet."""
@@ -205,8 +205,8 @@ class Programs:
         cost = executable.cost_analysis() or {}
         cost = cost[0] if isinstance(cost, list) else cost
         text = ""
-        if self._texts[module.name] < PER_NAME:
-            self._texts[module.name] += 1
+        if self._texts[module.name, self.watching] < PER_NAME:
+            self._texts[module.name, self.watching] += 1
             text = module.to_string()
         self.facts.append(
             Facts(

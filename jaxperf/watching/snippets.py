@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 
-from jaxperf.watching import loops, statements
+from jaxperf.watching import loop_body, statements
 from jaxperf.watching.place import Place
 
 AHEAD = 4  # batches that are read ahead
@@ -13,7 +13,7 @@ AHEAD = 4  # batches that are read ahead
 
 def read_ahead(at: Place) -> list[str]:
     """Let threads make what a statement assigns, some turns of its loop ahead."""
-    found, around = statements.enclosing(at, ast.stmt), statements.enclosing(at, loops.LOOP)
+    found, around = statements.enclosing(at, ast.stmt), statements.enclosing(at, loop_body.LOOP)
     match found[-1:], around[-1:]:
         case [ast.Assign(targets=[target], value=value)], [loop]:
             pass
@@ -40,7 +40,7 @@ def read_ahead(at: Place) -> list[str]:
 
 def _submitted(value: ast.expr, count: str, later: str) -> str:
     """The call that makes a thread compute an expression, now or for a later value of the loop's variable."""
-    if isinstance(value, ast.Call) and not value.keywords and loops.dotted(value.func):
+    if isinstance(value, ast.Call) and not value.keywords and loop_body.dotted(value.func):
         words = [value.func, *value.args]
         return f"pool.submit({', '.join(_renamed(w, count, count + later) for w in words)})"
     return f"pool.submit(lambda {count}: {ast.unparse(value)}, {count}{later})"
@@ -56,20 +56,20 @@ def _renamed(node: ast.expr, name: str, new: str) -> str:
 
 def several_steps(at: Place) -> list[str]:
     """Put turns of a loop into one program, where a statement makes from some variables their next values."""
-    found, around = statements.enclosing(at, ast.stmt), statements.enclosing(at, loops.LOOP)
+    found, around = statements.enclosing(at, ast.stmt), statements.enclosing(at, loop_body.LOOP)
     match found[-1:], around[-1:]:
         case [ast.Assign(targets=[target], value=ast.Call()) as statement], [loop]:
             results = statements.plain_names(target)
         case _:
             return []
-    called = {loops.dotted(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)}
+    called = {loop_body.dotted(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)}
     read = statements.inputs(statement, at.file, statements.enclosing(at, ast.FunctionDef))
     inputs = [n for n in read if n not in called]
     carried = [n for n in results if n in inputs]
     if not carried or statements.objects(statement) or statements.jit(at.file) != "@jax.jit":
         return []
-    varying = sorted((loops.changed_in(loop, at.file) - {*results}) & {*inputs})
-    if {*varying} & loops.depending(loop, at.file, results):
+    varying = sorted((loop_body.changed_in(loop, at.file) - {*results}) & {*inputs})
+    if {*varying} & loop_body.depending(loop, at.file, results):
         return []  # what the host makes of one turn's results for the next
     fixed = [n for n in inputs if n not in (*carried, *varying)]
     others, rows = [n for n in results if n not in carried], statements.whole(at)
@@ -116,7 +116,7 @@ def without_wait(at: Place) -> list[str]:
 class _Unwaited(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if loops.dotted(node.func).rpartition(".")[2] == "block_until_ready" and node.args:
+        if loop_body.dotted(node.func).rpartition(".")[2] == "block_until_ready" and node.args:
             return node.args[0]
         if isinstance(node.func, ast.Attribute) and node.func.attr == "block_until_ready":
             return node.func.value

@@ -1,4 +1,4 @@
-"""The jitted function is an attribute; 16 MB of NumPy that never change are copied in each call."""
+"""The jitted function is an attribute; 38 MB of NumPy that never change are copied in each call."""
 
 import jax
 import jax.numpy as jnp
@@ -7,17 +7,17 @@ import numpy as np
 
 class Trainer:
     def __init__(self):
-        self.table = np.ones((2048, 2048), np.float32)
+        self.table = np.ones((3072, 3072), np.float32)
         self.step = jax.jit(lambda w, table: w - 1e-6 * (table @ w))
 
     def run(self, steps):
-        w = jnp.ones(2048)
+        w = jnp.ones(3072)
         for _ in range(steps):
             w = self.step(w, self.table)  # cause: transfer
         return w
 
 
-def main(steps: int = 200) -> jax.Array:
+def main(steps: int = 100) -> jax.Array:
     return Trainer().run(steps).sum()
 
 

@@ -7,17 +7,17 @@ import numpy as np
 
 class Trainer:
     def __init__(self):
-        self.table = jax.device_put(np.ones((2048, 2048), np.float32))
+        self.table = jax.device_put(np.ones((3072, 3072), np.float32))
         self.step = jax.jit(lambda w, table: w - 1e-6 * (table @ w))
 
     def run(self, steps):
-        w = jnp.ones(2048)
+        w = jnp.ones(3072)
         for _ in range(steps):
             w = self.step(w, self.table)
         return w
 
 
-def main(steps: int = 200) -> jax.Array:
+def main(steps: int = 100) -> jax.Array:
     return Trainer().run(steps).sum()
 
 

@@ -10,8 +10,8 @@ def step(w, x):
     return w - 1e-6 * jnp.tanh(x @ w)
 
 
-def main(steps: int = 150) -> jax.Array:
-    w, x = jnp.ones((1, 2048, 8)), jax.device_put(np.ones((1, 2048, 2048), np.float32))
+def main(steps: int = 100) -> jax.Array:
+    w, x = jnp.ones((1, 3072)), jax.device_put(np.ones((1, 3072, 3072), np.float32))
     for _ in range(steps):
         w = step(w, x)
     return w.sum()

@@ -1,0 +1,85 @@
+"""What a loop's statements hand to each other decides which of them could run ahead of its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxperf.watching import loop_body
+from jaxperf.watching.place import Place
+
+PROGRAM = """\
+def main(loader, w, table):
+    outside = load(0)
+    for i in range(9):
+        x = get_batch(i)
+        for part in (1, 2):
+            y = part * x
+        g = np.clip(w, 0, 1)
+        late = scale(g)
+        obs = env.state
+        unused = describe(i)
+        self.w, loss = step(self.w, x, y, late, obs)
+        w = self.w
+        env.act(loss)
+        losses.append(loss)
+        text = str(losses)
+        total += sum(text)
+        z = step(w, get_batch(i), outer(w))
+    after = load(1)
+"""
+LINES = PROGRAM.splitlines()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def line(start: str) -> int:
+    return next(i for i, text in enumerate(LINES, start=1) if text.strip().startswith(start))
+
+
+def steps(file: str) -> set[Place]:
+    return {Place(file, line(start), "main") for start in ("self.w, loss", "z = ")}
+
+
+@pytest.mark.parametrize(
+    ("start", "ahead"),
+    [
+        ("x = get", True),
+        ("y = part", True),  # made from what could run ahead
+        ("g = np", False),  # of what the step before computed
+        ("late", False),  # and what is made of that
+        ("obs", False),  # its object hears of what a step computed
+        ("unused", False),  # no step reads it
+        ("losses.append", False),
+        ("total", False),
+        ("self.w, loss", False),  # a step itself
+        ("outside", False),
+        ("after", False),
+    ],
+)
+def test_what_feeds_a_step_and_needs_none_could_run_ahead(start: str, ahead: bool, file: str) -> None:
+    assert loop_body.could_run_ahead(Place(file, line(start), "main"), steps(file)) == ahead
+
+
+def test_of_a_steps_arguments_those_that_need_no_step_could_run_ahead(file: str) -> None:
+    at = Place(file, line("z = "), "main")
+    assert [loop_body.could_run_ahead(at, steps(file), name) for name in ("get_batch", "outer")] == [
+        True,
+        False,
+    ]
+
+
+def test_a_loop_belongs_to_its_own_function_and_to_steps_in_its_body(file: str) -> None:
+    at, head = Place(file, line("unused"), "main"), Place(file, line("for i"), "main")
+    assert loop_body.stepping_loop(at, steps(file)) is not None
+    assert loop_body.stepping_loop(at, {head}) is None
+    assert loop_body.stepping_loop(at, {Place(file, line("z = "), "other")}) is None
+    assert loop_body.is_step(Place(file, line("z = ")), steps(file)) and not loop_body.is_step(
+        head, steps(file)
+    )
