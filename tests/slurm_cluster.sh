@@ -2,6 +2,7 @@
 # A real SLURM of two nodes, `one` and `two`, on this machine: slurm_cluster.sh FOLDER COMMAND... runs a command in it.
 # Daemons, addresses and host names lie in namespaces of their own, and all of it ends with the command. Needs root and
 # Debian's slurmctld, slurmd, slurm-client and munge. Both nodes say that they have eight cores.
+# A job that is queued again waits until credentials of its first run expire: 5 s here instead of 120.
 set -euo pipefail
 if [ "${1:-}" != --inside ]; then
   exec unshare --mount --net --uts --pid --fork --kill-child --mount-proc "$0" --inside "$@"
@@ -18,7 +19,7 @@ hostname one
 cat >"$folder/slurm.conf" <<END
 ClusterName=jaxperf
 SlurmctldHost=one(127.0.0.1)
-AuthInfo=socket=$folder/munge.socket
+AuthInfo=socket=$folder/munge.socket,cred_expire=5
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=$folder/state

@@ -272,7 +272,7 @@ def test_two_processes_that_find_different_checkpoints_end_with_a_line_that_says
 
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "multiple_gpus.py"
-SMALL = ("--smoke", "--platform", "cpu", "--rounds", "6", "--epochs", "2", "--updates", "40")
+SMALL = ("--smoke", "--platform", "cpu", "--rounds", "1", "--epochs", "2", "--updates", "40")
 
 
 def section(folder: Path, *words: str, until: str = "") -> tuple[int, str, list[str]]:

@@ -45,7 +45,7 @@ def in_cluster(folder: Path, commands: str) -> str:
 
 def test_a_job_of_two_nodes_that_is_stopped_is_queued_again_and_goes_on(tmp_path: Path) -> None:
     section = (
-        f"experiments/multiple_gpus.py --smoke --rounds 6 --epochs 2 --updates 40 --json {tmp_path}/r.json "
+        f"experiments/multiple_gpus.py --smoke --rounds 1 --epochs 2 --updates 40 --json {tmp_path}/r.json "
         f"--checkpoints {tmp_path}/saved --resume"
     )
     told = in_cluster(tmp_path, STOPPED_AND_QUEUED_AGAIN.format(submit=SUBMIT, section=section))
