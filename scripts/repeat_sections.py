@@ -2,9 +2,9 @@
 
 A deadlock between devices shows only now and then, and only where they have fewer cores than they need. Each
 section runs `times` times in one process, which imports and compiles once. What it asks of a fresh process,
-which has one device and so cannot hang like that, it asks once. With `--one-core` as many run side by side as
-the host has cores; otherwise two do, which share two cores, however many the host has. A run that takes longer
-than `patience-s` says in which lines its threads are, and fails.
+which has one device and so cannot hang like that, it asks once. With `--one-core` as many run side by side
+as the host has cores; otherwise two do, which share two cores, however many the host has. A run that takes
+longer than `patience-s` says in which lines its threads are, and fails.
 
     python scripts/repeat_sections.py --one-core
     python scripts/repeat_sections.py --devices 8 --times 3 --sections multiple_gpus
