@@ -1,6 +1,7 @@
 #!/bin/bash
 # Section 8.4 on two nodes, a process per GPU: `sbatch deploy/slurm.sh`, or `sbatch --nodes=4 deploy/slurm.sh`.
-# Words after the script's name replace the command: `sbatch deploy/slurm.sh experiments/multiple_gpus_concise.py --way jit`.
+# Flags after the script's name are added to its command: `sbatch deploy/slurm.sh --every-steps 20`. Another script's
+# name replaces the command: `sbatch deploy/slurm.sh experiments/multiple_gpus_concise.py --way jit`.
 # A job that is stopped (a lost node, a job that comes first, its time) goes on from its last checkpoint when SLURM queues
 # it again, by itself or by `scontrol requeue`. Without GPUs: `sbatch --gpus-per-task=0 deploy/slurm.sh`.
 #SBATCH --job-name=jaxperf
@@ -17,10 +18,11 @@ set -euo pipefail
 
 # The folder of the checkout, and of .venv in it, must be the same on all nodes.
 cd "${SLURM_SUBMIT_DIR:?start this script with sbatch}"
-if [ $# -eq 0 ]; then
+case ${1:--} in -*)
   set -- experiments/multiple_gpus.py --json "results/multiple_gpus-$SLURM_JOB_ID.json" \
-    --checkpoints "checkpoints/$SLURM_JOB_ID" --every-s 60 --resume
-fi
+    --checkpoints "checkpoints/$SLURM_JOB_ID" --resume "$@"
+  ;;
+esac
 
 # A proxy can keep the processes from meeting: they talk to each other by gRPC.
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY

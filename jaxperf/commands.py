@@ -64,8 +64,9 @@ class Launch:
     """Where the processes meet, on the loopback address; 0 takes a free one."""
     max_restarts: Annotated[int, at_least(0)] = 0
     """How often all are started again after a failure; with the script's `--resume` they then go on."""
-    grace_s: Annotated[float, at_least(0)] = 10.0
-    """Seconds between SIGTERM and SIGKILL for those that are ended."""
+    grace_s: Annotated[float | None, at_least(0), tyro.conf.arg(metavar="S")] = None
+    """Seconds between SIGTERM and SIGKILL for those that are ended; if not given 10, or 60 for a command with
+    --checkpoints that is asked to end and saves."""
     idle_s: Annotated[float, at_least(0)] = 120.0
     """End all when none has computed for so many seconds, since they wait for each other; 0 for never."""
 

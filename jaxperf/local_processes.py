@@ -57,7 +57,7 @@ class Plan:
       logs: folder of the logs.
       port: the coordinator's; 0 for a free one.
       max_restarts: how often all are started again after a failure.
-      grace_s: between TERM and KILL.
+      grace_s: between TERM and KILL; None for 10 s, and 60 s to save a step where that is asked for.
       idle_s: all are ended once none has computed for so long; 0 for never.
       split_cores: each process has its own share of the cores; otherwise all have all.
     """
@@ -67,7 +67,7 @@ class Plan:
     logs: Path
     port: int = 0
     max_restarts: int = 0
-    grace_s: float = 10.0
+    grace_s: float | None = None
     idle_s: float = 120.0
     split_cores: bool = True
 
@@ -176,7 +176,20 @@ def _started(plan: Plan, ended: queue.SimpleQueue[Process]) -> Iterator[list[Pro
             threading.Thread(target=_report, args=(process, ended), daemon=True).start()
         yield processes
     finally:
-        _end(processes, plan.grace_s)
+        _end(processes, patience_s(plan, [p.running.poll() for p in processes]))
+
+
+def patience_s(plan: Plan, statuses: Sequence[int | None]) -> float:
+    """How long those that are ended may take: longer to save, unless one has failed, which all need for that.
+
+    Args:
+      plan: its `grace_s` decides where it is given.
+      statuses: of the processes, as in `returncode`.
+    """
+    if plan.grace_s is not None:
+        return plan.grace_s
+    asked = {launch.shell_status(s) for s in statuses if s} <= {128 + s for s in launch.SIGNALS}
+    return launch.patience_s(plan.command if asked else ())
 
 
 def _start(plan: Plan, number: int, cores: Sequence[int], log: Path, own: Mapping[str, str]) -> Process:

@@ -84,6 +84,16 @@ def test_a_damaged_checkpoint_is_told_in_one_line_and_the_one_before_it_is_used(
     assert_same(trained(STEP, stopped), expected)  # type: ignore[arg-type]
 
 
+def test_what_bears_the_name_of_a_damaged_checkpoint_stays(stopped: Path) -> None:
+    path, lines = newest(stopped, 5), "somebody's lines"
+    path.with_suffix(".damaged").write_text(lines)
+    (path / "manifest.json").write_bytes(b"")
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, stopped, before=at(1))
+    assert path.with_suffix(".damaged").read_text() == lines
+    assert (path.with_suffix(".damaged-2") / "manifest.json").read_bytes() == b""
+
+
 def test_no_intact_checkpoint_is_an_error_and_not_a_training_from_the_beginning(stopped: Path) -> None:
     for step in (3, 4, 5):
         (newest(stopped, step) / "manifest.json").unlink()

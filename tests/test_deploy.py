@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 SCHEMA = json.loads((Path(__file__).parent / "fixtures" / "kubernetes" / "schema.json").read_text())
 
-SAVING = ("--checkpoints", "checkpoints/7", "--every-s", "60", "--resume")
+SAVING = ("--checkpoints", "checkpoints/7", "--resume")
 POD = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec")  # of the JobSet
 
 
@@ -114,6 +114,17 @@ def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> N
     environment |= {"SLURM_JOB_ID": "7", "https_proxy": "http://proxy"}
     for words, started in (
         ((), ["experiments/multiple_gpus.py", "--json", "results/multiple_gpus-7.json", *SAVING]),
+        (
+            ("--keep", "1"),
+            [
+                "experiments/multiple_gpus.py",
+                "--json",
+                "results/multiple_gpus-7.json",
+                *SAVING,
+                "--keep",
+                "1",
+            ],
+        ),
         (("x.py", "--a b"), ["x.py", "--a b"]),
     ):
         done = subprocess.run(["bash", script, *words], env=environment, capture_output=True, text=True)

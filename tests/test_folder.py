@@ -55,6 +55,17 @@ def test_checkpoints_are_not_mixed_with_those_of_an_earlier_run(tmp_path: Path) 
     assert steps_in(tmp_path) == before
 
 
+def test_parts_of_a_killed_run_are_removed_and_nothing_of_anybody_else(tmp_path: Path) -> None:
+    part = tmp_path / "saved" / "1-device" / "step-00000003.part" / "state"
+    others = [tmp_path / "elsewhere" / "step-00000003.part", tmp_path / "saved" / "1-device" / "film.part"]
+    for folder in (part, *others):
+        folder.mkdir(parents=True)
+    (tmp_path / "saved" / "link").symlink_to(tmp_path / "elsewhere")
+    with CheckpointFolder(tmp_path / "saved", resume=True):
+        assert not part.parent.exists()
+    assert all(other.is_dir() for other in others)
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "in it", Path("/proc/nowhere")):

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from cases import cases
 
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
-from jaxperf.local_processes import command_of, free_port, shares
+from jaxperf.local_processes import Plan, command_of, free_port, patience_s, shares
 
 NUMBER = "import os, sys, time, pathlib; number = os.environ['JAX_PROCESS_ID']\n"
 PIDS = "pathlib.Path(f'pid{number}').write_text(str(os.getpid()))\n"
@@ -102,6 +103,15 @@ os.kill(os.getpid(), 9) if number == "1" else time.sleep(60)
     status, _, err = run(tmp_path, program, "--grace-s", "0.2")
     assert status == 128 + signal.SIGKILL and "process 1 failed first: ended by signal 9" in err
     assert gone(wait_for(tmp_path / "pid0"))
+
+
+def test_those_that_save_are_given_longer_unless_one_has_failed(tmp_path: Path) -> None:
+    saves, plain = (Plan(("x.py", *words), 2, tmp_path) for words in (("--checkpoints", "saved"), ()))
+    for on_request in ([None, None], [None, 128 + signal.SIGTERM], [-signal.SIGHUP, 0]):
+        assert patience_s(saves, on_request) > patience_s(plain, on_request)
+        assert patience_s(replace(saves, grace_s=0.5), on_request) == 0.5
+    for failed in ([None, 1], [-signal.SIGKILL, None], [128 + signal.SIGTERM, 1]):
+        assert patience_s(saves, failed) == patience_s(plain, failed)
 
 
 def test_after_a_failure_all_start_again_as_often_as_allowed(tmp_path: Path) -> None:

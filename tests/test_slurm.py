@@ -24,7 +24,7 @@ SUBMIT = "sbatch --gpus-per-task=0 --wait"
 # `scancel --signal` sends to each task what SLURM sends them a minute before the job's time is over.
 STOPPED_AND_QUEUED_AGAIN = """
 set -eu
-{submit} --output="$HERE/log" deploy/slurm.sh {section} --every-steps 1 || echo "stopped: $?" &
+{submit} --output="$HERE/log" deploy/slurm.sh {added} || echo "stopped: $?" &
 until ls "$HERE"/saved/2-devices/step-*[0-9] >/dev/null 2>&1; do sleep 0.1; done
 scancel --signal=TERM 1
 wait
@@ -44,11 +44,12 @@ def in_cluster(folder: Path, commands: str) -> str:
 
 
 def test_a_job_of_two_nodes_that_is_stopped_is_queued_again_and_goes_on(tmp_path: Path) -> None:
-    section = (
-        f"experiments/multiple_gpus.py --smoke --rounds 1 --epochs 2 --updates 40 --json {tmp_path}/r.json "
-        f"--checkpoints {tmp_path}/saved --resume"
+    """The script's own command, at toy size and with results here."""
+    added = (
+        f"--smoke --rounds 1 --epochs 2 --updates 40 --json {tmp_path}/r.json "
+        f"--checkpoints {tmp_path}/saved --every-steps 1"
     )
-    told = in_cluster(tmp_path, STOPPED_AND_QUEUED_AGAIN.format(submit=SUBMIT, section=section))
+    told = in_cluster(tmp_path, STOPPED_AND_QUEUED_AGAIN.format(submit=SUBMIT, added=added))
     log = (tmp_path / "log").read_text()
     assert "stopped: 143" in told and "JobState=COMPLETED" in told and "Restarts=1" in told, told + log
     for number in (0, 1):

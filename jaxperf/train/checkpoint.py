@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -214,9 +215,8 @@ class Checkpoints:
         before = f"using step {self.steps[-1]}" if self.steps else "and there is none before it"
         say(f"checkpoint {path} is damaged ({reason}); {before}")
         if jax.process_index() == 0:
-            aside = path.with_suffix(DAMAGED)
-            shutil.rmtree(aside, ignore_errors=True)
-            path.rename(aside)
+            names = (path.with_suffix(DAMAGED + f"-{n}" * (n > 1)) for n in itertools.count(1))
+            path.rename(next(name for name in names if not os.path.lexists(name)))
 
     def _failed(self, step: int, error: Exception) -> None:
         newest = f"step {self.steps[-1]} is the newest" if self.steps else "there is none yet"

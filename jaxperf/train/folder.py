@@ -118,8 +118,9 @@ class CheckpointFolder:
             raise SystemExit(128 + self.signal)
 
     def _remove_parts(self) -> None:
-        for part in self.path.glob(f"*/*{PART}"):
-            shutil.rmtree(part, ignore_errors=True)
+        for part in self.path.glob(f"*/step-*{PART}"):
+            if not part.parent.is_symlink():  # to a folder of somebody else's
+                shutil.rmtree(part, ignore_errors=True)
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         """Keep the first signal for `stop`; what comes after `SAME_S` is the system's, which ends us."""
