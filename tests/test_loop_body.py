@@ -75,6 +75,16 @@ def test_of_a_steps_arguments_those_that_need_no_step_could_run_ahead(file: str)
     ]
 
 
+@pytest.mark.parametrize(
+    ("start", "back"),
+    [("self.w, loss", True), ("total", False), ("w = self.w", True), ("text", False), ("after", False)],
+)
+def test_a_value_comes_back_where_it_decides_what_its_statement_reads_next(
+    start: str, back: bool, file: str
+) -> None:
+    assert loop_body.comes_back(Place(file, line(start), "main")) == back
+
+
 def test_a_loop_belongs_to_its_own_function_and_to_steps_in_its_body(file: str) -> None:
     at, head = Place(file, line("unused"), "main"), Place(file, line("for i"), "main")
     assert loop_body.stepping_loop(at, steps(file)) is not None

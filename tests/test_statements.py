@@ -109,6 +109,12 @@ def test_a_statement_between_what_cannot_be_traced_becomes_a_function_of_what_it
     assert change[-1].endswith(f" = {call}")
 
 
+def test_a_function_may_get_the_memory_of_what_it_assigns_to(file: str) -> None:
+    change = statements.in_function(Place(file, line("u = u.at")), donated=True)
+    assert change[0] == '+ @functools.partial(jax.jit, donate_argnames="u")'
+    assert change[1:] == statements.jitted(Place(file, line("u = u.at")))[1:]
+
+
 def test_what_needs_a_value_or_an_object_is_not_put_into_a_function(file: str) -> None:
     for start in ("value = float", "self.w", "print(u)", "u = m.turn"):
         assert statements.jitted(Place(file, line(start))) == []

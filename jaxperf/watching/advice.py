@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import textwrap
+from collections.abc import Callable
 
-from jaxperf.watching import advice_steps, snippets, statements
+from jaxperf.watching import advice_programs, advice_steps, loop_body, snippets, statements
 from jaxperf.watching.finding import Advice, Finding
 from jaxperf.watching.place import Place
 
@@ -23,9 +25,10 @@ _TEXTS = {
         "an argument's shape varies",
         """
         - {line}
-        + size = 1 << (len(x) - 1).bit_length()              # a few sizes in place of many
-        + x = np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1))
-        + result = {name}(x, valid)  # and mask with jnp.arange(size) < valid inside
+        + valid = len({argument})
+        + size = 1 << (valid - 1).bit_length()              # a few sizes in place of many
+        + {argument} = np.pad({argument}, [(0, size - valid)] + [(0, 0)] * ({argument}.ndim - 1))
+        + result = {name}({argument}, valid)  # and mask with jnp.arange(size) < valid inside
         """,
         "8.1.3 What traces again",
     ),
@@ -64,7 +67,7 @@ _TEXTS = {
         "an argument's dtype varies",
         """
         - {line}
-        + {name}(jnp.asarray(x, jnp.float32), ...)   # one dtype on every call
+        + {name}(jnp.asarray({argument}, jnp.float32), ...)   # one dtype on every call
         """,
         "8.1.3 What traces again",
     ),
@@ -164,80 +167,11 @@ _TEXTS = {
         """,
         "8.1.2 Performance",
     ),
-    "donation": Advice(
-        "an argument is copied that the result replaces",
-        """
-        - @jax.jit
-        + @functools.partial(jax.jit, donate_argnums=0)   # the position of what the result replaces
-          {def}
-              ...
-        """,
-        "8.2.4 What asynchronous computation costs in memory",
-    ),
-    "module state": Advice(
-        "nnx.jit copies the state of a module in each call",
-        """
-        - @nnx.jit
-        + @nnx.jit({argument})   # the module takes what the program returns, and needs the old arrays no more
-          {def}
-              ...
-        """,
-        "8.2.4 What asynchronous computation costs in memory",
-    ),
-    "float64": Advice(
-        "float32 becomes float64",
-        """
-        - {line}
-        + # give the other operand the type of the data: .astype(np.float32)
-        """,
-        "Mixed precision",
-    ),
-    "unrolled": Advice(
-        "Python unrolls a loop while tracing",
-        """
-        - {loop}
-        + x = jax.lax.fori_loop(0, n, lambda i, x: ..., x)   # or lax.scan over stacked weights
-        """,
-        "8.1.3 What tracing forbids; exercise 2: if and for",
-    ),
-    "constant": Advice(
-        "a large array is compiled into a program",
-        """
-        - {line}
-        + {argument} = jax.device_put({argument})   # once
-        + result = {name}(x, {argument})   # an argument of {name}, which only referred to it
-        """,
-        "8.1.2 Getting the symbolic program",
-    ),
-    "callback": Advice(
-        "the program stops for Python on the host",
-        """
-        - {line}
-        + # the same with jnp or lax; jax.debug.print only where somebody reads it
-        """,
-        "8.2.1 Front end and back end",
-    ),
-    "on the cpu": Advice(
-        "a program runs on the CPU beside an accelerator",
-        """
-        - {line}
-        + # leave out device=cpu and jax.default_device, and give it arrays on the accelerator
-        """,
-        "Arrays on devices",
-    ),
-    "shards": Advice(
-        "one device gets more work than the others",
-        """
-        - {line}
-        + mesh = jax.make_mesh((jax.device_count(),), ("data",))
-        + x = jax.device_put(x, NamedSharding(mesh, P("data")))   # equal shares
-        """,
-        "8.4.1 Data parallelism",
-    ),
 }
-_TEXTS |= advice_steps.TEXTS
-_MADE = {
+_TEXTS |= advice_programs.TEXTS | advice_steps.TEXTS
+_MADE: dict[str, Callable[[Place], list[str]]] = {
     "eager": statements.jitted,
+    "eager copy": functools.partial(statements.in_function, donated=True),
     "data": snippets.read_ahead,
     "dispatch": snippets.several_steps,
     "needless wait": snippets.without_wait,
@@ -281,6 +215,8 @@ def _cause(finding: Finding) -> str:
     """The cause, and what the line says about it: for a wait, what the value is wanted for."""
     if finding.cause == "wait" and finding.name == "block_until_ready":
         return "needless wait"
+    if finding.cause == "wait" and loop_body.comes_back(finding.at):
+        return "wait for the next turn"
     if finding.cause == "python" and statements.gives_a_value(finding.at):
         return "python for the next step"
     keyword = statements.whole(finding.at)[0].partition(" ")[0]

@@ -51,6 +51,15 @@ TEXTS = {
         """,
         "8.3.2 Computing and copying",
     ),
+    "wait for the next turn": Advice(
+        "the front end waits on each turn of a loop",
+        """
+          {line}
+        + # the next turn needs the value: let one wait serve many turns (a batch of them under jax.vmap), or
+        + # write what needs it in jax.numpy, so that the whole loop is one program, with jax.lax.scan
+        """,
+        "8.2.2 Making the front end wait",
+    ),
     "needless wait": Advice(
         "the front end waits on each turn of a loop",
         """

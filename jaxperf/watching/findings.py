@@ -12,7 +12,16 @@ from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import Place
 from jaxperf.watching.rules_idle import data, eager, numpy, transfers, waits
-from jaxperf.watching.rules_programs import callbacks, captured, donation, float64, shards, state, unrolled
+from jaxperf.watching.rules_programs import (
+    callbacks,
+    captured,
+    donation,
+    eager_copies,
+    float64,
+    shards,
+    state,
+    unrolled,
+)  # fmt: skip
 from jaxperf.watching.rules_steps import dispatch, puts, python, write
 from jaxperf.watching.rules_traces import eager_recompiles, retraced
 
@@ -23,7 +32,7 @@ LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
 
 RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     retraced, eager_recompiles, waits, data, numpy, eager, transfers,
-    donation, state, float64, unrolled, captured, callbacks, shards,
+    donation, eager_copies, state, float64, unrolled, captured, callbacks, shards,
     dispatch, python, puts, write,
 )  # fmt: skip
 

@@ -66,6 +66,15 @@ def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
     return None
 
 
+def comes_back(at: Place) -> bool:
+    """Whether what a statement assigns decides what it reads in the next turn of its loop."""
+    loop, own = statements.enclosing(at, LOOP)[-1:], statements.enclosing(at, ast.stmt)[-1:]
+    if not loop or not own or own == loop:
+        return False
+    mine = _flow(own[0])
+    return _share(mine.reads, depending(loop[0], at.file, mine.writes) - mine.writes)
+
+
 def changed_in(loop: ast.stmt, file: str) -> frozenset[str]:
     """Variables that a turn of a loop changes, with the one that it counts in."""
     return _writes(_flows(file, loop))

@@ -17,6 +17,7 @@ from jaxperf.watching.finding import Finding
 from jaxperf.watching.hottest import executions
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.programs import Facts, array_type
+from jaxperf.watching.sampler import EAGER
 from jaxperf.watching.statements import parsed
 from jaxperf.watching.unrolled import loops
 from jaxperf.watching.windows import plain
@@ -36,6 +37,28 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
         if shared and replaces_argument(c.at):
             what = "of the same types as arguments that the caller replaces"
             yield _copies(analysis, facts, c, program_s, shared, "donation", what)
+
+
+def eager_copies(analysis: Analysis) -> Iterator[Finding]:
+    """Updates outside of jit that copy an array to change a part of it, as in `x = x.at[i].set(y)`."""
+    lines = Counter(s.at for s in analysis.samples if s.kind == EAGER and _changes_part(s.at))
+    compiled = {plain(c.name): c for c in analysis.record.compiled if not c.explained and _changes_part(c.at)}
+    for facts in analysis.record.programs:
+        program, c = analysis.record.seen.programs.get(plain(facts.name)), compiled.get(plain(facts.name))
+        if program and c and program.devices and not facts.old and (shared := facts.unshared_bytes()):
+            c = replace(c, at=next((at for at, _ in lines.most_common(1)), c.at))
+            busy_s = max(map(length, program.devices.values())) * analysis.scale
+            reason = f"each call copies an array of {quantity(shared, 'bytes')}, of which it changes a part"
+            yield replace(_copies(analysis, facts, c, busy_s, shared, "eager copy", ""), reason=reason)
+
+
+def _changes_part(at: Place) -> bool:
+    """Whether a statement is an update like `x = x.at[i].set(y)`."""
+    for node in ast.walk(parsed(at.file)):
+        if isinstance(node, ast.Assign) and node.lineno <= at.line <= (node.end_lineno or 0):
+            parts = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Attribute) and n.attr == "at"]
+            return bool({ast.unparse(t) for t in node.targets} & set(map(ast.unparse, parts)))
+    return False
 
 
 def state(analysis: Analysis) -> Iterator[Finding]:

@@ -73,7 +73,7 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     said = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(said[:2]) + (f"; and {len(said) - 2} more" if len(said) > 2 else "")
     reason = shown if kind == "other" else f"{kind} of {shown}"
-    return Finding(cause, at, seconds, f"{times}: {reason}", first.called)
+    return Finding(cause, at, seconds, f"{times}: {reason}", first.called, argument=changes[0].what)
 
 
 def _closed_over(traces: list[Compiled]) -> dict[str, str]:

@@ -72,18 +72,26 @@ def jitted(at: Place) -> list[str]:
             *(_indented(whole(at)) if found[-1] is not around[-1] else ["    ..."]),
         ]
         return [f"+ {jit(at.file)}", *(f"  {row}" for row in rows)]
-    statement = found[-1]
+    return in_function(at)
+
+
+def in_function(at: Place, *, donated: bool = False) -> list[str]:
+    """The rows of a change that puts a statement into a jitted function; empty where that cannot be traced.
+
+    With `donated` the function gets the memory of what it assigns to.
+    """
+    statement = next(iter(enclosing(at, ast.stmt)[-1:]), None)
     if not isinstance(statement, ast.Assign | ast.AugAssign) or _on_host(statement):
         return []
     results = [n for target in _targets(statement) for n in _names(target, ast.Store)]
     whole_names = all(isinstance(t, ast.Name | ast.Tuple) for t in _targets(statement))
-    read = inputs(statement, at.file, around)
+    read = inputs(statement, at.file, enclosing(at, _FUNCTION))
     if not whole_names or not read or objects(statement) & {*read}:
         return []
     rows, call = whole(at), f"update_{results[0]}({', '.join(read)})"
     made = [f"def {call}:", *_indented([*rows, f"return {', '.join(results)}"])]
     return [
-        "+ @jax.jit",
+        f'+ @functools.partial(jax.jit, donate_argnames="{results[0]}")' if donated else "+ @jax.jit",
         *(f"+ {row}" for row in made),
         *(f"- {row}" for row in rows),
         f"+ {', '.join(results)} = {call}",
