@@ -61,6 +61,30 @@ def test_the_arrays_go_by_the_modules_names_and_other_ones_can_be_put_in(net, tm
     np.testing.assert_allclose(exported.call(zero, x), net(x), rtol=1e-6)
 
 
+def test_a_net_that_is_exported_again_is_not_traced_again_and_has_its_arrays_of_now(
+    net, tmp_path, monkeypatch
+):
+    x, twin, stem = jnp.ones((2, 4)), hybridize(net), tmp_path / "net"
+    exports = []
+    one = jax.export.export
+    monkeypatch.setattr(jax.export, "export", lambda *a, **k: exports.append(a) or one(*a, **k))
+
+    def written(*args, **options):
+        export_net(twin, stem, *args, **options)
+        exported, arrays = load_net(stem)
+        np.testing.assert_allclose(exported.call(arrays, *args), net(*args), rtol=1e-6)
+        return len(exports), twin.trace_count
+
+    assert written(x) == (1, 1)
+    net.dense.kernel[...] = 2 * net.dense.kernel[...]
+    assert written(x + 1) == (1, 1)
+    assert written(jnp.ones((3, 4))) == (2, 2)  # of another shape
+    assert written(x, platforms=("cpu", "cuda")) == (3, 2)
+    net.train()
+    assert written(x) == (4, 3)  # another program, which no call has shown to `twin`
+    assert written(x) == (4, 3)
+
+
 def test_a_symbolic_batch_size_serves_every_batch(net, tmp_path):
     (n,) = jax.export.symbolic_shape("n")
     export_net(net, tmp_path / "net", jax.ShapeDtypeStruct((n, 4), jnp.float32))

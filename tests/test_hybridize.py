@@ -177,6 +177,15 @@ def test_leaves_and_their_names_are_the_modules_arrays_in_the_order_of_the_progr
     assert changed == {}
 
 
+def test_what_is_asked_without_a_call_is_of_the_module_as_it_is_now():
+    net = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+    compiled, x = hybridize(net), X[:, :3]
+    compiled(x)
+    net.eval()
+    close(compiled.compile(x)(x), net(x))
+    close(compiled.function(compiled.leaves(), x)[0], net(x))
+
+
 def test_gradients_flow_through_the_compiled_function():
     compiled = hybridize(Mlp(nnx.Rngs(0)))
     gradients = jax.grad(lambda leaves: compiled.function(leaves, X)[0].sum())(compiled.leaves())

@@ -43,6 +43,8 @@ def export_net(
 
     The program takes a dictionary of the arrays by name, then arguments like `args`, and gives the module's
     output; what a call would change in the module (BatchNorm statistics) is dropped: call `net.eval()` first.
+    The program depends on no array's values, so a hybridized module that is exported again, as after each
+    epoch, is not traced again.
 
     Args:
       net: the module, or what `hybridize` made of it.
@@ -57,22 +59,20 @@ def export_net(
         alone, is to be compiled.
     """
     twin = net if isinstance(net, Hybridized) else hybridize(net)
-    names = twin.leaf_names()
-
-    def program(arrays: dict[str, jax.Array], *args: Any) -> Any:
-        return twin.function([arrays[name] for name in names], *args)[0]
-
-    arrays = dict(zip(names, twin.leaves()))
-    exported = jax_export.export(jax.jit(program), platforms=platforms)(arrays, *args)
-    written, beside = bytes(exported.serialize()), _path(stem, COMPILED)
-    machine_code = _compile(exported, written, arrays, args) if compiled else b""
+    program, arrays = twin.by_name(), dict(zip(twin.leaf_names(), twin.leaves()))
+    traced = program.trace(arrays, *args)  # JAX knows whether it has done that before
+    made = twin.exports.setdefault((traced.jaxpr, tuple(platforms or [jax.default_backend()])), {})
+    if PROGRAM not in made:
+        made[PROGRAM] = bytes(jax_export.export(program, platforms=platforms)(arrays, *args).serialize())
+    if compiled and COMPILED not in made:
+        made[COMPILED] = _compile(made[PROGRAM], arrays, args)
     write_whole(_path(stem, ARRAYS), save({k: np.asarray(v) for k, v in arrays.items()}))
-    write_whole(_path(stem, PROGRAM), written)
-    if compiled:
-        write_whole(beside, machine_code)
-    else:
-        beside.unlink(missing_ok=True)  # of an older program, of no use
-    return _path(stem, PROGRAM), _path(stem, ARRAYS), *([beside] if compiled else [])
+    write_whole(_path(stem, PROGRAM), made[PROGRAM])
+    if not compiled:
+        _path(stem, COMPILED).unlink(missing_ok=True)  # of an older program, of no use
+        return _path(stem, PROGRAM), _path(stem, ARRAYS)
+    write_whole(_path(stem, COMPILED), made[COMPILED])
+    return _path(stem, PROGRAM), _path(stem, ARRAYS), _path(stem, COMPILED)
 
 
 def _path(stem: Path, ending: str) -> Path:
@@ -132,8 +132,9 @@ def load_compiled(stem: Path) -> Callable[..., Any] | None:
         return None
 
 
-def _compile(exported: jax_export.Exported, written: bytes, arrays: Any, args: Sequence[Any]) -> bytes:
+def _compile(written: bytes, arrays: Any, args: Sequence[Any]) -> bytes:
     """A line that says what it fits, then the pickle that JAX reads."""
+    exported = jax_export.deserialize(bytearray(written))
     if any(not isinstance(n, int) for a in exported.in_avals for n in a.shape):
         raise JaxperfError(
             "a program of symbolic shapes has no machine code; export it for arrays of one shape, "

@@ -56,19 +56,27 @@ class Hybridized:
     Attributes:
       net: the module itself, which still runs op by op when called.
       traces: one `Trace` each time Python ran, with the reason.
+      exports: the files that `export_net` has made of its programs, whatever the arrays' values.
     """
 
     def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
         self.net, self.traces = net, list[Trace]()
         self._static = static_argnames
+        self.exports: dict[Any, dict[str, bytes]] = {}
         self._programs: dict[nnx.GraphDef[Any], Callable[..., Any]] = {}
+        self._by_name: dict[Callable[..., Any], Any] = {}
         self._take_apart()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's output for these arguments, from the compiled program."""
-        if self._parts.changed():
-            self._take_apart()
-        return _run(self.function, self._parts.variables, *args, **kwargs)
+        self._look()
+        return _run(self._function, self._parts.variables, *args, **kwargs)
+
+    @property
+    def function(self) -> Any:
+        """`jax.jit` of a function of `leaves()` and the arguments, for the module as it is now."""
+        self._look()
+        return self._function
 
     @property
     def trace_count(self) -> int:
@@ -81,11 +89,22 @@ class Hybridized:
 
     def leaves(self) -> list[Any]:
         """Return the module's arrays of now, in the order in which `function` takes them."""
+        self._look()
         return self._parts.leaves()
 
     def leaf_names(self) -> list[str]:
         """Return the names of `leaves()`: paths in the module such as "layers/0/kernel"."""
+        self._look()
         return list(self._parts.names)
+
+    def by_name(self) -> Any:
+        """Return `jax.jit` of a function that takes `leaves()` in a dictionary, and gives the output."""
+        function, names = self.function, self.leaf_names()
+
+        def program(arrays: dict[str, jax.Array], *args: Any) -> Any:
+            return function([arrays[name] for name in names], *args)[0]
+
+        return self._by_name.setdefault(function, jax.jit(program))
 
     def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Compile ahead of time for arguments like these (arrays or `jax.ShapeDtypeStruct`).
@@ -97,13 +116,17 @@ class Hybridized:
         compiled = self.function.lower(self.leaves(), *args, **kwargs).compile()
         return partial(_run, compiled, self._parts.variables)
 
+    def _look(self) -> None:
+        if self._parts.changed():  # by `net.eval()`, say
+            self._take_apart()
+
     def _take_apart(self) -> None:
         """Find the module's arrays and remember what it is made of, for `__call__` to compare with."""
         self._parts = Parts(self.net)
         graphdef = self._parts.graphdef
         if graphdef not in self._programs:
             self._programs[graphdef] = self._make_program(self._parts)
-        self.function: Any = self._programs[graphdef]
+        self._function: Any = self._programs[graphdef]
 
     def _make_program(self, parts: Parts) -> Callable[..., Any]:
         """Return `jax.jit` of a function of the flat arrays, giving the output and what it changed."""

@@ -1,4 +1,4 @@
-"""The jitted function is an attribute; 38 MB of NumPy that never change are copied in each call."""
+"""The jitted function is an attribute; 38 MB of a NumPy table that never change are copied in each call."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import numpy as np
 
 class Trainer:
     def __init__(self):
-        self.table = np.ones((3072, 3072), np.float32)
+        self.table = np.ones((3072, 3073), np.float32)[:, 1:]  # without the labels
         self.step = jax.jit(lambda w, table: w - 1e-6 * (table @ w))
 
     def run(self, steps):

@@ -109,10 +109,11 @@ def _input(settings: dict[str, Any]) -> Any:
 
 
 def export(settings: dict[str, Any], configuration: str) -> Task:
-    """`export_net`, and `load_net` until the first output is there."""
+    """`export_net`, and `load_net` until the first output is there; traced the first time only."""
     from jaxperf.models.export import export_net
+    from jaxperf.models.hybridize import hybridize
 
-    stem, net, x = _stem(settings, configuration), _net(settings), _input(settings)
+    stem, net, x = _stem(settings, configuration), hybridize(_net(settings)), _input(settings)
 
     def write_and_reload() -> tuple[dict[str, float], Any]:
         began = time.perf_counter()

@@ -90,19 +90,23 @@ def _net_and_input(settings: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """`torch.jit.save` of a trace, or `torch.export`'s file, and back until the first output is there."""
+    """`torch.jit.save`, or `torch.export.save`, and back until the first output is there.
+
+    Traced only once, as the other systems do by themselves.
+    """
     import torch
 
     path = _export_path(settings, configuration)
     net, x = _net_and_input(settings)
+    traces = configuration == "traced"
+    with torch.inference_mode(traces):
+        program = torch.jit.trace(net, x) if traces else torch.export.export(net, (x,))
+    save = torch.jit.save if traces else torch.export.save
 
     def write_and_reload() -> tuple[dict[str, float], Any]:
-        with torch.inference_mode(configuration == "traced"):
+        with torch.inference_mode(traces):
             began = time.perf_counter()
-            if configuration == "traced":
-                torch.jit.save(torch.jit.trace(net, x), path)
-            else:
-                torch.export.save(torch.export.export(net, (x,)), path)
+            save(program, path)
             written = time.perf_counter()
             y = _reload(path, configuration, x)
             return {"write": written - began, "reload": time.perf_counter() - written}, y
