@@ -24,6 +24,7 @@ from jaxperf.watching.trouble import Trouble
 CLOSE_S = 0.005  # from one look to the next, in a window of the profiler
 WIDE_S = 0.025  # the same outside of windows, after a second or so
 WIDER = 0.02  # of the time since the first look, until then
+SPARSE = 2  # times as long where no window ever comes; a look costs an eager program 0.25 to 0.3 ms
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
 WRITE = "write"  # a checkpoint, most likely
@@ -57,6 +58,7 @@ class Sampler:
       held: what the arrays alive near the peak are, largest first, as (type, number, bytes).
       on_look: called after each look, in the sampler's thread; returns whether to look closely.
       started: whether JAX's backend runs, so that listing arrays does not start it.
+      sparse: look half as often, since `on_look` never asks to look closely.
       spent_s: processor time of the sampler's own work.
     """
 
@@ -66,8 +68,9 @@ class Sampler:
         *,
         on_look: Callable[[], bool] = lambda: True,
         started: Callable[[], bool] = backend.started,
+        sparse: bool = False,
     ) -> None:
-        self.trouble, self.started = trouble, started
+        self.trouble, self.started, self._slower = trouble, started, SPARSE if sparse else 1
         self.samples: list[Sample] = []
         self.memory: list[tuple[float, int]] = []
         self.held: list[tuple[str, int, int]] = []
@@ -90,7 +93,7 @@ class Sampler:
         self._weigh()
 
     def _run(self) -> None:
-        interval_s, weighed = CLOSE_S, 0.0
+        interval_s, weighed = self._slower * CLOSE_S, 0.0
         while not self._stop.wait(interval_s):
             began = time.thread_time()
             with self.trouble.kept("a sample"):
@@ -99,7 +102,7 @@ class Sampler:
                     weighed = self._last
                     self._weigh()
             self.spent_s += time.thread_time() - began
-            interval_s = min(WIDE_S, max(CLOSE_S, WIDER * (self._last - self._first)))
+            interval_s = self._slower * min(WIDE_S, max(CLOSE_S, WIDER * (self._last - self._first)))
             with self.trouble.kept("a window of the profiler"):
                 if self.on_look():
                     interval_s = CLOSE_S

@@ -75,7 +75,7 @@ class Watcher:
         self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
         self.puts = Puts(self.trouble)
         self.programs, self.profiler = Programs(), Profiler() if profile else None
-        self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started)
+        self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started, sparse=not profile)
         self._undo = contextlib.ExitStack()
         self._compiled = 0
 
