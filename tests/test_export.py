@@ -80,9 +80,10 @@ def test_a_net_that_is_exported_again_is_not_traced_again_and_has_its_arrays_of_
     assert written(x + 1) == (1, 1)
     assert written(jnp.ones((3, 4))) == (2, 2)  # of another shape
     assert written(x, platforms=("cpu", "cuda")) == (3, 2)
+    assert written(jax.device_put(x, jax.devices("cpu")[1])) == (4, 2)  # on another device
     net.train()
-    assert written(x) == (4, 3)  # another program, which no call has shown to `twin`
-    assert written(x) == (4, 3)
+    assert written(x) == (5, 3)  # another program, which no call has shown to `twin`
+    assert written(x) == (5, 3)
 
 
 def test_a_symbolic_batch_size_serves_every_batch(net, tmp_path):

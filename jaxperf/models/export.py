@@ -61,7 +61,9 @@ def export_net(
     twin = net if isinstance(net, Hybridized) else hybridize(net)
     program, arrays = twin.by_name(), dict(zip(twin.leaf_names(), twin.leaves()))
     traced = program.trace(arrays, *args)  # JAX knows whether it has done that before
-    made = twin.exports.setdefault((traced.jaxpr, tuple(platforms or [jax.default_backend()])), {})
+    where = tuple(getattr(a, "sharding", None) for a in jax.tree.leaves((arrays, args)))
+    key = traced.jaxpr, where, tuple(platforms or [jax.default_backend()])
+    made = twin.exports.setdefault(key, {})
     if PROGRAM not in made:
         made[PROGRAM] = bytes(jax_export.export(program, platforms=platforms)(arrays, *args).serialize())
     if compiled and COMPILED not in made:

@@ -21,7 +21,7 @@ from jaxperf.watching.rules_programs import (
     shards,
     state,
     unrolled,
-)  # fmt: skip
+)
 from jaxperf.watching.rules_steps import dispatch, puts, python, write
 from jaxperf.watching.rules_traces import eager_recompiles, retraced
 

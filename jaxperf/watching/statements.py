@@ -80,7 +80,8 @@ def in_function(at: Place, *, donated: bool = False) -> list[str]:
 
     With `donated` the function gets the memory of what it assigns to.
     """
-    statement = next(iter(enclosing(at, ast.stmt)[-1:]), None)
+    found = enclosing(at, ast.stmt)
+    statement = found[-1] if found else None
     if not isinstance(statement, ast.Assign | ast.AugAssign) or _on_host(statement):
         return []
     results = [n for target in _targets(statement) for n in _names(target, ast.Store)]
