@@ -2,7 +2,7 @@
 
 A deadlock between devices shows only now and then, and only where they have fewer cores than they need. Each
 section runs `times` times in one process, which imports and compiles once. What it asks of a fresh process,
-which has one device and so cannot hang like that, it asks once. With `--one-core` as many run side by side
+which has one device and so cannot hang like that, it asks twice. With `--one-core` as many run side by side
 as the host has cores; otherwise two do, which share two cores, however many the host has. A run that takes
 longer than `patience-s` says in which lines its threads are, and fails.
 
@@ -56,9 +56,12 @@ class Config:
     cache: Path | None = None  # folder for what is compiled; one of this command's own if None
 
 
-def asked_once(ask: Callable[..., Any]) -> Callable[..., Any]:
-    """`in_fresh_process` that gives its first answer again: 30 of 80 s per run of all sections went there."""
-    answers: dict[str, str] = {}
+def ask_once() -> None:
+    """Let `in_fresh_process` give its first answer again: 30 of 80 s per run of all sections went there.
+
+    Only once a section has run: it says how many devices there are before it imports JAX.
+    """
+    ask, answers = sys.modules["jaxperf.measure"].in_fresh_process, dict[str, str]()
 
     def answer(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         question = repr((fn.__module__, fn.__qualname__, args, options))
@@ -66,16 +69,17 @@ def asked_once(ask: Callable[..., Any]) -> Callable[..., Any]:
             answers[question] = json.dumps(ask(fn, *args, **options))
         return json.loads(answers[question])
 
-    return answer
+    for module in list(sys.modules.values()):
+        if vars(module).get("in_fresh_process") is ask:
+            vars(module)["in_fresh_process"] = answer
 
 
 def in_this_process(script: str, times: int, patience_s: float, *flags: str) -> None:
     """Run a script as if from the command line, several times; exit at the first that fails."""
-    from jaxperf import measure
-
-    measure.in_fresh_process = asked_once(measure.in_fresh_process)
     sys.argv = [script, "--smoke", "--platform", "cpu", "--rounds", "1", *flags]
-    for _ in range(times):
+    for number in range(times):
+        if number == 1:
+            ask_once()
         faulthandler.dump_traceback_later(patience_s, exit=True)
         try:
             runpy.run_path(script, run_name="__main__")
