@@ -27,6 +27,7 @@ def told(
     return story.result()
 
 
+@pytest.mark.thorough
 def test_a_fresh_process_times_three_programs_and_names_their_libraries() -> None:
     if convolutions.platform.machine().lower() not in ("x86_64", "amd64"):
         pytest.skip("jaxlib carries oneDNN for x86 alone")

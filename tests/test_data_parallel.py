@@ -288,6 +288,7 @@ def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_eac
     chex.assert_trees_all_close(*found, rtol=0, atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("way", "batch_norm"),
     cases(zip(WAYS, ["share", "whole"] * 2), quick=lambda way, _: way in ("pmap", "jit")),
@@ -304,6 +305,7 @@ def test_uneven_shares_of_lenet_are_one_devices():
     assert difference(after(step, batches(3)), after(lenet_step("jit", 1), batches(3))) <= TEN_STEPS
 
 
+@pytest.mark.thorough
 def test_uneven_shares_weigh_running_statistics_by_their_size():
     model, (X, y) = small(), next(batches(1, side=8))
     step = make_step("manual", model, optax.sgd(0.1), cpus(2), weights=(3, 1))

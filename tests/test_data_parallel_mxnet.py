@@ -163,6 +163,7 @@ def check_resnet(name, contexts, found):
 SHARES = cases([*((way, 2) for way in WAYS), ("pmap", 4)], quick=quick)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("way", "contexts"), SHARES)
 def test_shares_normalized_apart_equal_gluon_on_that_many_contexts(way, contexts):
     check_resnet("resnet_small", contexts, trained("resnet_small", way, contexts, "share"))

@@ -80,6 +80,7 @@ def test_at_the_crossover_t2_equals_t1(true: Costs) -> None:
     assert true.t2_s(0.9 * true.crossover) < true.t1_s < true.t2_s(1.1 * true.crossover)
 
 
+@pytest.mark.thorough
 def test_t1_measured_alone_decides_where_the_loops_cannot() -> None:
     even = Costs(5.5 * US, 5 * US, 5.8 * US, 0.01 * NS, 0.09 * NS, knee=2.0**16)
     alone, anchored = [], []

@@ -30,6 +30,7 @@ def linear_step(way: Way, devices: Sequence[jax.Device], *, lr: float = 0.2) -> 
     return make_step(way, model_of_function(linear, W), optax.sgd(lr), devices)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("several_devices")
 def test_each_way_is_compared_on_each_number_of_devices_that_divides_the_batch() -> None:
     story = begin("8.4", devices=6)

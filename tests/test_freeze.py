@@ -51,6 +51,7 @@ def test_its_program_takes_the_images_alone_and_has_no_batch_norm_left(resnet):
     assert "rsqrt" in usual.function.lower(usual.leaves(), images(1)).as_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("several", [2, pytest.param(8, marks=pytest.mark.thorough)])
 def test_convolution_and_batch_norm_together_are_as_exact_as_apart(several):
     class Net(nnx.Module):

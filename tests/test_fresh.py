@@ -43,6 +43,7 @@ def test_the_value_comes_from_another_process_with_its_own_variables() -> None:
     assert "JAXPERF_A" not in os.environ
 
 
+@pytest.mark.thorough
 def test_it_has_one_cpu_device_or_as_many_as_it_is_told() -> None:
     assert in_fresh_process(devices) == ["cpu"]
     assert in_fresh_process(devices, environment={"JAX_NUM_CPU_DEVICES": "3"}) == ["cpu"] * 3

@@ -48,6 +48,7 @@ def test_what_is_predicted_depends_on_the_version_and_what_holds_on_the_figures(
     assert asked == ["--xla_something=1", f"--xla_something=1 {part.SETTING}"]  # the reader's flags stay
 
 
+@pytest.mark.thorough
 def test_the_setting_keeps_the_reduction_out_of_the_dots_fusion() -> None:
     rows, program = part.measured_with(part.SETTING, part.compiled_child, 300, 1)
     assert [m.name for m in rows] == ["two eager calls", "compiled together"]

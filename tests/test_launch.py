@@ -195,6 +195,7 @@ def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.thorough
 def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(
     scripts: Path, tmp_path: Path
 ) -> None:

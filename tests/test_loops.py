@@ -54,6 +54,7 @@ def test_a_gain_is_judged_where_the_model_says_most_and_at_the_books_size(
     assert claim.prediction == ("undecided" if cannot else prediction)
 
 
+@pytest.mark.thorough
 def test_a_sweep_in_its_own_process_keeps_raw_values_of_the_same_rounds() -> None:
     sizes = [1024 * 2**i for i in range(6)]
     found = part.sweep_loops(sizes=sizes, rounds=2)

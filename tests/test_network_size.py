@@ -26,6 +26,7 @@ def over_sizes(widths, batches, rounds=6):
     return story.result()
 
 
+@pytest.mark.thorough
 def test_every_net_is_timed_both_ways_in_the_same_rounds():
     told = over_sizes((8, 4), (2,), rounds=2)
     names = [m.name for m in told.measurements]

@@ -149,6 +149,7 @@ def test_blocks_are_shown_in_the_order_in_which_they_were_told(shown: Page) -> N
                 at = words.index(one_line(block.text.partition("`")[0]), at)
 
 
+@pytest.mark.thorough
 def test_no_name_is_interpreted_random_words_give_the_same_page_but_for_the_words(html: str) -> None:
     rename, old = renamer()
     found = Page(render_html([renamed(r, rename) for r in all_results()], left_out=[rename("left out")]))

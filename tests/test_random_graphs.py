@@ -20,6 +20,7 @@ def story(tmp_path):
     return begin("auto_parallelism", json=tmp_path / "r.json")
 
 
+@pytest.mark.thorough
 def test_the_sections_graphs_equal_numpy_in_every_seed(story):
     random_graphs.equal_to_numpy(story, devices=jax.devices("cpu"), nodes=200, size=8, graphs=6, seed=3)
     told = story.result()

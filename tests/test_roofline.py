@@ -121,6 +121,7 @@ def test_a_file_without_a_whole_roofline_is_one_line(tmp_path: Path, monkeypatch
         roofline.stored(whole.environment)
 
 
+@pytest.mark.thorough
 def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_block_without_new_programs_needs_no_event() -> None:
     assert remarks(found) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("renamed", [True, False])
 def test_devices_that_compute_without_a_call_are_a_remark(
     renamed: bool, monkeypatch: pytest.MonkeyPatch

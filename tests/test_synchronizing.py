@@ -9,6 +9,7 @@ from jaxperf.chapter import synchronizing as part
 from jaxperf.result import Output
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("several_devices")
 def test_the_sum_is_on_both_devices_and_the_batch_is_split() -> None:
     for devices in (1, 2, 3):

@@ -26,6 +26,7 @@ def told(monkeypatch: pytest.MonkeyPatch, strengths: list[float]) -> Story:
     return story
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("strong", "weak"), cases([(3, 1), (1, 30)], quick=lambda *case: case == (3, 1)))
 def test_any_shares_give_one_devices_update(
     monkeypatch: pytest.MonkeyPatch, strong: float, weak: float
