@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.report.words import quantity
 from jaxperf.result.intervals import length
-from jaxperf.watching import place
+from jaxperf.watching import place, statements
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import COMPILE, Compiled
 from jaxperf.watching.finding import Finding
@@ -18,7 +18,6 @@ from jaxperf.watching.hottest import executions
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.programs import Facts, array_type
 from jaxperf.watching.sampler import EAGER
-from jaxperf.watching.statements import parsed
 from jaxperf.watching.unrolled import loops
 from jaxperf.watching.windows import plain
 
@@ -41,23 +40,21 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
 
 def eager_copies(analysis: Analysis) -> Iterator[Finding]:
     """Updates outside of jit that copy an array to change a part of it, as in `x = x.at[i].set(y)`."""
-    lines = Counter(s.at for s in analysis.samples if s.kind == EAGER and _changes_part(s.at))
-    compiled = {plain(c.name): c for c in analysis.record.compiled if not c.explained and _changes_part(c.at)}
-    for facts in analysis.record.programs:
-        program, c = analysis.record.seen.programs.get(plain(facts.name)), compiled.get(plain(facts.name))
-        if program and c and program.devices and not facts.old and (shared := facts.unshared_bytes()):
-            c = replace(c, at=next((at for at, _ in lines.most_common(1)), c.at))
-            busy_s = max(map(length, program.devices.values())) * analysis.scale
+    calls = {plain(c.name): c for c in analysis.record.compiled if not c.explained and _changes_part(c.at)}
+    looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
+    most = next((at for at, _ in looks.most_common() if _changes_part(at)), None)
+    for facts, c, busy_s in _called(analysis, lambda facts: calls.get(plain(facts.name))):
+        if not facts.old and (shared := facts.unshared_bytes()):
+            c = replace(c, at=most or c.at)
             reason = f"each call copies an array of {quantity(shared, 'bytes')}, of which it changes a part"
             yield replace(_copies(analysis, facts, c, busy_s, shared, "eager copy", ""), reason=reason)
 
 
 def _changes_part(at: Place) -> bool:
     """Whether a statement is an update like `x = x.at[i].set(y)`."""
-    for node in ast.walk(parsed(at.file)):
-        if isinstance(node, ast.Assign) and node.lineno <= at.line <= (node.end_lineno or 0):
-            parts = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Attribute) and n.attr == "at"]
-            return bool({ast.unparse(t) for t in node.targets} & set(map(ast.unparse, parts)))
+    for node in statements.enclosing(at, ast.Assign):
+        parts = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Attribute) and n.attr == "at"]
+        return bool({ast.unparse(t) for t in node.targets} & set(map(ast.unparse, parts)))
     return False
 
 
@@ -94,11 +91,10 @@ def _donated(leaves: Iterable[str]) -> str:
 
 def replaces_argument(at: Place) -> bool:
     """Whether the statement assigns a call's result to what it passes, as in `w, loss = step(w, x)`."""
-    for node in ast.walk(parsed(at.file)):
-        if isinstance(node, ast.Assign) and node.lineno <= at.line <= (node.end_lineno or 0):
-            targets = {name for target in node.targets for name in _names(target)}
-            calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
-            return any(targets & set(_names(argument)) for call in calls for argument in call.args)
+    for node in statements.enclosing(at, ast.Assign):
+        targets = {name for target in node.targets for name in _names(target)}
+        calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
+        return any(targets & set(_names(argument)) for call in calls for argument in call.args)
     return False
 
 
@@ -192,8 +188,12 @@ def shards(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("shards", at, busy_s * (1 - mean / most), reason, name)
 
 
-def _called(analysis: Analysis) -> Iterator[tuple[Facts, Compiled, float]]:
-    """Programs of the reader's functions that ran in windows: facts, the call that made it, device seconds.
+def _called(
+    analysis: Analysis, call: Callable[[Facts], Compiled | None] | None = None
+) -> Iterator[tuple[Facts, Compiled, float]]:
+    """Programs that ran in windows: facts, the call that made it, device seconds.
+
+    Those for which `call` gives one; the reader's own functions without it.
 
     Windows know a program by its name, so where several have one, each gets the time of
     its instructions' names.
@@ -201,7 +201,8 @@ def _called(analysis: Analysis) -> Iterator[tuple[Facts, Compiled, float]]:
     several = Counter(plain(facts.name) for facts in analysis.record.programs)
     for facts in analysis.record.programs:
         name = plain(facts.name)
-        program, c = analysis.record.seen.programs.get(name), _call(analysis, facts)
+        program = analysis.record.seen.programs.get(name)
+        c = call(facts) if call else _call(analysis, facts)
         if program and c and c.at != NOWHERE and program.devices:
             busy_s = max(map(length, program.devices.values()))
             if several[name] > 1:
