@@ -41,6 +41,6 @@ def test_shapes_of_one_size_share_a_program() -> None:
         return jax.random.normal(key, shape, jnp.float32)
 
     init = initializer(draw, lambda _: 1.0)
-    for shape in ((3, 3, 8, 64), (40, 40), (4096,), (5, 5, 64)):
+    for shape in ((3, 3, 8, 64), (40, 40), (300, 300), (5, 5, 64)):
         assert init(jax.random.key(0), shape, jnp.float32).shape == shape
-    assert traces == [(16384,), (4096,)]
+    assert traces == [(4**8,), (4**9,)]
