@@ -92,8 +92,8 @@ class Step:
         source = model or self.model
         return self.place(TrainState(source.params, source.stats, self.optimizer.init(source.params)))
 
-    def place(self, state: TrainState) -> State:
-        """Return copies of `state` on all devices, for `run`; `read` is the way back."""
+    def place(self, state: Tree) -> State:
+        """Return copies of a tree of arrays on all devices: of a `TrainState` for `run`; `read` undoes it."""
         if self.way == "manual":
             return [get_params(state, device) for device in self.devices]
         # Copied first, because the step uses its state up, and `device_put` to a sharding reuses the memory

@@ -30,7 +30,7 @@ def fitting(batch_size: int, step: Callable[[int], Any], devices: Sequence[jax.D
         yield
         return
     except jax.errors.JaxRuntimeError as e:
-        if not _no_memory(e):
+        if not no_memory(e):
             raise
         said = str(e).splitlines()[0][:_LONGEST]
     # Out here nothing holds the arrays of the failed step any more.
@@ -51,11 +51,12 @@ def _fits(step: Callable[[int], Any], n: int) -> bool:
     try:
         block(step(n))
     except jax.errors.JaxRuntimeError as e:
-        if not _no_memory(e):
+        if not no_memory(e):
             raise
         return False
     return True
 
 
-def _no_memory(error: jax.errors.JaxRuntimeError) -> bool:
+def no_memory(error: jax.errors.JaxRuntimeError) -> bool:
+    """Whether an error of XLA says that a device's memory is used up."""
     return "RESOURCE_EXHAUSTED" in str(error)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxperf.data import epoch_batches, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN, FashionMNIST
@@ -18,6 +19,7 @@ from jaxperf.parallel.several import rows_of
 from jaxperf.train.checkpoint import Checkpoints
 from jaxperf.train.evaluate import Evaluator
 from jaxperf.train.fitting import fitting
+from jaxperf.train.on_devices import DataOn, OnDevices, lie_on_devices
 from jaxperf.train.progress import Epoch
 from jaxperf.train.run import Run, optimizer_of
 
@@ -36,6 +38,7 @@ def train(
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     checkpoints: Checkpoints | None = None,
+    data_on: DataOn = "auto",
 ) -> Iterator[tuple[Epoch, State]]:
     """Train as sections 8.4 and 8.5 do, and yield each epoch when it is over.
 
@@ -54,6 +57,8 @@ def train(
       evaluator: for the test accuracy; one over the step's devices if None.
       progress: `progress(batches, updates)` goes through the batches of an epoch, e.g. with a bar.
       checkpoints: where to keep the training and to go on from, of a `CheckpointFolder`; nowhere if None.
+      data_on: "host" gathers each batch in NumPy and copies it; "devices" copies all images to each device
+        once and gathers there; "auto" does that on all but CPUs. The batches are the same.
 
     Yields:
       The epoch and the state after it, for `step.read`. The next epoch uses it up: copy what must last.
@@ -61,8 +66,8 @@ def train(
 
     Raises:
       JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data, a
-        batch that does not fit into a device's memory, a loss that is NaN or infinite, or a checkpoint of
-        another training.
+        batch or images that do not fit into a device's memory, a loss that is NaN or infinite, or a
+        checkpoint of another training.
       SystemExit: a signal told the training to end; see `CheckpointFolder`.
     """
     if epochs < 1:
@@ -78,16 +83,20 @@ def train(
     )  # fmt: skip
     state = run.start(state, epochs=epochs)
     yield from run.done
+    images: Any = data.train_images
+    labels: Any = data.train_labels
+    load = step.load
+    if lie_on_devices(data_on, step):
+        load = OnDevices(step, images, labels).load
+        images = labels = np.arange(len(labels), dtype=np.int32)
     compile_s = None
     for number in range(len(run.done) + 1, epochs + 1):
-        batches = epoch_batches(
-            data.train_images, data.train_labels, **order, epoch=number, start=run.update, rows=rows
-        )
+        batches = epoch_batches(images, labels, **order, epoch=number, start=run.update, rows=rows)
         with fitting(batch_size, partial(_fresh_step, step, data), step.devices):
             if compile_s is None:
                 compile_s = step.compile_s(state, _load(step, data, batch_size))
             run.begin()
-            state = _one_epoch(step, state, progress(batches, updates) if progress else batches, run)
+            state = _one_epoch(step, load, state, progress(batches, updates) if progress else batches, run)
             loss, accuracy = run.means()
             block(state)
             train_s = run.seconds()
@@ -121,12 +130,12 @@ def _evaluator(step: Step, batch_size: int) -> Evaluator:
     return Evaluator(apply, step.devices, batch_size=batch_size)
 
 
-def _one_epoch(step: Step, state: State, batches: Iterable[Any], run: Run) -> State:
+def _one_epoch(step: Step, load: Callable[..., Any], state: State, batches: Iterable[Any], run: Run) -> State:
     """Queue an epoch's steps."""
     clock = time.perf_counter
     before = clock()
     for X, y in batches:
-        shares = step.load(X, y)
+        shares = load(X, y)
         run.brought(clock() - before)
         state, metrics = step.run(state, shares)
         run.stepped(state, metrics["loss"], metrics["accuracy"])
