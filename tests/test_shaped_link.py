@@ -40,7 +40,11 @@ def test_two_addresses_compute_the_bits_of_one_process_and_every_byte_crosses_th
     said = done.stdout.splitlines()
     assert said[0] == "3 steps over two addresses, and in one process: same bits"
     summed = int(said[1].split(", ")[1].split()[0].replace(",", ""))
-    for line in said[4:]:
+    assert said[1].endswith("and waits for 36 delays")
+    for line in said[3:]:
+        mbit_s, delay_ms, _, _, measured_ms, *_ = map(float, line.replace(",", "").split())
+        # never sooner than the delays it counts on and its bytes, however quick the machine is
+        assert measured_ms >= 36 * delay_ms + 8e-3 * summed / mbit_s
         carried = int(line.split()[-1].replace(",", ""))
         assert 2 * summed < carried < 2.5 * summed  # both directions; headers and acknowledgements
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
