@@ -221,7 +221,7 @@ print("unheard")
 """
 
 
-def two_processes(number: int, last: int, *folders: Path) -> list[tuple[int, str, str]]:
+def two_processes(number: int, last: int, *folders: Path, **variables: str) -> list[tuple[int, str, str]]:
     """A training of 9 steps, then one of `last`; process 1 gets signal `number` at the end of the first.
 
     Returns:
@@ -230,7 +230,7 @@ def two_processes(number: int, last: int, *folders: Path) -> list[tuple[int, str
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     words = str(number), str(last)
     pair = [
@@ -262,6 +262,16 @@ def test_a_signal_to_one_of_two_processes_after_all_steps_ends_both_as_the_folde
 ) -> None:
     for status, told, _ in two_processes(signal.SIGTERM, 0, tmp_path, tmp_path):
         assert status == 128 + signal.SIGTERM and "unheard" not in told
+
+
+@pytest.mark.thorough
+def test_two_processes_without_jaxs_preemption_service_save_nothing_and_say_how_to_start_it(
+    tmp_path: Path,
+) -> None:
+    for status, told, said in two_processes(0, 9, tmp_path, tmp_path, JAX_ENABLE_PREEMPTION_SERVICE="0"):
+        assert status != 0 and "toy" not in told
+        assert "to stop after the same step; set JAX_ENABLE_PREEMPTION_SERVICE=1" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.thorough

@@ -106,6 +106,13 @@ def check_same(what: Any) -> int:
     return len(found)
 
 
+def can_agree_to_stop() -> bool:
+    """Whether JAX's preemption service runs, without which `stop_after` cannot be asked."""
+    from jax._src import distributed
+
+    return distributed.global_state.preemption_sync_manager is not None
+
+
 def ask_all_to_stop(number: int) -> None:
     """Have all processes stop after the same step, because this one has heard signal `number`."""
     client = _coordinator()

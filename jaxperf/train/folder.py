@@ -20,7 +20,7 @@ import jax
 
 from jaxperf.errors import JaxperfError
 from jaxperf.orphans import SAME_S
-from jaxperf.parallel.several import ask_all_to_stop, gathered, stop_after
+from jaxperf.parallel.several import ask_all_to_stop, can_agree_to_stop, gathered, stop_after
 from jaxperf.train.checkpoint import PART, Checkpoints, Policy
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -45,8 +45,8 @@ class CheckpointFolder:
       resume: go on from the newest checkpoints; where there are none, trainings start at the beginning.
 
     Raises (on entering):
-      JaxperfError: another run has it open, it cannot be written, it holds checkpoints and `resume` is false,
-        or seconds as a policy in several processes, whose clocks differ.
+      JaxperfError: another run has it open, it cannot be written, it holds checkpoints and `resume` is false;
+        in several processes, whose clocks differ, seconds as a policy, or no preemption service.
     """
 
     def __init__(self, path: Path, policy: Policy | None = None, *, resume: bool = False) -> None:
@@ -60,6 +60,11 @@ class CheckpointFolder:
     def __enter__(self) -> CheckpointFolder:
         if self.policy.every_s and jax.process_count() > 1:
             raise JaxperfError("several processes save by steps, not by seconds; give --every-steps")
+        if jax.process_count() > 1 and not can_agree_to_stop():
+            raise JaxperfError(
+                "several processes that save need JAX's preemption service, to stop after the same step; set "
+                "JAX_ENABLE_PREEMPTION_SERVICE=1"
+            )
         if jax.process_index() == 0:
             self._lock = _locked(self.path, resume=self.resume)
             self._remove_parts()  # of a run that was killed
