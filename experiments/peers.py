@@ -39,7 +39,7 @@ class Config:
     only: tuple[str, ...] = ()  # only the workloads whose names hold one of these words
     cores: Annotated[int, at_least(0)] = 0  # processors that each system may use; 0 for all
     sizes: Sizes = field(default_factory=Sizes)  # how much work; on a GPU, more than these defaults
-    precision: Literal["float32", "tf32"] = "float32"  # of products and convolutions of all systems on a GPU
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # what networks compute in, on a GPU
     budget_s: Annotated[float, more_than(0)] = 20  # seconds after which no round begins, once there were six
     omp_wait: Literal["auto", "default", "passive"] = "auto"
     """How OpenMP's threads wait, in all systems: spinning, as by default, or asleep; auto sends them to sleep
@@ -75,7 +75,7 @@ from jaxperf.chapter.beside_peers import (
     sentences,
     versions,
 )
-from jaxperf.chapter.tolerance import tolerance
+from jaxperf.chapter.tolerance import BFLOAT16, tolerance
 from jaxperf.data import FashionMNIST, fashion_mnist
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.peers import Found, GivenUpError, Pool, Study, System, Workload
@@ -129,6 +129,8 @@ def define(config: Config, data: FashionMNIST, folder: Path, *, devices: int) ->
         precision=config.precision,
         seed=config.seed,
     )
+    if config.precision == "bfloat16":
+        return [dataclasses.replace(w, rtol=BFLOAT16) for w in there]
     return [
         dataclasses.replace(w, rtol=tolerance(PLATFORM, w.rtol, precision=config.precision)) for w in there
     ]

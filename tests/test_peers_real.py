@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jaxperf import exits, launch, peers
+from jaxperf.chapter.tolerance import BFLOAT16
 from jaxperf.data import fashion_mnist
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.peers import PEERS, SMOKE, Limits, Pool, System, Workload
@@ -146,11 +147,14 @@ def on_the_cpu(real):
 for kind in (torch.Tensor, torch.nn.Module):
     kind.to = on_the_cpu(kind.to)
 torch.cuda.synchronize = lambda: None
+autocast = torch.autocast
+torch.autocast = lambda device, *args, **options: autocast("cpu", *args, **options)
 """,
 }
 
 
-def test_the_work_for_a_gpu_runs_on_a_pretended_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_the_work_for_a_gpu_runs_on_a_pretended_one(precision: str, tmp_path: Path) -> None:
     pythons = {"jax": Path(sys.executable), "torch": ready("torch")}
     systems = []
     for name, patch in PRETENDED.items():
@@ -160,13 +164,17 @@ def test_the_work_for_a_gpu_runs_on_a_pretended_one(tmp_path: Path) -> None:
     data = fashion_mnist(source="mini")
     images = data.train_images[:64], data.train_labels[:64]
     there = peers.workloads(
-        ONE_ROUND, tmp_path, *images, lenet=PARAM_SHAPES, devices=1, platform="gpu", precision="tf32"
+        ONE_ROUND, tmp_path, *images, lenet=PARAM_SHAPES, devices=1, platform="gpu", precision=precision
     )
-    wanted = {"8.1 MLP", "8.2 dot", "8.2 loop", "8.5 ResNet-18, 1 device"}
+    wanted = {"8.1 MLP", "8.2 dot", "8.2 loop", "8.4 LeNet, 1 device"}
+    if precision == "bfloat16":
+        there = tuple(dataclasses.replace(w, rtol=BFLOAT16) for w in there)
+        wanted = {"8.4 LeNet, 1 device", "8.5 ResNet-18, 1 device", "LeNet forward, batch 8"}
     with Pool(systems, scratch=tmp_path, environment=launch.child_environment()) as pretended:
         for workload in [w for w in there if w.name in wanted]:
             said: list[str] = []
-            if workload.settings["task"] == "train":  # toy sizes leave torch.compile out
+            if precision == "tf32" and workload.settings["task"] == "train":
+                # toy sizes leave torch.compile out
                 both = {**workload.configurations, "torch": ("eager", "channels-last", "CUDA graphs")}
                 workload = dataclasses.replace(workload, configurations=both)
             study = peers.study(workload, pretended, limits=LIMITS, say=said.append)

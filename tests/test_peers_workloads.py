@@ -89,6 +89,14 @@ def test_one_device_leaves_out_what_needs_more(tmp_path: Path) -> None:
     assert {w.devices for w in defined(tmp_path, devices=4).values()} == {1, 4}
 
 
+def test_in_bfloat16_there_are_the_networks_that_have_a_dtype(tmp_path: Path) -> None:
+    found = defined(tmp_path, devices=1, platform="gpu", precision="bfloat16").values()
+    assert {(w.settings["task"], w.settings["net"]) for w in found} == {
+        (task, net) for task in ("train", "forward") for net in ("lenet", "resnet")
+    }
+    assert {w.settings["precision"] for w in found} == {"bfloat16"}
+
+
 def test_a_gpu_gets_cuda_graphs_and_nothing_that_is_about_the_host(tmp_path: Path) -> None:
     sizes = Sizes(lenet_batch=64, batches=(1, 16))
     cpu, gpu = (defined(tmp_path, sizes, devices=1, platform=kind) for kind in ("cpu", "gpu"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FULL = ("highest", "float32")  # values of jax_default_matmul_precision with all of float32's digits
 SHORT = 1e-2  # of outputs of about 1: TF32, a GPU's default, keeps 10 bits of each factor
+BFLOAT16 = 5e-2  # of the same outputs, where each layer rounds its own to 8 bits
 
 
 def tolerance(platform: str, on_cpu: float, *, precision: str | None = "highest") -> float:

@@ -88,7 +88,8 @@ def workloads(
       lenet: shapes of LeNet's parameters in the book's layout, by name.
       devices: how many the parallel workloads use; 1 leaves those out.
       platform: "cpu", or "gpu" for one GPU, which leaves out what is about the host's memory.
-      precision: of products and convolutions on a GPU, "float32" or "tf32"; a CPU's are float32.
+      precision: of products and convolutions on a GPU, "float32" or "tf32"; a CPU's are float32. "bfloat16"
+        leaves LeNet and ResNet, which compute in it; what is trained stays float32.
       seed: of weights and inputs.
 
     Raises:
@@ -109,6 +110,8 @@ def workloads(
     found += _inference(sizes, files)
     if platform == "gpu":
         found = [w for w in found if w.settings["task"] != "memory"]
+    if precision == "bfloat16":
+        found = [w for w in found if w.settings.get("net") in ("lenet", "resnet")]
     return tuple(_placed(workload, platform, precision) for workload in found)
 
 

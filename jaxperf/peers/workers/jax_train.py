@@ -19,14 +19,15 @@ def build(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
 
     from jaxperf.models import MLP, LeNet, ResNet, from_gluon
 
+    dtype = jnp.bfloat16 if settings["precision"] == "bfloat16" else None
     if settings["net"] == "lenet":
-        return LeNet.from_params([jnp.asarray(w) for w in weights.values()])
+        return LeNet.from_params([jnp.asarray(w) for w in weights.values()], dtype=dtype)
     if settings["net"] == "mlp":
         dense = [w.shape for w in weights.values() if w.ndim == 2]
         sizes = [dense[0][1], *(shape[0] for shape in dense)]
         return from_gluon(MLP(sizes, rngs=nnx.Rngs(0)), list(weights.values()))
     stages = [tuple(stage) for stage in settings["stages"]]
-    net = nnx.eval_shape(lambda: ResNet(10, stages=stages, rngs=nnx.Rngs(0)))
+    net = nnx.eval_shape(lambda: ResNet(10, stages=stages, dtype=dtype, rngs=nnx.Rngs(0)))
     return from_gluon(net, list(weights.values()))
 
 
@@ -63,14 +64,14 @@ def train(settings: dict[str, Any], configuration: str) -> Task:
 
 
 def _model(settings: dict[str, Any]) -> Any:
-    """LeNet is the book's function of a list of arrays, ResNet a module."""
+    """LeNet is the book's function of a list of arrays, which has the arrays' dtype; else a module."""
     import jax.numpy as jnp
 
     from jaxperf.models import lenet
     from jaxperf.parallel import model_of, model_of_function
 
     weights = files.arrays(settings["weights"])
-    if settings["net"] == "lenet":
+    if settings["net"] == "lenet" and settings["precision"] != "bfloat16":
         return model_of_function(lenet, [jnp.asarray(w) for w in weights.values()])
     return model_of(build(settings, weights))
 
@@ -83,7 +84,7 @@ def memory(settings: dict[str, Any], configuration: str) -> Task:
 
     from jaxperf.models import hybridize
 
-    twin = hybridize(build({"net": "mlp"}, files.arrays(settings["weights"])))
+    twin = hybridize(build({**settings, "net": "mlp"}, files.arrays(settings["weights"])))
     base = jnp.asarray(files.arrays(settings["input"])["x"])
     optimizer = optax.sgd(settings["lr"])
 

@@ -53,8 +53,8 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
     if settings["platform"] == "gpu":
         import jax
 
-        precision = {"float32": "highest", "tf32": "tensorfloat32"}[settings["precision"]]
-        jax.config.update("jax_default_matmul_precision", precision)
+        exact = settings["precision"] == "float32"
+        jax.config.update("jax_default_matmul_precision", "highest" if exact else "tensorfloat32")
     return tasks[settings["task"]](settings, configuration)
 
 

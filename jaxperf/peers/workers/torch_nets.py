@@ -14,6 +14,21 @@ def device(settings: dict[str, Any]) -> str:
     return "cuda" if settings["platform"] == "gpu" else "cpu"
 
 
+def halved(settings: dict[str, Any], held: Any) -> Any:
+    """A network or images in bfloat16, where that is what to compute in."""
+    import torch
+
+    return held.to(torch.bfloat16) if settings["precision"] == "bfloat16" else held
+
+
+def mixed(settings: dict[str, Any]) -> Any:
+    """A block that computes in bfloat16, if so told, from parameters that stay float32."""
+    import torch
+
+    wanted = settings["precision"] == "bfloat16"
+    return torch.autocast(device(settings), torch.bfloat16, enabled=wanted)
+
+
 def finish(settings: dict[str, Any]) -> None:
     """Wait for all that a GPU was handed; a CPU's operations are finished when they return."""
     import torch

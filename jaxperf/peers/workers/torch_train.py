@@ -52,7 +52,8 @@ def _train(settings: dict[str, Any], configuration: str, group: Any) -> Task:
     def step() -> Any:
         X, y = (torch.from_numpy(a).to(device) for a in next(rounds))
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(torch_nets.in_layout(X, configuration)), y)
+        with torch_nets.mixed(settings):
+            loss = functional.cross_entropy(model(torch_nets.in_layout(X, configuration)), y)
         loss.backward()
         optimizer.step()
         return loss.detach()

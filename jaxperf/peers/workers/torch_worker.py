@@ -66,7 +66,7 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
                 fn = torch.jit.optimize_for_inference(torch.jit.trace(net, x))
             else:
                 fn = torch_nets.as_configured(net, configuration)
-            return fn, fn(x).cpu()
+            return fn, fn(x).float().cpu()
 
     first_s, (fn, y) = timed_first(build_and_call)
 
@@ -84,9 +84,9 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
 def _net_and_input(settings: dict[str, Any]) -> tuple[Any, Any]:
     import torch
 
-    net = torch_nets.build(settings, files.arrays(settings["weights"])).eval()
+    net = torch_nets.halved(settings, torch_nets.build(settings, files.arrays(settings["weights"])).eval())
     x = files.arrays(settings["input"])["x"] if settings["net"] == "mlp" else files.images(settings)
-    return net, torch.from_numpy(x).to(torch_nets.device(settings))
+    return net, torch_nets.halved(settings, torch.from_numpy(x).to(torch_nets.device(settings)))
 
 
 def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
