@@ -24,6 +24,8 @@ PY := $(VENV)/bin/python
 KIND := $(shell test -e /proc/driver/nvidia/version || nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
+# Of TensorFlow Datasets, which requirements.txt names too, a package that it needs has no wheel for a bundle to hold.
+CUDA := $(if $(WHEELS),--editable ".[cuda12]",--requirement requirements.txt)
 # Which wheels are too few, pip has said; this says what to do.
 NOT_INSTALLED = { [ -z "$(WHEELS)" ] || echo "error: $(WHEELS) lacks wheels that $$($(PY) -V) ($(KIND)) needs; make the bundle for it, see docs/offline.md" >&2; exit 2; }
 
@@ -75,5 +77,5 @@ $(STAMP): pyproject.toml requirements.txt
 	fi
 	@echo "installing jaxperf into $(VENV) ($(KIND)); the first time takes some minutes"
 	@$(PIP) --editable ".[dev]" || $(NOT_INSTALLED)
-	@if [ $(KIND) = cuda ]; then $(PIP) --requirement requirements.txt || $(NOT_INSTALLED); fi
+	@if [ $(KIND) = cuda ]; then $(PIP) $(CUDA) || $(NOT_INSTALLED); fi
 	@touch $(STAMP)

@@ -120,11 +120,8 @@ def build_requirements(root: Path = ROOT) -> list[str]:
 def requirements(kind: str, root: Path = ROOT) -> list[str]:
     """Return what `make install` asks pip for."""
     told = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = [*told["dependencies"], *told["optional-dependencies"]["dev"]]
-    if kind != "cpu":
-        stated = (root / "requirements.txt").read_text(encoding="utf-8").splitlines()
-        lines += [line for line in stated if line and not line.startswith("#")]
-    return lines
+    extras = told["optional-dependencies"]
+    return [*told["dependencies"], *extras["dev"], *(extras[kind] if kind != "cpu" else [])]
 
 
 def read_have(path: Path) -> dict[str, str]:

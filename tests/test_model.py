@@ -70,15 +70,18 @@ def test_batch_norm_sums_over_the_axis_only_when_told_one():
     model, X = model_of(small()), images()
     alone, stats = jax.jit(model.apply, static_argnames="train")(model.params, model.stats, X, train=True)
 
-    def share(x, axis_name="d"):
-        return model.apply(model.params, model.stats, x, train=True, axis_name=axis_name)
+    def share(params, stats, x, axis_name="d"):
+        return model.apply(params, stats, x, train=True, axis_name=axis_name)
 
-    over_shares = functools.partial(jax.pmap, axis_name="d", devices=first_devices(2, platform="cpu"))
-    shares, stats_of_shares = over_shares(share)(X.reshape(2, 2, 8, 8, 1))
+    def over_shares(fn):  # parameters as arguments: as constants they crash the compiler of JAX 0.11.2
+        of_all = jax.pmap(fn, "d", in_axes=(None, None, 0), devices=first_devices(2, platform="cpu"))
+        return of_all(model.params, model.stats, X.reshape(2, 2, 8, 8, 1))
+
+    shares, stats_of_shares = over_shares(share)
     np.testing.assert_allclose(shares.reshape(4, 10), alone, rtol=1e-4, atol=1e-5)
     both = jax.tree.map(lambda s: np.stack([s, s]), stats)
     chex.assert_trees_all_close(jax.device_get(stats_of_shares), both, rtol=1e-4, atol=1e-6)
-    apart, _ = over_shares(functools.partial(share, axis_name=None))(X.reshape(2, 2, 8, 8, 1))
+    apart, _ = over_shares(functools.partial(share, axis_name=None))
     assert not np.allclose(apart.reshape(4, 10), alone, atol=1e-3)
 
 

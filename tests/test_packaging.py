@@ -170,6 +170,7 @@ def test_with_a_folder_of_wheels_no_index_is_asked(tree: Path) -> None:
     installs = [line for line in asked(tree) if "pip install" in line]
     assert len(installs) == 2
     assert all("--no-index --find-links some wheels" in line for line in installs)
+    assert "--editable .[cuda12]" in installs[1]  # not TensorFlow Datasets: what it needs has no wheel
 
 
 @needs_make
