@@ -8,6 +8,7 @@ import io
 import linecache
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from cases import cases
 import jaxperf
 from jaxperf.cli import main
 from jaxperf.errors import JaxperfError
+from jaxperf.launch import child_environment
 from jaxperf.report.terminal import render_text
 from jaxperf.result import Code, Grid, Heading
 from jaxperf.result.store import load_result
@@ -493,6 +495,34 @@ def test_the_program_ends_as_it_would_alone_and_is_reported(
             and "jaxperf/watching" not in err.partition("watch: train.py")[0]
         )
         assert 'train.py", line 10, in <module>' in err
+
+
+@pytest.mark.thorough
+def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import jax\n"
+        "step = jax.jit(lambda x: x @ x / 300)\n"
+        "x = jax.numpy.ones((300, 300))\n"
+        "try:\n"
+        "    print('training', flush=True)\n"
+        "    while True:\n"
+        "        x = step(x)\n"
+        "        lost = float(x[0, 0])\n"
+        "finally:\n"
+        "    print('put away', flush=True)\n"
+    )
+    command = [sys.executable, "-m", "jaxperf", "watch", str(tmp_path / "train.py")]
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stdout.readline() == "training\n"
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "put away\n"), err
+    assert err.count("watch: train.py") == 1 and "interrupted" in err and "Traceback" not in err
+    assert "lost = float(x[0, 0])" in err
 
 
 def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
