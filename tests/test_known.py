@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import jax.numpy as jnp
 import pytest
 
 from jaxperf.result import Measurement
 from jaxperf.selfcheck import known
-from jaxperf.selfcheck.known import SLACK_S, Checked, said, ticking
+from jaxperf.selfcheck.known import Checked, said, ticking
 
 
 class Clock:
@@ -22,25 +20,28 @@ class Clock:
         return self.now
 
 
-def test_calls_in_a_row_last_as_many_ticks_whatever_else_a_call_costs() -> None:
-    for overhead in (0.0, 4e-7, SLACK_S / 2):
+def test_the_calls_of_a_value_last_as_many_ticks_whatever_else_happens_before_the_last() -> None:
+    for pauses in ({}, dict.fromkeys(range(1000), 4e-7), {3: 1e-3, 500: 0.02}):
         clock = Clock()
-        tick = ticking(5e-5, clock)
-        began = clock.now
-        for _ in range(1000):
-            tick()
-            clock.now += overhead
-        assert clock.now - overhead - began == pytest.approx(1000 * 5e-5, abs=4e-7)
+        tick = ticking(5e-5, 1000, clock)
+        tick()  # the warm-up's
+        for _ in range(2):
+            clock.now += 1.0  # between values, whose first call begins anew
+            began = clock.now
+            for i in range(1000):
+                clock.now += pauses.get(i, 0.0)
+                tick()
+            assert clock.now - began == pytest.approx(1000 * 5e-5, abs=1e-6)
 
 
-def test_a_call_after_a_pause_lasts_one_tick_from_its_beginning() -> None:
+def test_a_value_of_one_call_is_one_tick_from_its_beginning() -> None:
     clock = Clock()
-    tick = ticking(5e-5, clock)
-    tick()
-    clock.now += 1.0
-    began = clock.now
-    tick()
-    assert clock.now - began == pytest.approx(5e-5, abs=4e-7)
+    tick = ticking(5e-5, 1, clock)
+    for _ in range(3):
+        clock.now += 1.0
+        began = clock.now
+        tick()
+        assert clock.now - began == pytest.approx(5e-5, abs=4e-7)
 
 
 def test_a_step_is_found_whatever_a_reading_costs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,9 +52,10 @@ def test_a_step_is_found_whatever_a_reading_costs(monkeypatch: pytest.MonkeyPatc
 def test_counted_work_is_measured_less_the_empty_call_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def one_value(steps: int, loops: int) -> float:
+    def one_value(steps: int, loops: int) -> tuple[float, float]:
         asked.append(steps)
-        return 4e-7 + 5e-9 * steps * (0.995, 1, 1.005)[len(asked) // 2 % 3]
+        work = 5e-9 * steps
+        return 4e-7 + work * (0.995, 1, 1.005)[len(asked) // 2 % 3], 3e-7 + work
 
     monkeypatch.setattr(known, "_one_value", one_value)
     monkeypatch.setattr(known, "step_s", lambda: 5e-9)
@@ -65,18 +67,30 @@ def test_counted_work_is_measured_less_the_empty_call_beside_it(monkeypatch: pyt
 
 
 def test_a_core_that_changes_its_speed_is_divided_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_rounds = ([s, s] for s in (5e-9, 9e-9, 3e-9, 4e-9, 6e-9, 8e-9, 7e-9))  # before and after each value
-    speeds = itertools.chain([5e-9], *of_rounds)
-    now = [0.0]
+    speeds = iter((5e-9, 9e-9, 3e-9, 4e-9, 6e-9, 8e-9, 7e-9) * 2)
 
-    def step_s() -> float:
-        now[0] = next(speeds)
-        return now[0]
+    def one_value(steps: int, loops: int) -> tuple[float, float]:
+        return (steps * next(speeds),) * 2 if steps else (0.0, 0.0)
 
-    monkeypatch.setattr(known, "step_s", step_s)
-    monkeypatch.setattr(known, "_one_value", lambda steps, loops: now[0] * steps)
+    monkeypatch.setattr(known, "step_s", lambda: 5e-9)
+    monkeypatch.setattr(known, "_one_value", one_value)
     found = known.counted(1.0)
     assert found.measured.values == pytest.approx((1.0,) * known.LEAST_ROUNDS)
+
+
+def test_the_cpu_clock_is_read_around_the_calls_of_a_value_and_not_the_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    def spin(steps: int) -> None:
+        now[0] += steps
+
+    monkeypatch.setattr(known, "spin", spin)
+    monkeypatch.setattr(known.time, "thread_time", lambda: now[0])
+    value, cpu = known._one_value(3, 7)
+    assert (now[0], cpu) == (3 * 8, 3)  # a call of warm-up, then seven
+    assert value > 0
 
 
 def test_right_is_within_a_hundredth_and_inside_is_an_interval_that_reaches_it() -> None:

@@ -2,10 +2,11 @@
 
 A duration can be known in three ways, and each checks something else:
 
-- *Counted*: so many steps of a loop in C, whose cost per step the scheduler's CPU clock says, just before and
-  after each value. `measure` reads another clock. On a loaded machine such work takes longer, as any does.
-- *Clocked*: a function that returns when the clock reaches its next tick, so that many calls in a row last
-  so many ticks, whatever else the call costs and whoever else wants the core. This one is known under load.
+- *Counted*: so many steps of a loop in C. The scheduler's CPU clock says what the calls of each value took
+  this thread; `measure` reads another clock. On a loaded machine such work takes longer, as any does.
+- *Clocked*: a function that returns when the clock reaches its next tick, so that the calls of a value last
+  so many ticks, whatever else a call costs, and whoever else wants the core before the last of them. This one
+  is known under load.
 - *Called back*: a compiled program that ends when its callback has waited for so long. Only a clock that
   waits for the program's outputs can see that.
 """
@@ -28,10 +29,11 @@ from jaxperf.measure.timing import MIN_VALUE_S, calls_per_value
 from jaxperf.result import Decision, Measurement, Ratio, ratio_of
 
 WITHIN = 0.01
-SLACK_S = 2e-5  # a loop around a function comes back within this, with cold caches too
 CALIBRATION_S = 0.005
 LESS = "less an empty call"
-ROUNDS, LEAST_ROUNDS, ROUNDS_S = 60, 7, 1.0  # of counted work: as many as go into so many seconds
+ONE_CALL: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0.0}  # of warm-up, so that values are told apart
+# As many values as go into so many seconds. The host of a virtual machine takes a percent of some of them.
+ROUNDS, LEAST_ROUNDS, ROUNDS_S = 60, 12, 3.0
 
 
 @dataclass(frozen=True)
@@ -70,35 +72,40 @@ class Checked:
 
 
 def counted(seconds: float) -> Checked:
-    """Check `measure` with steps of a loop in C, calibrated by the CPU clock around every value.
+    """Check `measure` with steps of a loop in C, by what the CPU clock says of the very same calls.
 
-    A core's speed moves by percents within milliseconds (its clock, a neighbor on the host), so each value is
-    divided by what the steps cost next to it.
+    A core's speed moves by percents within milliseconds (its clock, a neighbor on the host): steps that were
+    calibrated 5 ms before and after a value came out as 0.88 to 1.13 of it on an idle machine.
     """
     steps = max(1, round(seconds / step_s()))
-    rounds = max(LEAST_ROUNDS, min(ROUNDS, round(ROUNDS_S / seconds)))
     loops = calls_per_value(seconds, MIN_VALUE_S)
     ratios, empties = [], []
-    for _ in range(rounds):
-        before, empty = step_s(), _one_value(0, loops)
-        value, after = _one_value(steps, loops), step_s()
-        ratios.append((value - empty) / (steps * (before + after) / 2))
+    for _ in range(_rounds(seconds)):
+        empty, empty_cpu = _one_value(0, loops)
+        value, cpu = _one_value(steps, loops)
+        ratios.append((value - empty) / (cpu - empty_cpu))
         empties.append(empty)
     measured = Measurement(f"counted, {said(seconds)}", "s", tuple(seconds * r for r in ratios), note=LESS)
     return Checked(seconds, measured, statistics.median(empties))
 
 
-def _one_value(steps: int, loops: int) -> float:
-    """One value of `measure`, seconds per call."""
-    found = measure(
-        spin, steps, loops=loops, min_values=1, max_values=1, warmup_calls=1, warmup_s=0.0, budget_s=0.0
-    )
-    return found.values[0]
+def _one_value(steps: int, loops: int) -> tuple[float, float]:
+    """One value of `measure`, seconds per call; and what its calls took by this thread's CPU clock."""
+    work = Metered(steps, loops)
+    found = measure(work, loops=loops, min_values=1, max_values=1, budget_s=0.0, **ONE_CALL)
+    return found.values[0], work.spent_s / loops
 
 
 def clocked(seconds: float) -> Checked:
     """Check `measure` with a function that returns at the next tick of the clock."""
-    return Checked(seconds, measure(ticking(seconds), name=f"clocked, {said(seconds)}"))
+    loops = calls_per_value(seconds, MIN_VALUE_S)
+    tick, least = ticking(seconds, loops), _rounds(seconds)
+    measured = measure(tick, name=f"clocked, {said(seconds)}", loops=loops, min_values=least, **ONE_CALL)
+    return Checked(seconds, measured)
+
+
+def _rounds(seconds: float) -> int:
+    return max(LEAST_ROUNDS, min(ROUNDS, round(ROUNDS_S / seconds)))
 
 
 def called_back(seconds: float) -> Checked:
@@ -120,6 +127,25 @@ def spin(steps: int) -> bool:
     return any(itertools.repeat(False, steps))
 
 
+class Metered:
+    """`spin`, with this thread's CPU clock read as the first call of a value begins and as its last ends.
+
+    The first call is the warm-up's; a value is the `loops` that follow.
+    """
+
+    def __init__(self, steps: int, loops: int) -> None:
+        self.steps, self.loops, self.calls, self.spent_s = steps, loops, 0, 0.0
+
+    def __call__(self) -> None:
+        """Make a call."""
+        if self.calls == 1:
+            self.spent_s = -time.thread_time()
+        spin(self.steps)
+        if self.calls == self.loops:
+            self.spent_s += time.thread_time()
+        self.calls += 1
+
+
 def step_s() -> float:
     """Seconds of one step of `spin` by this thread's CPU clock, which stands still while others run."""
     steps = 1000
@@ -134,14 +160,20 @@ def _cpu_s(steps: int) -> float:
     return time.thread_time() - began
 
 
-def ticking(seconds: float, clock: Callable[[], float] = time.perf_counter) -> Callable[[], None]:
-    """A function that returns `seconds` after its last return, or after its call if that is long ago."""
-    due = -np.inf
+def ticking(seconds: float, loops: int, clock: Callable[[], float] = time.perf_counter) -> Callable[[], None]:
+    """A function whose first call takes a tick of `seconds`, and then every `loops` calls as many ticks.
+
+    Within these, a call that comes late catches up: a pause shows only in a value that it ends. So the median
+    holds while this thread has the core for more than half of the time.
+    """
+    due, calls = 0.0, 0
 
     def tick() -> None:
-        nonlocal due
-        now = clock()
-        due = (due if now - due < SLACK_S else now) + seconds
+        nonlocal due, calls
+        if not calls or (calls - 1) % loops == 0:
+            due = clock()
+        calls += 1
+        due += seconds
         while clock() < due:
             pass
 

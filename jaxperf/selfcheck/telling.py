@@ -41,13 +41,13 @@ def known_durations(story: Story, config: Config) -> None:
     story.heading("Known durations")
     story.text(
         """Each duration below is known without `measure`. Counted work is a loop in C of so many steps; the
-        scheduler's CPU clock says what a step costs, just before and just after each value. Clocked work
-        returns when the clock reaches the next tick, so that many calls last so many ticks. What is called
-        back is a compiled program that ends when its callback has waited for so long.""",
+        scheduler's CPU clock says what the very same calls took their thread. Clocked work returns when the
+        clock reaches the next tick, so that many calls last so many ticks. What is called back is a compiled
+        program that ends when its callback has waited for so long.""",
         """A value of `measure` holds the call and the wait for it. What they take without the work is
         measured too and taken off, except from clocked work, whose ticks have room for them.""",
     )
-    story.code(known.spin, known.ticking)
+    story.code(known.spin, known.Metered, known.ticking)
     with watching() as watch:
         checked = _checked(config.known_s, WAYS)
     _show(story, checked, watch, "")
