@@ -17,9 +17,10 @@ from jax import lax
 from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxperf.chapter.communication import traffic_of
 from jaxperf.models import SMALL_STAGES, LeNet, ResNet, convolution
 from jaxperf.models.convolution import native_convolutions, use_onednn
-from jaxperf.parallel import first_devices, make_step, model_of
+from jaxperf.parallel import Way, first_devices, make_step, model_of
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
@@ -225,3 +226,21 @@ def test_asking_twice_is_asking_once() -> None:
     before = rules[lax.conv_general_dilated_p].rule
     use_onednn()
     assert rules[lax.conv_general_dilated_p].rule is before
+
+
+@pytest.mark.parametrize("way", ["pmap", "jit", "shard_map"])
+def test_native_operations_are_counted_of_a_step_that_calls_onednn_and_still_does_so_afterwards(
+    way: Way,
+) -> None:
+    step = make_step(way, model_of(small_resnet()), optax.sgd(0.01), first_devices(1, platform="cpu"))
+    X, y = np.zeros((8, 28, 28, 1), np.uint8), np.zeros(8, np.int32)
+
+    def flop_and_calls() -> tuple[float, int]:
+        lowered = step.programs["step"].lower(step.init(), *step.load(X, y))
+        return float(lowered.cost_analysis()["flops"]), lowered.as_text().count(CALL)
+
+    hidden, called = flop_and_calls()
+    assert called > 0
+    traffic = traffic_of("a network", step, 8)
+    assert traffic.flop_per_image * 8 > 2 * hidden
+    assert flop_and_calls() == (hidden, called)

@@ -45,7 +45,7 @@ def side_by_side(batch: int, channels: int, rounds: int) -> dict[str, Any]:
     A, B = map(jax.random.normal, keys[2:], ((batch * SIDE**2, 9 * channels), (9 * channels, channels)))
     with native_convolutions():
         default = jax.jit(conv3x3).lower(X, W).compile()
-    onednn = jax.jit(lambda X, W: conv3x3(X, W)).lower(X, W).compile()  # a function not yet traced
+    onednn = jax.jit(conv3x3).lower(X, W).compile()
     matrices = jax.jit(jnp.matmul).lower(A, B).compile()
     block((X, W, A, B))
     calls = {DEFAULT: partial(default, X, W), ONEDNN: partial(onednn, X, W), PRODUCT: partial(matrices, A, B)}

@@ -15,11 +15,10 @@ The name is private: `jaxperf.onednn` tries it in a process of its own before an
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ MOST_TAPS = 25  # a slice each; the gradient of a kernel over images of 28 x 28 
 # With 24 channels for LeNet's first 20, its forward pass gains 1.07 (1.01 to 1.12) at batch 16, 1.05 (1.02 to
 # 1.07) at 128, and its training step nothing that can be decided.
 VECTOR = 8
-_local = threading.local()
+_native = jax.make_user_context(False)  # which JAX's caches of traces and lowerings know
 
 
 class Window(NamedTuple):
@@ -71,18 +70,16 @@ def use_onednn() -> None:
         mlir.register_lowering(lax.conv_general_dilated_p, partial(_lower, default), platform="cpu")
 
 
-@contextlib.contextmanager
-def native_convolutions() -> Iterator[None]:
-    """Lower convolutions as JAX does by itself in this block, e.g. where XLA is to count their operations."""
-    before, _local.native = getattr(_local, "native", False), True
-    try:
-        yield
-    finally:
-        _local.native = before
+def native_convolutions() -> AbstractContextManager[None]:
+    """Lower convolutions as JAX does by itself in this block, e.g. where XLA is to count their operations.
+
+    A function that was lowered outside is lowered anew here, and not kept for outside.
+    """
+    return _native(True)
 
 
 def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
-    if getattr(_local, "native", False) or not (_whole(ctx.module_context) and _fits(ctx, params)):
+    if _native.value or not (_whole(ctx.module_context) and _fits(ctx, params)):
         return default(ctx, lhs, rhs, **params)
     numbers = params["dimension_numbers"]
     window = Window(
