@@ -6,7 +6,7 @@ Prediction: no parameter depends on the number of devices, up to rounding; LeNet
 so small that what cannot be divided costs about what the second device saves.
 
     python experiments/multiple_gpus.py
-    python experiments/multiple_gpus.py --seeds 0 1 2 --grid-epochs 4
+    python experiments/multiple_gpus.py --seeds 0 1 2 --grid-epochs 4 --grid-batches 2 4 --grid-rates 1 2 4
     jaxperf launch -n 2 -- python experiments/multiple_gpus.py
 """
 
@@ -37,6 +37,8 @@ class Config:
     seeds: Annotated[tuple[int, ...], at_least(0)] = (0,)  # of weights and order of images; a training each
     updates: Annotated[int, at_least(0)] = 0  # updates of an epoch; 0 for as many as the full data set has
     grid_epochs: Annotated[int, at_least(0)] = 0  # of each training of the grid; 0: a part of one more epoch
+    grid_batches: Annotated[tuple[int, ...], at_least(1)] = (2,)  # of the grid, times the batch size
+    grid_rates: Annotated[tuple[float, ...], more_than(0)] = (1.0, 1.5, 2.0)  # of each, times the rate
     rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
     data: Annotated[script.Data, tyro.conf.OmitArgPrefixes] = script.Data()
     saving: Annotated[script.Saving, tyro.conf.OmitArgPrefixes] = script.Saving()
@@ -210,9 +212,10 @@ def kept_run(
     folder: CheckpointFolder | None, name: str, devices: Devices, *, updates: int, **settings: Any
 ) -> Run:
     """A training that is saved in `folder`, if there is one, with the parameters after each epoch."""
+    way = "pmap" if processes_of(devices) > 1 else "by hand"  # as `ready_to_train` chooses
     return Run(
         folder.of(name, updates=updates, **settings) if folder else None, updates=updates,
-        surroundings={"devices": [d.device_kind for d in devices]}, remember=True,
+        surroundings={"way": way, "devices": [d.device_kind for d in devices]}, remember=True,
         read=lambda state: state[0] if isinstance(state[0], list) else state,
         place=lambda params: ready_to_train(devices, settings["lr"], params)[1],
     )  # fmt: skip
@@ -320,7 +323,10 @@ def batch_of_twice_the_size(
 
     start = "fresh parameters" if whole else f"the parameters after epoch {after}"
     n = images * (whole or 1)
-    batch_and_rate(story, train_with, batch_size=config.batch_size, lr=config.lr, images=n, start=start)
+    batch_and_rate(
+        story, train_with, batch_size=config.batch_size, lr=config.lr, images=n, start=start,
+        batches=config.grid_batches, rates=config.grid_rates,
+    )  # fmt: skip
 
 
 def main(config: Config, story: script.Story) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-__all__ = ["Data", "Flags", "Saving", "Story", "notebook", "parse", "prepare", "run"]
+__all__ = ["Data", "Flags", "Saving", "Story", "chosen", "notebook", "parse", "prepare", "run"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
             if isinstance(settings, Data):
                 settings.check()
         together = found[0].processes
-        if together.several and not _explicit_devices():
+        if together.several and not chosen("devices"):
             found[0] = dataclasses.replace(found[0], devices=1)  # each process brings one
         prepare(devices=found[0].devices, platform=found[0].platform)
         if found[0].json and not together.process_id:  # the others write nothing
@@ -213,7 +213,7 @@ def begin(
     """
     onednn.begin()
     found_here = environment()
-    devices = found.devices if _explicit_devices() else min(found.devices, len(found_here.devices))
+    devices = found.devices if chosen("devices") else min(found.devices, len(found_here.devices))
     config = {**dataclasses.asdict(found.config), "devices": devices}
     if found.processes.several:
         from jaxperf.parallel.several import check_same
@@ -249,8 +249,9 @@ def notebook(
     return begin(section, Flags(config, smoke=smoke, verbose=True, devices=devices), show=live())
 
 
-def _explicit_devices() -> bool:
-    return any(word.split("=")[0] == "--devices" for word in sys.argv)
+def chosen(*settings: str) -> bool:
+    """Whether the command line has a flag for one of these settings, be it with the default's value."""
+    return any(word.split("=")[0] == f"--{name.replace('_', '-')}" for word in sys.argv for name in settings)
 
 
 def environment() -> Environment:

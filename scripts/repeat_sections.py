@@ -8,6 +8,7 @@ longer than `patience-s` says in which lines its threads are, and fails.
 
     python scripts/repeat_sections.py --one-core
     python scripts/repeat_sections.py --devices 8 --times 3 --sections multiple_gpus
+    python scripts/repeat_sections.py --one-core --onednn --times 2
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from typing import Any
 from jaxperf import catalogue, flags
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
+from jaxperf.onednn import BY_NAME
 
 OWN_PROCESS = "--in-this-process"
+CACHE = "JAX_COMPILATION_CACHE_DIR"
 SHARED = 2  # cores, of which eight devices need more
 COMPILE_ONCE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -54,6 +57,7 @@ class Config:
     times: int = 10  # runs of each section
     patience_s: float = 300.0  # after which a run counts as hanging
     cache: Path | None = None  # folder for what is compiled; one of this command's own if None
+    onednn: bool = False  # convolve as `jaxperf run` lets readers do, without a cache, which oneDNN excludes
 
 
 def ask_once() -> None:
@@ -94,7 +98,10 @@ def repeat(name: str, config: Config, cache: str) -> bool:
     flags = ["--devices", str(config.devices)] if config.devices else []
     limits = (str(config.times), str(config.patience_s))
     command = [sys.executable, __file__, OWN_PROCESS, script, *limits, *flags]
-    environment = {**os.environ, **COMPILE_ONCE, "JAX_COMPILATION_CACHE_DIR": cache}
+    environment = {**os.environ, **COMPILE_ONCE, CACHE: cache}
+    if config.onednn:
+        del environment[CACHE]
+        environment[BY_NAME] = "1"
     began = time.perf_counter()
     done = subprocess.run(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False

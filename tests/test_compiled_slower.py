@@ -7,7 +7,7 @@ import pytest
 from stories import begin
 
 from jaxperf.chapter import compiled_slower
-from jaxperf.result import Measurement, Output, Table
+from jaxperf.result import Measurement, Output, Ratio, Table
 
 
 def rows(compiled_s):
@@ -60,3 +60,15 @@ def test_both_programs_and_both_tables_are_told(monkeypatch):
     (shown,) = found.of(Output)
     assert "one fusion" in shown.text and "two fusions" in shown.text
     assert len(list(found.of(Table))) == 2
+
+
+def test_what_became_of_the_widest_mlp_follows_its_interval():
+    for found, words in (
+        (
+            Ratio(1.11, 0.986, 1.19, 30),
+            "That is not so here: the largest MLP of this run is 1.11 (0.986 to 1.19)",
+        ),
+        (Ratio(0.8, 0.7, 0.9, 30), "So it is here"),
+        (Ratio(0.95, 0.8, 1.1, 30), "Here that is undecided"),
+    ):
+        assert words in " ".join(compiled_slower.about_the_mlp(found).split())

@@ -7,6 +7,7 @@ from stories import begin
 from test_loops import SIZES, T1, T2, T3, swept
 
 from jaxperf.chapter import dispatch_model as part
+from jaxperf.result import Table
 
 
 @pytest.mark.parametrize(("off", "holds"), [(1.0, "holds"), (1.5, "does not hold")])
@@ -24,6 +25,9 @@ def test_held_out_sizes_judge_the_model(off: float, holds: str) -> None:
     assert ("prediction_error_synchronous" in story.facts) and (
         "prediction_error_asynchronous" in story.facts
     )
+    [table] = story.result().of(Table)
+    assert table.rows[-1].name == "200 empty programs, cores kept awake"
+    assert table.rows[-1].median == pytest.approx(200 * T1)
     if off == 1:
         assert story.facts["t1_s"] == pytest.approx(T1, rel=0.02)
         assert story.facts["t3_s"] == pytest.approx(T3, rel=0.02)

@@ -31,7 +31,8 @@ def swept(*, off: float = 1.0, gain: float | None = None) -> part.Swept:
         Measurement(name, "s", (value,) * 9, rounds="r")
         for name, value in (("awake", 1e-3), ("asleep", 1e-2))
     )
-    return part.Swept(samples, awake, asleep, {"eager": T1, "compiled": T1 / 3})
+    floor = Measurement("empty program", "s", (T1,) * 7)
+    return part.Swept(samples, awake, asleep, {"eager": T1, "compiled": T1 / 3}, floor)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_sweep_in_its_own_process_keeps_raw_values_of_the_same_rounds() -> Non
     assert [s.size for s in found.samples] == sizes
     assert all(s.calls == part.CALLS and len(s.sync_s) == len(s.async_s) == 2 for s in found.samples)
     assert found.awake.rounds == found.asleep.rounds != ""
-    assert found.t1_s["compiled"] > 0 and found.t1_s["eager"] > 0
+    assert found.t1_s["compiled"] > 0 and found.t1_s["eager"] > 0 and found.floor.median > 0
 
 
 def test_the_timelines_show_both_loops() -> None:

@@ -9,10 +9,10 @@ import pytest
 from stories import begin, whole
 
 from experiments import model_parallelism as section
-from jaxperf.chapter.pipelines import schedule
+from jaxperf.chapter.pipelines import _tell, schedule
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import check_bounds
-from jaxperf.result import Note
+from jaxperf.result import Measurement, Note
 
 SCRIPT = Path(section.__file__)
 
@@ -53,6 +53,24 @@ def test_a_long_stage_sets_the_pace_and_shared_cores_slow_both() -> None:
     assert schedule(1, times, shared)[0] == pytest.approx(
         12.0
     )  # with one micro-batch they never work together
+
+
+def test_intervals_decide_whether_the_schedule_was_right() -> None:
+    predicted = {1: 0.5, 2: 0.3}
+    for second, prediction in (
+        ((0.3,) * 8, "right"),
+        ((0.46,) * 8, "wrong"),
+        ((0.14,) * 8, "wrong"),
+        ((0.4,) * 6 + (0.5,) * 2, "undecided"),  # the median is near enough, the interval is not
+        ((0.3,) * 3, "undecided"),  # too few recordings
+    ):
+        shares = {1: (0.5,) * len(second), 2: second}
+        rows = {m: Measurement(str(m), "", v, rounds="same") for m, v in shares.items()}
+        story = begin("model_parallelism")
+        _tell(story, rows, predicted)
+        [claim] = story.result().claims
+        assert claim.prediction == prediction
+    assert claim.observed == "50%, 30%"
 
 
 def test_mistakes_end_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import chex
 import jax
@@ -15,7 +16,8 @@ import numpy as np
 import optax
 import pytest
 from cases import cases
-from stories import log_of, whole
+from stories import begin, log_of, whole
+from test_rate_and_batch import epochs
 
 from jaxperf.models import lenet, lenet_params
 from jaxperf.parallel import first_devices, get_params, make_step, model_of_function, train_batch
@@ -43,7 +45,7 @@ def section() -> ModuleType:
 def test_by_hand_and_by_pmap_are_the_packages_step(section: ModuleType) -> None:
     rng, devices, params = (
         np.random.default_rng(0),
-        first_devices(2),
+        first_devices(2, platform="cpu"),
         lenet_params(jax.random.key(0), scale=0.05),
     )
     X, y = rng.integers(0, 256, (8, 28, 28, 1), np.uint8), rng.integers(0, 10, 8, np.int32)
@@ -95,6 +97,24 @@ def test_the_smoke_run_decides_what_no_clock_and_no_long_training_is_needed_for(
         assert verdict == "cannot be measured here", words
     assert len(list(result.of(Timelines))) == 1
     assert result.environment.devices_are_fake
+
+
+def test_the_flags_of_the_grid_reach_its_trainings(
+    section: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[tuple[int, float, int]] = []
+
+    def train(lr: float, state: Any, data: Any, *, batch_size: int, numbers: Any, **_: Any) -> list[Any]:
+        tried.append((batch_size, lr, len(numbers)))
+        return [(epoch, None) for epoch in epochs(0.5)]
+
+    monkeypatch.setattr(section, "ready_to_train", lambda devices, lr, params: (lr, params))
+    monkeypatch.setattr(section, "train", train)
+    config = section.Config(batch_size=32, lr=0.5, grid_epochs=3, grid_batches=(2, 4), grid_rates=(1.0, 2.0))
+    story = begin("8.4")
+    section.batch_of_twice_the_size(story, config, None, {story.devices: [(epochs(0.5)[0], None)]})
+    grid = [(32, 0.5), (64, 0.5), (64, 1.0), (128, 0.5), (128, 1.0)]
+    assert tried == [(n, lr, 3) for n, lr in grid]
 
 
 @pytest.mark.parametrize(

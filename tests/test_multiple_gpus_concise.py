@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from cases import cases
-from stories import whole
+from stories import begin, whole
+from test_rate_and_batch import epochs as made
 
+from experiments import multiple_gpus_concise as section
+from jaxperf.data import FashionMNIST
 from jaxperf.models import resnet18
 from jaxperf.result import Code, Grid, Output
 
@@ -65,3 +71,51 @@ def test_mistakes_end_in_one_line(words: tuple[str, ...], said: str) -> None:
     done = run(*words)
     assert done.returncode == 2
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "config", "words", "full"),
+    [
+        ("cpu", section.Config(), (), False),
+        ("cpu", section.Config(full=True), (), True),
+        ("gpu", section.Config(), (), True),
+        ("gpu", section.Config(way="jit"), ("--way", "jit"), True),  # no size
+        ("gpu", section.Config(train_images=6000), (), False),
+        ("gpu", section.Config(), ("--epochs=2",), False),  # the default, but asked for
+        ("gpu", section.Config(small=True), (), False),
+        ("gpu", section.Config.smoke(), ("--smoke",), False),
+    ],
+)
+def test_the_books_recipe_is_the_default_where_no_cpu_trains_and_no_size_is_chosen(
+    backend: str, config: section.Config, words: tuple[str, ...], full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["multiple_gpus_concise.py", *words])
+    story = begin("8.5")
+    story.environment = dataclasses.replace(story.environment, backend=backend)
+    sized = section.sized(story, config)
+    assert sized == (dataclasses.replace(config, full=True, **section.RECIPE) if full else config)
+    assert story.config.get("full", False) is full  # which the notebook repeats
+    said = [output.text for output in story.result().of(Output)]
+    assert len(said) == (full and not config.full) and all("--full" in line for line in said)
+
+
+def test_the_flags_of_the_exercise_reach_its_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def step_for(config: Any, devices: Any, **options: Any) -> dict[str, Any]:
+        return options
+
+    def train(step: Any, data: Any, *, epochs: int, batch_size: int, **_: Any) -> list[Any]:
+        asked.append({**step, "epochs": epochs, "batch_size": batch_size})
+        return [(epoch, None) for epoch in made(1.0, epochs)]
+
+    monkeypatch.setattr(section, "step_for", step_for)
+    monkeypatch.setattr(section, "train", train)
+    labels = np.zeros(2 * section.MOST + 2, np.int32)
+    data = FashionMNIST(np.zeros((len(labels), 1, 1, 1), np.uint8), labels, labels, labels, "made up")
+    config = section.Config(batch_size=16, lr=0.1, grid_epochs=5, grid_width=8)
+    section.rate_and_epochs(begin("8.5"), config, data)
+    assert [(a["batch_size"], a["lr"]) for a in asked] == [(16, 0.1), (16, 0.4), (section.MOST, 0.4)]
+    for a in asked:
+        assert (a["epochs"], a["width"]) == (5, 8)
+        assert a["updates"] == 5 * (len(labels) // a["batch_size"])  # of the schedule

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxperf import onednn
@@ -66,3 +68,28 @@ def test_on_this_machine_it_is_given_and_what_it_computes_is_right() -> None:
     assert given
     without = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     assert subprocess.run([sys.executable, "-c", onednn.CHILD], env=without, check=False).returncode != 0
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    (onednn._jaxlib() or (0,)) < onednn.FIRST, reason="XLA has the switch from jaxlib 0.12 on"
+)
+def test_under_the_switch_every_transformation_and_export_gives_the_native_numbers(tmp_path: Path) -> None:
+    import switched
+
+    path = tmp_path / "answers.npz"
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    flags = " ".join(filter(None, (environment.get("XLA_FLAGS"), *SWITCH)))
+    done = subprocess.run(
+        [sys.executable, switched.__file__, str(path)], env={**environment, "XLA_FLAGS": flags},
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = dict(np.load(path))
+    assert (found.pop("calls"), switched.calls()) == (3, 0)  # the convolution and both of its gradients
+    for name, wanted in switched.answers():
+        close = 2e-2 if "float16" in name else 1e-5  # of the largest value
+        for i, b in switched.flat(wanted).items():
+            a = found.pop(f"{name}/{i}")
+            np.testing.assert_allclose(a, b, rtol=0, atol=close * np.abs(b).max(initial=1e-3), err_msg=name)
+    assert not found

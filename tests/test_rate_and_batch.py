@@ -36,6 +36,18 @@ def test_the_verdict_follows_the_losses() -> None:
         assert not list(story.result().of(Lines))
 
 
+def test_a_larger_grid_trains_each_batch_at_each_rate_and_what_the_claim_needs() -> None:
+    story = begin("8.4")
+    tried: list[tuple[int, float]] = []
+    part.batch_and_rate(
+        story, lambda n, lr: tried.append((n, lr)) or epochs(0.5), batch_size=256, lr=0.25, images=4096,
+        start="x", batches=(4, 8), rates=(1, 3),
+    )  # fmt: skip
+    larger = [(1024, 0.25), (1024, 0.75), (2048, 0.25), (2048, 0.75)]
+    assert tried == [(256, 0.25), (512, 0.25), *larger, (512, 0.5)]
+    assert [c.holds for c in story.result().claims] == ["holds"]
+
+
 def test_several_epochs_are_drawn() -> None:
     story = begin("8.5")
     found = part.grid_of_trainings(

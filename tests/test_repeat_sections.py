@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,3 +34,21 @@ def test_eight_devices_share_two_cores_and_one_core_is_each_sections_own(
     assert len({*map(frozenset, chosen)}) == len(chosen)
     with pytest.raises(JaxperfError, match="1 of 2 sections failed or hung"):
         repeat_sections.main(Config(("hangs", "ends")))
+
+
+@pytest.mark.parametrize("onednn", [False, True])
+def test_sections_that_convolve_with_onednn_have_no_cache(
+    onednn: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[dict[str, str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **_: object) -> SimpleNamespace:
+        given.append(env)
+        return SimpleNamespace(returncode=0, stdout="")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "the caller's")
+    assert repeat_sections.repeat("hybridize", Config(onednn=onednn), "ours")
+    [env] = given
+    asked = env.get("JAXPERF_ONEDNN"), env.get("JAX_COMPILATION_CACHE_DIR")
+    assert asked == (("1", None) if onednn else (None, "ours"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -33,11 +34,15 @@ def times(compute_s: float, fixed_s: dict[int, float], *, wrong: float = 1.0) ->
     return in_turns
 
 
-def told(monkeypatch: pytest.MonkeyPatch, in_turns: Any, *, devices: int = 2, cores: int = 2) -> Any:
+def told(
+    monkeypatch: pytest.MonkeyPatch, in_turns: Any, *, devices: int = 2, cores: int = 2, fake: bool = True,
+    book: part.Sentence = BOOK,
+) -> Any:  # fmt: skip
     monkeypatch.setattr(part, "available", lambda: tuple(range(cores)))
     monkeypatch.setattr(part, "_in_turns", in_turns)
     story = begin("8.4", devices=devices)
-    part.scaling(story, never, network="LeNet", sizes=SIZES, at=64, book=BOOK, rounds=9)
+    story.environment = dataclasses.replace(story.environment, devices_are_fake=fake)
+    part.scaling(story, never, network="LeNet", sizes=SIZES, at=64, book=book, rounds=9)
     return story
 
 
@@ -53,6 +58,7 @@ def test_times_that_follow_the_model_are_predicted_and_draw_its_curve(
     model, book = story.result().claims
     assert (model.holds, model.prediction) == ("holds", "right")
     assert book.holds == "cannot be measured here" and "fake" in book.observed  # times of fake devices
+    assert "2 devices at batch 64 train" in book.observed  # no larger batch is timed for what decides nothing
     assert story.facts["not_divided_s"] == pytest.approx(2e-3, rel=0.03)
     assert story.facts["gain_2_256"] == pytest.approx((38.4 + 1) / (16 + 3), rel=1e-3)
     assert story.facts["scaling_efficiency"] == story.facts["gain_2_256"] / 2
@@ -70,12 +76,21 @@ def test_times_that_do_not_follow_the_model_are_found(monkeypatch: pytest.Monkey
     assert (model.holds, model.prediction) == ("does not hold", "wrong")
 
 
-def test_real_devices_decide_the_books_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for fixed_s, verdict in ((1e-4, "holds"), (6e-3, "does not hold")):
-        gain = times(1e-4, {1: 1e-4, 2: fixed_s})(None, [(1, 64), (2, 64)], (), 9)
-        story = begin("8.5")
-        part._judge(story, part.LOT, part.ratio(gain[1, 64], gain[2, 64]), "")
-        assert [c.holds for c in story.result().of(Claim)] == [verdict]
+@pytest.mark.usefixtures("several_devices")
+def test_real_devices_decide_the_books_sentence_at_the_batches_that_the_book_gives_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for book, fixed_s, seen, verdict in (
+        (part.LITTLE, 3e-3, "2 devices at batch 64 train 1.28", "holds"),
+        (part.LITTLE, 1e-3, "2 devices at batch 64 train 1.86", "does not hold"),
+        (part.LOT, 3e-3, "2 devices at batch 128 train 1.61", "holds"),
+        (part.LOT, 9e-3, "2 devices at batch 128 train 1.01", "does not hold"),
+    ):
+        story = told(monkeypatch, times(1e-4, {1: 1e-3, 2: fixed_s}), fake=False, book=book)
+        _, claim = story.result().claims
+        assert (claim.holds, claim.statement) == (verdict, book.words)
+        assert claim.observed.startswith(seen) and claim.observed.endswith("of one at batch 64")
+        assert "gain_2_128" not in story.facts  # the figure over batches stays the same
 
 
 @pytest.mark.usefixtures("several_devices")

@@ -6,6 +6,7 @@ import math
 import statistics
 
 from jaxperf.chapter.loops import CALLS, Swept, one_core
+from jaxperf.measure import per_round
 from jaxperf.measure.dispatch import Costs, Fit, Sample, leaves_plateau, prediction_errors
 from jaxperf.report.words import quantity
 from jaxperf.result import Axis, Curve, Decision, both, ratio
@@ -150,8 +151,9 @@ def sleeping_cores(story: Story, swept: Swept) -> None:
         cores awake. This is why one loop can show 7 us in one table and 51 in another."""
     )
     story.fact("asleep_over_awake", asleep.median, words="a synchronous loop, cores asleep over awake")
+    least = per_round(f"{CALLS} empty programs, cores kept awake", lambda s: CALLS * s, swept.floor)
     story.table(
-        (swept.awake, swept.asleep),
+        (swept.awake, swept.asleep, least),
         title=f"{CALLS} times y = x + 1, waited for each, {swept.samples[0].size:.0f} elements",
         base=swept.awake.name,
         detail=True,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxperf.launch import ALLOCATOR
-from jaxperf.measure import block, in_fresh_process, interleaved, timeline
+from jaxperf.measure import block, ceilings, in_fresh_process, interleaved, timeline
 from jaxperf.measure.awake import cores_awake
 from jaxperf.measure.dispatch import (
     Fit,
@@ -44,12 +44,14 @@ class Swept:
       samples: both loops at every size, with the cores kept awake.
       awake, asleep: the synchronous loop at the smallest size, seconds for `CALLS` calls.
       t1_s: seconds to queue one "eager" call, and one "compiled" call, by the front end alone.
+      floor: an empty program, waited for, with the cores kept awake; seconds per call.
     """
 
     samples: list[Sample]
     awake: Measurement
     asleep: Measurement
     t1_s: dict[str, float]
+    floor: Measurement
 
     @cached_property
     def model(self) -> Fit:
@@ -72,7 +74,7 @@ def sweep_loops(*, sizes: Sequence[int], rounds: int) -> Swept:
         for row in found["samples"]
     ]
     awake, asleep = (Measurement(**row) for row in found["sleeping"])
-    return Swept(samples, awake, asleep, found["t1_s"])
+    return Swept(samples, awake, asleep, found["t1_s"], Measurement(**found["floor"]))
 
 
 def sweep_child(sizes: list[int], rounds: int) -> dict[str, Any]:
@@ -83,6 +85,7 @@ def sweep_child(sizes: list[int], rounds: int) -> dict[str, Any]:
     with cores_awake() as keep:
         samples = sweep(add_one, inputs, calls=CALLS, rounds=rounds)
         t1_s = {"eager": queueing_s(add_one, x), "compiled": queueing_s(jax.jit(add_one), x)}
+        floor = ceilings.dispatch_floor(budget_s=0.2)
         sleeping = interleaved(
             {"cores kept awake": loop, "cores may sleep": loop},
             before={"cores kept awake": lambda: keep(True), "cores may sleep": lambda: keep(False)},
@@ -92,6 +95,7 @@ def sweep_child(sizes: list[int], rounds: int) -> dict[str, Any]:
         "samples": [dataclasses.asdict(s) for s in samples],
         "sleeping": [dataclasses.asdict(m) for m in sleeping.values()],
         "t1_s": t1_s,
+        "floor": dataclasses.asdict(floor),
     }
 
 

@@ -50,7 +50,7 @@ def over_sizes(sizes: Sequence[Size], *, rounds: int, seed: int) -> dict[str, Me
 
 def widths_and_batches(
     story: Story, widths: Sequence[int], batches: Sequence[int], rounds: int, seed: int
-) -> None:
+) -> Ratio:
     """Time the MLP of section 8.1.2 over widths and batch sizes.
 
     Facts: `eager_over_hybridize_smallest_net` and `eager_over_hybridize_largest_net`, of the smallest width
@@ -62,6 +62,9 @@ def widths_and_batches(
       batches: batch sizes.
       rounds: of the comparison.
       seed: of the parameters.
+
+    Returns:
+      How many times as fast the largest is compiled.
     """
     story.heading("8.1.2 The same over widths and batch sizes")
     story.text(
@@ -109,6 +112,7 @@ def widths_and_batches(
         right=never,
         observed=f"least at {label(least)}: {gains[least]} times as fast",
     )
+    return gains[largest]
 
 
 def _curve(way: str, batch: int, sizes: Sequence[Size], rows: dict[str, Measurement]) -> Curve:

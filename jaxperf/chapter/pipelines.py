@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,11 +15,12 @@ from jaxperf.measure import interleaved, timeline
 from jaxperf.measure.cores import available, on_cores
 from jaxperf.models import ResNet
 from jaxperf.parallel.pipeline import Pipeline, make_pipeline, resnet_halves
-from jaxperf.result import Axis, Curve, Measurement, Timeline, ratio
+from jaxperf.result import Axis, Curve, Measurement, Ratio, Timeline, both, ratio, ratio_of
 from jaxperf.result.intervals import length
 from jaxperf.story import Story
 
 Times = Mapping[str, float]  # seconds of "forward", "backward" and "loss" of one micro-batch
+NEAR = 0.15  # of the step: how near the measured idle shares must come to those of the schedule
 
 
 def micro_batches(
@@ -198,11 +200,20 @@ def _tell(story: Story, rows: Mapping[int, Measurement], predicted: Mapping[int,
     )
     first, *_, last = rows.values() if len(rows) > 1 else (next(iter(rows.values())),) * 2
     found = ratio(last, first)
-    off = max(abs(r.median - predicted[m]) for m, r in rows.items())
+    shares = {m: ratio_of(row.values) for m, row in rows.items()}
+    near = (
+        both(share.above(predicted[m] - NEAR), share.below(predicted[m] + NEAR))
+        for m, share in shares.items()
+    )
     story.claim(
         ours="A pipeline idles less, the more micro-batches a batch is cut into",
         holds=found.below(1) if len(rows) > 1 else None,
         predicted=", ".join(f"{p:.0%}" for p in predicted.values()) + " by the schedule, within 15 points",
-        right=off <= 0.15,
-        observed=", ".join(f"{r.median:.0%}" for r in rows.values()),
+        right=both(*near),
+        observed=", ".join(map(_percent, shares.values())),
     )
+
+
+def _percent(share: Ratio) -> str:
+    interval = f" ({share.low:.0%} to {share.high:.0%})" if math.isfinite(share.low) else ""
+    return f"{share.median:.0%}{interval}"

@@ -65,8 +65,9 @@ def grid_of_trainings(
 
 
 def batch_and_rate(
-    story: Story, train: Train, *, batch_size: int, lr: float, images: int, start: str
-) -> None:
+    story: Story, train: Train, *, batch_size: int, lr: float, images: int, start: str,
+    batches: Sequence[int] = (2,), rates: Sequence[float] = (1.0, 1.5, 2.0),
+) -> None:  # fmt: skip
     """Section 8.4's first exercise: double the batch; which rate then learns as before?
 
     Args:
@@ -75,6 +76,8 @@ def batch_and_rate(
       batch_size, lr: what to compare with.
       images: how many images each training goes over, all its epochs together.
       start: where each training starts.
+      batches, rates: of the other trainings, in multiples of `batch_size` and `lr`, each with each. Twice the
+        batch at the same and at twice the rate, which decide the claim, are always among them.
     """
     story.heading("Exercise: twice the batch, and which rate?")
     story.text(
@@ -82,8 +85,9 @@ def batch_and_rate(
         rate may grow. Each training goes over the same {images:,} images, from {start}."""
     )
     n = 2 * batch_size
-    settings = [(batch_size, lr), (n, lr), (n, 1.5 * lr), (n, 2 * lr)]
-    last = grid_of_trainings(story, train, settings, readers=READERS_OF_84)
+    grid = [(times * batch_size, factor * lr) for times in batches for factor in rates]
+    settings = dict.fromkeys([(batch_size, lr), (n, lr), *grid, (n, 2 * lr)])  # each once
+    last = grid_of_trainings(story, train, [*settings], readers=READERS_OF_84)
     base = last[batch_size, lr].loss
     old, doubled = (last[n, factor * lr].loss / base - 1 for factor in (1, 2))
     learned = base < 0.95 * math.log(10)  # what guessing among ten classes loses

@@ -35,15 +35,16 @@ SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays that memory is meas
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-def dispatch_floor() -> Measurement:
+def dispatch_floor(*, budget_s: float = 0.5) -> Measurement:
     """Seconds of an empty compiled program, from the call until its one number is there."""
-    found = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, waited for", budget_s=0.5)
+    found = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, waited for", budget_s=budget_s)
     return dataclasses.replace(found, quantity=DISPATCH, configuration="each")
 
 
-def queueing_floor() -> Measurement:
+def queueing_floor(*, budget_s: float = 0.5) -> Measurement:
     """Seconds of an empty compiled program where many are queued and waited for at the end."""
-    found = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, queued", wait="end", budget_s=0.5)
+    empty = jax.jit(lambda: jnp.zeros(()))
+    found = measure(empty, name="empty program, queued", wait="end", budget_s=budget_s)
     return dataclasses.replace(found, quantity=DISPATCH, configuration="end")
 
 

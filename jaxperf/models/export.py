@@ -30,6 +30,8 @@ from jaxperf.result.machine import cpu_features, cpu_model, versions
 from jaxperf.result.store import write_whole
 
 PROGRAM, ARRAYS, COMPILED = ".jaxexport", ".safetensors", ".jaxcompiled"
+# With XLA's switch a program calls oneDNN, and jaxlib 0.12 cannot write such calls down (std::bad_alloc).
+WITHOUT_ONEDNN: dict[str, Any] = {"xla_cpu_experimental_onednn_custom_call": False}
 
 
 def export_net(
@@ -52,7 +54,7 @@ def export_net(
       *args: example arguments: arrays, or `jax.ShapeDtypeStruct`s (symbolic shapes too).
       platforms: where the program is to run, such as ("cpu", "cuda"), which need not be here; None: where JAX
         runs now, and nowhere else.
-      compiled: write `stem`.jaxcompiled too, for `load_compiled`.
+      compiled: write `stem`.jaxcompiled too, for `load_compiled`; oneDNN computes nothing in it.
 
     Raises:
       JaxperfError: the files cannot be written, or a program of symbolic shapes, or one for other platforms
@@ -144,10 +146,14 @@ def _compile(written: bytes, arrays: Any, args: Sequence[Any]) -> bytes:
         )
     try:
         with _without_compile_cache():
-            made = jax.jit(exported.call).lower(arrays, *args).compile()
+            lowered = jax.jit(exported.call).lower(arrays, *args)
+            try:
+                made = serialize_executable.serialize(lowered.compile())
+            except MemoryError:
+                made = serialize_executable.serialize(lowered.compile(WITHOUT_ONEDNN))
     except ValueError as e:  # a program for other platforms
         raise JaxperfError(f"cannot compile it here, leave out compiled=True: {e}".splitlines()[0]) from None
-    body = pickle.dumps(serialize_executable.serialize(made))
+    body = pickle.dumps(made)
     return json.dumps(_made_for(written) | {"body": _digest(body)}).encode() + b"\n" + body
 
 
