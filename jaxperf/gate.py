@@ -132,7 +132,7 @@ def run(command: Sequence[str], path: Path, progress: str) -> Result:
     Raises:
       JaxperfError: it cannot be started, fails, or writes no result.
     """
-    words = [word.replace(PLACE, str(path)) for word in command]
+    words = launch.startable([word.replace(PLACE, str(path)) for word in command])
     path.unlink(missing_ok=True)
     began = time.perf_counter()
     with tempfile.TemporaryFile() as log:

@@ -6,6 +6,7 @@ A child writes straight to our terminal; we only wait for it, and end it when we
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +188,17 @@ def uses_glibc() -> bool:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
     except (AttributeError, ValueError, OSError):  # another C library, or Windows
         return False
+
+
+def startable(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command with the `jaxperf` and `python` that run here, where PATH has none.
+
+    Whoever types `.venv/bin/jaxperf gate ... -- jaxperf ...` has this environment on no PATH.
+    """
+    ours = {"jaxperf": (sys.executable, "-m", "jaxperf"), "python": (sys.executable,)}
+    if words[0] in ours and shutil.which(words[0]) is None:
+        return (*ours[words[0]], *words[1:])
+    return tuple(words)
 
 
 def run_child(words: Sequence[str], environment: Mapping[str, str], **streams: Any) -> int:

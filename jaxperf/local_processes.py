@@ -92,7 +92,7 @@ def command_of(words: Sequence[str]) -> tuple[str, ...]:
         raise JaxperfError("nothing to launch; give a command or a section after --, e.g. -- 8.4 --smoke")
     if words[0] in {name for s in catalogue.SECTIONS for name in (s.name, s.number) if name}:
         return (sys.executable, str(launch.script(catalogue.find(words[0]))), *words[1:])
-    return (sys.executable, *words[1:]) if words[0] == "python" else tuple(words)
+    return (sys.executable, *words[1:]) if words[0] == "python" else launch.startable(words)
 
 
 def run(plan: Plan) -> int:

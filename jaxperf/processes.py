@@ -22,6 +22,7 @@ import tyro
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import FAILED, ended
 from jaxperf.flags import at_least
+from jaxperf.result.machine import CUDA_PLUGINS, versions
 
 # Seconds without a sign of life until the others give a process up. JAX's own 100 s are for machines that
 # fail by the thousand; a thread of C++ gives the sign, so not even a busy Python is late.
@@ -95,7 +96,8 @@ def start(options: Processes) -> None:
     """Join the other processes, if there are any; call it before JAX's backend starts.
 
     Raises:
-      JaxperfError: the processes do not find each other, or what the cluster needs is not installed.
+      JaxperfError: the processes do not find each other, a GPU is missing, or what the cluster needs is
+        not installed.
     """
     if not options.several:
         return
@@ -106,6 +108,7 @@ def start(options: Processes) -> None:
             f"this process is one of several of {found}, which JAX asks through the package {package}; "
             f"pip install {package}"
         )
+    _check_own_gpu(options)
     import jax
 
     try:
@@ -124,6 +127,26 @@ def start(options: Processes) -> None:
         raise JaxperfError(f"the processes did not meet ({where}): {said[0]}") from None
     if is_loopback(options.coordinator):
         _exchange_on_loopback()
+
+
+def _check_own_gpu(options: Processes) -> None:
+    """Refuse a process to which `jaxperf launch` has given a GPU that is not there.
+
+    Raises:
+      JaxperfError: fewer GPUs than processes.
+    """
+    own, platforms = os.environ.get("JAX_LOCAL_DEVICE_IDS", ""), os.environ.get("JAX_PLATFORMS") or "cuda"
+    if not own.isdecimal() or {"cuda", "gpu"}.isdisjoint(platforms.split(",")) or not versions(CUDA_PLUGINS):
+        return
+    from jaxperf.doctor.driver import ask_driver
+
+    visible, none = os.environ.get("CUDA_VISIBLE_DEVICES"), ("", "-1")
+    count = len(ask_driver().gpus) if visible is None else sum(w not in none for w in visible.split(","))
+    if 0 < count <= int(own):
+        raise JaxperfError(
+            f"{options.num_processes} processes and {count} GPU(s), and each process has one of its own; "
+            f"give -n {count}, or let them compute on the CPU with JAX_PLATFORMS=cpu"
+        )
 
 
 def _check_free(coordinator: str) -> None:

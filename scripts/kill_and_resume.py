@@ -7,6 +7,7 @@ and never saved: parameters, statistics, the optimizer's state and the figures o
 
     python scripts/kill_and_resume.py
     python scripts/kill_and_resume.py --kills 20 --ways jit
+    python scripts/kill_and_resume.py --ways jit --epochs 60  # one training takes all 100 kills
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ import hashlib
 import os
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jaxperf import flags
 from jaxperf.errors import JaxperfError
@@ -37,11 +39,11 @@ if TYPE_CHECKING:
     from jaxperf.train import Checkpoints
 
 Way = Literal["manual", "pmap", "shard_map", "jit"]
-EPOCHS, UPDATES, BATCH = 3, 8, 16
+UPDATES, BATCH = 8, 16
 EVERY_STEPS, KEEP = 2, 2
 FARTHEST = 8  # steps from where a process starts to where it is killed
 WITHIN_S = 0.03  # from a step's start; writing a checkpoint takes longer
-NEVER = EPOCHS * UPDATES + 1
+NEVER = sys.maxsize
 DEVICES = 2
 
 
@@ -51,10 +53,13 @@ class Config:
 
     kills: int = 100  # of all trainings together
     ways: tuple[Way, ...] = ("manual", "pmap", "shard_map", "jit")  # one after the other, a training each
+    epochs: Annotated[int, flags.at_least(1)] = 3  # of a training, 8 steps each
     seed: int = 0  # of the moments
 
 
-def train_once(way: Way, checkpoints: Checkpoints | None, told: Callable[[bytes], Any]) -> str:
+def train_once(
+    way: Way, epochs: int, checkpoints: Checkpoints | None, told: Callable[[bytes], Any] = lambda dot: None
+) -> str:
     """Train, calling `told` before each step; the SHA-256 of all that is left at the end."""
     import jax
     import jax.numpy as jnp
@@ -84,7 +89,7 @@ def train_once(way: Way, checkpoints: Checkpoints | None, told: Callable[[bytes]
 
     found = list(
         train(
-            step, data, epochs=EPOCHS, batch_size=BATCH, updates=UPDATES,
+            step, data, epochs=epochs, batch_size=BATCH, updates=UPDATES,
             progress=progress, checkpoints=checkpoints,
         )
     )  # fmt: skip
@@ -95,12 +100,14 @@ def train_once(way: Way, checkpoints: Checkpoints | None, told: Callable[[bytes]
     return digest.hexdigest()
 
 
-def saved_training(way: Way, folder: Path, told: Callable[[bytes], Any]) -> str:
+def saved_training(
+    way: Way, epochs: int, folder: Path, told: Callable[[bytes], Any] = lambda dot: None
+) -> str:
     """Train with checkpoints in `folder`, from the newest of them on."""
     from jaxperf.train import CheckpointFolder, Policy
 
     with CheckpointFolder(folder, Policy(EVERY_STEPS, 0, KEEP), resume=True) as kept:
-        return train_once(way, kept.of(way), told)
+        return train_once(way, epochs, kept.of(way), told)
 
 
 def in_a_process(work: Callable[[Callable[[bytes], Any]], str], *, kill_at: int, after_s: float = 0) -> str:
@@ -147,13 +154,13 @@ def main(config: Config) -> int:
     while counts["kills"] < config.kills:
         way = config.ways[counts["trainings"] % len(config.ways)]
         if way not in expected:
-            expected[way] = in_a_process(partial(train_once, way, None), kill_at=NEVER)
+            expected[way] = in_a_process(partial(train_once, way, config.epochs, None), kill_at=NEVER)
         with tempfile.TemporaryDirectory() as name:
             folder, found = Path(name), ""
             while not found:
                 last = counts["kills"] == config.kills
                 found = in_a_process(
-                    partial(saved_training, way, folder),
+                    partial(saved_training, way, config.epochs, folder),
                     kill_at=NEVER if last else moments.randint(1, FARTHEST),
                     after_s=moments.uniform(0, WITHIN_S),
                 )

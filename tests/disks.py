@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -14,10 +15,10 @@ import pytest
 
 @contextmanager
 def mounted(folder: Path, *, size: str) -> Iterator[Path]:
-    """A disk of so many bytes in this folder; the test is skipped where nobody may mount one."""
+    """A disk of so many bytes and 500 files in this folder; the test is skipped where nobody may mount it."""
     if os.geteuid() or shutil.which("mount") is None:
         pytest.skip("only root can mount a small disk")
-    if _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)).returncode:
+    if _mount("-t", "tmpfs", "-o", f"size={size},nr_inodes=500", "tmpfs", str(folder)).returncode:
         pytest.skip("this container does not let root mount a disk")
     try:
         yield folder
@@ -31,6 +32,16 @@ def fill(disk: Path) -> Path:
     with pytest.raises(OSError, match="No space left on device"), ballast.open("wb", buffering=0) as f:
         while f.write(bytes(1024)):
             pass
+    return ballast
+
+
+def use_up_files(disk: Path) -> Path:
+    """Make empty files on a disk until it takes no more; the folder that holds them."""
+    ballast = disk / "ballast"
+    ballast.mkdir()
+    with pytest.raises(OSError, match="No space left on device"):
+        for number in itertools.count():
+            (ballast / str(number)).touch()
     return ballast
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +14,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from disks import fill, make_read_only
+from disks import fill, make_read_only, use_up_files
 from trainings import NAME, STEPS, InterruptedTrainingError, assert_same, at, step_of, steps_in, trained
 
 from jaxperf.errors import JaxperfError
 from jaxperf.train import Policy
-from jaxperf.train.checkpoint import Checkpoints, _drop_late_errors
+from jaxperf.train.arrays import _drop_late_errors
+from jaxperf.train.checkpoint import Checkpoints
 from jaxperf.train.manifest import verified, write_manifest
 
 STEP = step_of()
@@ -163,11 +166,14 @@ def test_what_a_killed_run_left_half_written_is_no_checkpoint(stopped: Path, exp
 
 
 def test_of_errors_that_nobody_can_handle_only_the_late_ones_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Exception] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda error: seen.append(error.exc_value))
     _drop_late_errors.__wrapped__()
+    logging.getLogger("asyncio").error("Task exception was never retrieved: tensorstore_spec")
+    logging.getLogger("asyncio").error("Task exception was never retrieved")
+    assert [record.getMessage() for record in caplog.records] == ["Task exception was never retrieved"]
     errors = [RuntimeError("Event loop is closed"), RuntimeError("Event loop"), ValueError("is closed")]
     for error in errors:
         sys.unraisablehook(SimpleNamespace(exc_value=error))  # type: ignore[arg-type]
@@ -198,6 +204,28 @@ def test_a_full_disk_costs_a_line_and_a_checkpoint_but_not_the_training(
     assert_same(trained(STEP, small_disk), expected)  # type: ignore[arg-type]
     assert "going on after step" in capfd.readouterr().err
     assert steps_in(small_disk)[-1] == f"step-{STEPS:08d}"
+
+
+@pytest.mark.real
+def test_where_orbax_cannot_make_its_folder_none_of_its_threads_stays(
+    small_disk: Path, expected: object, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Room for no file, then for one and for two more; such a thread would wait 300 s for the folder."""
+    running, ballast = set(threading.enumerate()), []
+
+    def before(n: int) -> None:
+        if n == 4:
+            time.sleep(0.5)
+            ballast.extend(use_up_files(small_disk).iterdir())
+        elif n in (5, 6):
+            time.sleep(0.5)
+            ballast.pop().unlink()
+
+    assert_same(trained(STEP, small_disk, before=before), expected)  # type: ignore[arg-type]
+    assert capfd.readouterr().err.count("No space left on device; step 3 is the newest") == 5
+    for thread in set(threading.enumerate()) - running:
+        thread.join(10 * (not thread.name.startswith("metadata_store")))  # an idle pool, which Python ends
+        assert not thread.is_alive() or thread.name.startswith("metadata_store"), thread
 
 
 @pytest.mark.real

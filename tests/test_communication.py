@@ -19,7 +19,8 @@ def test_lenet_sums_its_parameters_and_computes_13_million_operations_per_image(
     import math
 
     assert sum(map(math.prod, PARAM_SHAPES.values())) == pytest.approx(VALUES, abs=100)
-    one, two = (part.traffic_of("LeNet", lenet_step("pmap", first_devices(k)), 16) for k in (1, 2))
+    steps = (lenet_step("pmap", first_devices(k, platform="cpu")) for k in (1, 2))
+    one, two = (part.traffic_of("LeNet", step, 16) for step in steps)
     parameters = 4 * sum(map(math.prod, PARAM_SHAPES.values()))
     assert one.summed_bytes == parameters
     assert two.summed_bytes == parameters + 8  # the loss and the hits travel with the gradients

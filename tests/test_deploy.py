@@ -6,9 +6,13 @@ import copy
 import json
 import os
 import re
+import socket
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import jsonschema
@@ -17,6 +21,7 @@ import tyro
 import yaml
 
 from jaxperf import flags, script
+from jaxperf.processes import _METHODS, cluster
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -24,6 +29,7 @@ SCHEMA = json.loads((Path(__file__).parent / "fixtures" / "kubernetes" / "schema
 
 SAVING = ("--checkpoints", "checkpoints/7", "--resume")
 POD = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec")  # of the JobSet
+JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 
 def objects() -> dict[str, dict[str, Any]]:
@@ -65,7 +71,7 @@ def test_the_pods_have_the_names_and_rights_that_jax_needs() -> None:
     job = workers["template"]["spec"]
     # JAX's coordinator is JOB-0.JOBSET, so DNS must know the pods under the JobSet's name
     assert name == service["metadata"]["name"] == jobset["spec"]["network"]["subdomain"]
-    assert service["spec"]["selector"] == {"jobset.sigs.k8s.io/jobset-name": name}
+    assert service["spec"]["selector"] == {JOBSET: name}
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
     # it counts the processes by the job's parallelism, so there is one job
     assert (workers["replicas"], job["completionMode"]) == (1, "Indexed")
@@ -77,6 +83,80 @@ def test_the_pods_have_the_names_and_rights_that_jax_needs() -> None:
     assert found["RoleBinding"]["roleRef"]["name"] == role["metadata"]["name"]
     command = job["template"]["spec"]["containers"][0]["command"]
     assert (ROOT / command[1]).is_file()
+
+
+class RefusedError(Exception):
+    status, reason = 403, "Forbidden"
+
+
+def client_of(found: dict[str, dict[str, Any]]) -> Any:
+    """A client of Kubernetes that knows what is made of the JobSet, and allows what the role allows."""
+    of, jobset = SimpleNamespace, found["JobSet"]
+    [workers], labels = jobset["spec"]["replicatedJobs"], {JOBSET: jobset["metadata"]["name"]}
+    job = of(
+        metadata=of(name=f"{labels[JOBSET]}-{workers['name']}-0", labels=labels),
+        spec=of(parallelism=workers["template"]["spec"]["parallelism"]),
+    )
+    owners = [of(controller=True, kind="Job")]
+    pod = of(metadata=of(labels={**labels, "job-name": job.metadata.name}, owner_references=owners))
+
+    def asked(resource: str, verb: str, answer: Any) -> Any:
+        rules = found["Role"]["rules"]
+        if not any(resource in rule["resources"] and verb in rule["verbs"] for rule in rules):
+            raise RefusedError
+        return answer
+
+    core = of(list_namespaced_pod=lambda **_: asked("pods", "list", of(items=[pod])))
+    batch = of(read_namespaced_job=lambda **_: asked("jobs", "get", job))
+    client = of(CoreV1Api=lambda: core, BatchV1Api=lambda: batch, exceptions=of(ApiException=RefusedError))
+    return of(config=of(load_incluster_config=lambda: None), client=client)
+
+
+@pytest.fixture
+def in_a_pod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, Any], int], Any]]:
+    """`in_a_pod(objects, i)` is what JAX detects in pod `i`; it keeps what it asked until the test ends."""
+    from jax._src.clusters import ClusterEnv
+    from jax._src.clusters.k8s_cluster import K8sCluster
+
+    kept = [K8sCluster.__dict__[name].__func__ for name in ("_pod", "_job", "_controller")]
+    monkeypatch.delenv("JAX_COORDINATOR_PORT", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setattr(K8sCluster, "_namespace", lambda: "default")  # a file in each pod
+    monkeypatch.setattr("time.sleep", lambda s: None)  # before it looks for the first pod's name
+    for name in ("_core_api", "_batch_api", "_ApiException"):
+        monkeypatch.setattr(K8sCluster, name, None, raising=False)
+
+    def forget() -> None:
+        for function in kept:
+            function.cache_clear()
+
+    def detect(found: dict[str, Any], i: int) -> Any:
+        forget()
+        service, pods = found["Service"]["metadata"]["name"], [f"jaxperf-workers-0-{n}" for n in range(2)]
+        known = {*pods, *(f"{pod}.{service}" for pod in pods)}
+        monkeypatch.setattr(socket, "gethostbyname", dict.fromkeys(known, "10.0.0.2").__getitem__)
+        monkeypatch.setitem(sys.modules, "kubernetes", client_of(found))
+        monkeypatch.setenv("HOSTNAME", pods[i])
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(i))
+        method = _METHODS[cluster(os.environ)]
+        return ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, method, 1)
+
+    yield detect
+    forget()
+
+
+def test_jaxs_own_detection_finds_the_processes_of_the_jobset(in_a_pod: Callable[..., Any]) -> None:
+    """With a client and names of our own: the names that the JobSet's controller and the service give."""
+    for i in range(2):
+        assert in_a_pod(objects(), i) == ("jaxperf-workers-0-0.jaxperf:55527", 2, i, None)
+    for change in (
+        lambda found: found["Role"]["rules"].pop(),  # it may not read the job
+        lambda found: found["Service"]["metadata"].update(name="other"),
+    ):
+        wrong = objects()
+        change(wrong)
+        with pytest.raises((RuntimeError, KeyError), match=r"403 - Forbidden|jaxperf-workers-0-0\.jaxperf"):
+            in_a_pod(wrong, 0)
 
 
 @dataclass(frozen=True)

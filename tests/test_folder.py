@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from trainings import STEPS, assert_same, step_of, steps_in, trained
+from trainings import STEPS, assert_same, in_two_processes, step_of, steps_in, trained
 
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
@@ -227,18 +226,8 @@ def two_processes(number: int, last: int, *folders: Path, **variables: str) -> l
     Returns:
       Of each process, its status and what it wrote.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     words = str(number), str(last)
-    pair = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, str(i), address, str(folder), *words], **pipes)
-        for i, folder in enumerate(folders)
-    ]
-    said = [process.communicate() for process in pair]
-    return [(process.returncode, *words) for process, words in zip(pair, said)]
+    return in_two_processes(PROCESS, *((str(folder), *words) for folder in folders), **variables)
 
 
 @pytest.mark.thorough
@@ -316,6 +305,8 @@ def section(folder: Path, *words: str, until: str = "") -> tuple[int, str, list[
 def test_section_8_4_is_ended_by_sigterm_and_goes_on(tmp_path: Path) -> None:
     status, _, said = section(tmp_path, until="2-devices/step-*[0-9]")
     assert status == (128 + signal.SIGTERM) and said[-1].startswith("SIGTERM: stopped after step "), said
+    saved = max(tmp_path.glob("2-devices/step-*[0-9]"))
+    assert verified(saved).surroundings["way"] == "by hand"
     status, _, said = section(tmp_path)
     assert status == 2 and said[-1].endswith("add --resume to go on, or give another folder")
     status, told, said = section(tmp_path, "--resume")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import chex
 import numpy as np
 import pytest
 from hostile import damaged, distorted, patience, peak_bytes
@@ -34,8 +35,8 @@ from jaxperf.report import draw, figures
 from jaxperf.report import story as walk
 from jaxperf.result.machine import versions
 from jaxperf.result.store import to_json
-from jaxperf.train import Policy
-from jaxperf.train.manifest import DamagedError, _digest
+from jaxperf.train import CheckpointFolder, Policy
+from jaxperf.train.manifest import DamagedError, _digest, verified, write_manifest
 
 STEP = step_of()
 QUICK, ALL = 50, 10_000
@@ -246,6 +247,64 @@ def goes_on(folder: Path) -> bool:
         return False
     assert lines[0].startswith("going on after step 6 ") and len(lines) <= 2, err
     return True
+
+
+# --- Orbax's files
+
+
+# Of what `_drop_late_errors` keeps from a user: writes and reads after the first that failed
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "first, last", [CHUNKS[0], pytest.param(QUICK, 1_000, id="1000", marks=pytest.mark.thorough)]
+)
+def test_hostile_metadata_of_orbax_under_a_manifest_that_fits_is_damage_or_changes_no_array(
+    first: int, last: int, checkpoint: Path
+) -> None:
+    """In any of its files but those with values, which lie in folders named d."""
+    about, one = verified(checkpoint), STEP.read(STEP.init())
+    like = {"state": one, "after": []}
+    whole = {p: p.read_bytes() for p in sorted((checkpoint / "state").rglob("*")) if p.is_file()}
+    metadata = [path for path in whole if path.parent.name != "d"]
+    expected = restored(checkpoint, like)
+    went_on = 0
+    with bounded():
+        for seed in seeds(first, last):
+            rng = random.Random(seed)
+            path = rng.choice(metadata)
+            path.write_bytes(damaged(whole[path], rng))
+            (checkpoint / "manifest.json").unlink()
+            write_manifest(checkpoint, about)
+            try:
+                with patience(LONGEST_S):
+                    found = restored(checkpoint, like)
+                if found is not None:
+                    went_on += 1
+                    chex.assert_trees_all_equal(found, expected)
+            except BaseException as e:
+                raise AssertionError(f"seed {seed}: {path}") from e
+            if not checkpoint.exists():
+                checkpoint.with_suffix(".damaged").rename(checkpoint)
+            path.write_bytes(whole[path])
+    assert 0 < went_on < last - first or "FUZZ_SEEDS" in os.environ
+
+
+def restored(checkpoint: Path, like: Any) -> Any:
+    """The arrays that a training would go on from; None where one line says that they are damaged."""
+    kept: list[Any] = []
+
+    def resume() -> int:
+        with CheckpointFolder(checkpoint.parents[1], resume=True) as folder:
+            kept.append(folder.of(NAME).load(lambda about: like))
+        return 0
+
+    status, out, err = said(resume)
+    lines = err.splitlines()
+    assert out == "" and all(line.isprintable() and len(line) < 1500 for line in lines), err
+    if status:
+        assert status == USER_MISTAKE and " is damaged (" in lines[0] and len(lines) == 2, err
+        return None
+    assert not lines, err
+    return kept[0][1]
 
 
 def said(command: Callable[[], int]) -> tuple[int, str, str]:

@@ -166,6 +166,13 @@ def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixtu
     assert not any(Path("kept").iterdir())
 
 
+def test_the_command_needs_no_environment_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(tmp_path / "a", 1e-3)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = ["python", "-S", "copy.py", "{}", str(tmp_path / "a")]
+    assert cli.main(["gate", "kept", "--runs=4", "--update", "--", *command]) == 0
+
+
 def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     broken = Path("kept", MACHINE.fingerprint, "run-2.json")

@@ -244,6 +244,19 @@ def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch)
         assert child.returncode == -signal.SIGKILL
 
 
+def test_a_command_that_path_lacks_is_the_one_that_runs_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a newcomer who types `.venv/bin/jaxperf gate baselines -- jaxperf measure ...`."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launch.startable(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
+    assert launch.startable(["python", "x.py"]) == (sys.executable, "x.py")
+    assert launch.startable(["./jaxperf", "list"]) == ("./jaxperf", "list")
+    for name in ("jaxperf", "python"):
+        (tmp_path / name).touch(mode=0o755)
+        assert launch.startable([name, "x"]) == (name, "x")
+
+
 def test_a_child_that_keeps_checkpoints_has_longer_to_save_one() -> None:
     plain = launch.patience_s(["python", "script.py", "--every-s", "5"])
     for words in (("--checkpoints", "saved"), ("--checkpoints=saved",)):

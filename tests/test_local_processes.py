@@ -169,11 +169,15 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1 and "cannot start no-such-program: No such file" in done.stderr + done.stdout
 
 
-def test_a_section_is_launched_by_name_number_or_path() -> None:
+def test_a_section_is_launched_by_name_number_or_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     by_name, by_number = command_of(["multiple_gpus", "--smoke"]), command_of(["8.4", "--smoke"])
     assert by_name == by_number and by_name[1].endswith("multiple_gpus.py") and by_name[2:] == ("--smoke",)
     assert command_of(["python", "x.py"]) == (sys.executable, "x.py")
     assert command_of(["./tool", "x"]) == ("./tool", "x")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command_of(["jaxperf", "doctor"]) == (sys.executable, "-m", "jaxperf", "doctor")
 
 
 def test_cores_are_shared_out_and_a_port_is_free() -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
 from jaxperf.local_processes import free_port
-from jaxperf.processes import Processes, cluster, is_loopback, lost_another, start
+from jaxperf.processes import Processes, _check_own_gpu, cluster, is_loopback, lost_another, start
 
 SLURM = {"SLURM_STEP_NODELIST": "node[1-2]", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
 
@@ -69,6 +70,29 @@ def test_a_missing_package_of_a_cluster_is_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(JaxperfError, match="pip install mpi4py"):
         start(Processes())
+
+
+def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As process 1 of `jaxperf launch -n 2` on a machine with one GPU; the address is never asked."""
+    monkeypatch.setattr("jaxperf.processes.versions", lambda packages: {"jax-cuda12-plugin": "0.10.2"})
+    monkeypatch.setattr("jaxperf.doctor.driver.ask_driver", lambda: Driver(gpus=(Gpu("H100"), Gpu("H100"))))
+    refused = r"^3 processes and 2 GPU\(s\), and each process has one of its own; give -n 2, or let them"
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    monkeypatch.setenv("JAX_LOCAL_DEVICE_IDS", "2")
+    with pytest.raises(JaxperfError, match=refused):
+        start(Processes("host:1", 3, 2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    with pytest.raises(JaxperfError, match="and 1 GPU"):
+        start(Processes("host:1", 3, 2))
+    for name, value in (
+        ("CUDA_VISIBLE_DEVICES", "5,6,7"),
+        ("CUDA_VISIBLE_DEVICES", "-1"),  # none, so all compute on the CPU
+        ("JAX_LOCAL_DEVICE_IDS", "0"),
+        ("JAX_PLATFORMS", "cpu"),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            _check_own_gpu(Processes("host:1", 3, 2))
 
 
 def test_loopback_is_told_from_other_addresses() -> None:

@@ -48,6 +48,13 @@ def test_both_languages_have_the_same_sections_with_the_same_links_and_words_to_
             assert sorted(set(re.findall(pattern, first))) == sorted(set(re.findall(pattern, second)))
 
 
+def test_both_languages_count_the_wrong_ways_to_time_that_are_listed():
+    page = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+    listed = len(re.findall(r"^\| .+? \| (?:refused|measured right|shown) \|", page, re.M))
+    for name, words in zip(READMES, ("ways to time JAX wrongly", "种给 JAX 计时的错误方法")):
+        assert f" {listed} {words}" in (ROOT / name).read_text(encoding="utf-8")
+
+
 def test_both_languages_show_the_same_output_and_the_same_folders():
     (sample, tree), (same_sample, same_tree) = (blocks(name, "") for name in READMES)
     assert sample == same_sample

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
+import re
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -131,6 +133,41 @@ def test_another_way_or_version_goes_on_and_says_that_the_bits_may_differ(
     monkeypatch.setattr("jaxperf.train.run.versions", lambda: {"jax": "99.9"})
     trained(STEP, tmp_path / "version")
     assert "and 99.9 here; the same bits are not" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["XLA_FLAGS", "JAXPERF_ONEDNN", "jax_default_matmul_precision"])
+def test_other_settings_go_on_and_say_that_the_bits_may_differ(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`jaxperf run` sets the second for a section; started by hand, the same script has it unset."""
+    for variable in ("XLA_FLAGS", "JAXPERF_ONEDNN"):
+        monkeypatch.delenv(variable, raising=False)
+    for _ in range(2):
+        with pytest.raises(InterruptedTrainingError):
+            trained(STEP, tmp_path, before=at(2))
+    assert "not promised" not in capfd.readouterr().err
+    if name.startswith("jax_"):
+        with jax.default_matmul_precision("float32"):
+            trained(STEP, tmp_path)
+    else:
+        monkeypatch.setenv(name, "1")
+        trained(STEP, tmp_path)
+    told = rf"^{name} is \w+ in the checkpoint, and (1|float32) here; the same bits are not promised$"
+    assert re.search(told, capfd.readouterr().err, re.MULTILINE)
+
+
+def test_a_checkpoint_that_does_not_tell_its_settings_is_gone_on_from(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InterruptedTrainingError):
+        trained(STEP, tmp_path, before=at(3))
+    folder = tmp_path / NAME / "step-00000002"
+    about = verified(folder)
+    (folder / "manifest.json").unlink()
+    write_manifest(folder, dataclasses.replace(about, surroundings={"way": "jit"}))
+    assert_same(trained(STEP, tmp_path), trained(STEP))
+    said = capfd.readouterr().err
+    assert "going on after step 2 " in said and "is missing in the checkpoint" in said
 
 
 def test_no_checkpoints_yet_means_from_the_beginning(

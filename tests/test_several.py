@@ -158,7 +158,7 @@ def test_without_the_launcher_the_others_end_when_one_is_lost(
 
 
 def test_one_process_reads_every_row() -> None:
-    devices = first_devices(4)
+    devices = first_devices(4, platform="cpu")
     assert rows_of(8, devices) == slice(0, 8)
     assert (processes_of(devices), of_this_process(devices), total(3, devices)) == (1, devices, 3)
     with pytest.raises(JaxperfError, match="batch size 9 is not divisible by 4 devices"):

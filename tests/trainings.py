@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import numpy as np
 import optax
 
 from jaxperf.data import FashionMNIST, to_float
+from jaxperf.launch import child_environment
+from jaxperf.local_processes import free_port
 from jaxperf.parallel import Model, Step, Way, first_devices, make_step
 from jaxperf.train import CheckpointFolder, Epoch, Policy, train
 
@@ -103,3 +107,31 @@ def at(step: int) -> Callable[[int], None]:
 
 def steps_in(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / NAME).glob("step-*"))
+
+
+def in_two_processes(code: str, *words: Sequence[str], **variables: str) -> list[tuple[int, str, str]]:
+    """Run a program as two processes with a CPU device each.
+
+    Args:
+      code: of both; its arguments are the process's number, the coordinator's address, and `words`.
+      words: those of process 0 and those of process 1.
+      variables: of the environment.
+
+    Returns:
+      Of each process, its status and what it wrote.
+    """
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
+    address = f"127.0.0.1:{free_port()}"
+    options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    pair = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(number), address, *own], cwd=Path(__file__).parent, **options
+        )
+        for number, own in enumerate(words)
+    ]
+    try:
+        said = [process.communicate(timeout=200) for process in pair]
+    finally:
+        for process in pair:
+            process.kill()
+    return [(process.returncode, *texts) for process, texts in zip(pair, said)]

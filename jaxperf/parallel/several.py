@@ -86,6 +86,11 @@ def gathered(numbers: Sequence[int]) -> list[list[int]]:
     return np.asarray(found).tolist()
 
 
+def any_process(flag: bool) -> bool:
+    """Return whether the flag is set in any process; all wait for each other."""
+    return flag if jax.process_count() == 1 else max(gathered([flag])) == [1]
+
+
 def digest_of(what: Any) -> list[int]:
     """Return 256 bits for a value of plain data, as numbers for `gathered`."""
     return np.frombuffer(hashlib.sha256(repr(what).encode()).digest(), np.uint32).tolist()

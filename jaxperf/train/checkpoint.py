@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import os
 import re
@@ -23,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxperf.errors import JaxperfError, one_line
-from jaxperf.parallel.several import digest_of, gathered
+from jaxperf.parallel.several import any_process, digest_of, gathered
+from jaxperf.train.arrays import Arrays, reason
 from jaxperf.train.manifest import About, DamagedError, verified, write_manifest
 
 Tree = Any
@@ -77,8 +75,8 @@ class Checkpoints:
             if (found := STEP.fullmatch(name)) and self._path(step := int(found[1])).name == name
         )
         self._saved_at = time.monotonic()  # which no clock jump moves
-        self._writer = ThreadPoolExecutor(1)
-        self._pending: tuple[int, Future[None]] | None = None
+        self._arrays, self._writer = Arrays(), ThreadPoolExecutor(1)
+        self._pending: tuple[int, Future[None] | None] | None = None
 
     def due(self, step: int) -> bool:
         """Whether the policy wants the state after this step saved."""
@@ -87,34 +85,48 @@ class Checkpoints:
         return bool(by_steps or by_time)
 
     def save(self, tree: Tree, about: About) -> None:
-        """Save a tree of arrays, whole in this process; returns once they are copied, and writes them then.
+        """Save a tree of arrays, whole in every process; returns once they are copied, and writes them then.
 
         A checkpoint that cannot be written, e.g. to a full disk, costs a line on standard error. The training
-        goes on, and what was saved before stays.
+        goes on, and what was saved before stays. Process 0 alone meets the disk: if two wrote together, one
+        whose disk is full would leave the other waiting in Orbax.
         """
         self.wait()
-        part = self._path(about.step, PART)
-        try:
-            if jax.process_index() == 0:
-                shutil.rmtree(part, ignore_errors=True)
-                part.mkdir(parents=True)
-            # As NumPy arrays, which Orbax copies, so the next step may use the state up
-            self._orbax.save(part / "state", args=_arguments().StandardSave(jax.tree.map(np.asarray, tree)))
-        except Exception as e:
-            self._failed(about.step, e)
-        else:
-            self._pending = about.step, self._writer.submit(self._seal, part, about)
+        self._pending = about.step, self._begin(tree, about) if jax.process_index() == 0 else None
         self._saved_at = time.monotonic()
 
+    def _begin(self, tree: Tree, about: About) -> Future[None] | None:
+        """Start to write, in process 0; None if not even that was possible, which it has said then."""
+        part = self._path(about.step, PART)
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            self._arrays.save(part / "state", tree)
+        except Exception as e:
+            self._failed(about.step, e)
+            return None
+        return self._writer.submit(self._seal, part, about)
+
     def wait(self) -> None:
-        """Wait until what was saved is a checkpoint, or say why it is none."""
+        """Wait until what was saved is a checkpoint, or say why it is none.
+
+        All processes call it where no step is under way, since they tell each other.
+        """
         if self._pending:
-            step, written = self._pending
-            try:
-                written.result()
-            except Exception as e:
-                self._failed(step, e)
+            step, writing = self._pending
+            if any_process(self._written(step, writing)):
+                self.steps = self._with(step)[-self.policy.keep :]
             self._pending = None
+
+    def _written(self, step: int, writing: Future[None] | None) -> bool:
+        """Whether this process has written a checkpoint; waits until it is whole."""
+        try:
+            if writing:
+                writing.result()
+        except Exception as e:
+            self._failed(step, e)
+            return False
+        return writing is not None
 
     def load(self, like: Callable[[About], Tree]) -> tuple[About, Tree] | None:
         """Return what the newest checkpoint says and its arrays; None without `resume`, or if there is none.
@@ -132,11 +144,14 @@ class Checkpoints:
             return None
         some = bool(self.steps)
         while about := self._newest():
-            path = self._path(about.step)
+            path, damage = self._path(about.step), ""
             try:
-                return about, self._restored(path, like(about))
+                tree = self._arrays.restore(path / "state", like(about))
             except DamagedError as e:
-                self._set_aside(path, str(e))
+                damage = str(e)
+            if not any_process(bool(damage)):
+                return about, tree
+            self._set_aside(path, damage or "another process cannot restore it")
         if some:
             raise JaxperfError(f"no checkpoint in {self.folder} is intact; start again in another folder")
         say(f"no checkpoint in {self.folder} to go on from; starting at the beginning")
@@ -154,7 +169,7 @@ class Checkpoints:
             except DamagedError as e:
                 about = None
                 self._set_aside(path, str(e))
-        if jax.process_count() > 1:  # before restoring, in which Orbax has them wait for each other
+        if jax.process_count() > 1:
             self._check_same(about)
         return about
 
@@ -170,82 +185,41 @@ class Checkpoints:
                 )
 
     def close(self) -> None:
-        """Wait for the last checkpoint, and end the threads."""
-        self.wait()
+        """Wait for the last checkpoint, and end the threads; for no other process, which may have failed."""
+        if self._pending:
+            self._written(*self._pending)
+            self._pending = None
         self._writer.shutdown()
-        self._close_orbax()
-
-    @functools.cached_property
-    def _orbax(self) -> Any:
-        import orbax.checkpoint as ocp  # 0.8 s, which runs without checkpoints need not wait for
-
-        _drop_late_errors()
-        return ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-
-    def _close_orbax(self) -> None:
-        if used := self.__dict__.pop("_orbax", None):
-            with contextlib.suppress(Exception):  # the one that we told of, again
-                used.close()
+        self._arrays.close()
 
     def _path(self, step: int, suffix: str = "") -> Path:
         return self.folder / f"step-{step:08d}{suffix}"
 
     def _seal(self, part: Path, about: About) -> None:
         """On the writer's thread: wait for Orbax, add the manifest, give the folder its name, prune."""
-        self._orbax.wait_until_finished()
-        if jax.process_index() == 0:
-            write_manifest(part, about)
-            _remove(self._path(about.step))  # saved within the epoch, and now at its end
-            part.rename(self._path(about.step))
-        self.steps = [step for step in self.steps if step != about.step] + [about.step]
-        for step in self.steps[: -self.policy.keep]:
-            if jax.process_index() == 0:
-                _remove(self._path(step))
-        self.steps = self.steps[-self.policy.keep :]
+        self._arrays.wait()
+        write_manifest(part, about)
+        _remove(self._path(about.step))  # saved within the epoch, and now at its end
+        part.rename(self._path(about.step))
+        for step in self._with(about.step)[: -self.policy.keep]:
+            _remove(self._path(step))
 
-    def _restored(self, path: Path, like: Tree) -> Tree:
-        arrays = jax.tree.map(lambda a: np.empty(a.shape, a.dtype), like)
-        try:
-            return self._orbax.restore(path / "state", args=_arguments().StandardRestore(arrays))
-        except Exception as e:  # files as they were written, of something else: ValueError, KeyError, ...
-            raise DamagedError(_reason(e)) from None
+    def _with(self, step: int) -> list[int]:
+        return [*(other for other in self.steps if other != step), step]
 
-    def _set_aside(self, path: Path, reason: str) -> None:
+    def _set_aside(self, path: Path, why: str) -> None:
         self.steps.pop()
         before = f"using step {self.steps[-1]}" if self.steps else "and there is none before it"
-        say(f"checkpoint {path} is damaged ({reason}); {before}")
+        say(f"checkpoint {path} is damaged ({why}); {before}")
         if jax.process_index() == 0:
             names = (path.with_suffix(DAMAGED + f"-{n}" * (n > 1)) for n in itertools.count(1))
             path.rename(next(name for name in names if not os.path.lexists(name)))
 
     def _failed(self, step: int, error: Exception) -> None:
         newest = f"step {self.steps[-1]} is the newest" if self.steps else "there is none yet"
-        say(f"cannot save a checkpoint of step {step} to {self.folder}: {_reason(error)}; {newest}")
-        self._close_orbax()  # after an error it raises that again at every call
-        if jax.process_index() == 0:
-            shutil.rmtree(self._path(step, PART), ignore_errors=True)
-
-
-@functools.cache
-def _drop_late_errors() -> None:
-    """Drop one message, "Event loop is closed", of writes that fail after the first that failed.
-
-    The first one ends Orbax's event loop, to which TensorStore's threads still report. No handler is above
-    them, so Python would print a traceback for each array.
-    """
-    shown = sys.unraisablehook
-
-    def show(error: Any) -> None:
-        if not (isinstance(error.exc_value, RuntimeError) and str(error.exc_value) == "Event loop is closed"):
-            shown(error)
-
-    sys.unraisablehook = show
-
-
-def _arguments() -> Any:
-    import orbax.checkpoint as ocp
-
-    return ocp.args
+        say(f"cannot save a checkpoint of step {step} to {self.folder}: {reason(error)}; {newest}")
+        self._arrays.close()  # after an error it raises that again at every call
+        shutil.rmtree(self._path(step, PART), ignore_errors=True)
 
 
 def _names(folder: Path) -> list[str]:
@@ -258,15 +232,6 @@ def _remove(path: Path) -> None:
         old = path.with_suffix(".old" + PART)
         path.rename(old)
         shutil.rmtree(old)
-
-
-def _reason(error: Exception) -> str:
-    """The cause in a few words; TensorStore says the system's number within a long sentence."""
-    number = re.search(r"os_error_code='(\d+)'", str(error))
-    if number:
-        return os.strerror(int(number[1]))
-    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return words.splitlines()[0][:200]
 
 
 def say(line: str) -> None:

@@ -103,7 +103,7 @@ class CheckpointFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind not in (None, SystemExit) and jax.process_count() > 1:
-            return  # to end at once: the others may have gone, and Orbax would wait for them
+            return  # to end at once: the others may have gone, and it would wait for them
         try:
             for checkpoints in self._open:
                 checkpoints.close()

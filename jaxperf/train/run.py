@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import time
 from collections import deque
@@ -15,8 +16,10 @@ import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError, one_line
+from jaxperf.onednn import BY_NAME
 from jaxperf.parallel.update import TrainState
 from jaxperf.result.machine import cores, cpu_model, versions
+from jaxperf.train.arrays import described
 from jaxperf.train.checkpoint import Checkpoints, say
 from jaxperf.train.manifest import About, DamagedError
 from jaxperf.train.progress import Epoch, Progress, progress_from
@@ -26,6 +29,9 @@ Tree = Any
 # a sum need a bound: 400 queued steps of LeNet on two devices and two cores stopped in six runs of six, one
 # device waiting in its all-reduce for the other, and with at most eight queued in none (JAX 0.10.2).
 AHEAD = 2
+# What changes the numbers of a program, from outside it: `_settings` names those that are set.
+VARIABLES = ("XLA_FLAGS", BY_NAME, "NVIDIA_TF32_OVERRIDE")
+OPTIONS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_disable_most_optimizations")
 
 
 class Run:
@@ -48,7 +54,7 @@ class Run:
       read: `read(state)` gives one copy of the state as a tree of arrays, a `TrainState` or parameters.
       place: `place(tree)` gives the loop's state on its devices again, from a tree of NumPy arrays.
       training: what must be the same when it is resumed, by name; plain values.
-      surroundings: what else must be the same for the same bits; processor and versions are added.
+      surroundings: what else must be the same for the same bits; processor, versions and settings are added.
       updates: how many an epoch has.
       remember: whether the state after each epoch is kept too, and given with `done`.
 
@@ -93,10 +99,10 @@ class Run:
             return state
         self._training = _plain({**self._training, **self._checkpoints.settings})
         self._surroundings = _plain(
-            {**self._surroundings, "processor": cpu_model(), "cores": cores(), **versions()}
+            {**self._surroundings, "processor": cpu_model(), "cores": cores(), **versions(), **_settings()}
         )
         one = self._read(state)
-        self._arrays = _described(one)
+        self._arrays = described(one)
         found = self._checkpoints.load(lambda about: self._like(about, one))
         if not found:
             return state
@@ -212,6 +218,7 @@ class Run:
         before = f"the last finite loss was {last[0]:.4g}" if last else "no loss before it was finite"
         newest = ""
         if self._checkpoints:
+            jax.block_until_ready(list(self._queued))  # since `wait` may have to ask other processes
             self._checkpoints.wait()
             newest = "".join(f"; step {n} is the newest checkpoint" for n in self._checkpoints.steps[-1:])
         return f"{what} at step {step}, {before}{newest}; use a smaller learning rate"
@@ -232,10 +239,12 @@ class Run:
         return {"state": one, "after": [one for _ in epochs] if self._remember else []}
 
 
-def _described(tree: Tree) -> dict[str, str]:
-    """Return each array's path, with its dtype and shape."""
-    rows = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): f"{a.dtype}{list(a.shape)}" for path, a in rows}
+def _settings() -> dict[str, Any]:
+    """How many processes, and which flags are set: what else must be the same for the same bits."""
+    given = {name: os.environ.get(name) for name in VARIABLES}
+    given |= {name: jax.config.values.get(name) for name in OPTIONS}
+    set_to = {name: value for name, value in given.items() if value not in (None, "", "0", False)}
+    return {"processes": jax.process_count(), **set_to}
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
