@@ -93,3 +93,29 @@ def test_a_loop_belongs_to_its_own_function_and_to_steps_in_its_body(file: str) 
     assert loop_body.is_step(Place(file, line("z = ")), steps(file)) and not loop_body.is_step(
         head, steps(file)
     )
+
+
+READING = """\
+def main(w, order, losses):
+    for i in range(9):
+        g = np.asarray(gradient(w))
+        h = g / 2
+        w = np.clip(h, 0, 1)
+        losses.append(np.asarray(loss))
+        rng.shuffle(order)
+        total = np.sum(losses)
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "other", "reads"),
+    [(5, 3, True), (4, 3, True), (7, 3, False), (7, 6, False), (8, 6, True), (5, 6, False), (6, 6, True)],
+)
+def test_a_statement_reads_what_another_made_directly_or_by_way_of_others(
+    at: int, other: int, reads: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "reading.py"
+    path.write_text(READING)
+    here, there = (Place(str(path), line, "main") for line in (at, other))
+    assert loop_body.reads_from(here, there) == reads
+    assert not loop_body.reads_from(here, there._replace(function="other"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,29 @@ def test_a_module_that_is_installed_has_findings(installed: Path, capfd: pytest.
 @pytest.mark.parametrize("name", ["jax.nothing", "json.tool", "no_such_package_37.train", ""])
 def test_what_watching_needs_itself_stays_a_library(name: str) -> None:
     assert _roots(name) == []
+
+
+class Held:
+    pass
+
+
+def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables() -> None:
+    def run() -> tuple[Any, Any]:
+        large = Held()
+        dropped = weakref.ref(large)
+        found = place.variable(sys._getframe(), "large")
+        assert found is large
+        del large, found
+        return dropped(), dropped
+
+    alive, _ = run()
+    assert alive is None
+
+
+def test_variables_that_a_program_has_from_locals_stay() -> None:
+    kept, other = 3, Held()
+    mine = locals()
+    assert place.variable(sys._getframe(), "other") is other
+    assert mine["kept"] == kept and mine["other"] is other
+    exec("added = 5", globals(), mine)
+    assert place.variable(sys._getframe(), "nothing") is None and mine["added"] == 5

@@ -43,3 +43,29 @@ def test_the_functions_are_as_before_after_a_watch() -> None:
     with jaxperf.watch(show=False, profile=False):
         assert jnp.array is not before[0] and jnp.array.__name__ == "array"
     assert before == (jnp.array, jnp.asarray, jax.device_put)
+
+
+def test_a_line_that_puts_several_arrays_in_turns_remembers_each() -> None:
+    def put(array: np.ndarray) -> jax.Array:
+        return jnp.asarray(array)
+
+    x, y = np.zeros(LARGE // 4, np.float32), np.ones(LARGE // 4, np.float32)
+    with jaxperf.watch(show=False, profile=False) as found:
+        for _ in range(2):
+            put(x)
+            put(y)
+        for value in range(2, 9):  # batches that come once
+            put(np.full(LARGE // 4, value, np.float32))
+        put(x)  # so long ago that it may be an epoch
+    assert found.record is not None
+    assert [p.again for p in found.record.puts] == [False, False, True, True] + [False] * 8
+
+
+def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not() -> None:
+    with jaxperf.watch(show=False, profile=False) as found:
+        jnp.array([[1.0, 2.0]] * 60)
+        jnp.asarray((1, 2, 3))
+        jnp.array([np.ones(200)])
+        jnp.array([])
+    assert found.record is not None
+    assert [(p.numbers, p.nbytes, p.again) for p in found.record.puts] == [(120, 0, False)]

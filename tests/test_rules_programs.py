@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,14 +12,16 @@ import pytest
 from flax import nnx
 
 import jaxperf
+from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.findings import _worst
 from jaxperf.watching.place import Place
 from jaxperf.watching.programs import Facts, array_type
-from jaxperf.watching.rules_programs import _donated, captured
+from jaxperf.watching.rules_programs import _donated, accelerators, captured, float64
 from jaxperf.watching.session import Record
+from jaxperf.watching.windows import Program, Seen
 
 
 def record(call: object, *arguments: object) -> Record:
@@ -105,3 +110,52 @@ def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is
     assert [f.memory_bytes for f in captured(Analysis(twice))] == [2 * TABLE.nbytes]
     given = record(jax.jit(lambda x, table: x * table + 1), jnp.float32(2), TABLE)
     assert list(captured(Analysis(given))) == []
+
+
+def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
+    """A second of a window in which a program ran half of the time."""
+    seen = Program(facts[0].name, 100, [1e-4] * 100)
+    seen.devices["device 0"] = [(0.25, 0.75)]
+    record = Record(
+        "a", 0.0, 1.0, [compiled], [], [], [], [], list(facts), Seen([(0.0, 1.0)], {seen.name: seen})
+    )
+    return Analysis(replace(record, backend=backend))
+
+
+@pytest.mark.parametrize(
+    ("platforms", "backend", "count"),
+    [(("cpu",), "cpu", 0), (("cpu",), "gpu", 1), (("cpu", "cuda"), "cpu", 1), (("cuda",), "gpu", 0)],
+)
+def test_a_program_on_the_cpu_is_found_beside_an_accelerator(
+    platforms: tuple[str, ...], backend: str, count: int
+) -> None:
+    compiled = Compiled("step", Place("a.py", 3), {"compile": (-0.1, 0.0)}, explained=True)
+    facts = [Facts(f"step{i or ''}", platform, 1.0, 1.0) for i, platform in enumerate(platforms)]
+    found = list(accelerators(ran(*facts, compiled=compiled, backend=backend)))
+    assert len(found) == count
+    assert all(f.seconds == pytest.approx(0.5) and "an accelerator" in f.reason for f in found)
+
+
+@pytest.mark.parametrize(
+    ("types", "line", "count"),
+    [
+        ("f64[8,8]{1,0}, f64[8]{0}", "x = np.ones(8)", 1),
+        ("f64[8,8]{1,0}, s64[8]{0}", "x = np.ones(8)", 1),
+        ("f64[8,8]{1,0}, f32[8]{0}", "x = np.ones(8)", 0),
+        ("s64[8]{0}, f64[]", "x = np.ones(8)", 0),
+        ("f64[8,8]{1,0}", "x = np.ones(8, np.float64)", 0),
+        ("f64[8,8]{1,0}", 'x = np.ones(8, "float64")', 0),
+    ],
+)
+def test_a_program_that_gets_only_wide_floats_is_found_unless_they_are_asked_for(
+    types: str, line: str, count: int, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text(f'"""Of float64."""\n{line}  # float64\nfor _ in range(9):\n    step(x)\n')
+    at = Place(str(tmp_path / "a.py"), 4)
+    signature = {"argument 0": "float64[8,8]"}
+    compiled = Compiled("step", at, {"compile": (-0.1, 0.0)}, explained=True, signature=signature)
+    head = f"HloModule jit_step, entry_computation_layout={{({types})->f64[8]{{0}}}}, x=1\n"
+    found = list(float64(ran(Facts("step", "cpu", 1.0, 1.0, text=head), compiled=compiled)))
+    assert [(f.cause, f.at.line) for f in found] == [("all float64", 2)] * count
+    assert all("if float32 is enough" in f.reason for f in found)
+    assert all('+ x = x.astype("float32")' in advice(f).change for f in found)

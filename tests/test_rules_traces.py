@@ -15,9 +15,13 @@ import pytest
 import jaxperf
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.compiles import Compiled, keep_what_later_calls_hand_over
 from jaxperf.watching.explanations import Change, parse
 from jaxperf.watching.finding import Finding
-from jaxperf.watching.rules_traces import retraced
+from jaxperf.watching.place import NOWHERE
+from jaxperf.watching.programs import Facts
+from jaxperf.watching.rules_traces import cleared, eager_recompiles, retraced
+from jaxperf.watching.windows import Program
 
 RETRACED = """TRACING CACHE MISS at a.py:3 (main):
   for step defined at a.py:1
@@ -186,3 +190,127 @@ def test_what_a_new_function_has_from_outside_is_told_where_it_changes(
     (finding,) = (f for f in found(program) if f.name == "step")
     assert finding.cause == "new function" and finding.reason.endswith(said)
     assert f"+ result = {called} " in advice(finding).change
+
+
+def watched(program: Callable[[], object]) -> Analysis:
+    with jaxperf.watch(show=False, profile=False) as seen:
+        program()
+    assert seen.record is not None
+    return Analysis(seen.record)
+
+
+def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function() -> None:
+    step = stepped()
+
+    def program() -> None:
+        for n in (0, 1, 2):
+            step(jnp.ones(5), n=0)
+            _ = jnp.ones(5) * 1.5
+            if n < 2:
+                jax.clear_caches()  # here
+
+    analysis = watched(program)
+    (finding,) = cleared(analysis)
+    assert finding.at.source.endswith("# here") and "step" in finding.reason
+    assert list(retraced(analysis)) == [] and list(eager_recompiles(analysis)) == []
+    assert advice(finding).change.startswith("- jax.clear_caches()")
+    again = [c for c in analysis.record.compiled if c.called == "step"]
+    assert [bool(c.cleared) for c in again] == [False, True, True]
+
+
+def test_after_clear_caches_another_shape_and_a_new_function_keep_their_reasons() -> None:
+    step = stepped()
+
+    def shapes() -> None:
+        for n in (6, 7, 8):
+            step(jnp.ones(n))
+            jax.clear_caches()
+
+    def functions() -> None:
+        for n in range(3):
+            jax.jit(lambda x, n=n: x * n)(ONES)
+            jax.clear_caches()
+
+    assert [f.cause for f in retraced(watched(shapes))] == ["shape"]
+    assert [f.cause for f in retraced(watched(functions)) if "lambda" in f.reason] == ["new function"]
+
+
+def lengthened() -> jax.Array:
+    rows = jnp.zeros((0, 3))
+    for _ in range(8):
+        rows = jnp.concatenate([rows, jnp.ones((1, 3))])
+    return rows
+
+
+def cut() -> list[jax.Array]:
+    rows = jnp.zeros((64, 3))
+    return [rows[:n] for n in range(1, 9)]
+
+
+def rolled() -> list[jax.Array]:
+    rows = jnp.zeros((64, 3))
+    return [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 9)]
+
+
+def with_bodies() -> list[jax.Array]:
+    return [jax.lax.fori_loop(0, 3, lambda i, x, n=n: x * n, jnp.ones(4)) for n in range(8)]
+
+
+def scanned() -> list[jax.Array]:
+    return [jax.lax.scan(lambda c, x, n=n: (c + x * n, None), 0.0, jnp.ones(4))[0] for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("program", "cause", "words"),
+    [
+        (lengthened, "eager shapes", "for new shapes"),
+        (cut, "eager shapes", "for new shapes"),
+        (rolled, "eager recompiles", "for new constants"),
+        (with_bodies, "new body", "a new body function"),
+        (scanned, "new body", "a new body function"),
+    ],
+)
+def test_what_an_operation_outside_of_jit_is_compiled_for_is_told(
+    program: Callable[[], object], cause: str, words: str
+) -> None:
+    jax.clear_caches()
+    analysis = watched(program)
+    found = [f for f in eager_recompiles(analysis) if f.cause == cause]
+    assert found and words in found[0].reason
+    assert list(retraced(analysis)) == []
+
+
+def test_a_program_for_another_device_is_the_readers_and_no_finding() -> None:
+    step = stepped()
+    arrays = [jax.device_put(jnp.ones(9), d) for d in jax.devices()[:4]]
+
+    def program() -> None:
+        for x in arrays:
+            step(x)
+
+    analysis = watched(program)
+    calls = [c for c in analysis.record.compiled if c.called == "step"]
+    assert len(calls) == len(arrays) and all(c.explained for c in calls)
+    assert {str(c.changes[0]) for c in calls[1:]} == {"other devices or sharding, or compiled by hand"}
+    assert list(retraced(analysis)) == []
+
+
+@pytest.mark.parametrize(
+    ("copies", "parameters", "kept"),
+    [
+        (300, 3, {"w": 4000, "x": 16}),  # all that are NumPy at the first call, each time
+        (100, 3, {"x": 16}),  # the parameters come back as arrays of JAX
+        (200, 4, {"x": 16}),  # and a number of Python's is handed over as well
+        (0, 3, {}),
+    ],
+)
+def test_of_the_arrays_of_the_first_call_those_of_later_ones_count(
+    copies: int, parameters: int, kept: dict[str, int]
+) -> None:
+    signature = {"w": "float32[1000]", "x": "float32[4]", "y": "float32[1000]"}
+    c = Compiled("step", NOWHERE, host={"w": 4000, "x": 16}, signature=signature)
+    types = ", ".join(["f32[4]{0}"] * parameters)
+    head = f"HloModule jit_step, entry_computation_layout={{({types})->f32[4]{{0}}}}, x=1\n"
+    program = Program("step", calls=100, copies=copies)
+    keep_what_later_calls_hand_over([c], {"step": program}, [Facts("step", "cpu", 1.0, 1.0, text=head)])
+    assert c.host == kept and c.host_bytes == sum(kept.values())

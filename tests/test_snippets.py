@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watching import snippets
+from jaxperf.watching import snippets, statements
+from jaxperf.watching.advice import advice
+from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import Place
 
 STEPS = """\
@@ -116,3 +121,77 @@ def test_a_batch_named_by_what_the_loop_goes_over_is_left_to_words(tmp_path: Pat
 def test_a_needless_wait_is_taken_out_of_the_loop(statement: str, rows: list[str], tmp_path: Path) -> None:
     change = snippets.without_wait(place(tmp_path, f"for _ in x:\n    {statement}\n", 2))
     assert [row for row in change if "# " not in row] == rows
+
+
+def test_an_array_with_its_final_length_holds_what_one_that_grows_holds(tmp_path: Path) -> None:
+    turn = "rows = jnp.concatenate([rows, jnp.full((2, 3), 0.5 * i)])"
+    text = f"rows = jnp.ones((2, 3))\nfor i in range(5):\n    {turn}\n"
+    rows = snippets.preallocated(place(tmp_path, text, 3))
+    before, turn = added(rows[:2]), added(rows[2:])
+    grown: dict[str, Any] = {"jnp": jnp}
+    exec(text, grown)
+    names: dict[str, Any] = {"jax": jax, "jnp": jnp, "LONGEST": 20}
+    exec(text.splitlines()[0] + "\n" + before, names)
+    for i in range(5):
+        exec(turn, names | {"i": i}, names)
+    assert (names["rows"][: names["filled"]] == grown["rows"]).all() and names["filled"] == 12
+    for other in ("concatenate([rows, a, b])", "concatenate([a, rows])", "concatenate([rows, a], axis=1)"):
+        assert snippets.preallocated(place(tmp_path, f"rows = jnp.{other}\n", 1)) == []
+
+
+def test_a_loop_with_its_body_in_a_jitted_function_gives_the_same(tmp_path: Path) -> None:
+    text = "import jax\nx = jax.lax.fori_loop(0, 3, lambda i, x: x * rate + i, x)\n"
+    rows = snippets.with_its_body(place(tmp_path, text, 2))
+    names: dict[str, Any] = {"jax": jax, "jnp": jnp, "x": jnp.ones(3), "rate": 0.5}
+    once = dict(names)
+    exec(text, once)
+    exec(added(rows), names)
+    assert names["x"] == pytest.approx(once["x"])
+    text = "for n in range(3):\n    def body(i, x): return x * n\n    x = jax.lax.fori_loop(0, 3, body, x)\n"
+    assert snippets.with_its_body(place(tmp_path, text, 3)) == []
+
+
+PROGRAMS = Path(__file__).parent / "slow_programs"
+
+
+def changed(name: str) -> tuple[Path, str]:
+    """A slow program, and its source with the advice in place of the statement that it is about."""
+    path = PROGRAMS / f"{name}.py"
+    rows = path.read_text().splitlines()
+    line, cause = next(
+        (i, r.partition("# cause: ")[2]) for i, r in enumerate(rows, start=1) if "# cause: " in r
+    )
+    kinds = {
+        "block_every_step": "block_until_ready",
+        "static_config": "update",
+    }
+    argument = "config" if name == "static_config" else ""
+    at = Place(str(path), line)
+    change = advice(Finding(cause, at, 1.0, "", kinds.get(name, "step"), argument=argument)).change
+    assert any(row.startswith("+ ") and not row.startswith("+ #") for row in change.splitlines()), change
+    statement = statements.enclosing(at, ast.stmt)[-1]
+    left = [" " * statement.col_offset + row[2:] for row in change.splitlines() if not row.startswith("-")]
+    return path, "\n".join([*rows[: statement.lineno - 1], *left, *rows[statement.end_lineno :]])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "block_every_step",
+        "copy_by_at",
+        "eager_gradient",
+        "eager_loop",
+        "new_body",
+        "put_every_step",
+        "static_config",
+    ],
+)
+def test_a_slow_program_with_its_change_computes_the_same(name: str) -> None:
+    path, source = changed(name)
+    results = []
+    for text in (path.read_text(), source):
+        names: dict[str, Any] = {"__name__": __name__, "functools": functools, "jax": jax, "jnp": jnp}
+        exec(compile(text, str(path), "exec"), names)
+        steps = inspect.signature(names["main"]).parameters
+        results.append(float(names["main"](*[3 for _ in steps])))
+    assert results[1] == pytest.approx(results[0], rel=1e-5)

@@ -79,3 +79,12 @@ def test_hostile_words_are_printed_and_not_obeyed() -> None:
     assert not set("\x1b\x07\x9b\r\u202e") & set(text)
     assert text.count("[bold]b[/bold] [/x] :warning: \\x1b[31mred") >= 25
     assert literal("é 編\n\tx").plain == "é 編\n\tx"
+
+
+def test_a_long_table_shows_its_first_rows_and_how_many_more_there_are() -> None:
+    cells = tuple((f"row {i}",) for i in range(9))
+    shown = drawn(Rows("The title", ("",), cells, first=6), 80)
+    assert "row 5" in shown and "row 6" not in shown and "and 3 more in the result's file" in shown
+    for first in (0, 9, 20):
+        whole = drawn(Rows("The title", ("",), cells, first=first), 80)
+        assert "row 8" in whole and "more" not in whole

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.watching.programs import Facts
-from jaxperf.watching.unrolled import LEAST, Loop, loops
+from jaxperf.watching.unrolled import FEW, LEAST, Loop, loops
 
 TURNS = LEAST + 6
 W, X = jnp.ones((8, 8)), jnp.ones((4, 8))
 
 
-def found(function: Callable[..., Any], *arguments: Any) -> list[Loop]:
+def found(function: Callable[..., Any], *arguments: Any, few: bool = False) -> list[Loop]:
     text = jax.jit(function).lower(*arguments).compile().as_text()
     assert text is not None
-    return loops(Facts("f", "cpu", 1.0, 1.0, text=text))
+    return loops(Facts("f", "cpu", 1.0, 1.0, text=text), few=few)
 
 
 def shared(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -78,3 +78,54 @@ def test_a_loop_among_other_work_has_its_share_only() -> None:
 
     (loop,) = found(both, W, [W] * TURNS, X)
     assert "# shared" in loop.at.source and 0.1 < loop.share < 0.6
+
+
+def recurrent(w: jax.Array, x: jax.Array, turns: int) -> jax.Array:
+    for _ in range(turns):
+        x = jnp.tanh(x @ w)  # recurrent
+    return x
+
+
+def normal_layers(ws: list[jax.Array], x: jax.Array) -> jax.Array:
+    for w in ws:
+        x = x @ w
+        x = x / jnp.sqrt(jnp.mean(x**2) + 1e-6)  # no weights of its own
+        x = jax.nn.gelu(x)
+    return x
+
+
+def normal(key: jax.Array) -> jax.Array:
+    return jax.random.normal(key, (64, 64)) + jax.lax.erf_inv(jnp.ones((64, 64)) / 2)
+
+
+def test_where_compiling_takes_long_a_loop_of_few_turns_counts_and_layers_do_not() -> None:
+    for turns, count in ((FEW + 4, 1), (FEW - 4, 0)):
+        once = jax.tree_util.Partial(recurrent, turns=turns)
+        assert len(found(lambda w, x, once=once: once(w, x), W, X, few=True)) == count
+        assert found(lambda w, x, once=once: once(w, x), W, X) == []
+    for function in (layers, normal_layers, jax.grad(lambda ws, x: normal_layers(ws, x).sum())):
+        assert found(function, [W] * 24, X, few=True) == []
+    assert found(updates, [W] * 24, X, few=True) == []
+    assert found(normal, jax.random.key(0), few=True) == []
+
+
+@pytest.mark.parametrize("unroll", [True, TURNS])
+def test_a_scan_that_is_unrolled_on_purpose_is_no_loop_of_python(unroll: int) -> None:
+    def scanned(w: jax.Array, x: jax.Array) -> jax.Array:
+        def turn(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return jnp.tanh(x @ w), None
+
+        return jax.lax.scan(turn, x, None, length=2 * TURNS, unroll=unroll)[0]
+
+    assert found(scanned, W, X) == []
+
+
+def test_a_jitted_function_in_a_loop_of_python_is_one() -> None:
+    turn = jax.jit(lambda w, x: jnp.tanh(x @ w))
+
+    def looped(w: jax.Array, x: jax.Array) -> jax.Array:
+        for _ in range(TURNS):
+            x = turn(w, x)
+        return x
+
+    assert len(found(looped, W, X)) == 1

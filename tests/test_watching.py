@@ -7,6 +7,7 @@ import functools
 import io
 import linecache
 import os
+import pickle
 import runpy
 import signal
 import subprocess
@@ -29,10 +30,11 @@ import jaxperf
 from jaxperf.cli import main
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
+from jaxperf.report.markdown import render_markdown
 from jaxperf.report.terminal import render_text
-from jaxperf.result import Code, Grid, Heading
+from jaxperf.result import Code, Grid, Heading, Text
 from jaxperf.result.store import load_result
-from jaxperf.watching import Watched, place, sampler
+from jaxperf.watching import Watched, place, sampler, tell
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
@@ -62,6 +64,7 @@ def as_users_do() -> Iterator[None]:
     yield
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", False)
+    jax.config.update("jax_debug_nans", False)
 
 
 def watched(path: Path) -> tuple[Watched, list[Finding]]:
@@ -311,6 +314,8 @@ def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes() -> None:
         "print": lambda: f"{x}",
         "block_until_ready": lambda: x.block_until_ready(),
         "device_get": lambda: jax.device_get([x, s]),
+        "tobytes": lambda: x.tobytes(),
+        "effects_barrier": lambda: jax.effects_barrier(),
     }
     for kind, wait in ways.items():
         with jaxperf.watch(show=False, profile=False) as found:
@@ -320,7 +325,32 @@ def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes() -> None:
         assert (seen.kind, seen.at.file) == (kind, __file__)
         assert seen.at.line == wait.__code__.co_firstlineno
         whole = 24 if "x" in wait.__code__.co_freevars else 4
-        assert seen.nbytes == {"block_until_ready": 0, "device_get": 28}.get(kind, whole)
+        nothing = dict.fromkeys(("block_until_ready", "effects_barrier"), 0)
+        assert seen.nbytes == {**nothing, "device_get": 28}.get(kind, whole)
+
+
+def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not() -> None:
+    x, key = jnp.arange(6.0), jax.random.PRNGKey(0)
+    with jaxperf.watch(show=False, profile=False) as found:
+        np.array([x, x])
+        key, sub = jax.random.split(key)
+        rows = [row * 2 for row in jnp.ones((3, 2))]
+        pickle.dumps([x, sub, rows])  # a file that is written, most likely
+        jax.block_until_ready(x=x)
+    assert found.record is not None
+    assert [(w.kind, w.nbytes) for w in found.record.waits] == [("np.asarray", 48), ("block_until_ready", 0)]
+
+
+def test_wrapped_functions_are_taken_for_the_librarys_own() -> None:
+    with jaxperf.watch(show=False, profile=False):
+        assert np.array.__module__ == "numpy" and jax.device_get.__module__.startswith("jax")
+    with jaxperf.watch(show=False, profile=False) as found:
+        rows = [[float(i + j) for j in range(300)] for i in range(300)]
+        end = time.perf_counter() + 0.3
+        while time.perf_counter() < end:
+            np.array(rows)
+    assert found.record is not None
+    assert Counter(s.kind for s in found.record.samples).most_common(1)[0][0] == sampler.NUMPY
 
 
 def test_everything_is_as_before_once_a_watch_is_over() -> None:
@@ -622,3 +652,26 @@ def test_no_other_thread_runs_during_a_look_and_threads_switch_as_before_after_i
         time.sleep(0.1)
     assert min(intervals) >= 1
     assert sys.getswitchinterval() == before
+
+
+def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:
+    waits = [Wait("item", Place("a.py", i), float(i), i + 0.1, 4) for i in range(1, 121)]
+    result = tell.result(Record("a", 0.0, 200.0, [], waits, [], [], [], [], Seen()))
+    (grid,) = (g for g in result.of(Grid) if g.title.startswith("Where the front end waits"))
+    assert (len(grid.rows), grid.first) == (tell.KEPT, tell.ROWS)
+    assert f"and {tell.KEPT - tell.ROWS} more in the result's file" in render_text([result])
+    assert "a.py:99" in render_markdown([result])
+
+
+def test_findings_from_the_sixth_on_have_their_line_seconds_and_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    findings = [Finding("wait", Place("a.py", i), 9.0 - i, f"reason {i}", "item") for i in range(8)]
+    monkeypatch.setattr(tell, "find", lambda analysis: findings)
+    wait = Wait("item", Place("a.py", 1), 1.0, 1.1, 4)
+    result = tell.result(Record("a", 0.0, 200.0, [], [wait], [], [], [], [], Seen()))
+    said = [b.text for b in result.of(Text) if b.text[0].isdigit()]
+    assert len(list(result.of(Code))) == tell.FINDINGS and len(said) == 8
+    assert all(
+        f"a.py:{i}" in text and "saves up to" in text and f"eason {i}" in text for i, text in enumerate(said)
+    )

@@ -12,7 +12,10 @@ from jaxperf.result import Claim, Grid, Measurement, Reference, Result, Table
 
 @dataclass(frozen=True)
 class Rows:
-    """A table ready to be shown: `cells` under `heads`, columns `right` aligned right, remarks below it."""
+    """A table ready to be shown: `cells` under `heads`, columns `right` aligned right, remarks below it.
+
+    A terminal shows the `first` rows only; 0 for all.
+    """
 
     title: str
     heads: tuple[str, ...]
@@ -20,12 +23,13 @@ class Rows:
     right: tuple[int, ...] = ()
     remarks: tuple[str, ...] = ()
     detail: bool = False
+    first: int = 0
 
 
 def rows_of(table: Table | Grid, *, brief: bool = False) -> Rows:
     """A table or grid as words; `brief` keeps only the rows that make the point."""
     if isinstance(table, Grid):
-        return Rows(table.title, table.heads, table.rows, table.right, detail=table.detail)
+        return Rows(table.title, table.heads, table.rows, table.right, (), table.detail, table.first)
     chosen = [m for m in table.rows if not brief or not table.key or m.name in table.key]
     beside = {r.beside for r in table.references}
     base = next((m for m in table.rows if m.name == table.base), None)

@@ -95,11 +95,14 @@ def _table(console: Console, rows: Rows) -> None:
     shown = Table(box=None, pad_edge=False)
     for i, head in enumerate(rows.heads):
         shown.add_column(literal(head), justify="right" if i in rows.right else "left", overflow="fold")
-    for cells in rows.cells:
+    first = rows.cells[: rows.first or None]
+    for cells in first:
         shown.add_row(*map(literal, cells))
     if rows.cells:
         _say(console, rows.title, style="bold")
         console.print(shown)
+    if left := len(rows.cells) - len(first):
+        _say(console, f"and {left} more in the result's file", style="dim")
     for remark in rows.remarks:
         _say(console, remark, style="dim")
 

@@ -93,13 +93,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of words: `rows` of cells under `heads`; columns of numbers in `right` are aligned right."""
+    """A table of words: `rows` of cells under `heads`; columns of numbers in `right` are aligned right.
+
+    A terminal shows the `first` rows and how many more there are; 0 shows all.
+    """
 
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
     detail: bool = False
+    first: int = 0
     kind: str = _kind("grid")
 
     def __post_init__(self) -> None:

@@ -7,95 +7,11 @@ import functools
 import textwrap
 from collections.abc import Callable
 
-from jaxperf.watching import advice_programs, advice_steps, loop_body, snippets, statements
+from jaxperf.watching import advice_programs, advice_steps, advice_traces, loop_body, snippets, statements
 from jaxperf.watching.finding import Advice, Finding
 from jaxperf.watching.place import Place
 
 _TEXTS = {
-    "new function": Advice(
-        "a new function is jitted on each call",
-        """
-        - {line}
-        + {name} = jax.jit(...)      # once, outside of the loop; what varies is an argument
-        + result = {name}({argument})   # in the loop
-        """,
-        "8.1.3 What traces again",
-    ),
-    "shape": Advice(
-        "an argument's shape varies",
-        """
-        - {line}
-        + valid = len({argument})
-        + size = 1 << (valid - 1).bit_length()              # a few sizes in place of many
-        + {argument} = np.pad({argument}, [(0, size - valid)] + [(0, 0)] * ({argument}.ndim - 1))
-        + result = {name}({argument}, valid)  # and mask with jnp.arange(size) < valid inside
-        """,
-        "8.1.3 What traces again",
-    ),
-    "partial batch": Advice(
-        "the last batch is smaller and compiles a second program",
-        """
-        - {line}
-        + # give {name} full batches only: drop the last one, or pad it and mask the loss
-        + for start in range(0, len(x) - batch + 1, batch):
-        +     result = {name}(x[start : start + batch])
-        """,
-        "8.1.3 What traces again",
-    ),
-    "static value": Advice(
-        "a static argument varies",
-        """
-        - @functools.partial(jax.jit, static_argnames=...)
-        + @jax.jit                   # what changes with each call is an ordinary argument
-          {def}
-              ...                    # branch on it with jnp.where or lax.cond
-          {line}
-        """,
-        "8.1.3 What traces again",
-    ),
-    "static object": Advice(
-        "a static argument is a new object each time",
-        """
-          {line}
-        + # give {name} what it reads of the object as ordinary arguments, and make only what decides its
-        + # structure static; or make the object once; or give its class __eq__ and __hash__, so that equal
-        + # objects share a program
-        """,
-        "8.1.3 What traces again",
-    ),
-    "dtype": Advice(
-        "an argument's dtype varies",
-        """
-        - {line}
-        + {name}(jnp.asarray({argument}, jnp.float32), ...)   # one dtype on every call
-        """,
-        "8.1.3 What traces again",
-    ),
-    "weak type": Advice(
-        "a Python number becomes an array after the first call",
-        """
-        - value = 0.1
-        + value = jnp.float32(0.1)   # before the first call
-          {line}
-        """,
-        "8.1.3 What traces again",
-    ),
-    "structure": Advice(
-        "an argument's structure varies",
-        """
-        - {line}
-        + # pass {name} the same keys and lengths on every call; None counts as another structure
-        """,
-        "8.1.3 What traces again",
-    ),
-    "eager recompiles": Advice(
-        "an operation outside of jit compiles again and again",
-        """
-        - {line}
-        + # jit the function around this line, or use NumPy for shapes that vary on the host
-        """,
-        "8.1.2 Performance",
-    ),
     "wait": Advice(
         "the front end waits on each turn of a loop",
         """
@@ -168,10 +84,16 @@ _TEXTS = {
         "8.1.2 Performance",
     ),
 }
-_TEXTS |= advice_programs.TEXTS | advice_steps.TEXTS
+_TEXTS |= advice_programs.TEXTS | advice_steps.TEXTS | advice_traces.TEXTS
+_WAITS = {  # what is waited for in vain
+    "block_until_ready": "needless wait",
+    "effects_barrier": "needless wait",
+}
 _MADE: dict[str, Callable[[Place], list[str]]] = {
     "eager": statements.jitted,
     "eager copy": functools.partial(statements.in_function, donated=True),
+    "eager shapes": snippets.preallocated,
+    "new body": snippets.with_its_body,
     "data": snippets.read_ahead,
     "dispatch": snippets.several_steps,
     "needless wait": snippets.without_wait,
@@ -205,6 +127,8 @@ def _argument(finding: Finding) -> str:
         return finding.argument or "donate_argnums=0"
     if finding.cause == "constant":
         return finding.argument or "table"
+    if finding.cause == "all float64":
+        return finding.argument
     if finding.cause == "new function":
         return f"x, {finding.argument}" if finding.argument else "x"
     given = statements.given_for(finding.at, finding.name, finding.argument) if finding.argument else None
@@ -213,8 +137,14 @@ def _argument(finding: Finding) -> str:
 
 def _cause(finding: Finding) -> str:
     """The cause, and what the line says about it: for a wait, what the value is wanted for."""
-    if finding.cause == "wait" and finding.name == "block_until_ready":
-        return "needless wait"
+    if finding.cause == "wait" and finding.name in _WAITS:
+        return _WAITS[finding.name]
+    if finding.cause == "put again" and not statements.enclosing(finding.at, loop_body.LOOP):
+        return "put again in a function"
+    if finding.cause == "all float64" and not finding.argument:
+        return "all float64 at a call"
+    if finding.cause == "debug setting" and finding.argument:
+        return "debug setting in a line"
     if finding.cause == "wait" and loop_body.comes_back(finding.at):
         return "wait for the next turn"
     if finding.cause == "python" and statements.gives_a_value(finding.at):
@@ -234,4 +164,5 @@ def _filled(row: str, at: Place, name: str) -> list[str]:
     for mark in ("{line}", "{def}", "{loop}"):
         if text.strip() == mark:
             return [sign + text.replace(mark, line) for line in own]
-    return [sign + text.replace("{name}", name).replace("{line}", own[0])]
+    text = text.replace("{name}", name).replace("{NAME}", name.upper())
+    return [sign + text.replace("{line}", own[0])]

@@ -41,6 +41,22 @@ TEXTS = {
         """,
         "Mixed precision",
     ),
+    "all float64": Advice(
+        "a program computes in float64",
+        """
+          {line}
+        + {argument} = {argument}.astype("float32")   # if that is enough, of all that the program gets
+        """,
+        "Mixed precision",
+    ),
+    "all float64 at a call": Advice(
+        "a program computes in float64",
+        """
+        + # if float32 is enough, give it arrays of that type, or leave jax_enable_x64 off
+          {line}
+        """,
+        "Mixed precision",
+    ),
     "unrolled": Advice(
         "Python unrolls a loop while tracing",
         """

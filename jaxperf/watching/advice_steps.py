@@ -60,11 +60,28 @@ TEXTS = {
         """,
         "8.2.2 Making the front end wait",
     ),
+    "put again in a function": Advice(
+        "the same array is copied to the device again and again",
+        """
+          {line}
+        + # call this once for what does not change, before the loop, and keep the array
+        """,
+        "8.3.2 Computing and copying",
+    ),
+    "list": Advice(
+        "an array is made of Python's numbers on each turn of a loop",
+        """
+        - {line}
+        + # JAX takes the numbers of a list one by one: before the loop, make one NumPy array of them all with
+        + # np.array(..., np.float32), and give each turn its rows
+        """,
+        "8.3.2 Computing and copying",
+    ),
     "needless wait": Advice(
         "the front end waits on each turn of a loop",
         """
         - {line}
-        + # leave out block_until_ready here, and wait once, after the loop
+        + # leave out {name} here, and wait once, after the loop
         """,
         "8.2.2 Making the front end wait",
     ),

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from jaxperf.result.intervals import Interval, clip, intersection, length, union
-from jaxperf.watching import between
+from jaxperf.watching import between, steps
+from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.place import Place
 from jaxperf.watching.sampler import DATA, IMPORT, NUMPY, Sample
 from jaxperf.watching.session import Record
 from jaxperf.watching.waits import Wait
+from jaxperf.watching.windows import plain
 
 
 def without(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
@@ -88,7 +90,8 @@ class Analysis:
     @functools.cached_property
     def samples(self) -> list[Sample]:
         """What the front end did, with what the program's loops tell about it."""
-        return between.explained(self.record.samples, self.record.compiled, self.record.puts)
+        r = self.record
+        return between.explained(r.samples, r.compiled, r.puts, r.steps)
 
     @functools.cached_property
     def compiling(self) -> Clock:
@@ -121,14 +124,24 @@ class Analysis:
         return found
 
     @functools.cached_property
+    def called(self) -> list[tuple[Compiled, Place]]:
+        """The reader's jitted functions, each with the line that calls it again and again."""
+        r = self.record
+        return steps.called_at(r.compiled, r.steps, r.seen.programs)
+
+    @functools.cached_property
     def begin(self) -> float:
         """When the first function of the reader, or else anything, was compiled: before is preparation.
 
-        It is the start where JAX does not say what it compiles.
+        Of a function that was compiled before the watch, when it first ran. It is the start where JAX does
+        not say what it compiles.
         """
-        compiled = [c for c in self.record.compiled if c.explained] or self.record.compiled
+        programs = self.record.seen.programs
+        older = [programs[plain(c.name)] for c, _ in self.called if not c.stages]
+        ran = [start for p in older for spans in p.devices.values() for start, _ in spans]
+        compiled = [c for c, _ in self.called if c.stages] or ([] if ran else self.record.compiled)
         none = self.record.start if self.record.seen.busy else self.record.end
-        return min((max(b for _, b in c.stages.values()) for c in compiled), default=none)
+        return min([*ran, *(max(b for _, b in c.stages.values()) for c in compiled)], default=none)
 
     @functools.cached_property
     def steady(self) -> list[Interval]:
@@ -200,8 +213,12 @@ class Analysis:
 
     @functools.cached_property
     def _idle_by_waits(self) -> Clock:
-        """Idle stretches in waits, and after each for as long as it took: what would run ahead without it."""
-        longer = union((w.start, 2 * w.end - w.start) for w in self.waits)
+        """Idle stretches in waits, and after each for as long as it took: what would run ahead without it.
+
+        Also those in which a list becomes an array, for which there is a rule too.
+        """
+        longer = [(w.start, 2 * w.end - w.start) for w in self.waits]
+        longer += [(p.start, p.end) for p in self.record.puts if p.numbers]
         return Clock(intersection(self.idle.stretches, longer))
 
     @functools.cached_property
@@ -239,7 +256,7 @@ class Analysis:
         """Seconds of idle devices while the front end waited for data, by line."""
         return self.idle_at(lambda s: s.kind == DATA)
 
-    @property
+    @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:
-        """Seconds of idle devices while NumPy computed, by line."""
-        return self.idle_at(lambda s: s.kind == NUMPY)
+        """Seconds of idle devices while NumPy computed, by line; not where it waited for an array of JAX."""
+        return self.idle_at(lambda s: s.kind == NUMPY and not self.waiting.after(s.end))

@@ -14,30 +14,35 @@ from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.puts import Put
 from jaxperf.watching.sampler import BETWEEN, DATA, DISPATCH, EAGER, NUMPY, PYTHON, WRITE, Sample
+from jaxperf.watching.steps import Step
 
 
-def step_lines(compiled: Iterable[Compiled]) -> frozenset[Place]:
+def step_lines(compiled: Iterable[Compiled], steps: Iterable[Step] = ()) -> frozenset[Place]:
     """The lines that call the reader's jitted functions, by themselves or further down."""
-    return frozenset(p for c in compiled if c.explained for p in (c.at, *c.callers) if p != NOWHERE)
+    calls: list[Compiled | Step] = [*(c for c in compiled if c.explained), *steps]
+    return frozenset(p for call in calls for p in (call.at, *call.callers) if p != NOWHERE)
 
 
 def explained(
-    samples: Iterable[Sample], compiled: Collection[Compiled], puts: Collection[Put] = ()
+    samples: Iterable[Sample],
+    compiled: Collection[Compiled],
+    puts: Collection[Put] = (),
+    steps: Collection[Step] = (),
 ) -> list[Sample]:
     """The looks with what their loops tell.
 
     What could be computed ahead of the steps is data, at the loop's statement; other Python in a loop of
     steps is `BETWEEN`, there too; and all that happens at the call of a jitted function is its dispatch.
     """
-    steps = step_lines(compiled)
-    traced = frozenset(c.at for c in compiled if c.explained)
-    batches = {p.at for p in puts} - {p.at for p in puts if p.again}
+    lines = step_lines(compiled, steps)
+    dispatching = {c.at for c in compiled if c.explained} | {s.at for s in steps if s.program}
+    batches = {p.at for p in puts} - {p.at for p in puts if p.again or p.numbers}
     known: dict[tuple[str, Place, tuple[Place, ...]], tuple[str, Place]] = {}
     found = []
     for s in samples:
         key = s.kind, s.at, s.callers
         if key not in known:
-            known[key] = _explained(s, steps, traced, batches)
+            known[key] = _explained(s, lines, dispatching, batches)
         kind, at = known[key]
         found.append(s if at == s.at else s._replace(at=at, inside=s.at))
         found[-1] = found[-1]._replace(kind=kind)
@@ -45,10 +50,10 @@ def explained(
 
 
 def _explained(
-    s: Sample, steps: frozenset[Place], traced: frozenset[Place], batches: Collection[Place]
+    s: Sample, steps: frozenset[Place], dispatching: Collection[Place], batches: Collection[Place]
 ) -> tuple[str, Place]:
     makes_jit = "jit(" in s.at.source  # the rule `eager` has it
-    if s.kind in (EAGER, PYTHON, WRITE) and s.at in traced and not makes_jit:
+    if s.kind in (EAGER, PYTHON, WRITE) and s.at in dispatching and not makes_jit:
         return DISPATCH, s.at
     preparing = s.kind in (PYTHON, NUMPY, DATA) or (s.kind == EAGER and s.at in batches)
     if not (preparing or s.kind == WRITE) or s.inside != NOWHERE:

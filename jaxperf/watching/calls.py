@@ -21,10 +21,14 @@ def arguments(frame: FrameType | None) -> dict[str, Any]:
     given = {n: values.get(n) for n in (*names, varargs, keywords) if n}
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(given):
-        where = jax.tree_util.keystr(path[1:])
-        if str(getattr(path[0], "key", "")) == varargs:
+        first, where = str(getattr(path[0], "key", "")), jax.tree_util.keystr(path[1:])
+        if first == varargs:
             where = f"argument {where[1:].replace(']', '', 1)}"
-        found[where.removeprefix("['").replace("']", "", 1)] = leaf
+        elif first == keywords:
+            where = where.removeprefix("['").replace("']", "", 1)
+        else:
+            where = first + where
+        found[where] = leaf
     return found
 
 
@@ -32,7 +36,7 @@ def described(value: Any) -> str:
     """An array's type, a number or text itself, and of other values what tells different ones apart."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, bool | int | float | str | slice):
         return repr(value)[:60]
     name = type(value).__name__
     return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name

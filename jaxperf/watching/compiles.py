@@ -11,15 +11,20 @@ import logging
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
-from types import FrameType
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import FrameType, FunctionType
 from typing import Any
 
 from jaxperf.result.intervals import Interval, length
 from jaxperf.watching import calls, place
 from jaxperf.watching.explanations import MISS, Change, Explanation, differences, parse
-from jaxperf.watching.place import Place
+from jaxperf.watching.place import NOWHERE, Place
+from jaxperf.watching.programs import Facts, array_type
+from jaxperf.watching.puts import named_as
 from jaxperf.watching.trouble import Trouble
+from jaxperf.watching.windows import Program, plain
 
 TRACE, LOWER, COMPILE = "trace", "lower", "compile"
 _STAGES = {
@@ -27,6 +32,9 @@ _STAGES = {
     "jaxpr_to_mlir_module_duration": LOWER,
     "backend_compile_duration": COMPILE,
 }
+_WITH_BODY = ("scan", "while", "cond")  # operations that are given functions
+_PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
+_CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 # what JAX logs as a warning only because it was told to explain
 _EXPLANATIONS = (
     MISS, "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry", "Writing "
@@ -46,13 +54,13 @@ class Compiled:
       explained: whether JAX said why, which it does for the reader's functions and not for its own.
       defined: file and line of the function, "" where JAX did not say.
       changes: what made it trace a function that it has traced before; empty for a new function object.
-      host_bytes: bytes of the NumPy arrays among the call's arguments.
-      host_argument: the largest of them.
+      host: bytes of the NumPy arrays among the call's arguments, by name.
       host_float64: whether one of them has NumPy's default type.
       signature: the call's arguments, by name: arrays as their type, other values as themselves.
       closure: what the function has from outside of it, closure and defaults, by name.
       refers_to: the arrays among that and among the variables of its module, by name.
       label: the function's name where the program has another, as under `pmap`.
+      cleared: the line whose `jax.clear_caches` is why; None for any other reason.
     """
 
     name: str
@@ -61,8 +69,7 @@ class Compiled:
     explained: bool = False
     defined: str = ""
     changes: tuple[Change, ...] = ()
-    host_bytes: int = 0
-    host_argument: str = ""
+    host: dict[str, int] = field(default_factory=dict)
     host_float64: bool = False
     signature: dict[str, str] = field(default_factory=dict)
     closure: dict[str, str] = field(default_factory=dict)
@@ -70,11 +77,22 @@ class Compiled:
     label: str = ""
     callers: tuple[Place, ...] = ()
     through: str = ""
+    cleared: Place | None = None
 
     @property
     def called(self) -> str:
         """The reader's name of the function."""
         return self.label or self.name
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of all NumPy arrays that a call hands over."""
+        return sum(self.host.values())
+
+    @property
+    def host_argument(self) -> str:
+        """The largest of them."""
+        return max(self.host, key=lambda where: self.host[where], default="")
 
     @property
     def total_s(self) -> float:
@@ -104,6 +122,11 @@ class Listener:
         self._thread = threading.get_ident()
         self._said = threading.local()
         self._lock = threading.Lock()
+        self.settings: dict[str, Place] = {}  # of JAX, those that were on, and where that was seen first
+        self._known: set[tuple[Any, ...]] = set()  # calls that were traced
+        self._forgotten: set[tuple[Any, ...]] = set()  # those before the last `jax.clear_caches`
+        self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
+        self._cleared_at = NOWHERE
 
     def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
         """A listener for `jax.monitoring.register_scalar_listener`: JAX reports when each stage begins."""
@@ -136,27 +159,83 @@ class Listener:
         mine, called = place.own(sys._getframe(2))
         found = Compiled(name, place.place_of(mine), {stage: span}, callers=place.callers(mine))
         if stage == TRACE:
-            found.through = place.library(called.f_code.co_filename) if called else ""
-            arguments = calls.arguments(called)
-            arrays = {
-                where: a
-                for where, a in arguments.items()
-                if type(a).__module__ == "numpy" and hasattr(a, "nbytes")
-            }
-            found.host_bytes = sum(a.nbytes for a in arrays.values())
-            found.host_argument = max(arrays, key=lambda where: arrays[where].nbytes, default="")
-            found.host_float64 = any(a.dtype == "float64" for a in arrays.values())
-            found.signature = {where: calls.described(a) for where, a in arguments.items()}
-            self._explain(found)
-            found.explained = found.explained and not place.by_a_library(found.defined, called)
-            if mine is not None and not found.explained and _by_pmap(found.name, called):
-                self._explain_pmap(found, place.callee(mine))
-            if found.explained and not found.changes:  # a new function object, as far as JAX can tell
-                function = calls.traced(sys._getframe(2), mine, found.defined)
-                if function:
-                    found.closure = {n: calls.identified(v) for n, v in calls.outside(function).items()}
-                    found.refers_to = calls.arrays(function)
+            self._describe(found, mine, called)
+        before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
+        if stage != TRACE and before:  # traced before, so it is the reader's function
+            found = replace(
+                before, at=found.at, stages=found.stages, callers=found.callers, changes=(_PLACED,),
+                cleared=None,
+            )  # fmt: skip
         self.compiled.append(found)
+
+    def _describe(self, found: Compiled, mine: FrameType | None, called: FrameType | None) -> None:
+        """What a trace was given, why it took place, and what its function has from elsewhere."""
+        found.through = place.library(called.f_code.co_filename) if called else ""
+        arguments = calls.arguments(called)
+        arrays = {
+            where: a
+            for where, a in arguments.items()
+            if type(a).__module__ == "numpy" and hasattr(a, "nbytes")
+        }
+        found.host = {where: a.nbytes for where, a in arrays.items()}
+        found.host_float64 = any(a.dtype == "float64" for a in arrays.values())
+        found.signature = {where: calls.described(a) for where, a in arguments.items()}
+        self._explain(found)
+        found.explained = found.explained and not place.by_a_library(found.defined, called)
+        if mine is not None and not found.explained and _by_pmap(found.name, called):
+            self._explain_pmap(found, place.callee(mine))
+        function = None
+        if found.explained and not found.changes:  # a new function object, as far as JAX can tell
+            function = calls.traced(sys._getframe(3), mine, found.defined)
+            if function:
+                found.closure = {n: calls.identified(v) for n, v in calls.outside(function).items()}
+                found.refers_to = calls.arrays(function)
+        self._remember(found, function)
+        self.look_at_settings(found.at)
+
+    def look_at_settings(self, at: Place = NOWHERE) -> None:
+        """Note the settings that are on now, for the calling thread."""
+        for setting, value in getattr(sys.modules["jax"].config, "values", {}).items():
+            if value is True:
+                self.settings.setdefault(setting, at)
+
+    def _remember(self, found: Compiled, function: FunctionType | None) -> None:
+        """Tell what is traced only because the program made JAX forget that it had traced the same."""
+        call = found.name, found.defined, tuple(found.signature.items())
+        new = function is not None and self._functions.get(found.defined) is not function
+        if self._forgotten and not found.changes and not new:
+            last = next(
+                (c for c in reversed(self.compiled) if c.explained and c.defined == found.defined), None
+            )
+            if call in self._forgotten:
+                found.cleared, found.changes = self._cleared_at, (_CLEARED,)
+            elif found.explained and last:
+                found.changes = differences(last.signature, found.signature)
+        if function is not None:
+            self._functions[found.defined] = function
+        self._known.add(call)
+
+    def clearing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`jax.clear_caches`, in whose place this stands: what was traced until then is forgotten."""
+
+        def clear(*args: Any, **kwargs: Any) -> Any:
+            with self._lock, self.trouble.kept("a call of clear_caches"):
+                self._cleared_at = place.place_of(place.own(sys._getframe(1))[0])
+                self._forgotten |= self._known
+            return function(*args, **kwargs)
+
+        return named_as(function, clear)
+
+    def without_jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`jax.disable_jit`, in whose place this stands: JAX turns it off while it traces one operation."""
+
+        def disable(*args: Any, **kwargs: Any) -> Any:
+            with self.trouble.kept("a call of disable_jit"):
+                at = place.place_of(place.own(sys._getframe(1))[0])
+                self.settings.setdefault("jax_disable_jit", at)
+            return function(*args, **kwargs)
+
+        return named_as(function, disable)
 
     def _explain(self, found: Compiled) -> None:
         """Take the explanation of this function, and drop those of what was traced inside it."""
@@ -167,7 +246,12 @@ class Listener:
                 found.defined, found.changes = said[i].defined, said[i].changes
                 del said[i:]
                 break
-        if [c.kind for c in found.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
+        if not found.explained and found.name in _WITH_BODY and said:  # all of it is of this call
+            new = [e.name for e in said if not e.changes]
+            body = Change("new body", "", "", f"{new[-1]} is a new function each time") if new else None
+            found.changes = (body,) if body else said[-1].changes
+            said.clear()
+        elif [c.kind for c in found.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
             before = (c for c in reversed(self.compiled) if c.defined == found.defined)
             found.changes = differences(next(before, found).signature, found.signature) or found.changes
 
@@ -197,3 +281,20 @@ def _inside(known: Compiled, span: Interval) -> bool:
 def _by_pmap(name: str, called: FrameType | None) -> bool:
     """Whether it is the function that pmap makes of the reader's, not one that moves its arguments."""
     return name == "_fun" and called is not None and called.f_code.co_filename.endswith("pmap.py")
+
+
+def keep_what_later_calls_hand_over(
+    compiled: Iterable[Compiled], seen: Mapping[str, Program], programs: Iterable[Facts]
+) -> None:
+    """Drop from `host` what was NumPy at the first call only, as parameters often are.
+
+    Windows count what a later call copies, Python's numbers too, and no sizes: the smallest arrays are kept.
+    """
+    taken = {plain(facts.name): len(facts.layout[0]) for facts in programs if not facts.old}
+    for c in compiled:
+        program, name = seen.get(plain(c.name)), plain(c.name)
+        if program and program.calls:
+            arrays = sum(array_type(text) is not None for text in c.signature.values())
+            copied = round(program.copies / program.calls) - max(0, taken.get(name, 0) - arrays)
+            smallest = sorted(c.host, key=lambda where: c.host[where])
+            c.host = {where: c.host[where] for where in smallest[: max(0, copied)]}

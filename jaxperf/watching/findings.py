@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import Place
-from jaxperf.watching.rules_idle import data, eager, numpy, transfers, waits
+from jaxperf.watching.rules_eager import eager
+from jaxperf.watching.rules_idle import data, numpy, transfers, waits
 from jaxperf.watching.rules_programs import (
+    accelerators,
     callbacks,
     captured,
     donation,
@@ -22,8 +24,9 @@ from jaxperf.watching.rules_programs import (
     state,
     unrolled,
 )
-from jaxperf.watching.rules_steps import dispatch, puts, python, write
-from jaxperf.watching.rules_traces import eager_recompiles, retraced
+from jaxperf.watching.rules_settings import EXPLAINS, debugging
+from jaxperf.watching.rules_steps import dispatch, lists, puts, python, write
+from jaxperf.watching.rules_traces import cleared, eager_recompiles, retraced
 
 LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
 LEAST_OF_ALL = 0.005  # of the wall time
@@ -31,9 +34,9 @@ LEAST_S = 0.02  # seconds that are worth reading a line about
 LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
 
 RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
-    retraced, eager_recompiles, waits, data, numpy, eager, transfers,
-    donation, eager_copies, state, float64, unrolled, captured, callbacks, shards,
-    dispatch, python, puts, write,
+    debugging, retraced, cleared, eager_recompiles, waits, data, numpy, eager, transfers,
+    donation, eager_copies, state, float64, unrolled, captured, callbacks, accelerators, shards,
+    dispatch, python, lists, puts, write,
 )  # fmt: skip
 
 
@@ -41,7 +44,8 @@ def find(analysis: Analysis) -> list[Finding]:
     """Everything that could save a share of the run's time, the most first."""
     r = analysis.record
     steady_s = r.wall_s - analysis.compiling.within(r.start, r.end)
-    found = _worst(f for rule in RULES for f in rule(analysis))
+    settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
+    found = _worst(f for rule in RULES for f in rule(analysis) if f.cause not in settled)
     kept = [
         f
         for f in found

@@ -23,7 +23,8 @@ from jaxperf.watching.windows import Program, plain
 if TYPE_CHECKING:
     from jaxperf.measure.roofline import Position, Roofline
 
-ROWS, PLACED = 6, 3  # of the table; programs that get a place under the roofline
+ROWS, KEPT = 6, 100  # of a table on a terminal, and in the result
+PLACED = 3  # programs that get a place under the roofline
 NAME = 22  # letters of a program's name in the table
 ABOVE = 1.05  # of the roofline; noise explains less than this
 
@@ -52,7 +53,7 @@ class Hot:
 
 def blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
     """The table of the hottest programs, and their places under the stored roofline or why there are none."""
-    found = hottest(analysis)[:ROWS]
+    found = hottest(analysis)[:KEPT]
     if not found:
         return
     rows = [
@@ -64,7 +65,7 @@ def blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
         for h in found
     ]  # fmt: skip
     heads = ("", "seen", "t1", "t2", "FLOPs", "bytes", "from the host")
-    yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 7)))
+    yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 7)), first=ROWS)
     yield from _places(found[:PLACED], environment)
 
 

@@ -75,6 +75,18 @@ def comes_back(at: Place) -> bool:
     return _share(mine.reads, depending(loop[0], at.file, mine.writes) - mine.writes)
 
 
+def reads_from(at: Place, other: Place) -> bool:
+    """Whether a statement reads what another one of its function makes, or is that one itself."""
+    if (at.file, at.function) != (other.file, other.function):
+        return False
+    mine, making = (statements.enclosing(p, ast.stmt)[-1:] for p in (at, other))
+    if not mine or not making or mine == making:
+        return mine == making
+    around = (statements.enclosing(other, _FUNCTION) or [statements.parsed(other.file)])[-1]
+    flows = [_flow(node) for statement in around.body for node in _statements(statement)]
+    return _share(_flow(mine[0]).reads, _reached(_flow(making[0]).writes, flows))
+
+
 def changed_in(loop: ast.stmt, file: str) -> frozenset[str]:
     """Variables that a turn of a loop changes, with the one that it counts in."""
     return _writes(_flows(file, loop))

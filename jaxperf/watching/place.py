@@ -14,7 +14,7 @@ import inspect
 import linecache
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
@@ -151,20 +151,57 @@ def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
 
 
 def callee(frame: FrameType) -> Any:
-    """What the frame's running instruction calls, looked up by its dotted name; None where that is unknown.
+    """What the frame's running instruction calls, by its dotted name; None where that is unknown."""
+    return named(called_name(frame), functools.partial(variable, frame))[0]
+
+
+def named(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
+    """What a dotted name stands for; of a method its object, which says whose it is, and the name from there.
 
     Names and attributes are looked up where they are stored, so that nothing of the program runs.
     """
-    first, *rest = called_name(frame).split(".")
-    found = frame.f_locals.get(first, frame.f_globals.get(first)) if first else None
-    for name in rest:
+    first, *rest = dotted.split(".")
+    found = lookup(first) if first else None
+    for i, name in enumerate(rest):
         if isinstance(found, ModuleType):
-            found = vars(found).get(name)
+            found = object.__getattribute__(found, "__dict__").get(name)  # a lazy one stays unloaded
             continue
         held = _held(found, name)
         if held is _METHOD:
-            return found  # its object says whose it is
+            return found, ".".join(rest[i:])
         found = held
+    while type(found) is functools.partial:
+        found = found.func
+    return found, ""
+
+
+def variable(frame: FrameType, name: str) -> Any:
+    """What a name stands for in a running function or module; None where it stands for nothing yet."""
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class
+        found = frame.f_locals.get(name)
+    elif name in (local := {*code.co_varnames, *code.co_cellvars, *code.co_freevars}):
+        return _local(frame, name, local)
+    else:
+        found = None
+    return frame.f_globals.get(name, frame.f_builtins.get(name)) if found is None else found
+
+
+_ALONE = 3  # references to what nobody but a frame and `_local` has
+
+
+def _local(frame: FrameType, name: str, local: Iterable[str]) -> Any:
+    """A variable of a running function.
+
+    Before Python 3.13 a frame keeps the copy of its variables that it gives away, and with it arrays that the
+    program has dropped since. The copy is emptied, unless the program has it from `locals()`, or a tracer
+    that writes it back.
+    """
+    held = frame.f_locals
+    found = held.get(name)
+    if sys.version_info < (3, 13) and sys.getrefcount(held) <= _ALONE and frame.f_trace is None:
+        for known in local:
+            held.pop(known, None)
     return found
 
 
@@ -180,18 +217,25 @@ def _held(owner: Any, name: str) -> Any:
     if isinstance(held, MemberDescriptorType):  # of a class with slots
         with contextlib.suppress(AttributeError):
             return held.__get__(owner)
+    if isinstance(held, staticmethod):
+        held = held.__func__
     return _METHOD if type(held).__module__ == "builtins" else held
 
 
 def called_name(frame: FrameType) -> str:
     """The dotted name that is being called, as in "np.dot"; "" where the expression is no such call."""
-    return _called_names(frame.f_code).get(frame.f_lasti, "")
+    return _called_names(frame.f_code).get(frame.f_lasti, ("", 0))[0]
+
+
+def calls(code: CodeType) -> frozenset[tuple[str, int]]:
+    """The dotted names that a function calls, each with its line."""
+    return frozenset(_called_names(code).values())
 
 
 @functools.cache
-def _called_names(code: CodeType) -> dict[int, str]:
-    """For each CALL of a function the dotted name in front of its parenthesis, from the source."""
-    names: dict[int, str] = {}
+def _called_names(code: CodeType) -> dict[int, tuple[str, int]]:
+    """For each CALL of a function the dotted name before its parenthesis, from the source, and its line."""
+    names: dict[int, tuple[str, int]] = {}
     for offsets, instruction in _instructions(code):
         at = instruction.positions
         if not instruction.opname.startswith(("CALL", "PRECALL")) or at is None or at.lineno is None:
@@ -200,5 +244,5 @@ def _called_names(code: CodeType) -> dict[int, str]:
         text = line.encode()[at.col_offset or 0 :].decode(errors="replace")
         head = text.partition("(")[0].strip()
         if head and all(part.isidentifier() for part in head.split(".")):
-            names |= dict.fromkeys(offsets, head)
+            names |= dict.fromkeys(offsets, (head, at.lineno))
     return names

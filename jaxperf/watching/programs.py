@@ -61,6 +61,11 @@ class Facts:
         return sum(opcode == "while" for opcode, _, _ in _instructions(self.text))
 
     @functools.cached_property
+    def opcodes(self) -> frozenset[str]:
+        """What its instructions do, those inside of fusions and loops too; none without its text."""
+        return frozenset(opcode for opcode, _, _ in _instructions(self.text))
+
+    @functools.cached_property
     def matrix_dtype(self) -> str:
         """What matrix products and convolutions compute in ("float32"); "" without any."""
         from jaxperf.measure.staging import compiled_matrix_dtype  # which imports JAX
@@ -71,6 +76,17 @@ class Facts:
     def steps(self) -> frozenset[str]:
         """The instructions that each execution runs once: those outside of loops, branches and fusions."""
         return frozenset(_INSTRUCTION.findall(self.text.partition("\nENTRY ")[2]))
+
+    @functools.cached_property
+    def layout(self) -> tuple[list[Array], list[Array]]:
+        """The arrays that an execution is given and those that it makes; none where the text does not say."""
+        found = _LAYOUT.search(self.text.partition("\n")[0] + ", x=")
+        return (_ARRAY.findall(found[1]), _ARRAY.findall(found[2])) if found else ([], [])
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of all arrays that an execution is given."""
+        return sum(_size(*array) for array in self.layout[0])
 
     def at(self, line: str) -> Place:
         """The innermost line of the reader's own code that an instruction comes from."""
@@ -112,16 +128,13 @@ class Facts:
         Args:
           among: the arguments in question, by type; all of them if None.
         """
-        head = self.text.partition("\n")[0]
-        layout = _LAYOUT.search(head + ", x=")
-        if not layout:
-            return 0
+        head, (arguments, results) = self.text.partition("\n")[0], self.layout
         given = {int(m[2]) for m in _ALIAS.finditer(_aliases(head))}
         taken = {int(m[1] or 0) for m in _ALIAS.finditer(_aliases(head))}
-        free = Counter(a for i, a in enumerate(_ARRAY.findall(layout[1])) if i not in given)
+        free = Counter(a for i, a in enumerate(arguments) if i not in given)
         free = free if among is None else free & Counter(among)
         total = 0
-        for i, array in enumerate(_ARRAY.findall(layout[2])):
+        for i, array in enumerate(results):
             if i not in taken and free[array]:
                 free[array] -= 1
                 total += _size(*array)

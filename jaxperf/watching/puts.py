@@ -1,7 +1,8 @@
 """Large NumPy arrays that the program itself puts on a device, by `jnp.array`, `jnp.asarray` or `device_put`.
 
-The functions are wrapped as those that wait are. An array whose bytes are the same as at its last time at a
-line need not have been put there again; whether they are is asked of a thousand of its elements.
+The functions are wrapped as those that wait are. An array whose bytes are the same as at one of its last
+times at a line need not have been put there again; whether they are is asked of a thousand elements. Four
+arrays are remembered for each line, since one in a function may serve data, labels and weights in turns.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,17 +19,23 @@ from jaxperf.watching.place import Place
 from jaxperf.watching.trouble import Trouble
 
 LARGE = 1 << 20  # bytes
+MANY = 100  # numbers in a list
 _ELEMENTS = 1000  # that are compared
+_KEPT = 4  # arrays of a line; a data set of so few batches is better kept on the device as well
 
 
 class Put(NamedTuple):
-    """One array on its way to a device, and whether this line has put the same bytes there before."""
+    """An array on its way to a device, and whether this line has put the same bytes there before.
+
+    One that is made of a list has the `numbers` of that, which JAX takes one by one, and no bytes.
+    """
 
     at: Place
     start: float
     end: float
     nbytes: int
     again: bool
+    numbers: int = 0
 
 
 class Puts:
@@ -36,7 +44,7 @@ class Puts:
     def __init__(self, trouble: Trouble) -> None:
         self.trouble = trouble
         self.puts: list[Put] = []
-        self._last: dict[Place, tuple[int, bytes]] = {}
+        self._last: dict[Place, deque[tuple[int, bytes]]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._thread = threading.get_ident()
 
     def open(self, jax: Any, replace: Callable[[Any, str, Any], None]) -> None:
@@ -48,7 +56,9 @@ class Puts:
 
     def _heard(self, function: Callable[..., Any], array: type) -> Callable[..., Any]:
         def putting(*args: Any, **kwargs: Any) -> Any:
-            large = args and isinstance(args[0], array) and args[0].nbytes >= LARGE  # type: ignore[attr-defined]
+            given = args[0] if args else None
+            large = isinstance(given, array) and given.nbytes >= LARGE  # type: ignore[attr-defined]
+            large = large or _numbers(given) >= MANY
             if not large or threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
             start = time.perf_counter()
@@ -57,19 +67,33 @@ class Puts:
             finally:
                 end = time.perf_counter()
                 with self.trouble.kept("an array put on a device"):
-                    self._note(args[0], start, end)
+                    self._note(given, start, end)
 
-        putting.__module__ = function.__module__  # a look takes it for JAX's
         return named_as(function, putting)
 
     def _note(self, array: Any, start: float, end: float) -> None:
         at = place.place_of(place.own(sys._getframe(1))[0])
+        if numbers := _numbers(array):
+            self.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
+            return
         looked = array.nbytes, array.flat[:: max(1, array.size // _ELEMENTS)].tobytes()
-        self.puts.append(Put(at, start, end, array.nbytes, self._last.get(at) == looked))
-        self._last[at] = looked
+        last = self._last[at]
+        self.puts.append(Put(at, start, end, array.nbytes, looked in last))
+        if looked in last:
+            last.remove(looked)
+        last.append(looked)
+
+
+def _numbers(value: Any) -> int:
+    """How many numbers of Python's there are in a list, or in lists of a list; 0 where it holds others."""
+    count = 1
+    while type(value) in (list, tuple) and value:
+        count, value = count * len(value), value[0]
+    return count if isinstance(value, int | float) else 0
 
 
 def named_as(old: Any, new: Any) -> Any:
-    """Let `new` look like `old`; `functools.wraps` fails on C++ methods without a qualified name."""
+    """Let `new` look like `old`, also to a look; `functools.wraps` fails on C++ methods without a name."""
     new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
+    new.__module__ = getattr(old, "__module__", None) or new.__module__
     return new

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +28,8 @@ CONSTANT = 1 << 20  # bytes of the arrays in a program that are worth a word
 SMALL = 1 << 12  # bytes of an array that does not count
 COMPILED = 60e6  # bytes/s at most at which constants compile; 17 MB took 0.24 s, 67 MB 2.5 s
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
+WIDE = ("float64", "double", "complex128")
+LONG_S = 0.5  # of compiling, from which on a loop of few turns is worth a word
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
@@ -72,7 +76,7 @@ def _copies(
     analysis: Analysis, facts: Facts, c: Compiled, program_s: float, shared: int, cause: str, what: str
 ) -> Finding:
     program = analysis.record.seen.programs[plain(facts.name)]
-    copied_s = program.op_s(lambda op: "copy" in op) * analysis.scale
+    copied_s = program.op_s(lambda op: "copy" in op and "transpose" not in op) * analysis.scale
     times = max(program.calls, executions(program, facts))  # calls may all have been made before a window
     copied_s = min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
     size = quantity(shared, "bytes")
@@ -104,7 +108,7 @@ def _names(node: ast.expr) -> Iterator[str]:
 
 
 def float64(analysis: Analysis) -> Iterator[Finding]:
-    """Programs in which a float that was 32 bits wide becomes 64 bits wide."""
+    """Programs in which a float that was 32 bits wide becomes 64 bits wide, and those that get no others."""
     compiled = analysis.record.compiled
     for facts, c, program_s in _called(analysis):
         lines = Counter(p for p in facts.widened())
@@ -114,9 +118,51 @@ def float64(analysis: Analysis) -> Iterator[Finding]:
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
-        elif "f64[" in facts.text and any(x.host_float64 for x in compiled if x.at == c.at):
+        elif any(map(_asks_for_float64, {p.file for p in (c.at, *c.callers)})):
+            continue  # it is meant
+        elif "f64[" in facts.text and any(x.host_float64 for x in (c, *compiled) if x.at == c.at):
             reason = f"{facts.name} gets NumPy arrays of NumPy's default type here, so it computes in float64"
             yield Finding("float64", c.at, program_s / 2, reason, facts.name)
+        elif _only_wide(facts):
+            reason = (
+                f"every array that {c.called} gets is float64, which JAX makes of its own and NumPy's "
+                "arrays while jax_enable_x64 is on; if float32 is enough, it moves half of the bytes"
+            )
+            at, name = _made(c)
+            yield Finding("all float64", at, program_s / 2, reason, facts.name, argument=name)
+
+
+def _only_wide(facts: Facts) -> bool:
+    """Whether a program gets arrays of floats, and none that is narrower than 64 bits."""
+    floats = {kind for kind, dims in facts.layout[0] if dims and kind[0] in "fbc"}  # as in f32, bf16, c64
+    return bool(floats) and floats <= {"f64", "c128"}
+
+
+@functools.cache
+def _asks_for_float64(file: str) -> bool:
+    """Whether the code of a file names a type of 64-bit floats, so that they are meant."""
+    for node in ast.walk(statements.parsed(file)):
+        named = getattr(node, "attr", "") or getattr(node, "id", "") or getattr(node, "value", "")
+        if isinstance(node, ast.Attribute | ast.Name | ast.Constant) and named in WIDE:
+            return True
+    return False
+
+
+def _made(c: Compiled) -> tuple[Place, str]:
+    """Where the largest argument is made, and its variable; the call itself where that is not known."""
+    arrays = {where: array for where, text in c.signature.items() if (array := array_type(text))}
+    sizes = {where: math.prod(int(n) for n in dims.split(",") if n) for where, (_, dims) in arrays.items()}
+    largest = max(sizes, key=lambda where: sizes[where], default="")
+    given = statements.given_for(c.at, c.called, largest) if largest else None
+    if not isinstance(given, ast.Name):
+        return c.at, ""
+    around = statements.enclosing(c.at, ast.FunctionDef)[-1:] or [statements.parsed(c.at.file)]
+    lines = [
+        n.lineno
+        for n in ast.walk(around[0])
+        if isinstance(n, ast.Assign) and n.lineno < c.at.line and given.id in map(ast.unparse, n.targets)
+    ]
+    return (c.at._replace(line=max(lines)), given.id) if lines else (c.at, "")
 
 
 def unrolled(analysis: Analysis) -> Iterator[Finding]:
@@ -124,7 +170,7 @@ def unrolled(analysis: Analysis) -> Iterator[Finding]:
     explained = {plain(c.name) for c in analysis.record.compiled if c.explained}
     for facts in (f for f in analysis.record.programs if not f.old and plain(f.name) in explained):
         c = _call(analysis, facts)
-        if c and (found := loops(facts)):
+        if c and (found := loops(facts, few=c.total_s >= LONG_S, outside=(c.at, *c.callers))):
             loop, share = found[0], sum(x.share for x in found)  # the lines of a loop are one cause
             reason = (
                 f"{facts.name} holds {loop.copies} copies of {loop.operation} from this line, a loop that "
@@ -152,15 +198,23 @@ def captured(analysis: Analysis) -> Iterator[Finding]:
 
 
 def callbacks(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that call back into Python, or that run on the CPU beside an accelerator."""
-    for facts, c, program_s in _called(analysis):
+    """Programs that call back into Python."""
+    for facts, c, _ in _called(analysis):
         program = analysis.record.seen.programs[plain(facts.name)]
         for op, line in facts.callbacks():
             seconds = program.op_s(op.__eq__) * analysis.scale
             reason = f"each call of {facts.name} stops for Python on the host here"
             yield Finding("callback", line if line != NOWHERE else c.at, seconds, reason, facts.name)
-        if facts.platform == "cpu" and any(f.platform != "cpu" for f in analysis.record.programs):
-            reason = f"{facts.name} runs on the CPU although there is an accelerator"
+
+
+def accelerators(analysis: Analysis) -> Iterator[Finding]:
+    """Programs that run on the CPU beside an accelerator."""
+    r = analysis.record
+    others = dict.fromkeys([r.backend, *(f.platform for f in r.programs)])
+    beside = [name for name in others if name not in ("", "cpu")]
+    for facts, c, program_s in _called(analysis):
+        if facts.platform == "cpu" and beside:
+            reason = f"{facts.name} runs on the CPU although there is an accelerator ({beside[0]})"
             yield Finding("on the cpu", c.at, program_s, reason, facts.name)
 
 
@@ -212,10 +266,12 @@ def _called(
 
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
     """The call that made a program: of those with its name, one whose line its instructions come from."""
-    named = [c for c in analysis.record.compiled if c.explained and plain(c.name) == plain(facts.name)]
+    named = [(c, at) for c, at in analysis.called if plain(c.name) == plain(facts.name)]
     lines = {(p.file, p.line) for places in facts.frames.values() for p in places} if named[1:] else set()
-    return next((c for c in named if (c.at.file, c.at.line) in lines), next(iter(named), None))
+    traced = (call for call in named if (call[0].at.file, call[0].at.line) in lines)
+    c, at = next(traced, next(iter(named), (None, NOWHERE)))
+    return replace(c, at=at) if c else None
 
 
 def _call_line(analysis: Analysis, name: str) -> Place:
-    return next((c.at for c in analysis.record.compiled if c.explained and plain(c.name) == name), NOWHERE)
+    return next((at for c, at in analysis.called if plain(c.name) == name), NOWHERE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.report.words import quantity
@@ -13,7 +13,7 @@ from jaxperf.watching.analysis import Analysis, Clock, without
 from jaxperf.watching.finding import IDLE_DOUBT, Finding
 from jaxperf.watching.place import Place
 from jaxperf.watching.puts import Put
-from jaxperf.watching.rules_idle import OFTEN, by_function, mostly
+from jaxperf.watching.rules_idle import OFTEN, REPEATS, by_function, copies_much, mostly
 from jaxperf.watching.sampler import BETWEEN, DISPATCH, WRITE
 from jaxperf.watching.windows import Program, plain
 
@@ -21,9 +21,9 @@ from jaxperf.watching.windows import Program, plain
 def dispatch(analysis: Analysis) -> Iterator[Finding]:
     """Calls that take the front end longer than the device, one after the other."""
     idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
-    for c in analysis.record.compiled:
+    for c, at in analysis.called:
         program = analysis.record.seen.programs.get(plain(c.name))
-        if not c.explained or program is None or program.calls < OFTEN or program.copies or c.at not in idle:
+        if program is None or program.calls < OFTEN or at not in idle or copies_much(analysis, c):
             continue
         call_s, device_s = statistics.quantiles(program.dispatch_s, n=4)[0], _device_s(program)
         if device_s < call_s:
@@ -31,28 +31,40 @@ def dispatch(analysis: Analysis) -> Iterator[Finding]:
                 f"a call of {c.called} takes the front end {quantity(call_s, 's')} and the device "
                 f"{quantity(device_s, 's')}, so the device waits for the next call"
             )
-            yield Finding("dispatch", c.at, idle.pop(c.at), reason, c.called, doubt=IDLE_DOUBT)
+            yield Finding("dispatch", at, idle.pop(at), reason, c.called, doubt=IDLE_DOUBT)
 
 
 def _device_s(program: Program) -> float:
     return max(map(length, program.devices.values()), default=0.0) / program.calls
 
 
+def lists(analysis: Analysis) -> Iterator[Finding]:
+    """Lines that make arrays of many numbers of Python's, one after the other."""
+    for at, made in _by_line(p for p in analysis.record.puts if p.numbers).items():
+        lost_s = sum(analysis.idle.within(put.start, put.end) for put in made) * analysis.scale
+        reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
+        if len(made) >= REPEATS:
+            yield Finding("list", at, lost_s, reason, doubt=IDLE_DOUBT)
+
+
 def puts(analysis: Analysis) -> Iterator[Finding]:
     """Lines that put the same large NumPy array on a device again and again."""
-    own = {plain(c.name) for c in analysis.record.compiled if c.explained}
+    own = {plain(c.name) for c, _ in analysis.called}
     programs = analysis.record.seen.programs
     busy = [span for n in own & programs.keys() for spans in programs[n].devices.values() for span in spans]
     idle = Clock(without(analysis.steady, busy))  # while at most the copy itself runs
-    repeats: dict[Place, list[Put]] = defaultdict(list)
-    for put in analysis.record.puts:
-        if put.again:
-            repeats[put.at].append(put)
-    for at, again in repeats.items():
+    for at, again in _by_line(p for p in analysis.record.puts if p.again).items():
         lost_s = sum(idle.within(put.start, put.end) for put in again) * analysis.scale
         copied = quantity(again[0].nbytes, "bytes")
         reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
         yield Finding("put again", at, lost_s, reason)
+
+
+def _by_line(puts: Iterable[Put]) -> dict[Place, list[Put]]:
+    found: dict[Place, list[Put]] = defaultdict(list)
+    for put in puts:
+        found[put.at].append(put)
+    return found
 
 
 def write(analysis: Analysis) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import NOWHERE, Place
 
 REPEATS = 3  # traces that make a habit
+_ELSEWHERE = ("placement", "cleared")  # each device needs a program; the rule `cleared` has the other
 _ANYWHERE = ("new function", "weak type")  # what nobody wants, from whichever lines it comes
 # one of these may be wanted: two functions, the two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape")
@@ -26,7 +27,7 @@ def retraced(analysis: Analysis) -> Iterator[Finding]:
     """
     groups: dict[str, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
-        if c.explained:
+        if c.explained and _kind(c) not in _ELSEWHERE:
             groups[c.defined or c.name].append(c)
     for group in groups.values():
         again: dict[str, list[Compiled]] = defaultdict(list)
@@ -44,7 +45,7 @@ def retraced(analysis: Analysis) -> Iterator[Finding]:
 def _kind(c: Compiled) -> str:
     """The reason of a trace; of several, the one that explains the others."""
     kinds = {change.kind for change in c.changes}
-    order = ("structure", "static value", "shape", "dtype", "weak type", "setting", "other")
+    order = (*_ELSEWHERE, "structure", "static value", "shape", "dtype", "weak type", "setting", "other")
     return next((kind for kind in order if kind in kinds), "new function")
 
 
@@ -108,15 +109,52 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
     return whole and len(repeats) == 1 and len(smaller) == 1 and all(now < before for before, now in smaller)
 
 
+def cleared(analysis: Analysis) -> Iterator[Finding]:
+    """Calls of `jax.clear_caches` after which the same was traced and compiled again."""
+    found: dict[Place, list[Compiled]] = defaultdict(list)
+    for c in analysis.record.compiled:
+        if c.cleared is not None:
+            found[c.cleared].append(c)
+    for at, again in found.items():
+        seconds, names = sum(c.total_s for c in again), ", ".join({c.called: None for c in again})
+        reason = (
+            f"jax.clear_caches makes JAX forget its programs: {shortened(names)} took {seconds:.2g} s to be "
+            f"traced and compiled {len(again)} times more"
+        )
+        yield Finding("cleared", at, seconds, reason, "clear_caches")
+
+
 def eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     """Operations outside of `jit` that were compiled again and again at one line."""
     found: dict[Place, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
-        if not c.explained and COMPILE in c.stages and c.at != NOWHERE:
+        if not c.explained and COMPILE in c.stages and c.at != NOWHERE and c.cleared is None:
             found[c.at].append(c)
     for at, compiled in found.items():
         name, times = Counter(c.name for c in compiled).most_common(1)[0]
         if times >= 2 * REPEATS:
+            cause = eager_cause([c for c in compiled if c.name == name])
             seconds = sum(c.total_s for c in compiled)
-            reason = f"{name}, outside of jit, was compiled {times} times here, for new shapes or constants"
-            yield Finding("eager recompiles", at, seconds * (1 - 1 / times), reason, name)
+            reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
+            yield Finding(cause, at, seconds * (1 - 1 / times), reason, name)
+
+
+EAGER_CAUSES = {
+    "eager shapes": "new shapes",
+    "new body": "a new body function each time",
+    "eager recompiles": "new constants",
+}
+
+
+def eager_cause(compiled: list[Compiled]) -> str:
+    """What differs most often between one call of an operation outside of jit and the next."""
+    causes = Counter(itertools.starmap(_eager_cause, itertools.pairwise(compiled)))
+    return causes.most_common(1)[0][0] if causes else "eager recompiles"
+
+
+def _eager_cause(before: Compiled, now: Compiled) -> str:
+    if any(change.kind == "new body" for change in now.changes):
+        return "new body"
+    changes = differences(before.signature, now.signature)
+    sized = any(c.kind == "shape" or c.before == "nothing" or c.now.startswith("slice(") for c in changes)
+    return "eager shapes" if sized else "eager recompiles"

@@ -8,6 +8,8 @@ look is at the end of that very instruction, so the time still goes to the right
 from __future__ import annotations
 
 import contextlib
+import itertools
+import linecache
 import sys
 import threading
 import time
@@ -19,6 +21,7 @@ import psutil
 
 from jaxperf.watching import backend, place
 from jaxperf.watching.place import NOWHERE, Place
+from jaxperf.watching.steps import Steps, jitted, module_of
 from jaxperf.watching.trouble import Trouble
 
 CLOSE_S = 0.005  # from one look to the next, in a window of the profiler
@@ -31,7 +34,7 @@ WRITE = "write"  # a checkpoint, most likely
 BETWEEN = "between"  # Python in a loop of steps, which `between` finds out
 IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
-_EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # or a jitted call, where one was traced at the line
+_EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # or the call of a jitted function
 _WRITERS = {"dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write"}
 _LONG_S = 10.0  # no look takes so long
 _MEMORY_EVERY_S = 0.05  # reading it costs as much as the look
@@ -54,6 +57,7 @@ class Sampler:
 
     Attributes:
       samples: what each look saw.
+      steps: the lines that call jitted functions.
       memory: resident bytes over time, as (time, bytes).
       held: what the arrays alive near the peak are, largest first, as (type, number, bytes).
       on_look: called after each look, in the sampler's thread; returns whether to look closely.
@@ -72,9 +76,12 @@ class Sampler:
     ) -> None:
         self.trouble, self.started, self._slower = trouble, started, SPARSE if sparse else 1
         self.samples: list[Sample] = []
+        self.steps = Steps()
         self.memory: list[tuple[float, int]] = []
         self.held: list[tuple[str, int, int]] = []
         self.on_look, self.spent_s = on_look, 0.0
+        self._known: set[tuple[Place, Place, tuple[Place, ...]]] = set()
+        self._read: set[str] = set()
         self._listed_at = 0.0
         self._stop = threading.Event()
         self._process = psutil.Process()
@@ -108,12 +115,28 @@ class Sampler:
                     interval_s = CLOSE_S
 
     def _look(self) -> None:
+        self._read_sources()
         now = time.perf_counter()
         with _undisturbed():
             frame = sys._current_frames().get(self._thread_id)
-            self.samples.append(Sample(*_seen(frame, self._last, now)))
+            seen = Sample(*_seen(frame, self._last, now))
+            self.samples.append(seen)
+            where = seen.at, seen.inside, seen.callers
+            if "jax" in sys.modules and where not in self._known:  # the same lines lead to the same steps
+                self._known.add(where)
+                with self.trouble.kept("lines that call jitted functions"):
+                    self.steps.look(frame)
             del frame
         self._last = now
+
+    def _read_sources(self) -> None:
+        """Read the files that a look needs before it: reading gives the lock away for long."""
+        with _undisturbed():
+            frames = place.stack(sys._current_frames().get(self._thread_id))
+            files = {f.f_code.co_filename for f in frames}
+        for file in files - self._read:
+            linecache.getlines(file)
+        self._read |= files
 
     def _weigh(self) -> None:
         resident = self._process.memory_info().rss
@@ -144,7 +167,7 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
     mine, called = place.own(frame)
     if mine is None:
         return PYTHON, NOWHERE, start, end
-    at, kind, callers = place.place_of(mine), _kind(mine, called), place.callers(mine)
+    at, kind, callers = place.place_of(mine), _kind(frame, mine, called), place.callers(mine)
     if kind in (DISPATCH, EAGER, IMPORT):
         return kind, at, start, end, NOWHERE, callers
     for outer in place.stack(mine):  # who asked for this work?
@@ -156,7 +179,7 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
     return kind, at, start, end, NOWHERE, callers
 
 
-def _kind(mine: FrameType, called: FrameType | None) -> str:
+def _kind(frame: FrameType | None, mine: FrameType, called: FrameType | None) -> str:
     """What the reader's frame is busy with: by the library that it is in, or else by what it calls."""
     if place.called_name(mine).rpartition(".")[2] in _WRITERS:
         return WRITE
@@ -165,18 +188,31 @@ def _kind(mine: FrameType, called: FrameType | None) -> str:
     if called.f_code.co_filename.startswith("<frozen importlib"):
         return IMPORT
     name = place.library(called.f_code.co_filename)
-    kinds = dict.fromkeys(_EAGER, EAGER) | dict.fromkeys(_LOADERS, DATA) | {"numpy": NUMPY}
-    return kinds.get(name, PYTHON)
+    if name in _EAGER:
+        return DISPATCH if jitted(place.callee(mine)) else EAGER
+    if name in _LOADERS:
+        return DATA
+    return NUMPY if name == "numpy" else _kind_inside(frame, mine)
+
+
+def _kind_inside(frame: FrameType | None, mine: FrameType) -> str:
+    """What another library does for the reader: JAX's operations, as distrax and jaxopt do, or Python."""
+    if frame is None or place.waits_for_next(mine):  # a loader's, whatever it does
+        return PYTHON
+    inside = itertools.takewhile(lambda f: f is not mine, place.stack(frame))
+    if any(place.library(f.f_code.co_filename) == "jax" for f in inside):
+        return EAGER
+    kind = _kind_of_callee(place.callee(frame))
+    return kind if kind in (EAGER, DISPATCH) else PYTHON
 
 
 def _kind_of_callee(called: object) -> str:
-    module = str(getattr(type(called), "__module__", ""))
-    if module.startswith(("jaxlib", "jax")):  # a jitted function, JAX's own (jnp.sin) or the reader's
-        return EAGER if str(getattr(called, "__module__", "")).startswith("jax") else DISPATCH
-    own = str(getattr(called, "__module__", ""))
-    if module.startswith("numpy") or own.startswith("numpy"):
-        return NUMPY
-    return EAGER if own.startswith("jax.") else PYTHON
+    if jitted(called):
+        return DISPATCH
+    whose = {module_of(type(called)), module_of(called)}
+    if whose & {"jax", "jaxlib"}:
+        return EAGER
+    return NUMPY if "numpy" in whose else PYTHON
 
 
 def _live(jax: Any) -> list[tuple[str, int, int]]:

@@ -18,10 +18,12 @@ from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.watching import backend
-from jaxperf.watching.compiles import Compiled, Listener
+from jaxperf.watching.compiles import Compiled, Listener, keep_what_later_calls_hand_over
+from jaxperf.watching.place import Place
 from jaxperf.watching.programs import Facts, Programs
 from jaxperf.watching.puts import Put, Puts
 from jaxperf.watching.sampler import DISPATCH, EAGER, Sample, Sampler
+from jaxperf.watching.steps import Step
 from jaxperf.watching.trouble import Trouble
 from jaxperf.watching.waits import Wait, Waits
 from jaxperf.watching.windows import Profiler, Seen
@@ -48,6 +50,9 @@ class Record:
     overhead_s: dict[str, float] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
+    settings: dict[str, Place] = field(default_factory=dict)  # of JAX, that were on
+    backend: str = ""  # the platform of the devices that JAX takes unless told otherwise
+    steps: list[Step] = field(default_factory=list)
 
     @property
     def wall_s(self) -> float:
@@ -111,10 +116,14 @@ class Watcher:
         if self._started() and (self._compiled != self.listener.count or not self.listener.count):
             self.programs.look()
         seen = self.profiler.read() if self.profiler else Seen()
+        if self._started():
+            self.listener.look_at_settings()
+        keep_what_later_calls_hand_over(self.listener.compiled, seen.programs, self.programs.facts)
         return Record(
             self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
             self.sampler.memory, self.sampler.held, self.programs.facts, seen,
             self._overhead_s(seen), [*self._remarks(), *self._untold(seen)], self.puts.puts,
+            self.listener.settings, self._backend(), sorted(self.sampler.steps.found),
         )  # fmt: skip
 
     def _attach(self, jax: ModuleType) -> None:
@@ -131,6 +140,8 @@ class Watcher:
         self._undo.enter_context(_filtered(self.listener.on_log))
         self.waits.open(jax)
         self.puts.open(jax, self.waits.replace)
+        self.waits.replace(jax, "clear_caches", self.listener.clearing(jax.clear_caches))
+        self.waits.replace(jax, "disable_jit", self.listener.without_jit(jax.disable_jit))
         self._undo.callback(self.waits.close)
         if self.profiler:
             self._undo.enter_context(_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way))
@@ -148,6 +159,10 @@ class Watcher:
             self.programs.look()
             self.sampler.spent_s += time.thread_time() - began
         return bool(self.profiler and self.profiler.look(compiling=self.listener.open > 0))
+
+    def _backend(self) -> str:
+        jax = sys.modules.get("jax")
+        return str(jax.default_backend()) if jax and self._started() else ""
 
     def _started(self) -> bool:
         return backend.started(otherwise=self.listener.count > 0)

@@ -121,3 +121,39 @@ class _Unwaited(ast.NodeTransformer):
         if isinstance(node.func, ast.Attribute) and node.func.attr == "block_until_ready":
             return node.func.value
         return node
+
+
+def preallocated(at: Place) -> list[str]:
+    """Let an array that a loop lengthens have its final length from the start."""
+    match statements.enclosing(at, ast.stmt)[-1:]:
+        case [
+            ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Call(
+                    func=ast.Attribute(attr="concatenate"),
+                    args=[
+                        ast.List(elts=[ast.Name(id=first), more]) | ast.Tuple(elts=[ast.Name(id=first), more])
+                    ],
+                    keywords=[],
+                ),
+            )
+        ] if first == name:
+            pass
+        case _:
+            return []
+    new = ast.unparse(more)
+    return [
+        f"+ filled = len({name})     # before the loop, once; LONGEST is as long as it can get",
+        f"+ {name} = jnp.zeros((LONGEST, *{name}.shape[1:]), {name}.dtype).at[:filled].set({name})",
+        *(f"- {row}" for row in statements.whole(at)),
+        f"+ {name} = jax.lax.dynamic_update_slice_in_dim({name}, {new}, filled, 0)",
+        f"+ filled += len({new})",
+    ]
+
+
+def with_its_body(at: Place) -> list[str]:
+    """Put a loop's call into a jitted function, which is made once and then needs no new body."""
+    named = {n.name for n in ast.walk(statements.parsed(at.file)) if isinstance(n, ast.FunctionDef)}
+    found = statements.enclosing(at, ast.stmt)[-1:]
+    read = {n.id for n in ast.walk(found[0]) if isinstance(n, ast.Name)} if found else set()
+    return [] if named & read else statements.in_function(at)

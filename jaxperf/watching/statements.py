@@ -223,18 +223,24 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> Iterator[str]:
 
 def inputs(statement: ast.Assign | ast.AugAssign, file: str, around: list[ast.stmt]) -> list[str]:
     """Variables that a statement reads, without functions, modules and names of its own comprehensions."""
-    inner = {
-        n
-        for c in ast.walk(statement)
-        if isinstance(c, ast.comprehension)
-        for n in _names(c.target, ast.Store)
-    }
-    inner |= {a.arg for n in ast.walk(statement) if isinstance(n, ast.arguments) for a in n.args}
-    known = set(vars(builtins)) | _bound(parsed(file)).union(*map(_bound, around)) | inner
-    read = list(_names(statement, ast.Load))
+    known = set(vars(builtins)) | _bound(parsed(file)).union(*map(_bound, around))
+    read = list(_free(statement))
     if isinstance(statement, ast.AugAssign):
         read = [*_names(statement.target, ast.Store), *read]
     return [n for n in dict.fromkeys(read) if n not in known]
+
+
+def _free(node: ast.AST) -> Iterator[str]:
+    """Variables that are read, other than those of a node's own lambdas and comprehensions."""
+    if isinstance(node, ast.Name):
+        yield from [node.id] if isinstance(node.ctx, ast.Load) else []
+        return
+    own: set[str] = set()
+    if isinstance(node, ast.Lambda):
+        own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+    for part in getattr(node, "generators", []):
+        own |= {*_names(part.target, ast.Store)}
+    yield from (n for child in ast.iter_child_nodes(node) for n in _free(child) if n not in own)
 
 
 def objects(node: ast.AST) -> set[str]:

@@ -27,10 +27,12 @@ from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.findings import find
+from jaxperf.watching.hottest import KEPT, ROWS
 from jaxperf.watching.place import NOWHERE, shorten
+from jaxperf.watching.rules_traces import EAGER_CAUSES, eager_cause
 from jaxperf.watching.session import Record
 
-ROWS, FINDINGS = 6, 5  # of each table; findings with their snippets
+FINDINGS = 5  # with their snippets
 WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a table
 
 
@@ -97,7 +99,7 @@ def _compiled(record: Record) -> Iterator[Block]:
         groups[c.name, c.defined if c.explained else str(c.at)].append(c)
     longest = sorted(groups.values(), key=lambda group: -sum(c.total_s for c in group))
     rows = []
-    for group in longest[:ROWS]:
+    for group in longest[:KEPT]:
         seconds = [
             sum(c.seconds(s) for c in group) for s in (compiles.TRACE, compiles.LOWER, compiles.COMPILE)
         ]
@@ -112,14 +114,9 @@ def _compiled(record: Record) -> Iterator[Block]:
         )
     if rows:
         total = sum(c.total_s for c in record.compiled)
-        more = f", {len(groups) - len(rows)} more not shown" if len(groups) > len(rows) else ""
-        title = f"Traced and compiled: {len(record.compiled)} times, {quantity(total, 's')}{more}"
-        yield Grid(
-            title,
-            ("", "times", "trace", "lower", "compile", "called at", "why again"),
-            tuple(rows),
-            (1, 2, 3, 4),
-        )
+        title = f"Traced and compiled: {len(record.compiled)} times, {quantity(total, 's')}"
+        heads = ("", "times", "trace", "lower", "compile", "called at", "why again")
+        yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
 
 
 def _at(c: Compiled) -> str:
@@ -133,7 +130,9 @@ def _why(group: list[Compiled]) -> str:
     if last.changes:
         said = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
         return said if len(said) <= WIDEST else f"{said[: WIDEST - 3]}..."
-    return "a new function object" if last.explained else "new shapes or constants, not in jit"
+    if last.explained:
+        return "a new function object"
+    return f"{EAGER_CAUSES[eager_cause(group)]}, not in jit"
 
 
 def _waits(analysis: Analysis) -> Iterator[Block]:
@@ -142,11 +141,11 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
             line.kind, str(line.count), quantity(line.total_s, "s"),
             quantity(line.after_s, "s"), quantity(line.nbytes, "bytes"), str(line.at), line.at.source[:40],
         )
-        for line in analysis.lines[:ROWS]
+        for line in analysis.lines[:KEPT]
     ]  # fmt: skip
     if rows:
         heads = ("", "times", "waited", "t3", "to the host", "at", "")
-        yield Grid("Where the front end waits for devices", heads, tuple(rows), (1, 2, 3, 4))
+        yield Grid("Where the front end waits for devices", heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
 
 
 def _memory(record: Record) -> Iterator[Block]:
@@ -172,20 +171,20 @@ def _memory(record: Record) -> Iterator[Block]:
 
 def _findings(analysis: Analysis) -> Iterator[Block]:
     found = find(analysis)
-    if not found:
-        yield Heading("Findings: none")
-        return
-    yield Heading(f"Findings: {len(found)}, by the seconds that they could save")
-    for i, finding in enumerate(found[:FINDINGS], start=1):
+    most_first = f"Findings: {len(found)}, by the seconds that they could save"
+    yield Heading(most_first if found else "Findings: none")
+    if not analysis.steady:
+        yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
+    for i, finding in enumerate(found, start=1):
         what = advice(finding)
         saves = f"saves up to {quantity(finding.seconds, 's')}"
         if finding.memory_bytes:
             saves += f" and {quantity(finding.memory_bytes, 'bytes')} of memory"
-        section = f"section {what.section}" if what.section[0].isdigit() else f'section "{what.section}"'
         reason = finding.reason[0].upper() + finding.reason[1:]
-        yield Text(f"{i}. {what.title}, {finding.at}: {saves}. {reason}. See {section}.")
+        said = f"{i}. {what.title}, {finding.at}: {saves}. {reason}."
+        if i > FINDINGS:
+            yield Text(said)
+            continue
+        section = f"section {what.section}" if what.section[0].isdigit() else f'section "{what.section}"'
+        yield Text(f"{said} See {section}.")
         yield Code(what.change, shorten(finding.at.file), finding.at.line)
-    for i, finding in enumerate(found[FINDINGS:], start=FINDINGS + 1):
-        yield Text(
-            f"{i}. {advice(finding).title}, {finding.at}: saves up to {quantity(finding.seconds, 's')}."
-        )

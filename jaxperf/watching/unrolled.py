@@ -7,17 +7,21 @@ weights of their own, and updates of many arrays do not read each other.
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import operator
 import re
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from jaxperf.watching import place, statements
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.programs import Facts
 
 LEAST = 64  # equal operations; fusing makes copies, so that ten turns may give 56
+FEW = 16  # operations one after the other, which are turns and no copies; where compiling takes long
 LAYERS = 8  # so many sets of weights are not one body's, and so many operations in a row are a loop
 _HEAD = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\((.*)")
@@ -27,6 +31,10 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _ORIGIN = re.compile(r'stack_frame_id=\d+|source_file="[^"]*" source_line=\d+')
 _CALLS = ("fusion", "call")  # they hand each operand to a parameter, and are described as what is inside
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
+_ROUNDS = "threefry"  # of a random number, which JAX unrolls on a GPU
+_IN_BODY = "closed_call"  # what JAX calls the body of a scan
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
 
 
 class Loop(NamedTuple):
@@ -42,6 +50,7 @@ class Loop(NamedTuple):
 class _Kind(NamedTuple):
     """What equal operations have in common."""
 
+    opcode: str  # JAX's erf_inv alone is 36 operations, of which 9 in a row add
     op_name: str
     origin: str
     result: str
@@ -57,15 +66,21 @@ class _Instruction(NamedTuple):
     kind: _Kind | None  # None for what is no operation of its own, or has a number as its result
 
 
-def loops(facts: Facts) -> list[Loop]:
-    """The unrolled loops of a program, those with most copies first."""
-    program = _parsed(facts.text)
+def loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
+    """The unrolled loops of a program, those with most copies first.
+
+    Args:
+      facts: the program.
+      few: also those of few turns.
+      outside: lines that call the program, whose loops are none of it.
+    """
+    program, least = _parsed(facts.text), FEW if few else LEAST
     everything = [i for computation in program.values() for i in computation]
     equal: dict[_Kind, list[_Instruction]] = defaultdict(list)
     for instruction in everything:
         if instruction.kind:
             equal[instruction.kind].append(instruction)
-    if all(len(members) < LEAST for members in equal.values()):
+    if all(len(members) < least for members in equal.values()):
         return []
     lines: dict[Place, list[_Kind]] = defaultdict(list)
     for kind in equal:
@@ -75,13 +90,33 @@ def loops(facts: Facts) -> list[Loop]:
     for at, kinds in lines.items():
         most = max(kinds, key=lambda kind: len(equal[kind]))
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
-        if at == NOWHERE or max(sets[most].values()) < LEAST or any(map(_layers, sets.values())):
+        if at == NOWHERE or max(sets[most].values()) < least or any(map(_layers, sets.values())):
             continue
+        if _IN_BODY in most.op_name and not _in_a_loop(_way(facts, most.origin, outside)):
+            continue  # copies that `scan` made, as it was told to
         copies, turns = len(equal[most]), _chain(program, most)
-        if turns >= LAYERS:
+        if turns >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
             share = sum(len(equal[kind]) for kind in kinds) / described
             found.append(Loop(at, most.op_name.rpartition("/")[2], copies, turns, share))
     return sorted(found, key=lambda loop: -loop.copies)
+
+
+def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Place]:
+    """The reader's lines within a program from which an operation comes, the innermost first."""
+    found = _FRAME.search(origin)
+    ends = {(p.file, p.line) for p in outside}
+    places = facts.frames.get(int(found[1]), []) if found else []
+    inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, places)
+    return (p for p in inside if not place.library(p.file))
+
+
+def _in_a_loop(places: Iterable[Place]) -> bool:
+    """Whether one of some lines stands in a loop of its own function."""
+    for at in places:
+        function = max((n.lineno for n in statements.enclosing(at, ast.FunctionDef)), default=0)
+        if any(loop.lineno > function for loop in statements.enclosing(at, _LOOPS)):
+            return True
+    return False
 
 
 def _layers(sets: Counter[tuple[int, ...]]) -> bool:
@@ -106,8 +141,8 @@ def _instruction(name: str, result: str, opcode: str, rest: str) -> _Instruction
     number = int(given.partition(")")[0]) if opcode == "parameter" else 0
     called, op_name, origin = _CALLED.search(rest), _OP_NAME.search(rest), _ORIGIN.search(rest)
     several, kind = bool(_SEVERAL.search(result)), None
-    if several and opcode not in _CALLS and op_name and origin:
-        kind = _Kind(op_name[1], origin[0], result.partition("{")[0])
+    if several and opcode not in _CALLS and op_name and origin and _ROUNDS not in op_name[1]:
+        kind = _Kind(opcode, op_name[1], origin[0], result.partition("{")[0])
     return _Instruction(
         name, opcode, _NAME.findall(given), number, called[1] if called else "", several, kind
     )

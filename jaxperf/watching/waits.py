@@ -24,11 +24,14 @@ from jaxperf.watching.place import Place
 from jaxperf.watching.puts import named_as
 from jaxperf.watching.trouble import Trouble
 
+# `__iter__` is none of them: JAX cuts the array on its device, and gives arrays; `copy.deepcopy` copies there
 METHODS = {
-    "item": "item", "tolist": "tolist", "__array__": "np.asarray", "__iter__": "for", "__bool__": "if",
+    "item": "item", "tolist": "tolist", "tobytes": "tobytes", "__array__": "np.asarray", "__bool__": "if",
     "__float__": "float", "__int__": "int", "__index__": "int", "__complex__": "complex",
     "__format__": "print", "__repr__": "print", "__str__": "print", "block_until_ready": "block_until_ready",
 }  # fmt: skip
+_FUNCTIONS = ("block_until_ready", "effects_barrier", "device_get")  # of JAX, and of whole pytrees
+_NOTHING_COMES = ("block_until_ready", "effects_barrier")
 
 
 class Wait(NamedTuple):
@@ -68,8 +71,8 @@ class Waits:
         numpy = sys.modules["numpy"]
         for function in ("asarray", "array"):
             self.replace(numpy, function, self._function(getattr(numpy, function), jax.Array))
-        for function, name in (("block_until_ready", "block_until_ready"), ("device_get", "device_get")):
-            self.replace(jax, function, self._method(getattr(jax, function), name))  # of whole pytrees
+        for function in _FUNCTIONS:
+            self.replace(jax, function, self._method(getattr(jax, function), function))
 
     def close(self) -> None:
         """Put everything back."""
@@ -86,8 +89,8 @@ class Waits:
             self._undo.callback(setattr, owner, name, old)
 
     def _method(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        def waiting(array: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._timed(kind, array, method, (array, *args), kwargs)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            return self._timed(kind, method, args, kwargs)
 
         return named_as(method, waiting)
 
@@ -97,13 +100,16 @@ class Waits:
         concrete = tuple(c for c in subclasses if "__array__" in vars(c))
 
         def converting(*args: Any, **kwargs: Any) -> Any:
-            if args and isinstance(args[0], concrete):
-                return self._timed("np.asarray", args[0], function, args, kwargs)
+            given = args[0] if args else None
+            if type(given) in (list, tuple) and given:
+                given = given[0]  # np.array([loss, accuracy])
+            if isinstance(given, concrete):
+                return self._timed("np.asarray", function, args, kwargs)
             return function(*args, **kwargs)
 
         return named_as(function, converting)
 
-    def _timed(self, kind: str, array: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _timed(self, kind: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:
             self.elsewhere += 1
             return call(*args, **kwargs)
@@ -117,14 +123,14 @@ class Waits:
             end = time.perf_counter()
             self._inside = False
             with self.trouble.kept("a wait"):
-                nbytes = 0 if kind == "block_until_ready" else _nbytes(array)
                 mine, called = place.own(sys._getframe(1))
+                by = place.library(called.f_code.co_filename) if called else ""
                 # jax.debug.print formats within the call that runs its program; the rule `callbacks` has it
-                if not (kind == "print" and called and place.library(called.f_code.co_filename) == "jax"):
+                if not (kind == "print" and by == "jax"):
+                    nbytes = 0 if kind in _NOTHING_COMES else _nbytes((args, kwargs))
                     self.waits.append(Wait(kind, place.place_of(mine), start, end, nbytes))
 
 
 def _nbytes(tree: Any) -> int:
-    """Bytes of an array, or of all arrays in a pytree; a key or a tracer has none that come to the host."""
-    leaves = [tree] if hasattr(tree, "nbytes") else sys.modules["jax"].tree.leaves(tree)
-    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves)
+    """Bytes of all arrays in a pytree; a key or a tracer has none that come to the host."""
+    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in sys.modules["jax"].tree.leaves(tree))

@@ -221,5 +221,5 @@ def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
 
 
 def plain(name: str) -> str:
-    """One name for "jit__lambda", "jit__lambda_", "<lambda>" and "lambda"."""
-    return re.sub(r"\W+", "_", name.removeprefix("jit_")).strip("_")
+    """One name for "jit__lambda", "jit__lambda_", "jit(<lambda>)", "<lambda>" and "lambda"."""
+    return re.sub(r"\W+", "_", name).removeprefix("jit_").strip("_")

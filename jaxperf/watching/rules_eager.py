@@ -1,0 +1,104 @@
+"""The rule about operations outside of jit, which are dispatched one by one, and computed one by one."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+
+from jaxperf.result.intervals import Interval, length
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.finding import IDLE_DOUBT, Finding
+from jaxperf.watching.place import Place
+from jaxperf.watching.rules_idle import OFTEN, REPEATS, by_function
+from jaxperf.watching.sampler import EAGER, Sample
+from jaxperf.watching.windows import plain
+
+RATE = 200  # operations per second; fewer are not what keeps devices idle
+A_SHARE = 0.2  # of the looks at a line within: a caller that dispatches so much has a part in it
+IN_A_ROW = 3  # elementwise operations that are worth a program
+SAVED = 0.5  # of their time, if they were one: six over 16 MB took 4 to 17 times as long as one program
+# what XLA makes of an operation on each element, and nothing else
+_ELEMENTWISE = frozenset({
+    "parameter", "constant", "fusion", "call", "bitcast", "broadcast", "convert", "reshape", "tuple",
+    "get-tuple-element", "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex",
+    "cosine", "divide", "erf", "exponential", "exponential-minus-one", "floor", "imag", "is-finite", "log",
+    "log-plus-one", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power", "real",
+    "remainder", "round-nearest-afz", "round-nearest-even", "rsqrt", "select", "sign", "sine", "sqrt",
+    "subtract", "tan", "tanh", "xor",
+})  # fmt: skip
+
+
+def eager(analysis: Analysis) -> Iterator[Finding]:
+    """Functions that dispatch one operation after the other while devices are idle, or over large arrays."""
+    idle = analysis.idle_at(lambda s: s.kind == EAGER, line := _outermost(analysis))
+    traced = Counter(c.at for c, _ in analysis.called)
+    for at in [at for at in idle if "jit(" in at.source]:
+        reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
+        seconds = idle.pop(at)
+        if traced[at] <= REPEATS:  # else the rule `retraced` has it
+            yield Finding("new function", at, seconds, reason, "function", doubt=IDLE_DOUBT)
+    own = {plain(c.name) for c, _ in analysis.called}
+    programs = analysis.record.seen.programs
+    small = sum(p.calls for n, p in programs.items() if n not in own and p.calls >= OFTEN)
+    windows_s = sum(b - a for a, b in analysis.record.seen.windows)
+    rate = small / windows_s if windows_s else 0.0
+    if rate < RATE:
+        idle = {}
+    unfused = {at: s for at, s in _unfused(analysis, own, line).items() if "jit(" not in at.source}
+    often = f"{rate:,.0f} operations per second"
+    reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
+    if sum(unfused.values()) > sum(idle.values()):
+        reason = (
+            "operations outside of jit follow each other, and each goes through whole arrays; one program of "
+            "them would go through memory once"
+        )
+    both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
+    yield from by_function("eager", both, reason)
+
+
+def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
+    """To which line an operation belongs: to a caller's, where that dispatches about as much by itself.
+
+    `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` makes of it: one cause, on two lines.
+    """
+    looks = Counter(s.at for s in analysis.samples if s.kind == EAGER)
+
+    def line(s: Sample) -> Place:
+        return next((p for p in reversed(s.callers) if looks[p] >= A_SHARE * looks[s.at]), s.at)
+
+    return line
+
+
+def _unfused(analysis: Analysis, own: Collection[str], line: Callable[[Sample], Place]) -> dict[Place, float]:
+    """Seconds of devices that one program would save, by the lines that dispatch operations outside of jit.
+
+    Nothing where such operations take less than half of what devices do.
+    """
+    known: dict[str, set[bool]] = {}
+    for facts in (f for f in analysis.record.programs if f.opcodes and plain(f.name) not in own):
+        known.setdefault(plain(facts.name), set()).add(facts.opcodes <= _ELEMENTWISE)
+    light = {name for name, found in known.items() if found == {True}}
+    saved_s = max((_saved_s(analysis, device, light) for device in analysis.record.seen.busy), default=0.0)
+    looks: Counter[Place] = Counter()
+    for s in analysis.samples if saved_s else ():
+        if s.kind == EAGER and s.start >= analysis.begin:
+            looks[line(s)] += 1
+    return {at: saved_s * analysis.scale * count / looks.total() for at, count in looks.items()}
+
+
+def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
+    """Seconds in the windows that a device would save if elementwise operations in a row were one program."""
+    executed = sorted(
+        (start, end, name in light)
+        for name, program in analysis.record.seen.programs.items()
+        for start, end in program.devices.get(device, ())
+        if start >= analysis.begin
+    )
+    rows: list[Interval] = []
+    for together, row in itertools.groupby(executed, key=lambda e: e[2]):
+        spans = [(start, end) for start, end, _ in row]
+        if together and len(spans) >= IN_A_ROW:
+            rows += spans
+    total_s = length((start, end) for start, end, _ in executed)
+    return SAVED * length(rows) if length(rows) >= total_s / 2 and len(rows) >= OFTEN else 0.0

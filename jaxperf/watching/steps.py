@@ -1,0 +1,164 @@
+"""Which of the reader's lines call jitted functions, asked of the functions that looks find running.
+
+Where a function was traced tells it too, but not of a loop that a call before it has warmed up, nor of what
+was compiled before the watch. And a call may be over so soon that no look ever finds it, while the function
+around it runs at nearly every look: the names that it calls lead to what they stand for.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterable
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from jaxperf.watching import calls, loop_body, place, statements
+from jaxperf.watching.compiles import Compiled
+from jaxperf.watching.place import Place
+from jaxperf.watching.windows import plain
+
+DEPTH = 3  # functions that are followed, one from the other, from one that a look finds
+
+
+class Step(NamedTuple):
+    """A line that calls a jitted function; of one that does so further down, `program` is empty."""
+
+    at: Place
+    program: str = ""
+    callers: tuple[Place, ...] = ()  # the reader's lines around `at`, outwards
+
+
+class Steps:
+    """The steps `found` so far."""
+
+    def __init__(self) -> None:
+        self.found: set[Step] = set()
+        self._left: dict[CodeType, Collection[tuple[str, int]]] = {}  # names that stood for nothing yet
+        self._stepping: set[CodeType] = set()  # functions that have steps
+
+    def look(self, frame: FrameType | None) -> None:
+        """Note what the reader's functions of a frame and of its callers call."""
+        frames = [f for f in place.stack(frame) if not place.library(f.f_code.co_filename)]
+        chain, below = tuple(map(place.place_of, frames)), False
+        for i, f in enumerate(frames):
+            if below:
+                self.found.add(Step(chain[i]))
+            here = self._note(f.f_code, functools.partial(place.variable, f), chain[i + 1 :], DEPTH)
+            below = below or here
+
+    def _note(
+        self, code: CodeType, lookup: Callable[[str], Any], callers: tuple[Place, ...], depth: int
+    ) -> bool:
+        """Note the steps of a function, and whether it has any."""
+        names = self._left[code] if code in self._left else place.calls(code)
+        left: set[tuple[str, int]] = set()
+        self._left[code] = left  # before all else, since it may call itself
+        for name, line in names:
+            called, method = place.named(name, lookup)
+            at, program = Place(code.co_filename, line, code.co_name), "" if method else jitted(called, name)
+            if called is None:
+                left.add((name, line))
+            elif program or self._goes_on(called, method, (at, *callers), depth):
+                self.found.add(Step(at, program, callers))
+                self._stepping.add(code)
+        return code in self._stepping
+
+    def _goes_on(self, called: Any, method: str, callers: tuple[Place, ...], depth: int) -> bool:
+        """Whether what is called is a function of the reader's that has steps."""
+        function, owner = _function(called, method)
+        if function is None or not depth or place.library(function.__code__.co_filename):
+            return False
+        if function.__code__ not in self._left:
+            self._note(function.__code__, _names(function, owner), callers, depth - 1)
+        return function.__code__ in self._stepping
+
+
+def _function(called: Any, method: str) -> tuple[FunctionType | None, Any]:
+    """The Python function behind what is called, and the object whose method it is."""
+    owner = called
+    if not method and type(called) in (FunctionType, MethodType):
+        owner, found = getattr(called, "__self__", None), getattr(called, "__func__", called)
+    else:
+        found = inspect.getattr_static(type(called), method or "__call__", None)
+    return (found, owner) if isinstance(found, FunctionType) else (None, None)
+
+
+def _names(function: FunctionType, owner: Any) -> Callable[[str], Any]:
+    """What names stand for in a function that does not run, and so has no variables of its own yet."""
+    code, known = function.__code__, calls.outside(function)
+    if owner is not None and code.co_argcount:
+        known[code.co_varnames[0]] = owner
+    local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    return lambda name: known.get(name) if name in local else function.__globals__.get(name)
+
+
+def jitted(called: Any, name: str = "") -> str:
+    """The program of a jitted function of the reader's, or of what `compile` made of one; else "".
+
+    All that jit, pmap, nnx.jit and eqx.filter_jit make can `lower`.
+
+    Args:
+      called: any object.
+      name: what the reader calls it, for one that does not say.
+    """
+    name = name.rpartition(".")[2]
+    if issubclass(type(called), getattr(sys.modules.get("jax.stages"), "Compiled", ())):
+        run = getattr(getattr(called, "_executable", None), "unsafe_call", None)  # no public way is cheap
+        return str(getattr(run, "name", "")).removeprefix("jit(").removesuffix(")") or name
+    if not callable(called) or issubclass(type(called), type) or module_of(called) in ("jax", "jaxlib"):
+        return ""
+    if inspect.getattr_static(called, "lower", None) is None:
+        return ""
+    own = getattr(called, "__name__", "")
+    return own if isinstance(own, str) and own else name or "a program"
+
+
+def module_of(value: object) -> str:
+    """The package that an object or its class is from: "jax" of JAX's own, not of a reader's "jaxrl"."""
+    return str(getattr(value, "__module__", "")).partition(".")[0]
+
+
+def called_at(
+    compiled: Iterable[Compiled], steps: Iterable[Step], ran: Iterable[str]
+) -> list[tuple[Compiled, Place]]:
+    """The reader's jitted functions, each with the line that calls it again and again.
+
+    That is where it was traced, unless a line deeper inside loops, which has traced nothing, calls it too.
+
+    Args:
+      compiled: what was traced.
+      steps: lines that call jitted functions.
+      ran: programs that ran, by name; those that were not traced are from before the watch.
+    """
+    traced = [c for c in compiled if c.explained]
+    free = {(plain(s.program), s.at): s for s in sorted(steps) if s.program}
+    for c in traced:
+        for name in _called(c):
+            free.pop((name, c.at), None)
+    found = []
+    for c in traced:
+        others = [step for (program, _), step in free.items() if program in _called(c)]
+        most = max(others, key=_turns, default=None)
+        if most and _turns(most) > _turns(c):
+            found.append((c, most.at))
+            del free[plain(most.program), most.at]
+        else:
+            found.append((c, c.at))
+    known = {name for c in traced for name in _called(c)}
+    for name in sorted({*ran} - known):
+        if sites := [step for (program, _), step in free.items() if program == name]:
+            most = max(sites, key=_turns)
+            c = Compiled(most.program, most.at, explained=True, callers=most.callers)
+            found.append((c, c.at))
+    return found
+
+
+def _called(c: Compiled) -> set[str]:
+    return {plain(c.name), plain(c.called)}
+
+
+def _turns(call: Compiled | Step) -> int:
+    """How many loops are around a call."""
+    return sum(len(statements.enclosing(p, loop_body.LOOP)) for p in (call.at, *call.callers))

@@ -1,0 +1,24 @@
+"""One NumPy array is made of them, before the loop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@jax.jit
+def step(w, x):
+    for _ in range(4):
+        w = w - 1e-4 * x.T @ jnp.tanh(x @ w)
+    return w
+
+
+def main(steps: int = 40) -> jax.Array:
+    rows = [[1e-3 * (i * j % 7) for j in range(256)] for i in range(16)]
+    w, x = jnp.ones((256, 256)), jnp.asarray(np.array(rows, np.float32))
+    for _ in range(steps):
+        w = step(w, x)
+    return w.sum()
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,27 @@
+"""A thousand steps are one program, which a call before the loop compiles."""
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def step(x, v):
+    a = -x + 0.1 * jnp.sin(x)
+    return x + 0.001 * v, v + 0.001 * a
+
+
+@jax.jit
+def several(x, v):
+    return jax.lax.fori_loop(0, 1000, lambda _, carry: step(*carry), (x, v))
+
+
+def main(steps: int = 20_000) -> jax.Array:
+    x, v = jnp.ones(8), jnp.zeros(8)
+    jax.block_until_ready(several(x, v))  # compiles
+    for _ in range(steps // 1000):
+        x, v = several(x, v)
+    return x.sum()
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,15 @@
+"""A loop outside of jit gets a new function as its body in each turn, so every turn compiles."""
+
+import jax
+import jax.numpy as jnp
+
+
+def main(turns: int = 12) -> jax.Array:
+    x = jnp.ones((64, 64))
+    for turn in range(turns):
+        x = jax.lax.fori_loop(0, 10, lambda i, x: jnp.tanh(x + turn), x)  # noqa: B023  # cause: new body
+    return x.sum()
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,22 @@
+"""A call before the loop compiles the tiny step; then dispatching it takes longer than computing it."""
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def step(x, v):
+    a = -x + 0.1 * jnp.sin(x)
+    return x + 0.001 * v, v + 0.001 * a
+
+
+def main(steps: int = 20_000) -> jax.Array:
+    x, v = jnp.ones(8), jnp.zeros(8)
+    jax.block_until_ready(step(x, v))  # compiles
+    for _ in range(steps):
+        x, v = step(x, v)  # cause: dispatch
+    return x.sum()
+
+
+if __name__ == "__main__":
+    print(main())

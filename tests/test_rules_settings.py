@@ -1,0 +1,80 @@
+"""Debug settings of JAX are found, with the line that turns them on, and explain what they cause."""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxperf
+from jaxperf.watching.advice import advice
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.finding import Finding
+from jaxperf.watching.findings import find
+from jaxperf.watching.rules_settings import debugging
+
+
+def found(*managers: Callable[[], AbstractContextManager[object]]) -> tuple[list[Finding], list[Finding]]:
+    """What the rule, and all rules, say about operations under some settings."""
+    jax.clear_caches()
+    with jaxperf.watch(show=False, profile=False) as watched, contextlib.ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager())
+        x = jnp.ones((50, 50)) * len(managers)
+        for _ in range(300):
+            x = jax.jit(jnp.tanh)(x) + 1
+    assert watched.record is not None
+    analysis = Analysis(watched.record)
+    return list(debugging(analysis)), find(analysis)
+
+
+def test_a_setting_is_named_at_the_line_that_turns_it_on() -> None:
+    (finding,), every = found(lambda: jax.debug_nans(True))  # here
+    assert finding.name == "jax_debug_nans" and "jax_debug_nans is on" in finding.reason
+    assert finding.at.source.endswith("# here") and finding.seconds > 0
+    assert finding in every
+    change = advice(finding).change
+    assert change.startswith("- ") and "only while you look" in change
+
+
+def test_what_a_setting_causes_is_no_fault_of_the_program() -> None:
+    (finding,), every = found(lambda: jax.disable_jit())
+    assert finding.name == "jax_disable_jit"
+    assert not {f.cause for f in every} & {"eager", "eager recompiles", "eager shapes"}
+
+
+def test_without_such_a_setting_nothing_is_found() -> None:
+    assert found()[0] == []
+
+
+def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text("import jax\nprint(jax.jit(lambda x: x + 1)(2.0))\n")
+    jax.config.update("jax_debug_infs", True)
+    try:
+        with jaxperf.watch(show=False, profile=False) as watched:
+            runpy.run_path(str(tmp_path / "step.py"))
+    finally:
+        jax.config.update("jax_debug_infs", False)
+    assert watched.record is not None
+    (finding,) = debugging(Analysis(watched.record))
+    if finding.argument:  # this file turns it on, and may be among the callers
+        assert Path(finding.at.file) == Path(__file__)
+    else:
+        assert "JAX_DEBUG_INFS" in advice(finding).change
+
+
+@pytest.mark.parametrize("value", [np.nan, 1.0])
+def test_a_program_under_a_setting_still_fails_as_it_would(value: float) -> None:
+    with jaxperf.watch(show=False, profile=False), jax.debug_nans(True):
+        if np.isnan(value):
+            with pytest.raises(FloatingPointError):
+                jax.jit(lambda x: x * 2)(jnp.float32(value))
+        else:
+            assert jax.jit(lambda x: x * 2)(jnp.float32(value)) == 2.0

@@ -1,0 +1,70 @@
+"""What a look says that the front end does: by the library that it is in, or by what it calls."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf.watching import place, sampler
+
+LIBRARY = """\
+import jax.numpy as jnp
+
+def python(look, x):
+    look()
+    return x
+
+def inside(look, x):
+    return jnp.vectorize(lambda y: look() or y)(x)
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A library that computes with JAX, in a folder of installed code."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "jaxlike_53.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(folder)
+    place.library.cache_clear()
+    place._roots.cache_clear()
+    yield types.SimpleNamespace(**runpy.run_path(str(folder / "jaxlike_53.py"), run_name="jaxlike_53"))
+    place.library.cache_clear()
+    place._roots.cache_clear()
+
+
+def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:
+    kinds = []
+
+    def look() -> None:
+        frame = sys._getframe(1)  # the library's
+        while place.library(frame.f_code.co_filename) == "":
+            frame = frame.f_back  # type: ignore[assignment]
+        kinds.append(sampler._seen(frame, 0.0, 1.0)[0])
+
+    library.inside(look, jnp.ones(2))
+    library.python(look, jnp.ones(2))
+    assert kinds == [sampler.EAGER, sampler.PYTHON]
+
+
+def test_a_readers_own_module_may_begin_with_jax() -> None:
+    class Environment:
+        def reset(self) -> None: ...
+
+    Environment.__module__ = "jaxrl.environments"
+    own = Environment()
+    assert sampler._kind_of_callee(own) == sampler.PYTHON
+    Environment.__module__ = "numpyro_models"
+    assert sampler._kind_of_callee(own) == sampler.PYTHON
+    assert sampler._kind_of_callee(jnp.sin) == sampler._kind_of_callee(jax.grad) == sampler.EAGER
+    assert sampler._kind_of_callee(jnp.ones(1)) == sampler.EAGER
+    assert sampler._kind_of_callee(np.random.default_rng(0)) == sampler.NUMPY
+    assert sampler._kind_of_callee(jax.jit(lambda x: x)) == sampler.DISPATCH

@@ -1,0 +1,200 @@
+"""Lines that call jitted functions are known from the names in the functions that run."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import jaxperf
+from jaxperf.result import Note
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.compiles import Compiled
+from jaxperf.watching.findings import find
+from jaxperf.watching.place import NOWHERE, Place
+from jaxperf.watching.steps import Step, Steps, called_at, jitted
+
+
+@jax.jit
+def step(w: jax.Array) -> jax.Array:
+    return w * 2
+
+
+def update(w: Any) -> Any:
+    return step(w)
+
+
+def describe(w: Any) -> str:
+    return str(w).strip()
+
+
+class Trainer:
+    shared = staticmethod(step)
+
+    def __init__(self) -> None:
+        self.step = jax.jit(lambda w: w + 1)
+        self.nnx = nnx.jit(update)
+
+    def fit(self, w: Any) -> Any:
+        return self.step(w)
+
+
+def loop(steps: Steps, trainer: Trainer, given: Callable[..., Any], compiled: Any, never: bool) -> Any:
+    local, bound = functools.partial(step), trainer.fit
+    steps.look(sys._getframe())
+    w: Any = 1
+    while never:
+        step(w)
+        given(w)
+        local(w)
+        compiled(w)
+        trainer.step(w)
+        trainer.shared(w)
+        trainer.nnx(w)
+        update(w)
+        bound(w)
+        trainer.fit(w)
+        describe(w)
+        jnp.sin(w)
+        str(w)
+        step.lower(w)
+        later(w)  # type: ignore[name-defined]  # noqa: F821
+    return local, bound
+
+
+PROGRAMS = {
+    "step(w)": "step", "given(w)": "<lambda>", "local(w)": "step", "compiled(w)": "update",
+    "trainer.step(w)": "<lambda>", "trainer.shared(w)": "step", "trainer.nnx(w)": "update",
+    "update(w)": "", "bound(w)": "", "trainer.fit(w)": "",
+}  # fmt: skip
+
+
+def source(at: Place) -> str:
+    return linecache.getline(at.file, at.line).strip()
+
+
+def test_the_names_that_a_function_calls_lead_to_jitted_functions() -> None:
+    steps, compiled = Steps(), jax.jit(update).lower(1.0).compile()
+    loop(steps, Trainer(), jax.jit(lambda w: w - 1), compiled, never=False)
+    found = {source(s.at): s.program for s in steps.found if s.at.function == "loop"}
+    assert found == PROGRAMS
+    further = {(source(s.at), s.program) for s in steps.found if s.at.function in ("update", "fit")}
+    assert further == {("return step(w)", "step"), ("return self.step(w)", "<lambda>")}
+    callers = {source(s.callers[0]) for s in steps.found if s.at.function == "update"}
+    assert callers <= {"update(w)", "trainer.nnx(w)"}
+
+
+def test_the_lines_around_a_function_with_steps_have_them_further_down() -> None:
+    steps = Steps()
+    loop(steps, Trainer(), describe, describe, never=False)  # here
+    assert {s.program for s in steps.found if source(s.at).endswith("# here")} == {""}
+
+
+def test_a_name_that_stands_for_nothing_yet_is_tried_again() -> None:
+    steps = Steps()
+
+    def late(ready: bool) -> None:
+        if ready:
+            function = jax.jit(lambda w: w - 3)
+        steps.look(sys._getframe())
+        if not ready:
+            function(1)  # late
+
+    with pytest.raises(UnboundLocalError):
+        late(False)
+    assert not [s for s in steps.found if s.program]
+    late(True)
+    assert [s.program for s in steps.found if source(s.at).endswith("# late")] == ["<lambda>"]
+
+
+def test_what_is_jaxs_own_or_only_looks_jitted_is_no_step() -> None:
+    class Lower:
+        def lower(self) -> None: ...
+
+    for other in (jnp.sin, jax.grad, str, "text", Lower, Lower(), None, 3, update):
+        assert jitted(other) == ""
+    for mine in (step, jax.pmap(update), nnx.jit(update)):
+        assert jitted(mine) in ("step", "update")
+
+
+PROGRAM = """\
+step(w)
+for i in range(3):
+    for j in range(9):
+        w = step(w)
+    test(w)
+step(v)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def test_a_program_that_was_warmed_up_is_called_in_the_loop(file: str) -> None:
+    warm, inner, after = (Place(file, line, "<module>") for line in (1, 4, 6))
+    steps = [Step(at, "step") for at in (warm, inner, after)]
+    first = Compiled("step", warm, {"trace": (0.0, 1.0)}, explained=True)
+    other = Compiled("step", after, {"trace": (3.0, 4.0)}, explained=True)
+    assert called_at([first], steps, ["step"]) == [(first, inner)]
+    assert called_at([first, other], steps, ["step"]) == [(first, inner), (other, after)]
+    looped = Compiled("step", inner, {"trace": (0.0, 1.0)}, explained=True)
+    assert called_at([looped, other], steps, ["step"]) == [(looped, inner), (other, after)]
+    assert called_at([first], [], ["step"]) == [(first, warm)]
+
+
+def test_a_program_from_before_the_watch_is_known_by_the_lines_that_call_it(file: str) -> None:
+    steps = [Step(Place(file, line, "<module>"), "step") for line in (1, 4)]
+    ((older, at),) = called_at([], steps, ["step", "multiply"])
+    assert (older.name, older.stages, at.line) == ("step", {}, 4)
+    assert called_at([], steps, ["multiply"]) == []
+    assert called_at([], [Step(NOWHERE)], ["step"]) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("optimized")
+def test_a_block_that_begins_after_compiling_is_judged_by_what_its_lines_call() -> None:
+    @jax.jit
+    def large(w: jax.Array) -> jax.Array:
+        return w - 0.01 * w.T @ jnp.tanh(w @ w)
+
+    @jax.jit
+    def tiny(x: jax.Array) -> jax.Array:
+        return x * 1.001
+
+    w, x = jnp.ones((256, 256)), jnp.ones(8)
+    jax.block_until_ready((large(w), tiny(x)))
+
+    def right() -> bool:
+        nonlocal w, x
+        with jaxperf.watch(show=False) as found:
+            for _ in range(60):
+                w = large(w)
+                sum(i * i for i in range(200_000))  # python
+            for _ in range(40_000):
+                x = tiny(x)  # dispatch
+            jnp.ones((61, 67))  # the one thing that compiles
+        assert found.record is not None and not any(c.explained for c in found.record.compiled)
+        findings = find(Analysis(found.record))
+        causes = {(f.cause, f.at.source.partition("# ")[2]) for f in findings}
+        return causes >= {(word, word) for word in ("python", "dispatch")}
+
+    assert any(right() for _ in range(3))
+
+
+def test_devices_that_were_not_seen_are_no_reason_to_find_nothing() -> None:
+    with jaxperf.watch(show=False, profile=False) as found:
+        jax.jit(lambda x: x + 59)(jnp.ones(59)).block_until_ready()
+    assert found.result is not None
+    assert any("devices were not seen" in note.text for note in found.result.of(Note))
