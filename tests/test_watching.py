@@ -40,7 +40,7 @@ from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.explanations import parse
 from jaxperf.watching.finding import Finding
-from jaxperf.watching.findings import find
+from jaxperf.watching.findings import RULES, find
 from jaxperf.watching.place import NOWHERE, Place, shorten
 from jaxperf.watching.programs import Facts
 from jaxperf.watching.rules_programs import donation, replaces_argument
@@ -78,12 +78,18 @@ def watched(path: Path) -> tuple[Watched, list[Finding]]:
 
 def found_in(path: Path, right: Callable[[list[Finding]], bool]) -> tuple[Watched, list[Finding]]:
     """What the first of at most `RUNS` runs finds that is as it should be."""
-    runs: list[list[Finding]] = []
+    runs: list[tuple[list[Finding], list[str], float]] = []
     for _ in range(RUNS):
         found, findings = watched(path)
         if right(findings):
             return found, findings
-        runs.append(findings)
+        assert found.record is not None
+        below = [
+            f"{f.cause} at {f.at.line}: {f.seconds:.4f} s x{f.doubt}"
+            for rule in RULES
+            for f in rule(Analysis(found.record))
+        ]
+        runs.append((findings, below, found.record.wall_s))
     pytest.fail(f"no run is as it should be: {runs}")
 
 

@@ -16,7 +16,7 @@ def spread(x):
     return y
 
 
-def main(steps: int = 8) -> jax.Array:
+def main(steps: int = 24) -> jax.Array:
     x = jnp.ones((512, 512), jnp.float32)
     for _ in range(steps):
         y = spread(x)

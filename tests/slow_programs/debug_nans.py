@@ -3,8 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-jax.config.update("jax_debug_nans", True)  # cause: debug setting
-
 
 @jax.jit
 def step(w, x):
@@ -13,8 +11,9 @@ def step(w, x):
 
 def main(steps: int = 100) -> jax.Array:
     w, x = jnp.full((1024, 1024), 1e-3), jnp.full((64, 1024), 1e-2)
-    for _ in range(steps):
-        w = step(w, x)
+    with jax.debug_nans(True):  # cause: debug setting
+        for _ in range(steps):
+            w = step(w, x)
     return w.sum()
 
 

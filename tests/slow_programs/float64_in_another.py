@@ -23,7 +23,7 @@ def spread(x):
     return y
 
 
-def main(steps: int = 8) -> jax.Array:
+def main(steps: int = 24) -> jax.Array:
     x = jitted(lambda x: x * jnp.float32(2))(jnp.ones((512, 512), jnp.float32))
     spread_all = jitted(spread)
     for _ in range(steps):

@@ -11,7 +11,7 @@ def step(w, v):
     return w, v
 
 
-def main(steps: int = 150) -> jax.Array:
+def main(steps: int = 500) -> jax.Array:
     w, v = jnp.ones((16, 16)), jnp.zeros((16, 16))
     for _ in range(steps):
         w, v = step(w, v)
