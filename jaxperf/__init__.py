@@ -1,7 +1,7 @@
 """jaxperf: the chapter "Computational Performance" of Dive into Deep Learning, measured on JAX and Flax.
 
-`jaxperf.watch` is the function for a reader's own program (`jaxperf.watching`); it is imported when
-somebody asks for it, so that importing jaxperf imports nothing else.
+`jaxperf.watch` is the function for a reader's own program (`jaxperf.watching`); it is imported on first
+use, so that importing jaxperf imports nothing else.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name == "watch":
-        import importlib  # a name in the text would be an import that points upwards
+        import importlib  # an import statement would point upwards in the layers
 
         return importlib.import_module("jaxperf.watching").watch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

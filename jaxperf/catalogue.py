@@ -11,7 +11,7 @@ from jaxperf.errors import JaxperfError
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment: `name` is the script's, `number` the book's ("" for what the book has elsewhere)."""
+    """One experiment: `name` is the script's, `number` the book's ("" if the book covers it elsewhere)."""
 
     name: str
     number: str
@@ -63,7 +63,7 @@ def find(word: str) -> Section:
     """The section with this name or number ("hybridize", "8.1").
 
     Raises:
-      JaxperfError: there is none; names the nearest.
+      JaxperfError: there is none; the message names the nearest.
     """
     wanted = word.strip().lower().removesuffix(".py")
     for section in SECTIONS:

@@ -1,7 +1,7 @@
 """The command line: `jaxperf list`, `run`, `report`, `compare`, `measure`, `gate` and so on.
 
-Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section is a process
-of its own (`launch`), and `--help` answers at once.
+Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section runs in its own
+process (`launch`), and `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ DESCRIPTION = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` (default: the process's own words) names; returns the exit status.
+    """Run the command that `argv` (default: the process's own arguments) names; returns the exit status.
 
-    0 where all went well, 1 where a section failed, the doctor found something broken or something became
-    slower, 2 for a mistake in the command line, 3 where the gate cannot decide, 130 after Ctrl-C, 143 after
+    0 if everything succeeded, 1 if a section failed, the doctor found something broken or something became
+    slower, 2 for a mistake in the command line, 3 if the gate cannot decide, 130 after Ctrl-C, 143 after
     SIGTERM, 129 after SIGHUP.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -103,7 +103,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """What stands before `--`, and after it."""
+    """The words before `--`, and those after it."""
     if "--" not in words:
         return words, ()
     at = words.index("--")
@@ -111,7 +111,7 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Our words, and those of the program to watch, which begin after SCRIPT or `-m MODULE`."""
+    """Our words, and those for the program to watch, which begin after SCRIPT or `-m MODULE`."""
     takes_value = {"--json", "-m", "--m"}
     i = 1
     while i < len(words):
@@ -154,7 +154,7 @@ def _duration(takes_s: float) -> str:
 
 
 def run_all(run: Run, extra: tuple[str, ...]) -> int:
-    """Run the sections named, one after the other; a failing one does not keep the others from running."""
+    """Run the named sections one after the other; if one fails, the others still run."""
     names = _peer_names(run)
     sections = launch.choose(run.names, peers=bool(names))
     options = launch.Options(
@@ -175,7 +175,7 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
 
 def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
     """Run a command in several processes; the exit status is that of the first that fails."""
-    from jaxperf import local_processes  # psutil, which other commands need not wait for
+    from jaxperf import local_processes  # imports psutil, which other commands do not need
 
     command = local_processes.command_of(words)
     logs = asked.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
@@ -195,7 +195,7 @@ def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
 
 
 def _peer_names(run: Run) -> tuple[str, ...]:
-    """The systems to compare with; an interpreter that the user names is tried before any section runs."""
+    """The systems to compare with; interpreters that the user names are tested before any section runs."""
     if not run.peers and not run.peer_python:
         return ()
     from jaxperf.peers.environments import chosen, named
@@ -216,7 +216,7 @@ def _tell_results(outcomes: Sequence[launch.Outcome], out: Path) -> None:
 
 
 def show_report(report: Report) -> int:
-    """Show every readable result; what is damaged or another program's is named and left out.
+    """Show every readable result; files that are damaged or from another program are named and left out.
 
     Raises:
       JaxperfError: no such folder, or nothing readable in it.
@@ -252,15 +252,15 @@ def show_report(report: Report) -> int:
 
 
 def show_comparison(asked: Compare) -> int:
-    """Print the comparison of two runs; 1 where anything became slower, else 0.
+    """Print the comparison of two runs; return 1 if anything became slower, else 0.
 
     Raises:
-      JaxperfError: a file is not a result of ours, or nothing in them can be compared.
+      JaxperfError: a file is not a jaxperf result, or nothing in them can be compared.
     """
     from jaxperf.report.compare import (
         compare,
         render_comparison,
-    )  # SciPy, which other commands need not wait for
+    )  # imports SciPy, which other commands do not need
     from jaxperf.report.terminal import console
 
     comparison = compare(_side(asked.a), _side(asked.b), alpha=asked.alpha, least=asked.least)
@@ -269,7 +269,7 @@ def show_comparison(asked: Compare) -> int:
 
 
 def watch_program(watch: Watch, words: tuple[str, ...]) -> int:
-    """Run a program under a watch; its exit status.
+    """Run a program under a watch; return its exit status.
 
     Raises:
       JaxperfError: no program is named, or it cannot be read.
@@ -288,7 +288,7 @@ def _side(words: str) -> list[Result]:
     """The results that a side of a comparison names: files or folders, with commas between them."""
     found: list[Result] = []
     for word in words.split(","):
-        folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises where a name is too long
+        folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises if a name is too long
         found += _load(Path(word))[0].values() if folder else [load_result(Path(word))]
     return found
 
@@ -298,7 +298,7 @@ def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
     if not where.exists():
         raise JaxperfError(f"no folder {where}; `{own_name()} run all --out {where}` makes it")
     found, left_out = {}, []
-    inside = where.iterdir() if where.is_dir() else [where]  # glob keeps silent about a forbidden folder
+    inside = where.iterdir() if where.is_dir() else [where]  # glob silently ignores a forbidden folder
     for path in sorted(p for p in inside if p == where or p.suffix == ".json"):
         try:
             found[path] = load_result(path)

@@ -1,6 +1,6 @@
 """The commands of `jaxperf` and their flags, each a dataclass that tyro reads; what they do is in `cli`.
 
-The flags of `gate`, `measure` and `roofline` stand where their work is.
+The flags of `gate`, `measure` and `roofline` are defined next to their code.
 """
 
 from __future__ import annotations

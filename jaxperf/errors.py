@@ -1,27 +1,27 @@
-"""The one error that stands for a user's mistake rather than a defect of ours, and words safe to print."""
+"""The one error for a user's mistake, as opposed to a bug in jaxperf, and text made safe to print."""
 
 from __future__ import annotations
 
 import re
 
-_MOST = 1000  # characters of a line: a path and what is wrong with it
-# All but tab and newline, and what no encoding can hold.
+_MOST = 1000  # characters of a line: enough for a path and what is wrong with it
+# All control characters but tab and newline, and what no encoding can represent.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 class JaxperfError(Exception):
-    """A mistake that the reader can fix; its text is one line: the fact, the value, the way out.
+    """A mistake that the reader can fix; its text is one line: the fact, the value, the fix.
 
     Scripts and the command line print that line and exit with status 2, without a traceback.
     """
 
 
 def plain(words: str) -> str:
-    """Return the words with what controls a terminal or turns letters around written out, as "\\x1b"."""
+    """Return the words with characters that control a terminal or text direction escaped, as in "\\x1b"."""
     return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), words)
 
 
 def one_line(words: str) -> str:
-    """Return the words as a line of bearable length, whatever they quote: `plain`, "\\n" and "\\t" too."""
+    """Return the words as one line of limited length, whatever they quote: `plain`, and "\\n", "\\t" too."""
     words = plain(words).replace("\n", "\\n").replace("\t", "\\t")
     return words if len(words) <= _MOST else f"{words[: _MOST // 2]} ... {words[-_MOST // 2 :]}"

@@ -1,8 +1,8 @@
-"""How our programs end: the exit statuses, and one line in place of a traceback for what a user can fix.
+"""How our programs end: the exit statuses, and one line instead of a traceback for what a user can fix.
 
-Ctrl-C, SIGTERM and SIGHUP all end a program in the same way: what runs is left, its processes are ended and
-its files put in order on the way out. Before and after `ended` there is nothing to put in order, and such a
-signal ends the process at once (`end_at_once`).
+Ctrl-C, SIGTERM and SIGHUP all end a program in the same way: it stops its work, ends its child processes and
+cleans up its files. Before and after `ended` there is nothing to clean up, and such a signal ends the process
+at once (`end_at_once`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ FAILED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-# What the machine refuses, wherever it happens; a file that is missing where we expect one is our defect.
+# Errors of the machine, wherever they happen; if a file is missing that we expect, the bug is ours.
 REFUSALS = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
 )
 _AGAIN_S = 0.01
-# Ctrl-C, `kill`, and a terminal that is closed; Windows lacks the last.
+# Ctrl-C, `kill`, and a terminal that closes; Windows lacks the last.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-class Stopped(BaseException):  # no SystemExit: what parses flags takes that for its own end
+class Stopped(BaseException):  # not a SystemExit: code that parses flags would take that as its own
     """SIGTERM or SIGHUP arrived."""
 
     def __init__(self, number: int) -> None:
@@ -52,9 +52,9 @@ class Stopped(BaseException):  # no SystemExit: what parses flags takes that for
 def ended(main: Callable[[], int]) -> int:
     """Run `main` and return the exit status.
 
-    It is what `main` returns; 2 after a `JaxperfError`, whose line goes to standard error, or where the
-    machine refuses a file or folder; 1 where our output cannot be written (a full disk); 130 after Ctrl-C,
-    143 after SIGTERM, 129 after SIGHUP; 141 where the reader of our output has gone, e.g. `| head`.
+    It is what `main` returns; 2 after a `JaxperfError`, whose line goes to standard error, or if the machine
+    refuses a file or folder; 1 if our output cannot be written (a full disk); 130 after Ctrl-C, 143 after
+    SIGTERM, 129 after SIGHUP; 141 if the reader of our output has gone, e.g. `| head`.
     """
     try:
         with _signals_raised():
@@ -73,7 +73,7 @@ def ended(main: Callable[[], int]) -> int:
         if e.errno == errno.EIO and not e.filename:  # the terminal was closed
             _drop_output()
             return PIPE_CLOSED
-        if e.errno == errno.ENOSPC and not e.filename:  # a file of ours has a name, so it is the output
+        if e.errno == errno.ENOSPC and not e.filename:  # our files have names, so it is the output
             _drop_output()
             say(f"error: cannot write the output: {e.strerror}; send it elsewhere")
             return FAILED
@@ -90,9 +90,9 @@ def ended(main: Callable[[], int]) -> int:
 
 
 def say(line: str) -> None:
-    """Print a line to standard error, where our commands are named as they can be typed here.
+    """Print a line to standard error, with our commands written as they can be typed here.
 
-    What could control a terminal is written out, and the terminal may have been closed.
+    Control characters are escaped, and the terminal may have been closed.
     """
     typed = line.replace("`jaxperf ", f"`{own_name()} ") if "`jaxperf " in line else line
     with contextlib.suppress(OSError):
@@ -100,12 +100,12 @@ def say(line: str) -> None:
 
 
 def own_name() -> str:
-    """What to type to reach this program again: a bare name only where the shell would find that."""
+    """What to type to run this program again: a bare name only if the shell would find it."""
     program = Path(sys.argv[0])
     if program.name == "jaxperf":
         on_path = shutil.which("jaxperf")
         return "jaxperf" if on_path and Path(on_path).resolve() == program.resolve() else _nearest(program)
-    # Compared unresolved: the Python of an environment is a link to the one it was made with.
+    # Compared unresolved: the Python in an environment is a link to the one that created it.
     python = "python" if shutil.which("python") == sys.executable else _nearest(Path(sys.executable))
     return f"{python} -m jaxperf"
 
@@ -118,11 +118,11 @@ def _nearest(program: Path) -> str:
 
 
 def end_at_once() -> None:
-    """From now on, outside of `ended`, Ctrl-C ends this process without a word.
+    """From now on, outside `ended`, let Ctrl-C end this process silently.
 
-    Python would raise KeyboardInterrupt, in the middle of an import as a traceback of fifty lines. A parent
-    that has kept the signals back until now (`held_back`) has them delivered. What was told to ignore Ctrl-C,
-    as a shell tells its background jobs, goes on ignoring it.
+    Python would raise KeyboardInterrupt, which in the middle of an import gives a traceback of fifty lines.
+    If a parent has blocked the signals until now (`held_back`), they are delivered. A process that was told
+    to ignore Ctrl-C, as a shell tells its background jobs, continues to ignore it.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -131,10 +131,10 @@ def end_at_once() -> None:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[Callable[[], None]]:
-    """Keep the signals back until the function that this yields is called, at the latest until the end.
+    """Block the signals until the function that this yields is called, at the latest until the block ends.
 
-    A process started meanwhile keeps them back too, until it calls `end_at_once`: they find it neither half
-    started nor unknown to us.
+    A process started meanwhile blocks them too, until it calls `end_at_once`. So no signal arrives while it
+    is half started or before we know it.
     """
     _mask("SIG_BLOCK")
     try:
@@ -150,12 +150,12 @@ def _mask(how: str) -> None:
 
 @contextlib.contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Let signals whose fate is still the system's own raise KeyboardInterrupt or `Stopped` in here.
+    """Let signals that still have the system's default action raise KeyboardInterrupt or `Stopped` inside.
 
-    SIGTERM or SIGHUP again within `SAME_S` is the same request, and does not disturb what it has set off.
+    SIGTERM or SIGHUP again within `SAME_S` is the same request, and does not disturb the cleanup.
     """
     before: dict[int, Any] = {}
-    came: dict[int, float] = {}  # when, by the signal's number
+    came: dict[int, float] = {}  # arrival times, by the signal's number
     hook = sys.unraisablehook
     try:
         sys.unraisablehook = functools.partial(_once_more, hook, came)
@@ -182,7 +182,7 @@ def _stop(came: dict[int, float], number: int, frame: FrameType | None) -> None:
 def _once_more(report: Callable[[Any], object], came: dict[int, float], lost: Any) -> None:
     """Send a signal again that arrived where Python drops exceptions: JAX's garbage collection, a `__del__`.
 
-    In 1 of 12 trials the run went on otherwise, as if nobody had stopped it.
+    Without this, the run continued in 1 of 12 trials as if nobody had stopped it.
     """
     match lost.exc_value:
         case KeyboardInterrupt():
@@ -193,18 +193,18 @@ def _once_more(report: Callable[[Any], object], came: dict[int, float], lost: An
         case _:
             report(lost)
             return
-    # `threading` would wait here until its thread runs, and the signal could arrive in this place too.
+    # `threading` would wait here until its thread runs, and the signal could also arrive at this point.
     _thread.start_new_thread(_send, (number,))
 
 
 def _send(number: int) -> None:
-    time.sleep(_AGAIN_S)  # until the place that drops exceptions has been left
+    time.sleep(_AGAIN_S)  # until the code that drops exceptions has returned
     os.kill(os.getpid(), number)
 
 
 def _check_surroundings() -> None:
-    """Refuse what no command can work in, and let a terminal without UTF-8 show what it can of our signs."""
-    if sys.stdout is None:  # `>&-`; the next file that is opened would get its number, and a child's words
+    """Reject surroundings in which no command works; let a terminal without UTF-8 show what signs it can."""
+    if sys.stdout is None:  # `>&-`; the next file opened would get its number, and a child's output
         raise JaxperfError("standard output is closed; send it to a file, or to /dev/null")
     try:
         Path.cwd()
@@ -215,5 +215,5 @@ def _check_surroundings() -> None:
 
 
 def _drop_output() -> None:
-    """Keep the interpreter, as it ends, from writing again what could not be written."""
+    """Keep the interpreter from writing again, at exit, what could not be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

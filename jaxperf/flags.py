@@ -1,7 +1,7 @@
 """Command-line flags from frozen dataclasses, with errors of one line.
 
-tyro reads the dataclass (types, defaults, comments). What is added here: a wrong flag ends in one line on
-standard error instead of a box of many, and bounds stand in the types, `rounds: Annotated[int, at_least(1)]`.
+tyro reads the dataclass (types, defaults, comments). This module adds that a wrong flag gives one line on
+standard error instead of a large box, and that types can have bounds, `rounds: Annotated[int, at_least(1)]`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NARROWEST, WIDEST = 40, 400  # columns that help and errors are laid out for
 
 @dataclass(frozen=True)
 class Bounds:
-    """From where to where a number may go; `open_low` excludes `low` itself."""
+    """The range of a number; `open_low` excludes `low` itself."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -60,10 +60,10 @@ def between(low: float, high: float) -> Bounds:
 
 
 def check_bounds(instance: Any) -> None:
-    """Refuse a dataclass with a number outside the bounds in its type; tuples are checked by element.
+    """Reject a dataclass with a number outside the bounds in its type; tuples are checked by element.
 
     Raises:
-      JaxperfError: names the flag, the value and the bounds.
+      JaxperfError: a number is outside; the message names the flag, the value and the bounds.
     """
     for name, hint in get_type_hints(type(instance), include_extras=True).items():
         value = getattr(instance, name)
@@ -79,17 +79,17 @@ def check_bounds(instance: Any) -> None:
 
 
 def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, description: str = "") -> Any:
-    """Flags `args` as an instance of the dataclass `kind`.
+    """Parse the flags `args` into an instance of the dataclass `kind`.
 
     Args:
-      kind: a dataclass (or an `Annotated` one); each field is a flag, its docstring the help.
+      kind: a dataclass (or an `Annotated` one); each field is a flag, and its docstring is the help.
       args: the words after the program's name.
-      default: an instance whose values hold where no flag is given.
+      default: an instance whose values apply where no flag is given.
       prog: the program's name in messages.
       description: text above the list of flags.
 
     Raises:
-      JaxperfError: an unknown flag, a value of the wrong type, or one the dataclass refuses.
+      JaxperfError: an unknown flag, a value of the wrong type, or one that the dataclass rejects.
     """
     shown = io.StringIO()
     extra: dict[str, Any] = {} if default is None else {"default": default}
@@ -114,11 +114,11 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
 
 
 def given(kind: Any, about: str = "") -> Any:
-    """Flags of the script that runs, as an instance of the dataclass `kind`.
+    """Parse the flags of the running script into an instance of the dataclass `kind`.
 
     Args:
       kind: as for `parse`.
-      about: the script's docstring, whose first line stands above the list of flags.
+      about: the script's docstring, whose first line is shown above the list of flags.
 
     Raises:
       JaxperfError: as `parse`.
@@ -128,13 +128,13 @@ def given(kind: Any, about: str = "") -> Any:
 
 
 def _help_columns() -> int:
-    """The terminal's width, within reason: for 1 to 5 columns rich takes minutes to lay out the help."""
+    """The terminal's width, within limits: for 1 to 5 columns, rich takes minutes to lay out the help."""
     return min(max(NARROWEST, shutil.get_terminal_size().columns), WIDEST)
 
 
 @contextlib.contextmanager
 def _columns(count: int) -> Iterator[None]:
-    """Let the terminal seem `count` columns wide; at 400, tyro breaks no sentence of its error box."""
+    """Make the terminal appear `count` columns wide; at 400, tyro breaks no sentence in its error box."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = str(count)
     try:
@@ -149,7 +149,7 @@ def _columns(count: int) -> Iterator[None]:
 def _first_paragraph(box: str) -> str:
     """The sentence in tyro's box: the words before the first rule, plus its suggestion.
 
-    The title is in the frame, or, where the terminal has no UTF-8 and so no frame, a part of its own.
+    The title is in the frame, or, if the terminal has no UTF-8 and so no frame, a separate part.
     """
     framed = "╭" in box
     parts: list[list[str]] = [[]]

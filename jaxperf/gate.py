@@ -1,8 +1,8 @@
 """`jaxperf gate BASELINE -- COMMAND`: has a program become slower than it was on this machine?
 
-The command is run several times, each time as a new process, and writes a result to the path that takes the
-place of `{}` among its words. A baseline is a folder of such results for each machine, BASELINE/FINGERPRINT,
-which `jaxperf report` and `compare` read like any other.
+The command is run several times, each time as a new process, and writes a result to the path that replaces
+`{}` in its words. A baseline is a folder of such results for each machine, BASELINE/FINGERPRINT, which
+`jaxperf report` and `compare` read like any other.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Gate:
 
 
 def main(asked: Gate, command: Sequence[str]) -> int:
-    """Run, judge, store where asked, and tell; returns the exit status.
+    """Run the command, judge, store if asked, and report; returns the exit status.
 
     Raises:
       JaxperfError: a mistake in the flags, a command that fails or writes no result, a damaged baseline, or
@@ -93,7 +93,7 @@ def main(asked: Gate, command: Sequence[str]) -> int:
 
 
 def _check(asked: Gate, command: Sequence[str]) -> None:
-    """Refuse what cannot work before the command has run for minutes."""
+    """Reject what cannot work, before the command runs for minutes."""
     if not command:
         raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
     if not any(PLACE in word for word in command):
@@ -115,7 +115,7 @@ def _check(asked: Gate, command: Sequence[str]) -> None:
 
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """Where the results of this run go: the folder asked for, or one that is removed afterwards."""
+    """Where the results of this run go: the requested folder, or one that is removed afterwards."""
     if out:
         check_writable(out / "run-1.json")
         yield out
@@ -152,7 +152,7 @@ def run(command: Sequence[str], path: Path, progress: str) -> Result:
 
 
 def load(folder: Path) -> list[Result]:
-    """The baseline in a folder; empty where there is none.
+    """The baseline in a folder; empty if there is none.
 
     Raises:
       JaxperfError: a file in it is damaged.
@@ -161,7 +161,7 @@ def load(folder: Path) -> list[Result]:
 
 
 def store(paths: Sequence[Path], kept: Path) -> None:
-    """Copy results to the folder `kept` as the baseline; the old one goes once the new one is whole."""
+    """Copy results to the folder `kept` as the baseline; remove the old one once the new one is complete."""
     with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".jaxperf-") as name:
         new, old = Path(name, "new"), Path(name, "old")
         new.mkdir()
@@ -177,7 +177,7 @@ def store(paths: Sequence[Path], kept: Path) -> None:
 
 
 def _otherwise_measured(before: Result, now: Result) -> str:
-    """Why a baseline and a run cannot be compared, "" where they can."""
+    """Why a baseline and a run cannot be compared, "" if they can."""
     from jaxperf.report.compare import named
 
     settings = {**before.config, **now.config}
@@ -204,7 +204,7 @@ def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
 
 
 def _judge(asked: Gate, baseline: Sequence[Result], results: Sequence[Result]) -> int:
-    from jaxperf.report.judgement import items, judge  # SciPy, which other commands need not wait for
+    from jaxperf.report.judgement import items, judge  # imports SciPy, which other commands do not need
 
     found = judge(baseline, results, alpha=asked.alpha, least=asked.least, size=asked.size)
     _show(asked, list(items(found, machine=results[0].environment.machine)))
@@ -212,7 +212,7 @@ def _judge(asked: Gate, baseline: Sequence[Result], results: Sequence[Result]) -
 
 
 def _show(asked: Gate, shown: Sequence[object]) -> None:
-    """Print a summary, and write it as Markdown where that was asked for."""
+    """Print a summary, and write it as Markdown if that was requested."""
     from jaxperf.report.markdown import markdown
     from jaxperf.report.terminal import console, show
 

@@ -1,6 +1,6 @@
-"""Sections as processes of their own, since the number of CPU devices is fixed before JAX starts.
+"""Run each section in its own process, since the number of CPU devices is fixed before JAX starts.
 
-A child writes straight to our terminal; we only wait for it, and end it when we are ended.
+A child writes directly to our terminal; we only wait for it, and end it when we are ended.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from jaxperf.onednn import with_onednn
 from jaxperf.orphans import PATIENCE_S, SAVING_S, named_parent
 from jaxperf.result.store import so_far
 
-# glibc hands large temporaries back to the kernel after every step, and the next step faults them in again.
-# LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s as
-# it is, 112,000 faults and 3,190 images/s (1.8 times) with these three on JAX 0.10; 1.35 times on JAX 0.12.
+# glibc returns large temporaries to the kernel after every step, and the next step faults them in again.
+# LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s by
+# default, 112,000 faults and 3,190 images/s (1.8 times) with these three on JAX 0.10; 1.35 times on JAX 0.12.
 # Either threshold alone changes nothing; the pad saves another quarter of the faults. Memory in use grows by
 # about 40 %, which is why results record these variables.
 ALLOCATOR = {
@@ -45,11 +45,11 @@ class Options:
       out: folder of the results.
       smoke: toy sizes, seconds.
       verbose: the long log.
-      onednn: let a CPU convolve with oneDNN, where XLA can.
+      onednn: let a CPU convolve with oneDNN, if XLA can.
       devices: how many devices; None leaves it to the script.
       platform: "auto", "cpu" or "gpu".
-      peers: systems beside JAX, for the section of that name.
-      peer_python: NAME=PATH of those that do not run in an environment of ours.
+      peers: systems besides JAX, for the section of that name.
+      peer_python: NAME=PATH of those that do not run in one of our environments.
       extra: further words for the script.
     """
 
@@ -66,7 +66,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one section ended: `trouble` is "" where all went well; `status` is the exit status to pass on."""
+    """How one section ended: `trouble` is "" if it succeeded; `status` is the exit status to pass on."""
 
     section: catalogue.Section
     path: Path
@@ -76,11 +76,11 @@ class Outcome:
 
 
 def choose(words: Sequence[str], *, peers: bool = False) -> tuple[catalogue.Section, ...]:
-    """The sections that `words` name, each once, in the order named; "all" stands for every one but `peers`.
+    """The sections that `words` name, each once, in the order named; "all" means every one but `peers`.
 
     Args:
       words: names, numbers or "all".
-      peers: whether the section `peers` comes too, named or not.
+      peers: whether to include the section `peers` even if it is not named.
 
     Raises:
       JaxperfError: no word, or one that names no section.
@@ -97,7 +97,7 @@ def choose(words: Sequence[str], *, peers: bool = False) -> tuple[catalogue.Sect
 
 
 def check(sections: Sequence[catalogue.Section], options: Options) -> None:
-    """Refuse what cannot work before anything is started; makes the folder of the results.
+    """Reject what cannot work before anything is started; makes the folder of the results.
 
     Raises:
       JaxperfError: a missing script, words for more than one script, or a folder that cannot be written.
@@ -114,10 +114,10 @@ def check(sections: Sequence[catalogue.Section], options: Options) -> None:
 
 
 def make_folder(folder: Path, *, flag: str) -> None:
-    """Make the folder that a flag names, and see that files can be written to it.
+    """Make the folder that a flag names, and check that files can be written to it.
 
     Raises:
-      JaxperfError: they cannot; names the flag.
+      JaxperfError: they cannot; the message names the flag.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     path = options.out / f"{section.name}.json"
     partial = so_far(path)
     before, kept, began = _stamp(path), _stamp(partial), time.perf_counter()
-    sys.stdout.flush()  # what we said comes before what the child says
+    sys.stdout.flush()  # our output comes before the child's
     environment = child_environment()
     if options.onednn:
         environment = with_onednn(environment)
@@ -160,7 +160,7 @@ def script(section: catalogue.Section) -> Path:
 
 
 def command(section: catalogue.Section, path: Path, options: Options) -> list[str]:
-    """The words that start the section's script; `path` takes its result."""
+    """The words that start the section's script, which writes its result to `path`."""
     words = [sys.executable, "-u", str(script(section)), *options.extra, f"--json={path}"]
     words += ["--smoke"] * options.smoke + ["--verbose"] * options.verbose
     words += [f"--devices={options.devices}"] if options.devices else []
@@ -174,7 +174,7 @@ def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, s
     """Our environment (or `inherited`) with good allocator settings and, in a checkout, this very package."""
     environment = dict(os.environ if inherited is None else inherited)
     if uses_glibc() and "malloc" not in environment.get("GLIBC_TUNABLES", ""):
-        environment = ALLOCATOR | environment  # what the user set stays
+        environment = ALLOCATOR | environment  # the user's settings take precedence
     root = Path(__file__).resolve().parents[1]
     if (root / "pyproject.toml").exists():  # a script's import path starts at experiments/, not at the root
         paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
@@ -191,9 +191,9 @@ def uses_glibc() -> bool:
 
 
 def startable(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command with the `jaxperf` and `python` that run here, where PATH has none.
+    """Return a command with the `jaxperf` and `python` that run here, if PATH has none.
 
-    Whoever types `.venv/bin/jaxperf gate ... -- jaxperf ...` has this environment on no PATH.
+    A user who types `.venv/bin/jaxperf gate ... -- jaxperf ...` may not have this environment on PATH.
     """
     ours = {"jaxperf": (sys.executable, "-m", "jaxperf"), "python": (sys.executable,)}
     if words[0] in ours and shutil.which(words[0]) is None:
@@ -202,7 +202,7 @@ def startable(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_child(words: Sequence[str], environment: Mapping[str, str], **streams: Any) -> int:
-    """The exit status of a child, minus the signal if one ended it; what interrupts the waiting ends it.
+    """The exit status of a child, or minus the signal that ended it; interrupting the wait ends the child.
 
     Args:
       words: the command.
@@ -220,22 +220,22 @@ def run_child(words: Sequence[str], environment: Mapping[str, str], **streams: A
         except BaseException:
             _end(child, patience_s(words))
             raise
-    # A child that put its things in order first says with its status which signal it was.
+    # A child that cleaned up first reports with its exit status which signal it was.
     return 128 - status if status - 128 in SIGNALS else status
 
 
 def patience_s(words: Sequence[str]) -> float:
-    """How long the process of a command may take to end after SIGTERM, until it gets SIGKILL."""
+    """How long the process of a command may take to end after SIGTERM, before it gets SIGKILL."""
     return SAVING_S if any(word.split("=")[0] == "--checkpoints" for word in words) else PATIENCE_S
 
 
 def _end(child: subprocess.Popen[Any], patience: float) -> None:
-    """End the child: it may have had the terminal's Ctrl-C already, so give it a second to go by itself."""
+    """End the child; it may already have received Ctrl-C, so it first gets a second to end by itself."""
     try:
         if not _gone(child, _OWN_END_S):
             child.terminate()
             _gone(child, patience)
-    finally:  # a second Ctrl-C or SIGTERM gets here too
+    finally:  # also runs after a second Ctrl-C or SIGTERM
         child.kill()
         child.wait()
 
@@ -249,7 +249,7 @@ def _gone(child: subprocess.Popen[Any], patience: float) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when the file is written again; None where there is no file."""
+    """What changes when the file is written again; None if there is no file."""
     try:
         stat = path.stat()
     except OSError:
@@ -258,7 +258,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def how_it_ended(status: int, *, fresh: bool = True) -> str:
-    """Return what was wrong with a process's end, "" if nothing; `fresh` is whether it wrote its result."""
+    """Return what went wrong when a process ended, "" if nothing; `fresh` is whether it wrote its result."""
     if status < 0:
         hint = " (out of memory?)" if -status == signal.SIGKILL else ""
         return f"ended by signal {-status}, {signal.strsignal(-status)}{hint}"

@@ -1,4 +1,4 @@
-"""`jaxperf launch`: one command in several processes of this machine, started, watched and ended together.
+"""`jaxperf launch`: one command in several processes on this machine, started, watched and ended together.
 
 Nothing is reachable from outside: the coordinator listens on the loopback address only. A cluster has its own
 launcher (docs/several-machines.md).
@@ -49,7 +49,7 @@ except OSError as e:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to start and how long to be patient.
+    """What to start and how long to wait.
 
     Attributes:
       command: the words of each process.
@@ -57,9 +57,9 @@ class Plan:
       logs: folder of the logs.
       port: the coordinator's; 0 for a free one.
       max_restarts: how often all are started again after a failure.
-      grace_s: between TERM and KILL; None for 10 s, and 60 s to save a step where that is asked for.
-      idle_s: all are ended once none has computed for so long; 0 for never.
-      split_cores: each process has its own share of the cores; otherwise all have all.
+      grace_s: seconds between TERM and KILL; None for 10 s, or 60 s to save a step if that is requested.
+      idle_s: all are ended once none has computed for this long; 0 for never.
+      split_cores: whether each process has its own share of the cores; otherwise each has all of them.
     """
 
     command: tuple[str, ...]
@@ -83,7 +83,7 @@ class Process:
 
 
 def command_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that `words` name: themselves, or a section's script with its flags.
+    """Return the command that `words` name: the words themselves, or a section's script with its flags.
 
     Raises:
       JaxperfError: no words.
@@ -98,8 +98,8 @@ def command_of(words: Sequence[str]) -> tuple[str, ...]:
 def run(plan: Plan) -> int:
     """Run all processes to their end, and again after a failure if the plan says so; return the exit status.
 
-    It is 0 where all ended well, otherwise that of the process that failed first. Whatever ends the launcher
-    (Ctrl-C, SIGTERM and SIGHUP through `exits.ended`, SIGKILL) ends the processes.
+    It is 0 if all succeeded, otherwise that of the process that failed first. Whatever ends the launcher
+    (Ctrl-C, SIGTERM and SIGHUP through `exits.ended`, SIGKILL) also ends the processes.
 
     Raises:
       JaxperfError: the port is taken, or the logs cannot be written.
@@ -129,7 +129,7 @@ def free_port(wanted: int = 0) -> int:
 
 
 def shares(cores: Sequence[int], processes: int) -> list[tuple[int, ...]]:
-    """Return each process's own cores; all of them for each where there are fewer cores than processes."""
+    """Return each process's own cores; all of them for each if there are fewer cores than processes."""
     if len(cores) < processes:
         return [tuple(cores)] * processes
     size = len(cores) // processes
@@ -137,7 +137,7 @@ def shares(cores: Sequence[int], processes: int) -> list[tuple[int, ...]]:
 
 
 def variables(number: int, processes: int, port: int) -> dict[str, str]:
-    """Return what tells process `number` where the others are; a GPU of its own if there are any."""
+    """Return variables that tell process `number` where the others are, and give it its own GPU, if any."""
     address = f"{LOOPBACK}:{port}"
     return {
         "JAX_COORDINATOR_ADDRESS": address,
@@ -151,7 +151,7 @@ def variables(number: int, processes: int, port: int) -> dict[str, str]:
 
 
 def _attempt(plan: Plan) -> int:
-    """Start all, wait for all; after the first failure end the others and name it."""
+    """Start all processes and wait for them; after the first failure, end the others and name it."""
     ended: queue.SimpleQueue[Process] = queue.SimpleQueue()
     with _started(plan, ended) as processes:
         first = _first_failure(plan, processes, ended)
@@ -180,10 +180,10 @@ def _started(plan: Plan, ended: queue.SimpleQueue[Process]) -> Iterator[list[Pro
 
 
 def patience_s(plan: Plan, statuses: Sequence[int | None]) -> float:
-    """How long those that are ended may take: longer to save, unless one has failed, which all need for that.
+    """How long the processes may take to end: longer to save, unless one has failed, since saving needs all.
 
     Args:
-      plan: its `grace_s` decides where it is given.
+      plan: its `grace_s` applies if it is given.
       statuses: of the processes, as in `returncode`.
     """
     if plan.grace_s is not None:
@@ -202,7 +202,7 @@ def _start(plan: Plan, number: int, cores: Sequence[int], log: Path, own: Mappin
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**launch.child_environment(), **own},
-            start_new_session=True,  # the terminal's Ctrl-C is for us; and what it starts ends with it
+            start_new_session=True,  # the terminal's Ctrl-C is for us; and its children end with it
         )
     return Process(number, running, log, began_at)
 
@@ -215,7 +215,7 @@ def _report(process: Process, ended: queue.SimpleQueue[Process]) -> None:
 def _first_failure(
     plan: Plan, processes: Sequence[Process], ended: queue.SimpleQueue[Process]
 ) -> Process | None:
-    """Wait until all have ended well or one has failed; meanwhile show what process 0 says."""
+    """Wait until all have succeeded or one has failed; meanwhile show the output of process 0."""
     idle, left = Idle(processes, plan.idle_s), len(processes)
     with processes[0].log.open("rb") as story:
         story.seek(processes[0].began_at)
@@ -227,7 +227,7 @@ def _first_failure(
                 if idle.too_long():
                     print(f"error: {idle.said()}", file=sys.stderr)
                     for p in processes:
-                        _signal(p, signal.SIGABRT)  # which writes where each of them is
+                        _signal(p, signal.SIGABRT)  # which prints where each of them is
                 continue
             left -= 1
             if process.running.returncode:
@@ -239,7 +239,7 @@ def _first_failure(
 class Idle:
     """Notices within twice `limit_s` that processes wait for each other: they use no processor time.
 
-    A sum waits without an end for a process that sleeps, and so would we.
+    A sum waits forever for a process that sleeps, and so would we.
     """
 
     def __init__(self, processes: Sequence[Process], limit_s: float) -> None:
@@ -250,7 +250,7 @@ class Idle:
     def too_long(self) -> bool:
         """Whether they used less than 3 % of a core each for the last `limit_s` seconds.
 
-        Two that sleep in a sum use 0.5 to 0.7 % each, for JAX's heartbeats and for what watches their parent.
+        Two that sleep in a sum use 0.5 to 0.7 % each, for JAX's heartbeats and for watching their parent.
         """
         now = time.monotonic()
         if not 0 < self.limit_s < now - self._since:
@@ -265,7 +265,7 @@ class Idle:
 
 
 def _cpu_s(pid: int) -> float:
-    """Seconds of processor time of a process and of all that it has started."""
+    """Seconds of processor time of a process and all its children."""
     try:
         process = psutil.Process(pid)
         times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
@@ -291,16 +291,16 @@ def _is_stopped(process: Process) -> bool:
 
 
 def _end(processes: Sequence[Process], grace_s: float) -> None:
-    """TERM to all that still run, then KILL; also to what they have started."""
+    """Send TERM to all that still run, then KILL; also to their children."""
     try:
         for process in processes:
             _signal(process, signal.SIGTERM)
-            _signal(process, signal.SIGCONT)  # a stopped process takes its TERM now
+            _signal(process, signal.SIGCONT)  # lets a stopped process handle TERM now
         deadline = time.monotonic() + grace_s
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.running.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # a second Ctrl-C gets here too
+    finally:  # also runs after a second Ctrl-C
         for process in processes:
             _signal(process, signal.SIGKILL)
         for process in processes:
@@ -321,5 +321,5 @@ def _tell(first: Process, stopped: Sequence[int]) -> None:
     print(f"error: process {first.number} failed first: {how}; its log is {first.log}", file=sys.stderr)
     for number in stopped:
         print(f"error: process {number} was stopped (SIGSTOP) and gave no sign of life", file=sys.stderr)
-    for line in said[-_SHOWN:] if first.number else []:  # process 0's has been shown
+    for line in said[-_SHOWN:] if first.number else []:  # process 0's log has been shown
         print(f"  process {first.number}: {line}", file=sys.stderr)

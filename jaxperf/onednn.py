@@ -1,8 +1,8 @@
-"""oneDNN's convolutions on a CPU: jaxlib carries them and does not use them unless it is told to.
+"""oneDNN's convolutions on a CPU: jaxlib contains them, but does not use them unless it is told to.
 
-From jaxlib 0.12 on a switch in XLA_FLAGS tells it, which XLA reads when JAX starts. Before that the kernel
-can be called by name (`models.convolution`), and a variable asks for it. Either way it is for processes
-yet to be started, and only after a probe in a process of its own: XLA aborts where it does not know a flag,
+From jaxlib 0.12 on, a switch in XLA_FLAGS, which XLA reads when JAX starts, turns them on. Before that, the
+kernel can be called by name (`models.convolution`), which a variable requests. Either way this applies only
+to processes that start later, and only after a probe in a separate process: XLA aborts at an unknown flag,
 and the name is private. JAX 0.12.0.1, one device's training step on 2 cores, with the switch over without it
 in three turns: LeNet, batch 256, 1.8, 1.7 and 1.5 times the images/s; ResNet-18, batch 32, 1.8, 1.8 and 1.9.
 """
@@ -22,20 +22,20 @@ from jaxperf.result import machine
 SWITCH = (
     "--xla_cpu_use_onednn=true",
     "--xla_cpu_experimental_onednn_custom_call=true",
-    # XLA's default library would take a convolution that stands alone before oneDNN can
+    # XLA's default library would take a single convolution before oneDNN can
     "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution",
 )
-FIRST = (0, 12)  # jaxlib 0.10.2 knows the switch, but computes convolutions in its slowest way then
+FIRST = (0, 12)  # jaxlib 0.10.2 knows the switch, but then computes convolutions in its slowest way
 BY_NAME = "JAXPERF_ONEDNN"  # "1" asks a section to call the kernel by name, anything else not to
 CHILD = "from jaxperf.onednn import answer; answer()"
 
 
 def with_onednn(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process to be started, told to use oneDNN where that works.
+    """Return the environment for a process to be started, in which oneDNN is used if that works.
 
-    It does not on another processor than x86, nor with a compile cache: jaxlib 0.10 and 0.12 cannot write
-    down a program that calls oneDNN (std::bad_alloc). What the user has set about oneDNN or YNNPACK stays.
-    The first call tries it out: see `answer`.
+    It does not work on processors other than x86, or with a compile cache: jaxlib 0.10 and 0.12 cannot
+    serialize a program that calls oneDNN (std::bad_alloc). The user's settings for oneDNN or YNNPACK stay.
+    The first call runs the probe: see `answer`.
     """
     flags = environment.get("XLA_FLAGS", "")
     version = _jaxlib()
@@ -57,7 +57,7 @@ def without_onednn(flags: str) -> str:
 
 
 def begin() -> None:
-    """Do in this process what `with_onednn` told it, before anything is compiled."""
+    """Apply in this process what `with_onednn` requested, before anything is compiled."""
     if os.environ.get(BY_NAME) == "1":
         from jaxperf.models.convolution import use_onednn
 
@@ -83,7 +83,7 @@ def _works(variables: tuple[tuple[str, str], ...]) -> bool:
 
 
 def answer() -> None:
-    """Compare a convolution and both gradients with NumPy's, and see that oneDNN computes them.
+    """Compare a convolution and both gradients with NumPy's, and check that oneDNN computes them.
 
     Runs in the process that the probe starts.
 

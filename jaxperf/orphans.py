@@ -1,8 +1,8 @@
-"""No process of ours outlives the one that started it, however that one ended.
+"""None of our processes outlives the one that started it, however that one ended.
 
-The parent names itself in the child's environment; the child looks once per second whether that is still its
-parent. A pipe would need a descriptor handed down through every start, a signal on the parent's death exists
-on Linux only. Standard library only: it is the first thing that a process does.
+The parent names itself in the child's environment; the child checks once per second whether that is still its
+parent. A pipe would need a descriptor passed through every start, and a signal on the parent's death exists
+only on Linux. Standard library only: this is the first thing that a process does.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 
 VARIABLE = "JAXPERF_PARENT"
 LOOK_S = 1.0
-PATIENCE_S = 10.0  # to stop what it does and to keep what it has found
+PATIENCE_S = 10.0  # to stop its work and save what it has found
 SAVING_S = 60.0  # to finish a step of a training, or an evaluation, and to save
-# The same signal again within so many seconds is the same request: `timeout` tells its child and then the
-# whole group, and a parent tells its child what the group has heard.
+# The same signal again within this many seconds is the same request: `timeout` signals its child and then the
+# whole group, and a parent passes on to its child what the group has received.
 SAME_S = 5.0
 
 
@@ -27,8 +27,8 @@ def named_parent() -> dict[str, str]:
 
 
 def follow_parent() -> None:
-    """End this process soon after its parent, if the parent has asked for that: SIGTERM, later SIGKILL."""
-    parent = os.environ.pop(VARIABLE, "")  # what this process starts has this one for a parent
+    """End this process soon after its parent, if the parent has requested that: SIGTERM, later SIGKILL."""
+    parent = os.environ.pop(VARIABLE, "")  # children of this process have this one as their parent
     if parent.isdecimal():
         threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
 

@@ -1,7 +1,7 @@
 """One script in several processes: their start by JAX's own detection or by three options, and their end.
 
 Each process runs the same script. SLURM, MPI and Kubernetes tell JAX how many there are, which one this is
-and where process 0 is; `jaxperf launch` and whoever starts the processes by hand say it in three options.
+and where process 0 is; `jaxperf launch`, or a user who starts the processes by hand, gives three options.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jaxperf.exits import FAILED, ended
 from jaxperf.flags import at_least
 from jaxperf.result.machine import CUDA_PLUGINS, versions
 
-# Seconds without a sign of life until the others give a process up. JAX's own 100 s are for machines that
-# fail by the thousand; a thread of C++ gives the sign, so not even a busy Python is late.
+# Seconds without a heartbeat until the others give up on a process. JAX's own 100 s are for clusters of
+# thousands of machines; a C++ thread sends the heartbeat, so it is on time even if Python is busy.
 HEARTBEAT_S = 30
-# JAX's name of how to find out; its detection of Kubernetes has none and comes by itself.
+# JAX's name for the detection method; its detection of Kubernetes has none and is automatic.
 _METHODS = {"": "deactivate", "slurm": "slurm", "mpi4py": "mpi4py", "kubernetes": None}
 _SAID = {"coordinator": "JAX_COORDINATOR_ADDRESS", "count": "JAX_NUM_PROCESSES", "own": "JAX_PROCESS_ID"}
 
@@ -72,14 +72,14 @@ class Processes:
 
     @property
     def several(self) -> bool:
-        """Whether this process is one of several, as the options or a cluster say."""
+        """Whether this process is one of several, according to the options or a cluster."""
         return (self.num_processes or 1) > 1 if self.coordinator else bool(cluster(os.environ))
 
 
 def cluster(environment: Mapping[str, str]) -> str:
-    """Return the kind of cluster that started this process as one of several; "" where none did.
+    """Return the kind of cluster that started this process as one of several; "" if none did.
 
-    A shell on a cluster's node has many of these variables too, so the number of tasks decides.
+    A shell on a cluster node also has many of these variables, so the number of tasks decides.
     """
     count = environment.get("SLURM_STEP_NUM_TASKS", "")
     if "SLURM_STEP_NODELIST" in environment and count.isdecimal() and int(count) > 1:
@@ -130,7 +130,7 @@ def start(options: Processes) -> None:
 
 
 def _check_own_gpu(options: Processes) -> None:
-    """Refuse a process to which `jaxperf launch` has given a GPU that is not there.
+    """Reject a process to which `jaxperf launch` has assigned a GPU that does not exist.
 
     Raises:
       JaxperfError: fewer GPUs than processes.
@@ -158,17 +158,17 @@ def _check_free(coordinator: str) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT is reached from this machine alone."""
+    """Whether HOST:PORT is reachable only from this machine."""
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _exchange_on_loopback() -> None:
-    """Have Gloo, which carries the sums between CPUs, listen where the coordinator does.
+    """Have Gloo, which transfers the sums between CPUs, listen where the coordinator does.
 
-    It listens at the address of the host's name, which on most machines the network reaches. JAX has no
-    option for that, so its factory of the CPU backend is called with a Gloo of ours (JAX 0.10 to 0.12);
-    where these private names have changed, Gloo listens where JAX lets it.
+    By default it listens at the address of the host's name, which on most machines is reachable from the
+    network. JAX has no option for that, so its factory of the CPU backend is called with our own Gloo object
+    (JAX 0.10 to 0.12). If these private names have changed, Gloo listens at JAX's default address.
     """
     try:
         from jax._src import distributed, xla_bridge
@@ -189,7 +189,7 @@ def _exchange_on_loopback() -> None:
 
 @contextlib.contextmanager
 def only_the_first_speaks(process: int) -> Iterator[None]:
-    """Leave the story to process 0; what others print to standard output is dropped, errors are not."""
+    """Leave the output to process 0; what others print to standard output is dropped, errors are not."""
     if process == 0:
         yield
         return
@@ -200,8 +200,8 @@ def only_the_first_speaks(process: int) -> Iterator[None]:
 def end_together(tell: Callable[[], int]) -> int:
     """Run `tell` as one of several processes, and return the exit status if all went well.
 
-    Where anything went wrong the process ends at once: JAX's own end waits for all processes, 300 s for one
-    that will never come, and meanwhile those that wait for this one do not learn that it failed.
+    If anything went wrong, the process ends at once: JAX's own shutdown waits for all processes, 300 s for
+    one that never arrives, and meanwhile those that wait for this one do not learn that it failed.
     """
 
     def told() -> int:
@@ -229,6 +229,6 @@ def end_together(tell: Callable[[], int]) -> int:
 
 
 def lost_another(error: BaseException) -> bool:
-    """Whether an error says that another process went away in the middle of a sum."""
+    """Whether an error says that another process ended in the middle of a sum."""
     said: Any = str(error)
     return "Gloo" in said and any(words in said for words in ("Connection", "closed", "peer", "Read error"))

@@ -1,4 +1,4 @@
-"""What every section's script shares: its flags, its story, its result written at the end.
+"""What all section scripts share: flags, the story, and the result written at the end.
 
 FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX is imported
 ...
@@ -65,8 +65,8 @@ class Data:
     """Folder of the four IDX files."""
 
     def check(self) -> None:
-        """Raise a JaxperfError if this source cannot be read: before JAX starts, which takes seconds."""
-        from jaxperf.data import check_source  # NumPy, which sections without images need not wait for
+        """Raise a JaxperfError if this source cannot be read, before JAX starts, which takes seconds."""
+        from jaxperf.data import check_source  # imports NumPy, which other sections need not load here
 
         check_source(self.data_source, self.data_folder)
 
@@ -91,7 +91,7 @@ class Saving:
             raise JaxperfError("--resume is given without a folder; add --checkpoints DIR")
 
     def check(self) -> None:
-        """Refuse the folder before any work is done; see `folder`."""
+        """Check the folder before any work is done; see `folder`."""
         with self.folder():
             pass
 
@@ -112,8 +112,8 @@ class Saving:
 def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
     """Read the command line of the running script, prepare the process and import JAX.
 
-    A mistake in a flag, or a setting that JAX refuses, ends the process with one line and status 2. Ctrl-C
-    ends it at once from here until `run`.
+    A mistake in a flag, or a setting that JAX rejects, ends the process with one line and status 2. From here
+    until `run`, Ctrl-C ends it at once.
 
     Args:
       kind: the script's frozen `Config` dataclass; a static method `smoke()` gives the values for `--smoke`.
@@ -139,7 +139,7 @@ def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
                 settings.check()
         together = found[0].processes
         if together.several and not chosen("devices"):
-            found[0] = dataclasses.replace(found[0], devices=1)  # each process brings one
+            found[0] = dataclasses.replace(found[0], devices=1)  # each process contributes one
         prepare(devices=found[0].devices, platform=found[0].platform)
         if found[0].json and not together.process_id:  # the others write nothing
             check_writable(found[0].json)  # better now than after an hour
@@ -153,7 +153,7 @@ def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
 
 
 def _import_jax() -> None:
-    """Import JAX before the script does: a setting it refuses (JAX_ENABLE_X64=maybe) is one line here."""
+    """Import JAX before the script does: a setting that it rejects (JAX_ENABLE_X64=maybe) gives one line."""
     try:
         importlib.import_module("jax")
     except Exception as e:
@@ -172,8 +172,8 @@ def prepare(*, devices: int, platform: str) -> None:
 def run(main: Callable[[C, Story], None], found: Flags[C] | None) -> None:
     """Run `main(config, story)`, print what it tells, write the result; the last line says where it went.
 
-    The exit status is 1 if a part failed; the result then holds the others. A run that is stopped leaves what
-    it has found so far, marked incomplete.
+    The exit status is 1 if a part failed; the result then holds the other parts. A run that is stopped leaves
+    what it has found so far, marked incomplete.
     """
     assert found is not None, "script.parse comes first"
 
@@ -208,8 +208,8 @@ def begin(
     of their devices.
 
     Raises:
-      JaxperfError: JAX cannot start on the platform it was told to use, or the processes were started with
-        different flags or versions.
+      JaxperfError: JAX cannot start on the requested platform, or the processes were started with different
+        flags or versions.
     """
     onednn.begin()
     found_here = environment()
@@ -242,7 +242,7 @@ def notebook(
       JaxperfError: no section is called `name`, or JAX cannot start.
     """
     section = catalogue.find(name)
-    # The notebook stands for the script: a class's source and `in_fresh_process` need the file of `__main__`.
+    # The notebook acts as the script: a class's source and `in_fresh_process` need the file of `__main__`.
     sys.modules["__main__"].__file__ = str(catalogue.folder() / f"{name}.py")
     os.environ.pop("FORCE_COLOR", None)  # ipykernel sets it; a bar that erases itself needs a terminal
     prepare(devices=devices, platform=platform)
@@ -250,7 +250,7 @@ def notebook(
 
 
 def chosen(*settings: str) -> bool:
-    """Whether the command line has a flag for one of these settings, be it with the default's value."""
+    """Whether the command line has a flag for one of these settings, even with the default value."""
     return any(word.split("=")[0] == f"--{name.replace('_', '-')}" for word in sys.argv for name in settings)
 
 
@@ -258,7 +258,7 @@ def environment() -> Environment:
     """This process's environment.
 
     Raises:
-      JaxperfError: JAX cannot start on the platform it was told to use.
+      JaxperfError: JAX cannot start on the requested platform.
     """
     from jaxperf.measure.environment import current_environment
 
@@ -270,7 +270,7 @@ def environment() -> Environment:
         found = current_environment()
     except (RuntimeError, AssertionError):
         raise JaxperfError(nothing) from None
-    if gpu and found.backend != "gpu":  # JAX takes the next of the list without a word
+    if gpu and found.backend != "gpu":  # JAX silently takes the next one in the list
         raise JaxperfError(nothing)
     if found.backend != "gpu":
         return found

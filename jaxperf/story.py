@@ -1,4 +1,4 @@
-"""A section tells its story: each block is printed as it comes and kept, in order, for the result.
+"""A section tells its story: each block is printed at once and kept, in order, for the result.
 
 story.heading("8.4.3 Synchronizing data among devices")
 story.text("Every device holds a copy of the parameters. ...")
@@ -74,8 +74,8 @@ class Story:
       smoke: whether it runs at toy sizes.
       verbose: print text, code, facts and figures too.
       keep: the result's file; raw traces go next to it. None keeps none.
-      show: how an item is shown as it comes; a notebook has its own way.
-      command: what repeats the run; by default the section's script with this process's flags.
+      show: how to show each item; a notebook has its own way.
+      command: the command that repeats the run; by default the section's script with this process's flags.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Story:
 
     @property
     def device_counts(self) -> tuple[int, ...]:
-        """On how many devices to train: one, then all; several processes train on all alone."""
+        """On how many devices to train: one, then all; several processes train only on all."""
         return tuple(sorted({self.devices if self.processes > 1 else 1, self.devices}))
 
     @property
     def processes(self) -> int:
-        """How many processes run the section together, each telling itself the same story."""
+        """How many processes run the section together, each telling the same story."""
         return int(self.config.get("processes", 1))
 
     @property
@@ -139,14 +139,14 @@ class Story:
 
     @property
     def traces(self) -> Path | None:
-        """Folder for raw traces, next to the result; None where the result is not kept."""
+        """Folder for raw traces, next to the result; None if the result is not kept."""
         return self.keep and self.keep.with_name(f"{self.keep.stem}-traces")
 
     def part(self, tell: Callable[..., T], *args: Any, **options: Any) -> T | None:
-        """Run `tell(self, *args, **options)`; an error in it costs this part, and the section goes on.
+        """Run `tell(self, *args, **options)`; after an error in it, the section continues with the next part.
 
-        However it ends, what has been told so far is then kept, marked incomplete. Of several processes, one
-        that goes on alone would wait for the others forever: it ends.
+        In any case, what has been told so far is then saved, marked incomplete. With several processes, one
+        that continued alone would wait for the others forever, so it ends.
 
         Returns:
           What `tell` returns; None if it failed.
@@ -154,13 +154,13 @@ class Story:
         self._part = tell.__name__
         try:
             return tell(self, *args, **options)
-        except BrokenPipeError:  # nobody reads on
+        except BrokenPipeError:  # nobody reads the output any more
             raise
         except Exception as e:
             if self.processes > 1:
                 raise
             said = str(e).strip().splitlines() or [""]
-            if said[0].startswith("RESOURCE_EXHAUSTED"):  # a device's memory; tables of XLA's may follow
+            if said[0].startswith("RESOURCE_EXHAUSTED"):  # a device's memory; XLA's tables may follow
                 said = [f"{said[0]}; {_smaller(self.config)}"]
             elif not isinstance(e, JaxperfError):
                 traceback.print_exc()
@@ -171,7 +171,7 @@ class Story:
         return None
 
     def _keep_so_far(self) -> None:
-        """Write what has been told; where that fails, the run goes on and the end of it will tell."""
+        """Write what has been told; if that fails, the run continues, and its end reports the error."""
         if self.keep is None or (self.keep.exists() and not self.keep.is_file()):  # /dev/stdout, a pipe
             return
         if not self.first_process:
@@ -182,9 +182,9 @@ class Story:
             print(f"warning: {e}", file=sys.stderr)
 
     def part_of_one_process(self, tell: Callable[..., T], *args: Any, **options: Any) -> T | None:
-        """Run `part`, but for several processes say that it is left out.
+        """Run `part`; with several processes, only say that it is left out.
 
-        It is for what one process does alone, such as copying to every device, and for clocks: each process
+        It is for what one process does alone, such as copying to every device, and for timing: each process
         would choose by its own clock how often to call a program that all must call together.
         """
         if self.processes == 1:
@@ -203,7 +203,7 @@ class Story:
         self.add(Heading(title, self._part))
 
     def text(self, *paragraphs: str) -> None:
-        """Teach: paragraphs of prose, in which words between backticks are code."""
+        """Add paragraphs of prose, in which words between backticks are code."""
         for paragraph in paragraphs:
             self.add(Text(" ".join(paragraph.split())))
 
@@ -237,7 +237,7 @@ class Story:
             self.add(Output(line, detail))
 
     def progress(self, items: Iterable[T], total: int) -> Iterable[T]:
-        """Go through `items`, `total` of them, with a bar that leaves nothing behind (none when piped)."""
+        """Iterate over `items`, `total` of them, with a bar that is erased at the end (none when piped)."""
         if not self._console.is_terminal:
             return items
         return track(items, total=total, console=self._console, transient=True, description="")
@@ -256,7 +256,7 @@ class Story:
         """Show measurements as rows; the options are `Table`'s.
 
         Raises:
-          ValueError: two rows have one name, or no row is called `base` or as `key` says.
+          ValueError: two rows have the same name, or no row has the name in `base` or `key`.
         """
         found = tuple(rows)
         names = [m.name for m in found]
@@ -302,7 +302,7 @@ class Story:
         self.add(Timelines(title, runs, caption))
 
     def fact(self, name: str, value: Any, *, unit: str = "", words: str = "") -> None:
-        """Keep a named scalar; `words` say what it is. What is not finite is kept as None."""
+        """Keep a named scalar; `words` say what it is. A value that is not finite is kept as None."""
         plain = value.item() if hasattr(value, "item") else value
         self.add(Fact(name, _finite(plain) if isinstance(plain, float) else plain, unit, words))
 
@@ -317,15 +317,15 @@ class Story:
         ours: str = "",
         cannot: str = "",
     ) -> None:
-        """Give a sentence its verdict, and our prediction another.
+        """Give a sentence its verdict, and our prediction its own.
 
         Args:
           holds: whether the sentence holds here; None if the measurement cannot decide it.
           predicted: what we expected before measuring.
-          right: whether that came out; None if undecided.
+          right: whether the prediction was right; None if undecided.
           observed: what was seen.
           book, ours: the sentence, as one of the book's or as ours; give one of the two.
-          cannot: why nothing could be measured here, which takes the place of all verdicts; "" if it could.
+          cannot: why nothing could be measured here, which replaces all verdicts; "" if it could.
         """
         number = self.section.number
         source = (f"section {number}" if number else "the book") if book else "jaxperf"
@@ -338,7 +338,7 @@ class Story:
         self.add(claim)
 
     def note(self, remark: str) -> None:
-        """Keep a remark that a reader of the figures must know."""
+        """Keep a remark that readers of the figures must know."""
         self.add(Note(remark))
 
     def peers(self, workload: str) -> None:
@@ -368,14 +368,14 @@ class Story:
 
 
 class _Lines(io.TextIOBase):
-    """A text stream that hands over whole lines."""
+    """A text stream that passes on complete lines."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
         self._take, self._rest, self._outside = take, "", sys.stdout
 
     def write(self, words: str) -> int:
         *lines, self._rest = (self._rest + words).split("\n")
-        with contextlib.redirect_stdout(self._outside):  # what is taken is printed, and not taken again
+        with contextlib.redirect_stdout(self._outside):  # print captured lines without capturing them again
             for line in lines:
                 self._take(line)
         return len(words)
@@ -386,7 +386,7 @@ class _Lines(io.TextIOBase):
 
 
 def _source_of(section: catalogue.Section) -> str:
-    """The section's script, where that is what runs."""
+    """The source of the section's script, if that is what runs."""
     running = Path(sys.modules["__main__"].__dict__.get("__file__") or "")
     return running.read_text(encoding="utf-8") if running.stem == section.name else ""
 
@@ -405,4 +405,4 @@ def _finite(value: float | None) -> float | None:
 
 
 def _plain(decision: Decision) -> Decision:
-    return None if decision is None else bool(decision)  # NumPy's and JAX's truths are other types
+    return None if decision is None else bool(decision)  # NumPy's and JAX's bools are other types

@@ -1,5 +1,5 @@
-"""Parts of sections that would make a script too long for one sitting; each tells its part to a `Story`.
+"""Parts of sections that would make a script too long to read at once; each tells its part to a `Story`.
 
-A section's script keeps its flags, its order and the functions that the section is about. Nothing is
-re-exported: `from jaxperf.chapter.scaling import scaling`.
+A section's script keeps its flags, its order and the functions that the section is about. This package
+re-exports nothing: `from jaxperf.chapter.scaling import scaling`.
 """

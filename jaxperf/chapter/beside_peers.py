@@ -1,4 +1,4 @@
-"""What came of the work that JAX, MXNet and PyTorch did beside each other: tables, curves, claims."""
+"""The results of running the same workloads on JAX, MXNet and PyTorch: tables, curves, claims."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def one_workload(story: Story, workload: Workload, pool: Pool, *, budget_s: floa
     """One workload on all systems: tables, curves, and what needs fresh processes.
 
     Args:
-      story: takes what comes of it.
+      story: is told the results.
       workload: what to do.
       pool: live workers of the systems.
-      budget_s: seconds after which no round begins, once there were six.
+      budget_s: seconds after which no further round begins, once there have been six.
     """
     story.heading(workload.name)
     story.text(f"{workload.title}.")
@@ -94,7 +94,7 @@ def memory(story: Story, study: Study, pool: Pool, limits: Limits) -> None:
 
 
 def versions(story: Story, pool: Pool) -> None:
-    """Record versions as the workers told them."""
+    """Record the versions that the workers reported."""
     found = dict(story.environment.versions)
     for name, greeting in pool.greetings.items():
         found |= {k: v for k, v in greeting["versions"].items() if k == name}
@@ -138,7 +138,7 @@ def all_in_one_table(story: Story, studies: list[Study]) -> None:
 
 
 def sentences(story: Story, studies: dict[str, Study]) -> None:
-    """Ask the chapter's sentences of every system that is there."""
+    """Check the chapter's sentences on every system that is available."""
     story.heading("The chapter's sentences, for every system")
     for system in dict.fromkeys(e.system for study in studies.values() for e in study.entries):
         found = peers.agreement(list(studies.values()), system)
@@ -169,7 +169,7 @@ def sentences(story: Story, studies: dict[str, Study]) -> None:
 
 
 def hybridizing(story: Story, study: Study) -> None:
-    """Ask section 8.1.2's sentence of MXNet itself, and our prediction about JAX next to it."""
+    """Check section 8.1.2's sentence on MXNet itself, and our prediction about JAX next to it."""
     rows = {e.configuration: e.measurement(study.workload, "") for e in study.timed if e.system == "mxnet"}
     if {"imperative", "hybridized"} <= rows.keys():
         found = ratio(rows["imperative"], rows["hybridized"])

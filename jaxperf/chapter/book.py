@@ -1,4 +1,4 @@
-"""The figures that the book prints, and those of its readers: hardware unstated in every source."""
+"""The figures that the book prints, and those of its readers; no source states the hardware."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Training:
     seconds: tuple[float, ...] = ()
 
 
-# By number of GPUs. Section 8.5 has twice the batch and twice the rate on two; another printing of it ends
-# with .93 on one GPU and .76 on two, so two runs of the same program differ by up to .14.
+# By number of GPUs. Section 8.5 has twice the batch and twice the learning rate on two GPUs; another printing
+# of it ends with .93 on one GPU and .76 on two, so two runs of the same program differ by up to .14.
 LENET = {
     1: Training((0.10, 0.60, 0.75, 0.68), (1.5, 1.4, 1.4, 1.4)),
     2: Training((0.10, 0.69, 0.74, 0.74), (2.6, 2.6, 2.4, 2.5)),

@@ -1,4 +1,4 @@
-"""How much a step sums over devices for what it computes: counted in its program, on any machine."""
+"""How much a step sums over devices relative to its compute: counted in its program, on any machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Traffic:
 
     Attributes:
       network: its name.
-      summed_bytes: bytes that each device hands to its sums; they do not depend on the batch.
+      summed_bytes: bytes that each device contributes to the sums; they do not depend on the batch.
       flop_per_image: floating-point operations per image, forward, backward and update.
     """
 
@@ -31,18 +31,18 @@ class Traffic:
     flop_per_image: float
 
     def bytes_per_mflop(self, batch: int) -> float:
-        """Bytes summed for a million operations of a whole batch."""
+        """Bytes summed per million operations of a whole batch."""
         return self.summed_bytes / (self.flop_per_image * batch) * 1e6
 
 
 def traffic_of(network: str, step: Step, batch: int) -> Traffic:
-    """Count what a step of `batch` images sums and computes, from its program as it is compiled.
+    """Count what a step of `batch` images sums and computes, from its compiled program.
 
     On one device nothing is summed; then the gradients' bytes are what two devices would sum. The operations
     are counted before the compiler's passes, since a GPU's library calls show none afterwards.
     """
     X, y = np.zeros((batch, 28, 28, 1), np.uint8), np.zeros(batch, np.int32)
-    with native_convolutions():  # XLA counts no operations in a call of oneDNN
+    with native_convolutions():  # XLA counts no operations in a call to oneDNN
         lowered = step.programs["step"].lower(step.init(), *step.load(X, y))
     cost: Any = lowered.cost_analysis() or {}
     summed = sum(collective_bytes(lowered.compile().as_text() or "").values())
@@ -57,12 +57,12 @@ def _bytes_of_gradients(step: Step) -> int:
 def compare_traffic(
     story: Story, small: Traffic, large: Traffic, *, batches: tuple[int, int], also: Sequence[int] = ()
 ) -> None:
-    """Show the bytes summed per operation of two networks: of which does the compute hide the sums better?
+    """Show the bytes summed per operation of two networks: in which does the compute hide the sums better?
 
     Facts: `bytes_per_mflop_small`, `bytes_per_mflop_large`.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       small: LeNet's.
       large: ResNet-18's.
       batches: the book's on two devices, of each.

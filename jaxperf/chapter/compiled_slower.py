@@ -1,4 +1,4 @@
-"""Section 8.1, where compiling makes a network slower: convolutions that end in a mean, in one fusion."""
+"""Section 8.1, a case in which compiling makes a network slower: convolutions and a mean in one fusion."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cpu_seconds(batch: int, channels: int, rounds: int) -> dict[str, Any]:
 
 
 def about_the_mlp(widest: Ratio) -> str:
-    """A network without that fusion which was slower compiled too, and whether it is in this run."""
+    """A network without that fusion that was also slower compiled, and whether it is so in this run."""
     seen = {True: "That is not so here", False: "So it is here", None: "Here that is undecided"}
     return f"""The widest MLP above, 2048 inputs at batch 256, was seen on one machine to run compiled at 0.8
         of its speed op by op. {seen[widest.at_least(0.95)]}: the largest MLP of this run is {widest} times as
@@ -44,7 +44,7 @@ def about_the_mlp(widest: Ratio) -> str:
 def where_compiling_is_slower(
     story: Story, channels: int, rounds: int, *, widest: Ratio | None = None
 ) -> None:
-    """The last layers of ResNet-18 on a few images, as XLA comes and with a setting that avoids the fault.
+    """The last layers of ResNet-18 on a few images, with XLA's defaults and a setting that avoids the fault.
 
     Facts: `compiled_cpu_ratio` and `compiled_cpu_ratio_without_reduce`, CPU seconds over those of op by op.
 

@@ -14,9 +14,9 @@ from jaxperf.script import Story
 
 
 def price_of_compiling(story: Story, net: nnx.Module, x: jax.Array, *, gain_s: float) -> None:
-    """Show what the first call pays, stage by stage, and after how many calls it has paid for itself.
+    """Show the cost of the first call, stage by stage, and after how many calls it has paid for itself.
 
-    Facts: `break_even_calls`, None where compiling gains nothing.
+    Facts: `break_even_calls`, None if compiling gains nothing.
 
     Args:
       story: is told the stages and the program in numbers.

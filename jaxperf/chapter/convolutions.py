@@ -1,4 +1,4 @@
-"""Section 8.1, who computes a convolution on a CPU: the library that XLA chooses, beside another."""
+"""Section 8.1, which library computes a convolution on a CPU: the one that XLA chooses, next to another."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def conv3x3(X: jax.Array, W: jax.Array) -> jax.Array:
 
 
 def flop(batch: int, channels: int) -> int:
-    """Operations of `conv3x3`, the zeros at the border counted: a product and a sum for each tap."""
+    """Operations of `conv3x3`, counting the zeros at the border: a product and a sum for each tap."""
     return 2 * batch * SIDE**2 * 9 * channels**2
 
 
 def side_by_side(batch: int, channels: int, rounds: int) -> dict[str, Any]:
     """Seconds per call of both convolutions and of a matrix product with as many operations.
 
-    `program` names the library that computes each, as the compiled program has it.
+    `program` names the library that computes each, according to the compiled program.
     """
     use_onednn()
     keys = jax.random.split(jax.random.key(0), 4)
@@ -58,13 +58,13 @@ def side_by_side(batch: int, channels: int, rounds: int) -> dict[str, Any]:
 
 
 def library(program: str) -> str:
-    """What a compiled program calls: a library's kernel by its name, or XLA's own code."""
+    """What a compiled program calls: a library's kernel, by name, or XLA's own code."""
     found = re.findall(r'(?:custom_call_target=|"kind":)"(__[^"]+)"', program[program.index("ENTRY") :])
     return ", ".join(sorted(set(found))) or "XLA's own code"
 
 
 def who_computes_a_convolution(story: Story, batch: int, channels: int, rounds: int) -> None:
-    """A layer of ResNet-18 by the library that XLA chooses and by oneDNN, beside a matrix product.
+    """A layer of ResNet-18 by the library that XLA chooses and by oneDNN, next to a matrix product.
 
     Facts: `convolution_gflops`, `convolution_gflops_onednn`, `product_gflops`.
 

@@ -1,6 +1,6 @@
 """Section 8.3.2: are results copied, to another device and to NumPy, while the next ones are computed?
 
-At the end CPU, GPU and the copies between them work all at once.
+At the end, the CPU, the GPU and the copies between them work at the same time.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from jaxperf.measure.sizes import size_that_lasts
 from jaxperf.result import Timeline, both, ratio
 from jaxperf.story import Story
 
-Compute = Callable[[int], list[jax.Array]]  # from how many results are wanted
+Compute = Callable[[int], list[jax.Array]]  # takes the number of results wanted
 Copy = Callable[[list[jax.Array]], list[Any]]
-THIN = 64  # columns of the thin factors: copying their product costs about what computing it does
-STEPS = 100  # rows of the averages; XLA gives rows of 256 KB and more to several cores
+THIN = 64  # columns of the thin factors: copying their product costs about as much as computing it
+STEPS = 100  # rows of the averages; XLA splits rows of 256 KB and more over several cores
 SHOWN = 3  # results in a timeline: each leaves 400 spans
-JUDGED = 4  # times the rounds for what is judged: a copy finds the other core free in some rounds only
-ALREADY = 1.1  # what must be possible before a comparison says anything: a copy of a tenth of the computing
+JUDGED = 4  # times the rounds where a claim is judged: the other core is free for a copy only in some rounds
+ALREADY = 1.1  # the least possible gain for a meaningful comparison: a copy takes a tenth of the computing
 
 
 def copy_to_device(ys: Sequence[jax.Array], device: jax.Device) -> list[jax.Array]:
-    """Copies on another device, each begun as soon as its original exists."""
+    """Copies on another device, each started as soon as its original exists."""
     return [jax.device_put(y, device) for y in ys]
 
 
 def copy_to_numpy(ys: Sequence[jax.Array]) -> list[np.ndarray]:
-    """Copies in NumPy: all are begun at once, then fetched in order.
+    """Copies in NumPy: all are started at once, then fetched in order.
 
-    A CPU device's arrays are in the host's memory already, and `np.asarray` shows them there without a copy;
-    then Python makes one.
+    A CPU device's arrays are already in the host's memory, and `np.asarray` returns a view of them; in that
+    case Python makes the copy.
     """
     for y in ys:
         y.copy_to_host_async()
@@ -85,7 +85,7 @@ def compute_and_copy(
       xs: the products' operands, float32 (n, n). The device of the last one computes; results are copied to
         NumPy and, where there are two, to the device of the first.
       size: rows and columns of the results of a CPU device.
-      products: how many results are computed in one run.
+      products: how many results one run computes.
       rounds: of the comparison.
     """
     [target], [source] = xs[0].devices(), xs[-1].devices()
@@ -181,7 +181,7 @@ def _timed(
         "copy": copy,
         "compute and copy": partial(_together, compute, copy),
     }
-    # results that nobody has fetched yet: an array keeps the copy in NumPy that was made of it
+    # results that were not fetched before: an array keeps the NumPy copy that was made of it
     found = together(tag, parts, count=rounds, before={"copy": compute})
     story.table(found.rows(), title=found.tag, base=found.total.name, detail=True)
     return found
@@ -221,7 +221,7 @@ def everything_at_once(
     products: int,
     rounds: int,
 ) -> None:
-    """CPU, GPU and the copies from one to the other, all at once: what hides behind what.
+    """CPU, GPU and the copies between them, all at the same time: what hides behind what.
 
     Args:
       story: is told times, a timeline and a claim, which cannot be measured without a CPU and a GPU.

@@ -1,4 +1,4 @@
-"""Section 8.3.1: two devices, each alone and both together. What was saved, by the clock and by spans?"""
+"""Section 8.3.1: two devices, each alone and both together. How much was saved, by the clock and by spans?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def alone_and_together(
 ) -> tuple[Together, list[Timeline]]:
     """Two devices, each alone and both together: timed, then recorded together.
 
-    Facts, with the tag's words in place of TAG: `share_saved_TAG` by the clock, `spans_overlap_TAG`, and
+    Facts, with the tag's words for TAG: `share_saved_TAG` by the clock, `spans_overlap_TAG`, and
     `spans_over_clock_TAG`, which is near 1 if the profiler missed nothing.
 
     Args:
@@ -36,7 +36,7 @@ def alone_and_together(
       alone: the work of each of two devices, by the device's lane in a timeline.
       both: the work of both.
       tag: what the comparison is called.
-      rounds: how often all take a turn.
+      rounds: how often each has its turn.
       recordings: how often `both` runs under the profiler.
       cores: one for each device that works alone, all of them for both; None: all cores for everything.
     """
@@ -63,7 +63,7 @@ def alone_and_together(
 
 
 def limited(fn: Run, cores: Sequence[int] | None) -> Run:
-    """`fn` with all its outputs waited for, on these cores only; None: on all."""
+    """`fn`, waiting for all its outputs, on these cores only; None: on all."""
     if cores is None:
         return fn
 
@@ -95,7 +95,7 @@ def overview(story: Story, found: Sequence[Together], *, title: str) -> None:
 
 
 def saved(found: Sequence[Together]) -> str:
-    """What comparisons show, in words."""
+    """The results of the comparisons, in words."""
     return "; ".join(
         f"{t.tag} {t.ratio} times as fast as one after the other, at best {t.possible.median:.3g}; "
         f"saved {share(t)} of that"

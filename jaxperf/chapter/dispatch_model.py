@@ -12,13 +12,13 @@ from jaxperf.report.words import quantity
 from jaxperf.result import Axis, Curve, Decision, both, ratio
 from jaxperf.script import Story
 
-# A prediction this far off, or less, counts as right, over times that span two decades. In eight idle runs
-# the median over sizes was 5 to 16 % off.
+# A prediction that is off by this much or less counts as right, for times that span two orders of magnitude.
+# In eight runs on an idle machine, the median over sizes was 5 to 16 % off.
 NEAR = 0.25
 
 
 def the_model(story: Story, swept: Swept) -> None:
-    """t1, t2 and t3 fitted to every other size; the sizes between them are predicted."""
+    """Fit t1, t2 and t3 to every other size, and predict the sizes between them."""
     samples = swept.samples
     model = swept.model
     errors = prediction_errors(model.costs, samples)[1::2]
@@ -108,7 +108,7 @@ def show_predictions(story: Story, costs: Costs, samples: list[Sample]) -> None:
 
 
 def why_999(story: Story, model: Fit, samples: list[Sample]) -> None:
-    """The exercise: the book's formula assumes 1000 t2 > 999 t1. What happens where that is false?"""
+    """The exercise: the book's formula assumes 1000 t2 > 999 t1. What happens if that is false?"""
     costs, crossover = model.costs, model.costs.crossover
     low, high = leaves_plateau(samples)
     story.text(
@@ -141,7 +141,7 @@ def why_999(story: Story, model: Fit, samples: list[Sample]) -> None:
 
 
 def sleeping_cores(story: Story, swept: Swept) -> None:
-    """The same loop twice: what it costs to wake a core that has gone to sleep."""
+    """The same loop twice: the cost of waking a core that has gone to sleep."""
     asleep = ratio(swept.asleep, swept.awake)
     each = [quantity(m.median / CALLS, "s") for m in (swept.awake, swept.asleep)]
     story.text(

@@ -39,8 +39,8 @@ MakeStep = Callable[[Way, Sequence[jax.Device]], Step]
 def after_updates(step: Step, batches: Batches) -> Any:
     """Return parameters and statistics after one update for each batch, from the network's own values.
 
-    Of several processes that run the step, each picks its own rows of every batch. Products are computed to
-    float32's full precision, which a GPU would otherwise round to fewer bits.
+    If several processes run the step, each picks its own rows of every batch. Products are computed to
+    float32's full precision; otherwise a GPU would round them to fewer bits.
     """
     state = step.init()
     with jax.default_matmul_precision("highest"):
@@ -52,7 +52,7 @@ def after_updates(step: Step, batches: Batches) -> Any:
 
 
 def distance(ours: Any, theirs: Any) -> float:
-    """Return the largest absolute difference of two trees of one structure."""
+    """Return the largest absolute difference between two trees of the same structure."""
     pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
     return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
 
@@ -62,12 +62,12 @@ def against_one_device(
 ) -> None:
     """Compare each way on 2, 4 and 8 of the devices in use with one device's single program.
 
-    Of several processes each computes that program by itself, and they compare all of their devices with it.
+    With several processes, each computes that program by itself, and they compare all their devices with it.
 
     Facts: `max_param_diff_WAY_DEVICES`.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       make: the step of a way on the devices it is given.
       batches: one for each update.
       ways: which to compare.
@@ -122,13 +122,14 @@ def collectives_of(story: Story, step: Step, batch: tuple[Any, Any]) -> None:
 def lenet_step(way: Way, devices: Sequence[jax.Device], *, lr: float = 0.2) -> Step:
     """LeNet with plain gradient descent, run in one of four ways.
 
-    Its weights are wider than the book's: with those ten updates move little but the last biases. With still
-    wider ones, 0.1, a relu that rounding carries over zero moves parameters by 5e-3 (float64 is equal there).
+    Its weights start wider than the book's, with which ten updates move little but the last biases. With
+    still wider ones, 0.1, a relu input that rounding moves across zero changes parameters by 5e-3 (float64
+    results are equal there).
     """
     return _lenet_step(way, tuple(devices), lr)
 
 
-@functools.cache  # compiled once, though three parts ask for it
+@functools.cache  # compiled once, although three parts use it
 def _lenet_step(way: Way, devices: tuple[jax.Device, ...], lr: float) -> Step:
     model = model_of_function(lenet, lenet_params(jax.random.key(0), scale=0.05))
     return make_step(way, model, optax.sgd(lr), devices)
@@ -149,9 +150,9 @@ def lenet_equal_to_one_device(story: Story, data: FashionMNIST) -> None:
     collectives_of(story, lenet_step("pmap", first_devices(story.devices)), batches[0])
 
 
-@functools.cache  # the step whose collectives are counted has been compiled before
+@functools.cache  # the step whose collectives are counted was compiled before
 def small_resnet_step(seed: int, batch_norm: BatchNorm, way: Way, devices: tuple[jax.Device, ...]) -> Step:
-    """Two stages of one block: every kind of layer of ResNet-18, in milliseconds."""
+    """Two stages of one block: it has every kind of layer of ResNet-18, and runs in milliseconds."""
     model = model_of(ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(seed)))
     return make_step(way, model, optax.sgd(0.1), devices, batch_norm=batch_norm)
 

@@ -19,9 +19,9 @@ from jaxperf.script import Story
 
 
 def export_and_reload(story: Story, net: MLP) -> None:
-    """Export a network, show the program in the file, and run it where its code is not.
+    """Export a network, show the program in the file, and run it in a process without the network's code.
 
-    Facts: `export_max_abs_diff`, the largest difference of the two processes' outputs.
+    Facts: `export_max_abs_diff`, the largest difference between the two processes' outputs.
 
     Args:
       story: is told what happens.
@@ -88,5 +88,5 @@ def with_a_shape_for_an_array(story: Story, net: MLP) -> None:
 
 
 def _operations(mlir: str) -> list[str]:
-    """The operations of a StableHLO module, without what says where in the Python code they came from."""
+    """The operations of a StableHLO module, without their locations in the Python code."""
     return [line.split(" loc(")[0] for line in mlir.splitlines() if "stablehlo." in line]

@@ -39,7 +39,7 @@ def sum_with_scan(x: Any) -> Any:
 
 
 def double_in_numpy(x: Any) -> Any:
-    """What Gluon's `asnumpy` was used for."""
+    """NumPy on the value, as Gluon's `asnumpy` allows."""
     return np.asarray(x) * 2
 
 
@@ -78,13 +78,13 @@ def set_first_at(a: Any) -> Any:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the book or an exercise tries in a compiled network.
+    """Something that the book or an exercise tries in a compiled network.
 
     Attributes:
-      name: of its facts.
+      name: used in the names of its facts.
       words: what a reader sees.
       fn: does it; `expected` is what it gives in NumPy for `args`.
-      instead: what to write in JAX, in words; `way` does that.
+      instead: what to write in JAX, in words; `way` is a function that does so.
     """
 
     name: str
@@ -118,7 +118,7 @@ def attempt(fn: Callable[..., Any], args: tuple[Any, ...], expected: Any) -> str
 
 
 def what_tracing_forbids(story: Story) -> None:
-    """Try each for real: what it raises under `jit`, and the JAX way that then works.
+    """Try each for real: what it raises under `jit`, and the JAX way that works instead.
 
     Facts: `under_jit_NAME`, an error's name, "works" or "a wrong value"; `jax_way_works_NAME`.
     """

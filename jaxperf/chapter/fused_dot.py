@@ -1,4 +1,4 @@
-"""Where compiling made a program slower: a dot and a sum in one fusion, and the setting that avoids it."""
+"""A case in which compiling made a program slower, a dot and a sum in one fusion, and how to avoid it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compiled_child(size: int, rounds: int) -> dict[str, Any]:
 
 
 def compiled_is_slower(story: Story, *, size: int, rounds: int) -> None:
-    """The dot and its sum, eager and compiled, as XLA comes and with reductions kept out of the fusion."""
+    """The dot and its sum, eager and compiled, with XLA's defaults and with reductions outside the fusion."""
     story.heading("8.2.2 A program that compiling slows down")
     story.text(
         """Why were the two calls above not compiled into one? Because here compiling does harm. XLA gives
@@ -79,9 +79,9 @@ def compiled_is_slower(story: Story, *, size: int, rounds: int) -> None:
 def measured_with(
     flags: str, child: Callable[..., dict[str, Any]], *args: int
 ) -> tuple[list[Measurement], list[str]]:
-    """`child(*args)`, as from `eager_and_compiled`, in a fresh CPU process with these XLA flags too.
+    """`child(*args)`, as from `eager_and_compiled`, in a fresh CPU process with these additional XLA flags.
 
-    Not with the flags for oneDNN that `jaxperf run` gives: this is about XLA as it comes.
+    The oneDNN flags that `jaxperf run` sets are left out: this is about XLA's defaults.
     """
     given = without_onednn(os.environ.get("XLA_FLAGS", ""))
     environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{given} {flags}".strip()}
@@ -90,7 +90,7 @@ def measured_with(
 
 
 def tell_rows(story: Story, how: str, rows: list[Measurement]) -> None:
-    """A table of one process's two ways."""
+    """Show a table of the two ways in one process."""
     story.table(rows, title=f"CPU seconds per call, {how}", base=rows[0].name, detail=True)
 
 

@@ -1,4 +1,4 @@
-"""Exercise 1 of section 8.3: products on one device, none of which depends on another. Are they parallel?"""
+"""Exercise 1 of section 8.3: products on one device, independent of each other. Do they run in parallel?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDINGS = 3  # on a busy machine a second core may come too late for one run
 
 
 def products_of(xs: list[jax.Array]) -> list[jax.Array]:
-    """The product of every matrix, (n, n), with itself."""
+    """The product of each matrix, (n, n), with itself."""
     return [jnp.dot(x, x) for x in xs]
 
 
@@ -34,7 +34,7 @@ def on_one_device(
     products: int,
     rounds: int,
 ) -> None:
-    """Exercise 1: are independent products on one device run in parallel, one by one or in one program?
+    """Exercise 1: do independent products on one device run in parallel, one by one or in one program?
 
     Facts: `dots_at_once_eager`, `dots_at_once_program` (the most spans at one time), `dots_in_program`,
     `dots_in_program_merged`, `dots_in_program_vmap`.
@@ -83,7 +83,7 @@ def on_one_device(
 
 
 def _claims(story: Story, dots: dict[str, int], most: dict[str, int], *, products: int) -> None:
-    """Hold what the programs contain, and how many products ran at once, against the book and its reader."""
+    """Check the book's and its reader's claims against the programs, and how many products ran at once."""
     alone, program = most["one by one"], most["one program"]
     kept, merged = dots["one program"], dots["one program, equal operands"]
     story.fact("dots_at_once_eager", alone, words="products at once, called one by one")

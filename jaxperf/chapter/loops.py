@@ -28,7 +28,7 @@ from jaxperf.result import Measurement, Ratio, both, ratio
 from jaxperf.script import Story
 
 CALLS = 200  # in one loop of the sweep
-CLOSE = 0.5  # how far off a predicted gain may be: it is a quotient of two loops, each predicted within 25 %
+CLOSE = 0.5  # how far off a predicted gain may be: a quotient of two loops, each predicted to within 25 %
 
 
 def add_one(x: jax.Array) -> jax.Array:
@@ -43,8 +43,8 @@ class Swept:
     Attributes:
       samples: both loops at every size, with the cores kept awake.
       awake, asleep: the synchronous loop at the smallest size, seconds for `CALLS` calls.
-      t1_s: seconds to queue one "eager" call, and one "compiled" call, by the front end alone.
-      floor: an empty program, waited for, with the cores kept awake; seconds per call.
+      t1_s: seconds that the front end alone takes to queue one "eager" call, and one "compiled" call.
+      floor: seconds per call of an empty program, including the wait, with the cores kept awake.
     """
 
     samples: list[Sample]
@@ -100,7 +100,7 @@ def sweep_child(sizes: list[int], rounds: int) -> dict[str, Any]:
 
 
 def the_gain(story: Story, swept: Swept, at_book: Ratio, *, size: int) -> None:
-    """The book's sentence, judged at sizes on both sides of the crossover and at its own size."""
+    """The book's sentence, judged at sizes on both sides of the crossover and at the book's size."""
     model = swept.model.costs
     gains = swept.gains
     rows = [
@@ -116,7 +116,7 @@ def the_gain(story: Story, swept: Swept, at_book: Ratio, *, size: int) -> None:
     )
     missed = statistics.median(abs(model.gain(n) / gain.median - 1) for n, gain in gains.items())
     story.fact("gain_error_median", missed, words="median error of the predicted gains")
-    at = max((s.size for s in swept.samples[1::2]), key=model.gain)  # of the sizes that were not fitted
+    at = max((s.size for s in swept.samples[1::2]), key=model.gain)  # among the sizes that were not fitted
     best = gains[at]
     story.claim(
         book="Asynchronous computation improves performance (there: 2.1 times)",
@@ -168,7 +168,7 @@ def loops_at(fn: Any, x: jax.Array, *, calls: int, rounds: int) -> Ratio:
 
 
 def one_core(story: Story) -> str:
-    """Why a single core can tell nothing of two stages at work together; "" where there are more."""
+    """Why a single core cannot show two stages working together; "" if there are more cores."""
     one = story.environment.cores == 1
     return "with one core the front end and the back end take turns on it" if one else ""
 

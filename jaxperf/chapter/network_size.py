@@ -1,4 +1,4 @@
-"""Where does dispatch stop mattering? Op by op against compiled, over networks and batches."""
+"""When does dispatch stop mattering? Op by op against compiled, over networks and batches."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def two_ways(net: nnx.Module, x: jax.Array, words: str) -> dict[str, Callable[[]
 
 
 def differ(a: Any, b: Any) -> tuple[float, bool]:
-    """The largest difference of two outputs of about 1, and whether rounding explains it."""
+    """The largest difference between two outputs of about 1, and whether rounding explains it."""
     largest = float(np.abs(np.asarray(a) - np.asarray(b)).max())
-    precision: str | None = getattr(jax.config, "jax_default_matmul_precision", None)  # no attribute to mypy
+    precision: str | None = getattr(jax.config, "jax_default_matmul_precision", None)  # unknown to mypy
     return largest, largest <= tolerance(jax.default_backend(), 1e-6, precision=precision)
 
 
@@ -138,7 +138,7 @@ def earlier_networks(story: Story, stages: Stages, batch: int, rounds: int, seed
 
     Args:
       story: is told times, facts and the claim.
-      stages: channels and blocks of the ResNet; a small one where ResNet-18 would take too long.
+      stages: channels and blocks of the ResNet; a small one if ResNet-18 would take too long.
       batch: images of 28 x 28 per call.
       rounds: of the comparison.
       seed: of parameters and images.
@@ -179,5 +179,5 @@ def earlier_networks(story: Story, stages: Stages, batch: int, rounds: int, seed
 
 
 def _fact(words: str) -> str:
-    """A network's name as part of a fact's."""
+    """A network's name as part of a fact's name."""
     return words.lower().replace("-", "")

@@ -19,12 +19,12 @@ from jaxperf.script import Story
 def timeline_of_a_step(
     story: Story, step: Callable[[], Any], *, devices: Sequence[jax.Device], gradient: str = "gradient"
 ) -> None:
-    """Record one step, a lane for each program on each device: do the gradients run side by side?
+    """Record one step, with a lane for each program on each device: do the gradients run side by side?
 
     Facts: `gradients_overlap`, `queued_share`.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       step: makes one step and returns its outputs.
       devices: where it runs; the first two are compared.
       gradient: name of the function that computes a device's gradient.
@@ -54,7 +54,7 @@ def timeline_of_a_step(
 
 
 def _by_time(run: Timeline) -> Timeline:
-    """The lanes in the order in which they begin to work: Python, waiting, programs, copies."""
+    """Sort the lanes in the order in which they begin to work: Python, waiting, programs, copies."""
     first = {lane: min(start for start, _ in run.intervals(lane)) for lane in run.lanes}
     place = {PYTHON: 0, WAIT: 1, COPIES: 3}
     order = sorted(run.spans, key=lambda s: (place.get(s.lane, 2), first[s.lane], s.lane, s.start_s))
@@ -76,7 +76,7 @@ def where_time_goes(
     Facts: `communication_share`.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       step: `step(X, y, device_params)`, the whole.
       halves: the gradient and the update that it calls.
       batch: images and labels.

@@ -1,4 +1,4 @@
-"""Micro-batches in a pipeline: how long do its devices idle, and does a schedule of its stages say so?"""
+"""Micro-batches in a pipeline: how long do its devices idle, and does a schedule of its stages predict it?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxperf.result.intervals import length
 from jaxperf.story import Story
 
 Times = Mapping[str, float]  # seconds of "forward", "backward" and "loss" of one micro-batch
-NEAR = 0.15  # of the step: how near the measured idle shares must come to those of the schedule
+NEAR = 0.15  # of the step: how close the measured idle shares must be to those of the schedule
 
 
 def micro_batches(
@@ -38,7 +38,7 @@ def micro_batches(
     Facts: `idle_share_M` (measured), `idle_share_schedule_M` (predicted) for M micro-batches.
 
     Args:
-      story: is told.
+      story: is told the results.
       net: ResNet-18, or a smaller one.
       devices: two.
       batch: images in a batch; every count divides it.
@@ -62,7 +62,7 @@ def micro_batches(
     X, y = rng.random((batch, 28, 28, 1), np.float32), rng.integers(0, 10, batch)
     steps = {m: make_pipeline(resnet_halves(net), optax.sgd(0.1), devices, micro_batches=m) for m in counts}
     states = {m: step.init() for m, step in steps.items()}
-    fake = {d.platform for d in devices} == {"cpu"}  # of one GPU's host too, where the result is a GPU's
+    fake = {d.platform for d in devices} == {"cpu"}  # also those of a GPU's host, in a result for a GPU
     predicted = {m: 1 - _predict(steps[m], states[m], X, y, fake=fake) for m in counts}
     rows, shown = _record(story, steps, states, (X, y), rounds=rounds)
     story.timeline(
@@ -77,7 +77,7 @@ def schedule(m: int, lone: Times, both: Times) -> tuple[float, float]:
     """Follow two devices through one step of m micro-batches.
 
     The first device runs all forward passes, then all backward passes; the second runs the losses. A task
-    starts when its device is free and its input is there.
+    starts when its device is free and its input is ready.
 
     Args:
       m: how many micro-batches.

@@ -1,4 +1,4 @@
-"""Exercise of section 8.4: predict on all devices; the accuracy is that of one, and the time is measured."""
+"""Exercise of section 8.4: predict on all devices, with the accuracy of one device and the time measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def predicting_on_all_devices(
     Facts: `test_accuracy_DEVICES`.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       apply: `apply(params, X)` gives logits.
       trained: by number of devices, the epochs and the parameters after each; the last of all devices count.
       data: its test images are predicted.

@@ -1,4 +1,4 @@
-"""Exercise 2 of section 8.3: complex dependencies over several devices. Right in every bit, and faster?"""
+"""Exercise 2 of section 8.3: complex dependencies over several devices. Correct in every bit, and faster?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL_CORES = "one device, all cores"
 def equal_to_numpy(
     story: Story, *, devices: Sequence[jax.Device], nodes: int, size: int, graphs: int, seed: int
 ) -> None:
-    """Exercise 2: graphs of operations, each on a device of its own choice: right in every bit?
+    """Exercise 2: graphs of operations, each on a random device: correct in every bit?
 
     Facts: `graphs_equal`.
 
@@ -71,13 +71,13 @@ def equal_to_numpy(
 def over_sizes(
     story: Story, *, devices: Sequence[jax.Device], nodes: int, sizes: Sequence[int], seed: int, rounds: int
 ) -> None:
-    """Exercise 2, its second half: at which size of the operations are several devices faster?
+    """Exercise 2, second half: at which size of the operations are several devices faster?
 
     Facts: `graph_gains_from_size`.
 
     Args:
       story: is told times, curves, a timeline, the fact and claims.
-      devices: of one kind; several, or the comparison cannot be made.
+      devices: of one kind; with a single one the comparison cannot be made.
       nodes: operations in the graph.
       sizes: rows and columns of the int32 matrices in it, on a CPU; a GPU gets larger ones.
       seed: of the graph.
@@ -119,7 +119,7 @@ def over_sizes(
 
 
 def sizes_for(device: jax.Device, sizes: Sequence[int]) -> list[int]:
-    """`sizes` on a CPU; else as many times as large as makes a product of the largest last 0.2 ms."""
+    """`sizes` on a CPU; else multiplied so that a product of the largest lasts 0.2 ms."""
 
     def product(n: int) -> Callable[[], jax.Array]:
         x = jax.device_put(jnp.ones((n, n), jnp.int32), device)
@@ -133,7 +133,7 @@ def sizes_for(device: jax.Device, sizes: Sequence[int]) -> list[int]:
 def times(
     n: int, devices: Sequence[jax.Device], *, nodes: int, seed: int, rounds: int
 ) -> dict[str, Measurement]:
-    """Seconds for a graph over int32 (n, n), by way of running it; CPU devices get a core each."""
+    """Seconds for a graph over int32 (n, n), for each way to run it; CPU devices get one core each."""
     graph, leaves = _graph(n, devices, nodes=nodes, seed=seed)
     alone = [replace(node, device=0) for node in graph]
     cores = available()[: len(devices)] if devices[0].platform == "cpu" else ()
@@ -152,7 +152,7 @@ def _graph(n: int, devices: Sequence[jax.Device], *, nodes: int, seed: int) -> t
 
 
 def _claims(story: Story, against: dict[int, tuple[Ratio, Ratio]], *, devices: Sequence[jax.Device]) -> None:
-    """Judge what not waiting and what more devices bring, at the smallest and the largest size."""
+    """Judge the gains from not waiting and from more devices, at the smallest and the largest size."""
     smallest, largest = against[min(against)], against[max(against)]
     shown = f"{min(against)} and {max(against)}"
     gains = [n for n, (_, devices_gain) in against.items() if devices_gain.above()]

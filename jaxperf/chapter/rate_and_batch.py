@@ -1,4 +1,4 @@
-"""Exercise: how do batch size and learning rate change what a training reaches, and how long it takes?"""
+"""Exercise: how do batch size and learning rate change what a training achieves, and how long it takes?"""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ READERS_OF_84 = (
     "A reader of the book answers: about the same time; rate 0.17 on one GPU is as good as 0.2 on a GPU and "
     "the CPU. A retelling in PyTorch answers: batch 512 with rate 0.2 x 1.5 is a little better than 0.2.",
 )
-SAME = 0.05  # two losses that differ by less count as one
+SAME = 0.05  # two losses that differ by less count as equal
 Train = Callable[[int, float], Sequence[Epoch]]
 
 
 def grid_of_trainings(
     story: Story, train: Train, settings: Sequence[tuple[int, float]], *, readers: Sequence[str]
 ) -> dict[tuple[int, float], Epoch]:
-    """Train with each batch size and rate; show time, loss and accuracy, with readers' answers below.
+    """Train with each batch size and rate; show time, loss and accuracy, with the readers' answers below.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       train: `train(batch_size, lr)` gives the epochs of one training.
       settings: pairs of batch size and learning rate, the one to compare with first.
       readers: what readers of the book answered.
@@ -71,13 +71,13 @@ def batch_and_rate(
     """Section 8.4's first exercise: double the batch; which rate then learns as before?
 
     Args:
-      story: where it is told.
+      story: is told the results.
       train: `train(batch_size, lr)` gives the epochs of one training.
       batch_size, lr: what to compare with.
       images: how many images each training goes over, all its epochs together.
       start: where each training starts.
-      batches, rates: of the other trainings, in multiples of `batch_size` and `lr`, each with each. Twice the
-        batch at the same and at twice the rate, which decide the claim, are always among them.
+      batches, rates: of the other trainings, in multiples of `batch_size` and `lr`, in all combinations.
+        Twice the batch at the same and at twice the rate, which decide the claim, are always among them.
     """
     story.heading("Exercise: twice the batch, and which rate?")
     story.text(
@@ -90,7 +90,7 @@ def batch_and_rate(
     last = grid_of_trainings(story, train, [*settings], readers=READERS_OF_84)
     base = last[batch_size, lr].loss
     old, doubled = (last[n, factor * lr].loss / base - 1 for factor in (1, 2))
-    learned = base < 0.95 * math.log(10)  # what guessing among ten classes loses
+    learned = base < 0.95 * math.log(10)  # log(10) is the loss of guessing among ten classes
     as_much = None if not learned or SAME < doubled < 2 * SAME else doubled <= SAME
     story.claim(
         ours="With twice the batch, twice the rate learns as much from the same images",

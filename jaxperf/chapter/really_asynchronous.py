@@ -1,4 +1,4 @@
-"""Section 8.2.1: which programs a backend really queues, and the same with asynchronous dispatch off."""
+"""Section 8.2.1: which programs a backend really queues, with and without asynchronous dispatch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxperf.script import Story
 
 
 def really_asynchronous(story: Story, *, size: int, seed: int) -> None:
-    """Ask programs of several sizes whether their results were there when the call returned."""
+    """Find out for programs of several sizes whether their results were ready when the call returned."""
     story.text(
         """Was it really asynchronous, and is it always? An array knows whether it is ready. We call a
         compiled `x + 1` on arrays of several sizes and ask at once. A CPU runs a program of under 1000 FLOPs
@@ -64,5 +64,5 @@ def asked_here(size: int, seed: int) -> dict[str, Any]:
 
 def without_dispatch(size: int, seed: int) -> dict[str, Any]:
     """The answer of a process without asynchronous dispatch."""
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # heeded until JAX starts; no variable sets it
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # only before JAX starts; no variable sets it
     return asked_here(size, seed)

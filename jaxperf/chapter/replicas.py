@@ -1,4 +1,4 @@
-"""Section 8.5.1: one array with a copy on each of several devices, read where a copy is and where none is."""
+"""Section 8.5.1: an array with a copy on each of several devices, read on devices with and without a copy."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from jaxperf.script import Story
 
 
 def copy_on(array: jax.Array, device: jax.Device) -> jax.Array:
-    """The copy of `array` that is on `device`; KeyError where there is none."""
+    """The copy of `array` that is on `device`; KeyError if there is none."""
     return {shard.device: shard.data for shard in array.addressable_shards}[device]
 
 
 def to_all(tree: Any, devices: Sequence[jax.Device]) -> Any:
-    """Copies of the arrays of `tree` on each device: no axis of their sharding is split."""
+    """Copies of the arrays of `tree` on each device: their sharding splits no axis."""
     return jax.device_put(tree, NamedSharding(Mesh(np.array(devices), ("devices",)), P()))
 
 
 def reading_copies(story: Story, weight: jax.Array, devices: Sequence[jax.Device]) -> None:
-    """Read a parameter where its copies are, and where there is none."""
+    """Read a parameter on devices that have a copy, and on one that does not."""
     found = [np.asarray(copy_on(weight, d)) for d in devices]
     for copy, device in zip(found, devices):
         story.say(f"first filter on {device}: {copy[..., 0, 0].ravel()[:3]} ...")

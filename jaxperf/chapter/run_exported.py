@@ -1,4 +1,4 @@
-"""What a process needs to run an exported network: this file, which imports neither Flax nor our networks."""
+"""All that a process needs to run an exported network: this file imports neither Flax nor our networks."""
 
 from __future__ import annotations
 

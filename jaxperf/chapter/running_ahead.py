@@ -28,7 +28,7 @@ from jaxperf.report.words import quantity
 from jaxperf.result import Axis, Curve, Measurement, Ratio, both, ratio, ratio_of
 from jaxperf.script import Story
 
-PAGE = 4096  # bytes; a run that grows by nothing counts as this much, since nothing cannot be divided by
+PAGE = 4096  # bytes; a run that does not grow counts as this much, to avoid dividing by zero
 IN_FLIGHT = 32  # computations that XLA's CPU client queues before it holds the front end back
 PER_BATCH = 3  # computations: the random numbers, the labels, the step
 SHORT = "asynchronous, fits the queue"
@@ -37,7 +37,7 @@ BOOK_BATCH_S = {"synchronous": 26.867962 / 100, "asynchronous": 0.166682 / 100}
 
 
 def how_deep(story: Story) -> None:
-    """How many computations may be queued before the client holds the front end back; donation included."""
+    """How many computations may be queued before the client holds the front end back; also with donation."""
     story.heading("8.2.4 How far does the front end run ahead?")
     story.text(
         """If the front end never waits, how much does it queue? XLA's CPU client lets 32 computations be in
@@ -53,7 +53,7 @@ def how_deep(story: Story) -> None:
 
         def enqueue() -> jax.Array:
             nonlocal state
-            state, metric = step(state)  # noqa: B023, called within this round of the loop
+            state, metric = step(state)  # noqa: B023, called within this turn of the loop
             return metric
 
         counts = run_ahead_depth(enqueue, calls=100)
@@ -73,26 +73,26 @@ def how_deep(story: Story) -> None:
 
 
 def of(runs: Runs, name: str, figure: Callable[[dict[str, Any]], float], unit: str) -> Measurement:
-    """One figure of all passes of a run, in rounds."""
+    """One figure for all passes of a run, by round."""
     return Measurement(name, unit, tuple(figure(run) for run in runs[name]), rounds="memory")
 
 
 def peak(runs: Runs, name: str) -> Measurement:
-    """The most that each pass held above its start."""
+    """The peak memory of each pass above its start."""
     return of(runs, name, lambda run: float(max(run["peak_bytes"], PAGE)), "bytes")
 
 
 def made_share(runs: Runs, name: str) -> Ratio:
-    """After which share of a pass its last batch was made."""
+    """The fraction of a pass after which its last batch was made."""
     return ratio_of([run["produced_s"][-1] / run["total_s"] for run in runs[name]])
 
 
 def memory(story: Story, *, batches: int, batch_size: int, seed: int, rounds: int, beside_book: bool) -> None:
-    """Both programs in a process that gives freed memory back at once, then what each shows."""
+    """Run both programs in a process that gives freed memory back at once, then tell what each shows."""
     backend = story.environment.backend
     step = partial(one_step, seed=seed)  # a large GPU computes the book's in 0.1 ms, less than the front end
     batch_size = size_for(backend, batch_size, step, seconds=2e-3, most=64 * batch_size)
-    few = max(2, batches // 4)  # what waiting holds does not depend on how many there are
+    few = max(2, batches // 4)  # the memory held when waiting does not depend on their number
     book_ways = {
         "synchronous": ("train", "each", few),
         "asynchronous": ("train", "end", batches),
@@ -107,9 +107,9 @@ def memory(story: Story, *, batches: int, batch_size: int, seed: int, rounds: in
 
 
 def watch(programs: dict[str, Any], seed: int, rounds: int, *, each: int) -> dict[str, Runs]:
-    """All ways of all programs, in fresh processes that do `each` of the rounds, by feed and by way.
+    """Run all ways of all programs, in fresh processes that do `each` of the rounds, by feed and by way.
 
-    On a GPU a pass fills the memory up to the peak of the passes before it, so a process does one round.
+    On a GPU, a pass fills the memory up to the peak of the passes before it, so each process does one round.
     """
     found = [
         in_fresh_process(watch_child, programs, seed, each, environment=GIVE_BACK, timeout_s=1800)
@@ -205,7 +205,7 @@ HOST: dict[str, tuple[str, Wait]] = {
 
 
 def handed_over(story: Story, runs: Runs, *, batch_bytes: int) -> None:
-    """The same with batches that the host hands over, which take memory as soon as they are made."""
+    """The same with batches from the host, which take memory as soon as they are made."""
     story.peers("8.2 memory")
     story.text(
         """A real input pipeline hands batches over from the host, and they take memory at once. Then the

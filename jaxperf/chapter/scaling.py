@@ -1,6 +1,6 @@
-"""What more devices gain: step time = a share's compute + what does not divide, fitted and then tested.
+"""The gain from more devices: step time = a share's compute + what does not divide, fitted and then tested.
 
-On fake devices each gets a core of its own, so that two devices have twice what one has.
+Each fake device gets a core of its own, so that two devices have twice the compute of one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from jaxperf.script import Story
 
 Run = tuple[int, int]  # number of devices, batch size
 MakeRun = Callable[[Sequence[jax.Device], int], Callable[[], Any]]
-CLOSE = 0.3  # how near the model must come at batches that it was not fitted to
+CLOSE = 0.3  # how close the model must be at batches that it was not fitted to
 
 
 @dataclass(frozen=True)
 class Sentence:
     """What the book says about the gain: its words, what we predict, and how a measured gain decides it.
 
-    With `grows` k devices get k times the batch, as the book gives two GPUs 512 images for ResNet-18, and not
-    the same 256 as for LeNet; then images per second are compared.
+    With `grows`, k devices get k times the batch: the book gives two GPUs 512 images for ResNet-18, but the
+    same 256 as one for LeNet. Then images per second are compared.
     """
 
     words: str
@@ -56,17 +56,18 @@ def scaling(
 ) -> None:
     """Time steps on one device and on all in use, at several batch sizes, and test the model on them.
 
-    The model is T(k, n) = T(1, n / k) + c(k): a share takes what it takes one device, and c is what does not
-    divide. c comes from the smallest batch; all other batches on k devices are predicted and compared.
+    The model is T(k, n) = T(1, n / k) + c(k): a share takes as long as on one device, and c is the part that
+    does not divide. c comes from the smallest batch; all other batches on k devices are predicted and
+    compared.
 
     Facts: `gain_DEVICES_BATCH`, `not_divided_s`, `scaling_efficiency`.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       make: `make(devices, n)` gives a function that makes one step with n images and returns its outputs.
       network: its name.
       sizes: batch sizes, ascending, at least two, divisible by the devices.
-      at: the one of them at which the book's sentence is decided, where devices are real.
+      at: the one of them at which the book's sentence is decided, if devices are real.
       book: the sentence.
       rounds: how often each has its turn.
     """
@@ -87,7 +88,7 @@ def scaling(
     if fake:
         story.text("These devices are fake, so each gets a core: one device runs on one core of this host.")
     alone = sorted({*sizes, *(n // k for n in sizes)})
-    many = k * at if book.grows and not fake else at  # a batch that decides nothing is not timed
+    many = k * at if book.grows and not fake else at  # no need to time a batch that decides nothing
     runs = [(1, n) for n in alone] + [(k, n) for n in dict.fromkeys((*sizes, many))]
     rows = _in_turns(make, runs, cores if fake else (), rounds)
     models = [_predicted(rows, sizes[0], n, k) for n in sizes[1:]]
@@ -106,7 +107,7 @@ def scaling(
 
 
 def _cannot(k: int, cores: Sequence[int] | None) -> str:
-    """Why nothing can be compared, or nothing; `cores` are those that fake devices share."""
+    """Why nothing can be compared, or ""; `cores` are those that fake devices share."""
     if k < 2:
         return "only one device here"
     if cores is not None and len(cores) < k:
@@ -166,7 +167,7 @@ def _predicted(rows: dict[Run, Measurement], smallest: int, n: int, k: int) -> M
 def _gain(
     story: Story, rows: dict[Run, Measurement], models: Sequence[Measurement], sizes: Sequence[int], k: int
 ) -> None:
-    """Draw how many times as fast k devices are over the batch, and what the model says."""
+    """Draw how many times as fast k devices are, over the batch size, and what the model says."""
     gains = {n: ratio(rows[1, n], rows[k, n]) for n in sizes}
     for n, gain in gains.items():
         story.fact(f"gain_{k}_{n}", gain.median, words=f"gain of {plural(k)} at batch {n}")

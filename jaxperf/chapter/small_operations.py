@@ -1,4 +1,4 @@
-"""Exercise 3 of section 8.3: products so small that calling them is the work. What then saves time?"""
+"""Exercise 3 of section 8.3: products so small that most of the time goes into the calls. What saves time?"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def over_sizes(
       devices: of one kind; the products are computed on the first, half of them on the second in one way.
       sizes: rows and columns of the matrices.
       products: how many in one run.
-      rounds: of the comparison at each size, where they are doubled: each is short.
+      rounds: of the comparison at each size; doubled here, since each is short.
     """
     story.heading("Exercise 3: small operations")
     story.text(
@@ -79,7 +79,7 @@ def over_sizes(
 
 
 def _reader(story: Story, n: int, device: jax.Device, *, products: int, repeats: int) -> None:
-    """Show the reader's own experiment next to the reader's figures."""
+    """Repeat the reader's experiment, and show it next to the reader's figures."""
     story.text(
         """A reader timed ten products of 20 x 20 on a GPU and found 0.0000 s. The clock stopped when the
         calls had returned, so nothing was computed yet. Here is the same mistake."""
@@ -93,7 +93,7 @@ def _reader(story: Story, n: int, device: jax.Device, *, products: int, repeats:
 
 
 def called_only(n: int, device: jax.Device, *, products: int, repeats: int) -> Measurement:
-    """Seconds until the calls have returned, with nothing waited for, on float32 (n, n)."""
+    """Seconds until the calls have returned, without waiting for results, on float32 (n, n)."""
     x, seconds = jax.device_put(jnp.ones((n, n)), device), []
     for _ in range(repeats + 1):
         with Benchmark("Run.", show=None) as bench:
@@ -104,7 +104,7 @@ def called_only(n: int, device: jax.Device, *, products: int, repeats: int) -> M
 
 
 def _claim_faster_than_calls(story: Story, against: dict[int, dict[str, Ratio]]) -> None:
-    """Judge fewer calls at every size, and the sentence at the smallest."""
+    """Judge fewer calls at every size, and the book's sentence at the smallest."""
     faster = {n: _either(r[PROGRAM].above(), r[BATCH].above()) for n, r in against.items()}
     losing = max((n for n, decision in faster.items() if decision), default=None)
     story.fact("calls_lose_up_to_size", losing, words="largest products that gain from fewer calls")

@@ -1,4 +1,4 @@
-"""Where an error of an asynchronous computation surfaces, tried in a process of its own."""
+"""Where an error of an asynchronous computation surfaces, tried in a separate process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PENDING, DEPENDENT = "callback, argument pending", "work that depends on it"
 
 
 def errors(story: Story) -> None:
-    """Where an error of a queued computation surfaces, tried in a process of its own."""
+    """Where an error of a queued computation surfaces, tried in a separate process."""
     story.heading("Where do errors surface?")
     story.text(
         """A call that has returned has not succeeded yet. If the computation fails later, the error waits
@@ -42,7 +42,7 @@ def errors_child(asynchronous: bool) -> list[tuple[str, str, str]]:
     """Provoke errors; for each, the first step that raised, and the last line of what it said.
 
     Args:
-      asynchronous: whether the CPU may dispatch asynchronously; where it may not, calls raise themselves.
+      asynchronous: whether the CPU may dispatch asynchronously; if not, the calls themselves raise.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", asynchronous)
 
@@ -55,7 +55,7 @@ def errors_child(asynchronous: bool) -> list[tuple[str, str, str]]:
 
     x = block(jnp.ones((1000, 1000)))
     dot = jax.jit(lambda x: x @ x)
-    refuse = jax.jit(with_callback).lower(x).compile()  # compiled first, or the dot would be through by then
+    refuse = jax.jit(with_callback).lower(x).compile()  # compiled first, or the dot would finish meanwhile
     spoil = jax.jit(lambda x: jnp.log(x @ x - 1e9))
     block((dot(x), x + 1))
     rows = [
@@ -70,7 +70,7 @@ def errors_child(asynchronous: bool) -> list[tuple[str, str, str]]:
 
 
 def surfaces(title: str, call: Callable[[], Any]) -> tuple[str, str, str]:
-    """Whether the call raises, or its shape, or block on what it returned; and the error's last line."""
+    """Which of these raises: the call, its result's shape, or `block` on it; and the error's last line."""
     out: Any = None
     step = "call"
     try:

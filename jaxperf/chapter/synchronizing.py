@@ -33,7 +33,7 @@ def data_parallelism(story: Story) -> None:
 
 
 def synchronizing_data(story: Story) -> None:
-    """Run the helpers on the book's numbers, on two devices where there are two."""
+    """Run the helpers on the book's numbers, on two devices if there are two."""
     story.heading("8.4.3 Synchronizing data among devices")
     story.text(
         """Three helpers are enough: copy the parameters to a device, sum arrays over devices, split a batch.

@@ -1,4 +1,4 @@
-"""How far equal results may lie apart: it follows the device, and the precision of its products."""
+"""How much equal results may differ: it depends on the device and the precision of its products."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ BFLOAT16 = 5e-2  # of the same outputs, where each layer rounds its own to 8 bit
 
 
 def tolerance(platform: str, on_cpu: float, *, precision: str | None = "highest") -> float:
-    """Return what rounding may do to a result.
+    """Return how much rounding may change a result.
 
     Args:
       platform: of the devices: "cpu", "gpu", ...
       on_cpu: the tolerance on a CPU, which multiplies in float32 whatever the precision. A GPU whose products
-        are as exact gets ten times that, since its libraries choose the order of sums.
+        are equally exact gets ten times that, since its libraries choose the order of sums.
       precision: of products, as in `jax_default_matmul_precision`; None for the backend's default.
     """
     if platform == "cpu":

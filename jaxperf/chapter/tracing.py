@@ -39,7 +39,7 @@ class HybridNet(nnx.Module):
 
 
 class WithAsnumpy(HybridNet):
-    """The same, asking NumPy for the value of its input first."""
+    """The same, but it first asks for its input's value as a NumPy array."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map (n, 4) to (n, 2); fails once compiled."""
@@ -48,7 +48,7 @@ class WithAsnumpy(HybridNet):
 
 
 def printed(call: Callable[[], Any]) -> str:
-    """What `call` prints until its result and its effects are there, then its result, as in a notebook."""
+    """What `call` prints until its result and effects are done, then its result, as in a notebook."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         result = jax.block_until_ready(call())
         jax.effects_barrier()
@@ -162,7 +162,7 @@ RETRACES = {  # how often each of these calls traces, in this order
 
 
 def traced_too_often() -> str:
-    """What chex says when a function that may be traced once meets a second shape."""
+    """What chex reports when a function that may be traced only once gets a second shape."""
     chex.clear_trace_counter()  # it counts by name, so running this cell again would fail
     double = jax.jit(chex.assert_max_traces(lambda x: x * 2, n=1))
     double(jnp.ones(2))

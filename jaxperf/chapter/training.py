@@ -23,7 +23,7 @@ def images(story: Story, flags: script.Data, *, train: int = 0, test: int = 0) -
     """Read Fashion-MNIST, of which the first `train` and `test` images are kept (0: all).
 
     Raises:
-      JaxperfError: the source that was asked for does not work.
+      JaxperfError: the requested source does not work.
     """
     data = fashion_mnist(source=flags.data_source, folder=flags.data_folder)
     kept = slice(train or None), slice(test or None)
@@ -50,13 +50,13 @@ def table_of_epochs(
     """Go through a training, and show each epoch with the book's figures next to it.
 
     Args:
-      story: where it is told.
-      epochs: gives an epoch, and the state after it, when it has been trained.
+      story: is told the results.
+      epochs: yields each epoch, and the state after it, when it has been trained.
       title: of the table.
-      printed: what the book has for it; None where it has nothing.
+      printed: the book's figures for it; None if it has none.
 
     Returns:
-      What `epochs` gave.
+      What `epochs` yielded.
     """
     trained = []
     with Animator("epoch", ["loss", "train acc", "test acc"]) as animator:
@@ -111,20 +111,20 @@ def judge_learning(
     printed: Mapping[str, Training],
     missing: str,
 ) -> None:
-    """Decide whether the network learns, and, if the full recipe was trained, whether as the book's.
+    """Decide whether the network learns and, if the full recipe was trained, whether like the book's.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       network: its name.
       runs: the epochs of each training.
       tested: how many test images there were.
       printed: the book's training for the names of `runs` that it has.
-      missing: what keeps these trainings from being the book's; "" if nothing.
+      missing: how these trainings differ from the book's; "" if they do not.
     """
     last = {name: run[-1].test_accuracy for name, run in runs.items()}
     where = "on one device and on several" if story.devices > 1 else "on one device"
     seen = "; ".join(f"{name}: {a:.2f} after epoch {runs[name][-1].number}" for name, a in last.items())
-    # Guessing hits like a coin with p = .1; four standard deviations above that are not luck
+    # Guessing is right with p = .1, like a biased coin; four standard deviations above that are not luck
     bound = CHANCE + 4 * math.sqrt(CHANCE * (1 - CHANCE) / tested)
     above: Decision = all(a > bound for a in last.values()) or (False if not missing else None)
     story.claim(

@@ -1,4 +1,4 @@
-"""Section 8.2.4: what training and predicting without waiting cost in memory."""
+"""Section 8.2.4: how much memory training and predicting without waiting take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Runs = dict[str, list[dict[str, Any]]]  # by the run's name: one pass per round
 
 
 def train(step: Any, params: list[jax.Array], batches: Iterable[Any], *, wait: Wait) -> list[float]:
-    """One pass over the batches; the losses are asked for after each step, one step late, or at the end."""
+    """One pass over the batches; the losses are read after each step, one step late, or at the end."""
 
     def queued() -> Iterator[jax.Array]:
         nonlocal params
@@ -32,7 +32,7 @@ def train(step: Any, params: list[jax.Array], batches: Iterable[Any], *, wait: W
             yield loss
 
     losses = taken(queued(), wait)
-    block(params)  # the last loss doesn't wait for the last update
+    block(params)  # the last loss does not depend on the last update
     return losses
 
 
@@ -77,7 +77,7 @@ def draw(key: jax.Array, i: int, batch_size: int) -> jax.Array:
 def data_iter(
     feed: str, *, batches: int, batch_size: int, seed: int, produced: list[float], held: list[int]
 ) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """The book's `data_iter`: random batches, drawn by the back end as there or handed over by the host."""
+    """The book's `data_iter`: random batches, drawn by the back end as in the book or sent by the host."""
     key, rng, start = jax.random.key(seed), np.random.default_rng(seed), time.perf_counter()
     for i in range(batches):
         if feed == "device":
@@ -92,7 +92,7 @@ def data_iter(
 
 
 def watch_child(programs: dict[str, list[Any]], seed: int, rounds: int) -> dict[str, Runs]:
-    """Every way of every program once per round, in turns.
+    """Run every way of every program once per round, in turns.
 
     Args:
       programs: by the feed of the batches, "device" or "host": the batch size, and the ways by name, each
@@ -130,7 +130,7 @@ def watched(
     produced: list[float] = []
     held: list[int] = []
     data = data_iter(feed, batches=batches, batch_size=batch_size, seed=seed, produced=produced, held=held)
-    time.sleep(0.05)  # a step's temporaries are freed a moment after its results are there
+    time.sleep(0.05)  # a step's temporaries are freed a moment after its results are ready
     filling = filled_to_the_peak(device_memory())
     with MemorySampler(read=device_bytes if device_memory() else None) as sampled:
         began = time.perf_counter()
@@ -153,11 +153,11 @@ def watched(
 
 
 def most_held(sampled: MemorySampler, account: Mapping[str, int]) -> int:
-    """Bytes above the start: by the device's own peak where it keeps one, which no look can miss.
+    """Bytes above the start: from the device's own peak if it reports one, since sampling cannot miss it.
 
     Args:
-      sampled: the looks at a run that began with a device `filled_to_the_peak`.
-      account: the device's, after the run.
+      sampled: the samples of a run that began with a device `filled_to_the_peak`.
+      account: the device's memory statistics after the run.
     """
     return max(sampled.peak_bytes, account.get("peak_bytes_in_use", 0)) - sampled.base_bytes
 

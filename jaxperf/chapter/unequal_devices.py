@@ -35,12 +35,12 @@ Gradients = Mapping[jax.Device, Callable[..., list[Any]]]
 def unequal_devices(
     story: Story, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], *, rounds: int, seed: int
 ) -> None:
-    """Train LeNet on a GPU and the CPU, or on two CPU devices of which one is made weak; time the step.
+    """Train LeNet on a GPU and the CPU, or on two CPU devices, one of them made weak; time the step.
 
     Facts: `max_param_diff_uneven_shares`, `uneven_over_equal_step_time` (median over rounds).
 
     Args:
-      story: where it is told.
+      story: is told the results.
       images: (n, 28, 28, 1), uint8, the batch.
       labels: (n,), int32.
       rounds: how often each timing is repeated.
@@ -123,7 +123,7 @@ def _two_devices(story: Story) -> tuple[list[jax.Device], tuple[int, int]] | Non
 
 @functools.cache
 def _gradient(repeats: int) -> Callable[..., list[Any]]:
-    """Gradients of a share's summed loss: its own, then those of slightly other images, as extra work."""
+    """Gradients of a share's summed loss: its own, then those of slightly different images, as extra work."""
 
     @jax.jit
     def run(params: list[jax.Array], X: jax.Array, y: jax.Array) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Section 8.2.2: every way to make the front end wait, a trap, and what could take `waitall`'s place."""
+"""Section 8.2.2: every way to make the front end wait, a pitfall, and what could replace `waitall`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ AFTER = "print(y) after waiting"
 
 
 def total(x: jax.Array) -> jax.Array:
-    """The program of every row: a product, and its sum as a scalar that all ways can take."""
+    """The program in every row: a product, and its sum as a scalar that all ways accept."""
     return jnp.dot(x, x).sum()
 
 
 def ways_to_wait(story: Story, *, size: int, seed: int, rounds: int, beside_book: bool) -> None:
-    """Each way on a result that is still pending: is it there afterwards, and how long did it take?"""
+    """Try each way on a result that is still pending: is it ready afterwards, and how long did it take?"""
     story.heading("8.2.2 Making the front end wait")
     story.text(
         """Sooner or later a program wants a value. Whatever turns an array into something that is not
@@ -103,7 +103,7 @@ def ways_to_wait(story: Story, *, size: int, seed: int, rounds: int, beside_book
 
 
 def still_pending(y: jax.Array, wait: Callable[[jax.Array], Any]) -> bool:
-    """Whether the result is still pending after this way; it is there when this returns."""
+    """Whether the result is still pending after this way of waiting; it is ready when this returns."""
     wait(y)
     left = pending(y) > 0
     block(y)
@@ -118,7 +118,7 @@ def timed(fn: Callable[..., Any], *args: Any) -> float:
 
 
 def last_is_not_all(story: Story, *, size: int) -> None:
-    """The trap: a long computation on one device, then a short one on another; wait for the last only."""
+    """The pitfall: a long computation on one device, then a short one on another; wait only for the last."""
     story.heading("8.2.2 The last result, and all of them")
     story.text(
         """A common mistake in benchmarks is to wait for the last result only. One device works in the order
@@ -162,7 +162,7 @@ def two_devices() -> tuple[jax.Device, jax.Device] | None:
 
 
 def in_place_of_waitall(story: Story, *, size: int) -> None:
-    """What could take `waitall`'s place, each tried on work whose results nobody holds any more."""
+    """What could replace `waitall`, each tried on work whose results have been dropped."""
     story.text(
         """MXNet has `waitall`, one call that waits for everything. JAX has none, and its candidates differ:
         `effects_barrier` waits for side effects; `live_arrays` knows what a variable still holds; a program
@@ -201,7 +201,7 @@ def in_place_of_waitall(story: Story, *, size: int) -> None:
     complete = [way for way, tries in waited.items() if all(tries)]
     story.claim(
         book="One call, waitall, waits for all computations before it",
-        holds=None if complete else False,  # one that waited in two tries may have been lucky
+        holds=None if complete else False,  # a way that waited in two tries may have been lucky
         predicted="no call of JAX does",
         right=None if complete else True,
         observed=f"waited whatever thread queued the work: {', '.join(complete) or 'none'}",

@@ -1,4 +1,4 @@
-"""What each way to run a step costs where the devices belong to several processes."""
+"""The cost of each way to run a step when the devices belong to several processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxperf.result import Measurement, Ratio, ratio, turns
 from jaxperf.script import Story
 
 WAYS: tuple[Way, ...] = ("jit", "shard_map", "pmap")
-STEPS = 10  # of one value; every process must make as many, so no clock chooses it
+STEPS = 10  # per value; every process must make the same number, so the clock must not choose it
 
 
 def ways_together(story: Story, data: FashionMNIST, *, batch_size: int, rounds: int) -> None:
@@ -24,9 +24,9 @@ def ways_together(story: Story, data: FashionMNIST, *, batch_size: int, rounds: 
     Facts: `pmap_over_jit`, `shard_map_over_jit`, `pmap_front_end_over_jit`, `shard_map_front_end_over_jit`.
 
     Args:
-      story: where it is told.
+      story: is told the results.
       data: its first images are the batch.
-      batch_size: of all processes together.
+      batch_size: images of all processes together.
       rounds: how often each way has its turn.
     """
     story.heading("The ways over several processes")
@@ -75,7 +75,7 @@ def ways_together(story: Story, data: FashionMNIST, *, batch_size: int, rounds: 
 def _compared(
     story: Story, values: Mapping[Way, Sequence[float]], title: str, fact: str, *, items: int = 0
 ) -> dict[Way, Ratio]:
-    """Show a table of the ways, and return what each takes over jit."""
+    """Show a table of the ways, and return each one's time over that of jit."""
     found = {
         way: Measurement(way, "s", tuple(each), loops=STEPS, items=items, rounds=title)
         for way, each in values.items()

@@ -1,4 +1,4 @@
-"""Subjects: Fashion-MNIST from whatever source there is, and batches of it in one fixed shape."""
+"""Data: Fashion-MNIST from whatever source is available, and batches of it in one fixed shape."""
 
 from jaxperf.data.batches import epoch_batches, padded_batches, to_float, updates_per_epoch
 from jaxperf.data.fashion_mnist import SOURCES, FashionMNIST, check_source, fashion_mnist

@@ -1,7 +1,8 @@
-"""Batches of one fixed shape: for a compiled step a new shape is a new compilation.
+"""Batches of one fixed shape: for a compiled step, a new shape means a new compilation.
 
-Training drops what does not fill a batch; evaluation pads it and says which rows are real. Images stay uint8
-until they are on the device: a quarter of the bytes to gather and to copy; `to_float` works there too.
+Training drops what does not fill a batch; evaluation pads it and marks which rows are real. Images stay uint8
+until they are on the device, which is a quarter of the bytes to gather and to copy; `to_float` also works
+there.
 
 Letters: N examples, B batch size.
 """
@@ -59,15 +60,15 @@ def epoch_batches(
       epoch: 0 or more.
       updates: number of batches; default one pass, N // B. With more than that the data is used again, in a
         new order each time, so that the subset of 6,000 makes the book's 234 updates.
-      start: how many of the batches to leave out at the beginning, where a training goes on within an epoch.
-      rows: which of each batch are read; of several processes, each has its own.
+      start: how many batches to skip at the beginning, when a training resumes within an epoch.
+      rows: which rows of each batch to read; with several processes, each has its own.
 
     Yields:
       images (B, ...) and labels (B,), or those of `rows`, copies in the dtypes given.
 
     Raises:
-      JaxperfError: when called, not at the first batch: lengths differ, a batch larger than the data, or a
-        number out of its range.
+      JaxperfError: when called, not at the first batch: lengths differ, a batch is larger than the data, or a
+        number is out of range.
     """
     _check_lengths(images, labels)
     full = updates_per_epoch(len(images), batch_size)

@@ -1,6 +1,6 @@
 """The four files that Zalando published, fetched once into the user's cache; their SHA-256 is pinned.
 
-A file is kept whole or not at all, and a missing network costs seconds, not minutes.
+A file is kept complete or not at all, and a missing network costs seconds, not minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OriginFile:
 
     Attributes:
       stem: its name without ".gz".
-      size_bytes: its size, packed.
+      size_bytes: its compressed size.
       sha256: its checksum, hexadecimal.
       packed_at: the time inside its gzip header, Unix seconds.
     """
@@ -83,7 +83,7 @@ ORIGIN_FILES = (
 
 
 def cache_folder() -> Path:
-    """Return the folder that downloads are kept in, below the user's cache folder."""
+    """Return the folder for downloads, below the user's cache folder."""
     return platformdirs.user_cache_path("jaxperf") / "fashion-mnist"
 
 
@@ -104,7 +104,7 @@ def base_url(url: str | None = None) -> str:
 
 
 def fetch(*, url: str | None = None, cache: Path | None = None, folder: Path | None = None) -> Path:
-    """Bring the origin's four files into `cache`: kept there already, copied from `folder`, or downloaded.
+    """Bring the origin's four files into `cache`: already there, copied from `folder`, or downloaded.
 
     Args:
       url: base URL to download from; default JAXPERF_FASHION_MNIST_URL, else the origin. Proxies are those
@@ -129,7 +129,7 @@ def fetch(*, url: str | None = None, cache: Path | None = None, folder: Path | N
 
 
 def _published(path: Path, file: OriginFile) -> bytes | None:
-    """Return `file` as published, from a copy of it or from Debian's; None where `path` is neither."""
+    """Return `file` as published, from a copy of it or from Debian's; None if `path` is neither."""
     try:
         with path.open("rb") as stream:
             data = stream.read(file.size_bytes + 1)
@@ -146,8 +146,8 @@ def _with_header(data: bytes, file: OriginFile) -> bytes:
     """Return `data` with the origin's name and time in its gzip header.
 
     Debian's package holds the same deflate streams, packed again with `gzip -n`, which leaves out both. With
-    the header put back its files are the origin's to the last byte, so TensorFlow Datasets, which accepts
-    nothing else, can be fed on a machine without a network.
+    the header restored, its files equal the origin's byte for byte, so TensorFlow Datasets, which accepts
+    nothing else, works on a machine without a network.
     """
     if data[:4] != _GZIP_START + b"\0":
         return b""
@@ -156,10 +156,10 @@ def _with_header(data: bytes, file: OriginFile) -> bytes:
 
 
 def _download(url: str, file: OriginFile, deadline: float) -> bytes:
-    """Return the file's bytes from `url`, received in a thread that is given up when time is over.
+    """Return the file's bytes from `url`, received in a thread that is abandoned when time is up.
 
-    Only so are a name look-up that hangs and a server that drips its headers bounded: the time limit of a
-    socket starts again with every byte.
+    This is the only way to limit a name look-up that hangs or a server that sends its headers slowly: the
+    time limit of a socket starts again with every byte.
     """
     data, answered, given_up = bytearray(), threading.Event(), threading.Event()
     trouble: list[str] = []
@@ -170,7 +170,7 @@ def _download(url: str, file: OriginFile, deadline: float) -> bytes:
         try:
             with urlopen(url, timeout=SILENCE_S) as response:
                 answered.set()
-                # A server may send more than the file, and go on forever: one byte too many is enough.
+                # A server may send more than the file, even without end: stop at the first extra byte.
                 while len(data) <= file.size_bytes and not given_up.is_set():
                     if not (piece := response.read1(_CHUNK_BYTES)):
                         break
@@ -179,7 +179,7 @@ def _download(url: str, file: OriginFile, deadline: float) -> bytes:
             trouble.append(_explained(url, e))
         answered.set()
 
-    # A daemon, so that a thread that was given up cannot keep the process alive.
+    # A daemon, so that an abandoned thread cannot keep the process alive.
     thread = threading.Thread(target=receive, daemon=True)
     thread.start()
     in_time = answered.wait(ANSWER_S)

@@ -28,7 +28,7 @@ class FashionMNIST:
       test_images: uint8 (M, 28, 28, 1), M = 10,000 where `is_full`.
       test_labels: int32 (M,), 0..9.
       source: what was read: "folder PATH", "tfds VERSION", "download" or "mini".
-      skipped: under "auto", one line for each source that was tried before, with the reason it was skipped.
+      skipped: under "auto", one line for each source tried before, with the reason why it was skipped.
     """
 
     train_images: Images
@@ -45,7 +45,7 @@ class FashionMNIST:
 
     @property
     def fingerprint(self) -> str:
-        """What tells sets of training images apart, wherever they come from: their number and labels."""
+        """What distinguishes sets of training images, whatever their source: their number and labels."""
         digest = hashlib.sha256(self.train_labels.tobytes()).hexdigest()
         return f"{len(self.train_labels):,} images, SHA-256 of their labels {digest[:12]}"
 
@@ -57,10 +57,10 @@ def fashion_mnist(
 
     "auto" takes the first source that works:
       "folder": the four IDX files in `folder`, else in JAXPERF_DATA, else where Debian's package puts them;
-      "tfds": TensorFlow Datasets, where it is installed; prepares the data set if necessary;
+      "tfds": TensorFlow Datasets, if it is installed; prepares the data set if necessary;
       "download": the origin's files, kept in the user's cache folder;
       "mini": the balanced subset of 6,000 + 1,000 images in this package.
-    A folder that was named, by argument or JAXPERF_DATA, must be right: it is never silently skipped. A
+    A folder that was named, by argument or JAXPERF_DATA, must be valid: it is never silently skipped. A
     missing network costs "auto" a few seconds, once.
 
     Args:
@@ -83,7 +83,7 @@ def fashion_mnist(
 
 
 def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> None:
-    """Refuse what `fashion_mnist` would refuse, without reading a file; scripts ask before JAX starts.
+    """Reject what `fashion_mnist` would reject, without reading a file; scripts call it before JAX starts.
 
     Raises:
       JaxperfError: no such source, no such folder, or a source that does not read the folder.
@@ -106,11 +106,11 @@ def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> N
 
 def _first_that_works(url: str | None) -> FashionMNIST:
     skipped: list[str] = []
-    base_url(url)  # a wrong URL is the user's mistake, not a reason to go on without it
+    base_url(url)  # a wrong URL is the user's mistake, not a reason to continue without it
     not_to_be_had: DownloadError | None = None
     for name in ("folder", "tfds", "download"):
         if name == "download" and not_to_be_had is not None:
-            skipped.append(f"download: {not_to_be_had}")  # asked a moment ago, for TFDS
+            skipped.append(f"download: {not_to_be_had}")  # tried a moment ago, for TFDS
             continue
         try:
             return _load(name, None, url, skipped=tuple(skipped))

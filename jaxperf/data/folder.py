@@ -19,12 +19,12 @@ _REINSTALL = "reinstall jaxperf"
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return `path` with its "~" replaced; a "~user" whom nobody knows stays, and is then not found."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises where the user is unknown
+    """Return `path` with its "~" replaced; an unknown "~user" stays, and is then not found."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises if the user is unknown
 
 
 def named_folder(folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the folder that the user named: the argument, else JAXPERF_DATA; None where neither is set."""
+    """Return the folder that the user named: the argument, else JAXPERF_DATA; None if neither is set."""
     value = folder if folder is not None else os.environ.get(FOLDER_VARIABLE) or None
     return None if value is None else expanded(value)
 
@@ -45,7 +45,7 @@ def folder_to_read(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def check_folder(folder: Traversable) -> None:
-    """Raise a JaxperfError unless `folder` is a folder that can be looked into."""
+    """Raise a JaxperfError unless `folder` is a folder that can be read."""
     if not _asked(folder.is_dir, folder):
         raise JaxperfError(
             f"{folder}: no such folder; name one that holds the four IDX files, or another source"
@@ -75,7 +75,7 @@ def _find(folder: Traversable, stem: str) -> Traversable:
 
 
 def _asked(question: Callable[[], bool], path: Traversable) -> bool:
-    """What a path says of itself; where nobody may ask it, a JaxperfError."""
+    """The answer to a question about a path; a JaxperfError if permissions do not allow it."""
     try:
         return question()
     except OSError as e:

@@ -1,9 +1,9 @@
-"""IDX files, the format of MNIST and Fashion-MNIST, read with a bound on every byte.
+"""IDX files, the format of MNIST and Fashion-MNIST, read with strict limits.
 
 A header says what follows (a magic number with type and rank, then one 32-bit size per axis), so a damaged or
-hostile file can be refused before it costs memory: the header comes first and alone, every field must be what
-Fashion-MNIST has, the count is capped, and a gzip stream is asked for exactly the bytes announced, plus one
-that must not be there.
+hostile file can be rejected before it costs memory. The header is read first and alone, every field must be
+what Fashion-MNIST has, and the count is capped. From a gzip stream exactly the announced bytes are read, plus
+one that must not exist.
 
 Letters: N examples, 28 x 28 pixels, 1 channel.
 """
@@ -22,7 +22,7 @@ from jaxperf.errors import JaxperfError
 
 SIDE = 28
 CLASSES = 10
-MAX_COUNT = 100_000  # examples beyond which a header is not believed
+MAX_COUNT = 100_000  # a header that announces more examples is rejected
 _IMAGES_MAGIC = 0x00000803  # two zero bytes, type 8 (unsigned byte), rank 3
 _LABELS_MAGIC = 0x00000801
 _KINDS = {_IMAGES_MAGIC: "images", _LABELS_MAGIC: "labels"}
@@ -43,16 +43,16 @@ class Splits(NamedTuple):
 
 
 def read_images(path: Traversable) -> Images:
-    """Read an IDX file of 28 x 28 images, raw or gzip (told by its first bytes).
+    """Read an IDX file of 28 x 28 images, raw or gzip (detected from its first bytes).
 
     Args:
-      path: the file; anything with `open`, so a package resource too.
+      path: the file; anything with `open`, so also a package resource.
 
     Returns:
       uint8 (N, 28, 28, 1).
 
     Raises:
-      JaxperfError: the file cannot be read, is not gzip though named so, is damaged, truncated or too long,
+      JaxperfError: the file cannot be read, is not gzip despite its name, is damaged, truncated or too long,
         or its header is not that of 1 to 100,000 images of 28 x 28.
     """
     body = _read_body(path, _IMAGES_MAGIC)
@@ -170,9 +170,9 @@ def _truncated(path: Traversable, holds: str) -> JaxperfError:
 
 
 class _Source:
-    """Hand out the bytes of a raw or gzip stream on demand; decompresses no byte that was not asked for.
+    """Return the bytes of a raw or gzip stream on demand; decompresses no byte that was not requested.
 
-    `gzip.GzipFile` would decompress ahead, stream after stream, for as long as the file goes on.
+    `gzip.GzipFile` would decompress ahead, stream after stream, to the end of the file.
     """
 
     def __init__(self, stream: IO[bytes], path: Traversable) -> None:
@@ -187,7 +187,7 @@ class _Source:
             )
 
     def take(self, size: int) -> bytearray:
-        """Return at most `size` bytes; fewer only where the stream ends."""
+        """Return at most `size` bytes; fewer only if the stream ends."""
         out = bytearray()
         while len(out) < size and not (self._inflate and self._inflate.eof):
             wanted = size - len(out)
@@ -195,7 +195,7 @@ class _Source:
             if self._inflate is None:
                 piece, self._pending = data[:wanted], data[wanted:]
             else:
-                # With no input left the inflater may still hold output, so it is asked once more.
+                # With no input left, the inflater may still hold output, so it is called once more.
                 piece = self._inflate.decompress(data, wanted)
                 self._pending = self._inflate.unconsumed_tail
             out += piece
@@ -204,7 +204,7 @@ class _Source:
         return out
 
     def finish(self, size: int) -> None:
-        """Check that nothing follows, and that a gzip stream is whole (its own checksum included)."""
+        """Check that nothing follows, and that a gzip stream is complete (including its own checksum)."""
         extra = self.take(1)
         if self._inflate is not None:
             if not extra and not self._inflate.eof:

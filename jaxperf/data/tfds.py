@@ -1,10 +1,10 @@
 """Fashion-MNIST through the `fashion_mnist` builder of TensorFlow Datasets (extra `tfds`).
 
-Data that is prepared already is read. Otherwise the builder prepares it from the origin's four files, which
-this module puts into the cache first: copied from a folder where there is one, else downloaded with our own
+Data that is already prepared is read. Otherwise the builder prepares it from the origin's four files, which
+this module puts into the cache first: copied from a folder if there is one, else downloaded with our own
 limits. The builder's own download would try a missing network eleven times, with growing pauses.
 
-TFDS stores the examples in an order of its own, so batches differ from those of the other sources.
+TFDS stores the examples in its own order, so batches differ from those of the other sources.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INSTALL = "python -m pip install tensorflow-datasets tensorflow-cpu importlib_r
 
 
 def missing_package() -> str:
-    """Return the first package that this source lacks, "" where all are installed."""
+    """Return the first package that this source lacks, "" if all are installed."""
     wanted = ("tensorflow_datasets", "tensorflow")
     return next((name for name in wanted if find_spec(name) is None), "")
 
@@ -43,12 +43,12 @@ def data_folder() -> Path:
 
 
 def is_prepared() -> bool:
-    """Whether some version of the data set has been prepared, as far as its files tell."""
+    """Whether some version of the data set has been prepared, judging by its files."""
     return any(data_folder().joinpath("fashion_mnist").glob("*/dataset_info.json"))
 
 
 def read_tfds(*, folder: str | os.PathLike[str] | None = None, url: str | None = None) -> tuple[Splits, str]:
-    """Read the data set, preparing it first where that was never done.
+    """Read the data set, after preparing it if that was never done.
 
     Args:
       folder: may hold the origin's files, if it has to be prepared; default JAXPERF_DATA, else Debian's.
@@ -74,7 +74,7 @@ def read_tfds(*, folder: str | os.PathLike[str] | None = None, url: str | None =
 
 
 def _run(out: Path, *, manual_dir: Path | None = None) -> bool:
-    """Run the worker; False where the data is not prepared and no `manual_dir` is given."""
+    """Run the worker; False if the data is not prepared and no `manual_dir` is given."""
     limit_s = READ_LIMIT_S if manual_dir is None else PREPARE_LIMIT_S
     # -P keeps this folder off the worker's import path, where `tfds` and `download` could shadow others.
     command = [sys.executable, "-P", str(WORKER), "--data-dir", str(data_folder()), "--out", str(out)]
@@ -91,7 +91,7 @@ def _run(out: Path, *, manual_dir: Path | None = None) -> bool:
         ) from error
     if done.returncode not in (0, NOT_PREPARED):
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        # The worker's own line comes last.
+        # The worker's own message is the last line.
         raise JaxperfError(
             f"TensorFlow Datasets failed: {said[-1].strip()}; {_INSTALL}, or choose another source"
         )

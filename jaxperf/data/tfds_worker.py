@@ -1,9 +1,9 @@
-"""Read, or prepare and read, `fashion_mnist` with TensorFlow Datasets, in a process of its own.
+"""Read, or prepare and read, `fashion_mnist` with TensorFlow Datasets, in a separate process.
 
-A process of its own because TensorFlow's threads, its memory and its hold on a GPU have no place in one that
-measures JAX, and because a process can be ended when it takes too long. Run as a plain file by
-`jaxperf.data.tfds`; it imports nothing of jaxperf. It never asks the network: what is not prepared is
-prepared from `--manual-dir`.
+The process is separate because TensorFlow's threads, memory and GPU use would disturb one that measures JAX,
+and because a process can be ended when it takes too long. `jaxperf.data.tfds` runs it as a plain file, and it
+imports nothing from jaxperf. It never uses the network: what is not prepared is prepared from
+`--manual-dir`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def prepare_and_read(data_dir: str, manual_dir: str | None, out: Path) -> bool:
       out: the file to write.
 
     Returns:
-      False where the data set is not prepared and `manual_dir` is None.
+      False if the data set is not prepared and `manual_dir` is None.
     """
     import tensorflow_datasets as tfds
 

@@ -1,6 +1,6 @@
 """`jaxperf doctor`: what this machine has, what is missing, and the command that fixes it.
 
-JAX starts in a process of its own, where a broken installation can crash without ending this one.
+JAX starts in a separate process, where a broken installation can crash without ending this one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Finding", "examine", "main", "verdict"]
 
 
 def examine() -> list[Finding]:
-    """Return every check's findings; takes some seconds, most of them for starting JAX."""
+    """Return every check's findings; takes several seconds, mostly to start JAX."""
     probe = ask_jax()
     return [
         *checks.package_findings(),
@@ -27,7 +27,7 @@ def examine() -> list[Finding]:
 
 
 def verdict(findings: Sequence[Finding]) -> tuple[str, int]:
-    """Return the last line, and the exit status: 1 where something essential is broken, else 0."""
+    """Return the last line, and the exit status: 1 if something essential is broken, else 0."""
     broken = sum(f.state == "broken" for f in findings)
     better = sum(f.state == "warn" for f in findings)
     if broken:

@@ -24,7 +24,7 @@ SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 OLDEST_DRIVER = 525  # for CUDA 12
 OLDEST_DRIVER_CUDA13 = 580
 BUSY_GPU = 0.25  # share of a GPU's memory in use; JAX takes 75 % when it starts
-BUSY_CORES = 0.5  # load average per core above which times scatter
+BUSY_CORES = 0.5  # load average per core above which times vary
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 DEBIAN_PACKAGE = "apt-get install dataset-fashion-mnist"
 CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
@@ -46,7 +46,7 @@ def package_findings() -> list[Finding]:
 
 
 def _problem(requirement: Requirement) -> str:
-    """Return what is wrong with an installed package, in one line; "" where nothing is."""
+    """Return what is wrong with an installed package, in one line; "" if nothing is."""
     try:
         version = importlib.metadata.version(requirement.name)
     except importlib.metadata.PackageNotFoundError:
@@ -122,7 +122,7 @@ def _why_not_the_gpu(probe: Probe) -> Finding:
 def data_findings() -> list[Finding]:
     """Return a finding for each source in the order in which "auto" tries them; only "mini" is essential."""
     try:
-        import jaxperf.data  # noqa: F401  # a missing NumPy is a finding too, so not at the top
+        import jaxperf.data  # noqa: F401  # a missing NumPy is also a finding, so not at the top
     except ImportError as e:
         return [Finding("data", "broken", f"jaxperf.data cannot be imported: {e}", install_self())]
     full = [f for f in (_folder(), _tfds(), _download()) if f]
@@ -147,7 +147,7 @@ def _images(source: str) -> Finding:
 
 
 def _folder() -> Finding | None:
-    """Check the folder that was named, which must be right, else Debian's."""
+    """Check the folder that was named, which must be valid, else Debian's."""
     from jaxperf.data import folder
 
     named = folder.named_folder()
@@ -238,13 +238,13 @@ def machine_findings() -> list[Finding]:
 
 
 def _on_fewer_cores(count: int) -> str:
-    """Return the command that runs everything on as many cores as the limit allows."""
+    """Return the command that runs everything on only as many cores as the limit allows."""
     ours = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
     return f"taskset -c {','.join(map(str, ours[: max(count, 1)]))} jaxperf run all"
 
 
 def cpu_quota(path: Path = CPU_QUOTA) -> float:
-    """Return how many cores' worth of time a container's limit allows; 0 where there is no limit."""
+    """Return how many cores' worth of time a container's limit allows; 0 if there is no limit."""
     try:
         allowed, period = path.read_text().split()
         return int(allowed) / int(period)

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says, as `nvidia-smi` shows it, without starting CUDA."""
+"""What the NVIDIA driver reports, as `nvidia-smi` shows it, without starting CUDA."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ SM_CLOCK = 1  # NVML_CLOCK_SM
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as the driver describes it; 0 for what it does not tell.
+    """A GPU as the driver describes it; 0 for what it does not report.
 
     Attributes:
       name: its model.
       total_bytes, used_bytes: its memory.
-      busy_percent: share of the last moments in which it computed anything.
-      power_w, power_limit_w: what it draws, and may draw.
+      busy_percent: share of the most recent time in which it computed anything.
+      power_w, power_limit_w: the power that it draws, and may draw.
       clock_mhz, most_clock_mhz: of its multiprocessors, now (low while idle) and at most.
-      temperature_c: how warm it is.
+      temperature_c: its temperature.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Gpu:
     temperature_c: int = 0
 
     def pace(self) -> tuple[str, ...]:
-        """What decides how fast it is: its clock and its power, each next to its limit; () if not told."""
+        """What determines its speed: its clock and its power, each next to its limit; () if not reported."""
         told = (
             (self.most_clock_mhz, f"{self.clock_mhz} of at most {self.most_clock_mhz} MHz"),
             (self.power_limit_w, f"{self.power_w:.0f} of at most {self.power_limit_w:.0f} W"),
@@ -42,7 +42,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver: its version and GPUs, or why there is nothing to ask (`missing`, `trouble`)."""
+    """The NVIDIA driver: its version and GPUs, or why it cannot be queried (`missing`, `trouble`)."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] = ()
@@ -50,7 +50,7 @@ class Driver:
     trouble: str = ""
 
     def words(self) -> tuple[str, ...]:
-        """The driver, and each GPU with its clock and power, for a result; () where there is none."""
+        """The driver, and each GPU with its clock and power, for a result; () if there is none."""
         if not self.gpus:
             return ()
         gpus = (", ".join((f"{i}: {gpu.name}", *gpu.pace())) for i, gpu in enumerate(self.gpus))
@@ -58,7 +58,7 @@ class Driver:
 
 
 def ask_driver() -> Driver:
-    """Ask NVIDIA's management library for version, names and memory, without starting CUDA."""
+    """Query NVIDIA's management library for version, names and memory, without starting CUDA."""
     try:
         import pynvml
     except ImportError:
@@ -84,7 +84,7 @@ def _gpu(pynvml: Any, handle: Any) -> Gpu:
     def tell(name: str, *args: Any) -> Any:
         try:
             return getattr(pynvml, name)(handle, *args)
-        except (pynvml.NVMLError, AttributeError):  # GPUs that share the host's memory do not tell, for one
+        except (pynvml.NVMLError, AttributeError):  # e.g. from GPUs that share the host's memory
             return None
 
     memory, rates = tell("nvmlDeviceGetMemoryInfo"), tell("nvmlDeviceGetUtilizationRates")

@@ -25,7 +25,7 @@ class Finding:
       state: "ok"; "note" (nothing to do, good to know); "warn" (works, but not as well as it could); "broken"
         (an essential part is missing).
       text: one line.
-      fix: the command that fixes it, ready to paste; "" where there is none.
+      fix: the command that fixes it, ready to paste; "" if there is none.
     """
 
     topic: str
@@ -50,7 +50,7 @@ def checkout() -> Path | None:
 
 
 def pip_install(*words: str) -> str:
-    """Return the command that installs `words` into the environment that is running."""
+    """Return the command that installs `words` into the running environment."""
     return shlex.join([sys.executable, "-m", "pip", "install", *words])
 
 
@@ -62,7 +62,7 @@ def stated_requirements(extra: str = "") -> list[Requirement]:
         lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
         return [Requirement(line) for line in lines]
     every = [Requirement(line) for line in importlib.metadata.requires("jaxperf") or []]
-    # An extra's requirements carry a marker that holds under that extra only.
+    # An extra's requirements have a marker that is true only for that extra.
     plain = [r for r in every if r.marker is None or r.marker.evaluate({"extra": ""})]
     return [r for r in every if r not in plain and r.marker and r.marker.evaluate({"extra": extra})] or plain
 
@@ -70,7 +70,7 @@ def stated_requirements(extra: str = "") -> list[Requirement]:
 def install_self(extra: str = "") -> str:
     """Return the command that installs what this package requires (again), or what an extra adds.
 
-    For an installed package it names the requirements one by one: nobody knows where its own file came from.
+    For an installed package, it names the requirements one by one, since its own source file is unknown.
     """
     root = checkout()
     if root:

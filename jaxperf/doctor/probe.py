@@ -1,4 +1,4 @@
-"""Start JAX and Flax in a process of their own, where a broken installation may raise, crash or hang."""
+"""Start JAX and Flax in a separate process, where a broken installation may raise, crash or hang."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from jaxperf.launch import child_environment
 
 CHILD = "from jaxperf.doctor.probe import answer; raise SystemExit(answer())"
-LIMIT_S = 120.0  # a first start on a GPU takes some ten seconds
+LIMIT_S = 120.0  # a first start on a GPU takes about ten seconds
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What JAX said, or why it did not start.
+    """What JAX reported, or why it did not start.
 
     Attributes:
       backend: "cpu" or "gpu".
       devices: one line per device.
       debug_flags: JAX's debug settings that are on.
-      trouble: why it did not start; "" where it did.
-      warnings: what it printed besides.
-      culprit: the environment variable without which it starts; "" where there is none.
+      trouble: why it did not start; "" if it did.
+      warnings: what else it printed.
+      culprit: the environment variable that keeps it from starting; "" if there is none.
     """
 
     backend: str = ""
@@ -39,11 +39,11 @@ class Probe:
 
 def ask_jax(environment: Mapping[str, str] | None = None) -> Probe:
     """Start JAX as a section would, import Flax, compile and run one small program on the first device."""
-    # A GPU's memory is not taken in advance, so that a running experiment is not disturbed.
+    # A GPU's memory is not preallocated, so that a running experiment is not disturbed.
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | child_environment(environment or os.environ)
     try:
         seen = _start(env)
-        # A setting that keeps JAX from starting looks like a broken installation; another start tells.
+        # A setting that keeps JAX from starting looks like a broken installation; a second start decides.
         for name in ("XLA_FLAGS", *sorted(n for n in env if n.startswith("JAX_"))):
             if (
                 seen.trouble
@@ -78,7 +78,7 @@ def answer() -> int:
     """
     try:
         print(json.dumps(_seen()))
-    except Exception as e:  # whatever a broken installation raises is the answer
+    except Exception as e:  # report whatever a broken installation raises
         print(": ".join(filter(None, (type(e).__name__, " ".join(str(e).split())))), file=sys.stderr)
         return 1
     return 0

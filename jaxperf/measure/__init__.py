@@ -1,7 +1,7 @@
 """The instruments, for the sections and for a reader's own functions.
 
-Modules whose functions say little without the module's name are imported whole: `timeline.record`,
-`dispatch.fit`, as in `from jaxperf.measure import dispatch, timeline`.
+Import a module as a whole where its function names mean little without it (`timeline.record`,
+`dispatch.fit`): `from jaxperf.measure import dispatch, timeline`.
 """
 
 from jaxperf.measure.dispatch import asynchronous_loop, synchronous_loop

@@ -1,4 +1,4 @@
-"""Keep cores from going to sleep while something is timed, or keep them busy to see what a clock then says.
+"""Keep cores from going to sleep while something is timed, or keep them busy to see how timings change.
 
 A core with nothing to do goes to sleep, and waking it costs 10 to 50 us, several times what it takes to
 hand a small computation to it. Whether it sleeps depends on what else the machine does: the same loop takes
@@ -21,13 +21,13 @@ while os.getppid() == int(sys.argv[1]):  # ends with its parent, however that en
     for _ in range(100_000):
         pass
 """
-# of idle priority, a program runs only while nothing else wants the core
+# a program with idle priority runs only while nothing else wants the core
 _SPIN_IDLE = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))" + _SPIN
 
 
 @contextmanager
 def cores_awake() -> Iterator[Callable[[bool], None]]:
-    """Run a program of idle priority on each core; the scheduler replaces it at once by any other.
+    """Run a program with idle priority on each core; the scheduler lets any other program preempt it at once.
 
     Yields:
       A function that lets the cores sleep (False) or keeps them awake again (True). Where the system has no
@@ -47,7 +47,7 @@ def cores_awake() -> Iterator[Callable[[bool], None]]:
 
 @contextmanager
 def cores_busy(count: int) -> Iterator[None]:
-    """Run `count` programs that want a core each, at this process's own priority."""
+    """Run `count` programs that each keep a core busy, at this process's own priority."""
     with _running(_SPIN, count):
         yield
 
@@ -63,5 +63,5 @@ def _running(program: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]
         yield spinning
     finally:
         for process in spinning:
-            process.kill()  # a stopped process dies of it, too
+            process.kill()  # this also ends a stopped process
             process.communicate()

@@ -1,7 +1,7 @@
-"""What a machine can do at best: the least a call costs, matrix products, memory, copies with the host.
+"""What a machine can do at best: the minimum cost of a call, matrix products, memory, copies with the host.
 
 All of it is measured through JAX, so it is what XLA's programs can reach here and not what the hardware's
-data sheet says. Everything is waited for. Sizes grow until a call lasts long enough for this device.
+data sheet says. Every timing waits for its outputs. Sizes grow until a call lasts long enough on this device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jaxperf.measure.rounds import interleaved
 from jaxperf.measure.timing import block, measure, time_value
 from jaxperf.result import Measurement
 
-# What the measurements are of (`Measurement.quantity`); their `configuration` is "each" or "end", a dtype,
-# the bytes of an array, and the direction of a copy.
+# The quantities measured (`Measurement.quantity`); their `configuration` is "each" or "end", a dtype,
+# the bytes of an array, or the direction of a copy.
 DISPATCH, MATRIX, MEMORY, COPY = "dispatch", "matrix", "memory", "copy"
 TO_DEVICE, TO_HOST = "host to device", "device to host"
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8")
@@ -36,20 +36,20 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def dispatch_floor(*, budget_s: float = 0.5) -> Measurement:
-    """Seconds of an empty compiled program, from the call until its one number is there."""
+    """Seconds of an empty compiled program, from the call until its one number is ready."""
     found = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, waited for", budget_s=budget_s)
     return dataclasses.replace(found, quantity=DISPATCH, configuration="each")
 
 
 def queueing_floor(*, budget_s: float = 0.5) -> Measurement:
-    """Seconds of an empty compiled program where many are queued and waited for at the end."""
+    """Seconds per empty compiled program when many are queued and waited for once, at the end."""
     empty = jax.jit(lambda: jnp.zeros(()))
     found = measure(empty, name="empty program, queued", wait="end", budget_s=budget_s)
     return dataclasses.replace(found, quantity=DISPATCH, configuration="end")
 
 
 def matrix_rate(dtype: str, *, budget_s: float = 0.5) -> Measurement:
-    """FLOP/s of the product of two square matrices, under today's `jax_default_matmul_precision`.
+    """FLOP/s of the product of two square matrices, under the current `jax_default_matmul_precision`.
 
     Args:
       dtype: of both matrices; the product of integers is int32.
@@ -73,8 +73,8 @@ def matrix_rate(dtype: str, *, budget_s: float = 0.5) -> Measurement:
 def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
     """Bytes/s of a program that reads and writes an array of `size` bytes again and again, in place.
 
-    The array is given up and comes back, so no call asks the system for new memory, whose pages would have to
-    be mapped first.
+    The array is donated and returned, so no call asks the system for new memory, whose pages would have to be
+    mapped first.
 
     Args:
       size: of the array, in bytes.
@@ -99,9 +99,9 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
 
 
 def copy_rates(*, count: int = 9) -> tuple[Measurement, Measurement]:
-    """Bytes/s from the host's memory to the first device, and back, each into memory that is new.
+    """Bytes/s from the host's memory to the first device, and back, each into newly allocated memory.
 
-    On a CPU, where the device's memory is the host's, that is what a copy costs there.
+    On a CPU, the device's memory is the host's, and the rates are those of a copy within it.
     """
     device, size = jax.local_devices()[0], 2**22
     while True:
@@ -111,7 +111,7 @@ def copy_rates(*, count: int = 9) -> tuple[Measurement, Measurement]:
         size *= 2
     found = interleaved(
         {TO_DEVICE: lambda: _to_device(host, device), TO_HOST: _to_host},
-        before={TO_HOST: lambda: _to_device(host, device)},  # JAX keeps what an array once brought
+        before={TO_HOST: lambda: _to_device(host, device)},  # JAX keeps an array's host copy once made
         count=count,
         loops=1,
     )
@@ -135,15 +135,15 @@ def _rate(name: str, unit: str, took: Measurement, work: float, of: str, at: str
 
 
 def _seconds(fn: Callable[..., Any], *args: Any) -> float:
-    """Seconds of a call after one that compiles, the quickest of three: enough to choose a size."""
+    """Seconds of the quickest of three calls after one that compiles: enough to choose a size."""
     block(fn(*args))
     return min(time_value(fn, args, 1, "each") for _ in range(3))
 
 
 def sizes() -> tuple[int, ...]:
-    """Bytes of the arrays to measure memory with: from the smallest on, four times as many each time.
+    """Bytes of the arrays to measure memory with: from the smallest up, each four times the one before.
 
-    The last is at least four times the last cache, so that no cache holds much of it, if memory allows.
+    If memory allows, the largest is at least four times the last cache, so that no cache holds much of it.
     """
     known = max(caches().values(), default=0)
     wanted = min(LARGEST, max(4 * known, 2**28)) if jax.default_backend() == "cpu" else LARGEST
@@ -158,7 +158,7 @@ def _fours(most: int) -> Iterator[int]:
 
 
 def caches() -> dict[str, int]:
-    """Bytes of each data cache of a CPU, "L1" to "L3"; empty where the system does not say, or for a GPU."""
+    """Bytes of each data cache of a CPU, "L1" to "L3"; empty if the system does not say, or for a GPU."""
     if jax.default_backend() != "cpu":
         return {}
     found = {}
@@ -182,7 +182,7 @@ def level_of(size: int, known: dict[str, int]) -> str:
 
 
 def free_bytes() -> int:
-    """Bytes still free: of the first device's memory, where it keeps an account, else of the host's."""
+    """Bytes still free: of the first device's memory where it reports statistics, else of the host's."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"]) - int(stats["bytes_in_use"])
@@ -190,12 +190,12 @@ def free_bytes() -> int:
 
 
 def others_share(*, seconds: float = 0.5) -> float:
-    """How much of the cores other programs use: 0 nothing, 1 all; this one sleeps meanwhile."""
+    """Share of the cores that other programs use, from 0 to 1; this program sleeps while it is measured."""
     return statistics.fmean(psutil.cpu_percent(interval=seconds, percpu=True)) / 100
 
 
 def load_average() -> float | None:
-    """How many programs wanted a core in the last minute, on average; None where the system does not say."""
+    """How many programs wanted a core in the last minute, on average; None if the system does not say."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 

@@ -1,9 +1,9 @@
 """Give this process fewer cores for a while, whatever the thread pools in it think they have.
 
-XLA's CPU devices share one pool of threads, as large as the machine. No flag of JAX 0.10.2 or 0.12 gives a
+XLA's CPU devices share one pool of threads, one thread per core. No flag of JAX 0.10.2 or 0.12 gives a
 device threads of its own: with `--xla_cpu_multi_thread_eigen=false`, and with NPROC=1, a matrix product still
-runs on two threads. What can be set is on which cores the threads may run: one core while
-one device works alone, two while two work together.
+runs on two threads. What can be set is the cores on which the threads may run: one core while one device
+works alone, two while two work together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def on_cores(cores: Iterable[int]) -> Iterator[None]:
       cores: numbers from `available()`.
 
     Raises:
-      JaxperfError: a core is not one of this process, `cores` is empty, or the system cannot choose cores.
+      JaxperfError: a core is not available to this process, `cores` is empty, or the system cannot choose.
     """
     wanted, ours = set(cores), available()
     if not wanted or not wanted <= set(ours):

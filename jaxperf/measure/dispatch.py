@@ -2,12 +2,12 @@
 
     t1  the front end enqueues one computation
     t2  the back end computes it
-    t3  the front end is told that it is there, and the back end, gone idle, is woken for the next
-        (far more where its core has gone to sleep meanwhile, see `awake.py`)
+    t3  the front end is told that the result is ready, and the idle back end is woken for the next one
+        (far longer if its core has gone to sleep in the meantime, see `awake.py`)
 
 A loop that waits after each of n calls pays all three every time, n (t1 + t2 + t3). A loop that waits once is
-a pipeline of two stages, and its slower stage sets the pace: t1 + t2 + t3 + (n - 1) max(t1, t2). Where t2 is
-the larger that is the book's t1 + n t2 + t3; where t1 is, the front end is the bottleneck.
+a pipeline of two stages, and its slower stage sets the pace: t1 + t2 + t3 + (n - 1) max(t1, t2). If t2 is
+larger, that is the book's t1 + n t2 + t3; if t1 is larger, the front end is the bottleneck.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Sample:
     Attributes:
       size: of the operation, in any unit: elements, bytes, steps.
       calls: computations in one loop.
-      sync_s: each result waited for before the next call.
-      async_s: all results waited for at the end.
+      sync_s: times when waiting for each result before the next call.
+      async_s: times when waiting for all results at the end.
     """
 
     size: float
@@ -61,7 +61,7 @@ class Sample:
 
 
 def _lower_quartile(values: Sequence[float]) -> float:
-    """What a loop takes when hardly anybody disturbs it: other programs add time and never take any.
+    """What a loop takes when it is hardly disturbed: other programs only ever add time.
 
     On 2 cores with a load of 4, held-out sizes were mispredicted by up to 1.7 by medians, by 0.3 with this.
     """
@@ -79,8 +79,8 @@ def synchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
 def asynchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
     """Compute `y = fn(x)` `calls` times and wait once, at the end (section 8.2.3).
 
-    Each `y` is dropped for the next, as in the book, so only the last can be waited for. That is enough here
-    and only here: one device runs the programs of one thread in the order in which they were queued.
+    Each `y` replaces the one before, as in the book, so only the last can be waited for. That is enough only
+    because one device runs the programs of one thread in the order in which they were queued.
     """
     for _ in range(calls):
         y = fn(x)
@@ -91,10 +91,10 @@ def queueing_s(fn: Callable[[Any], Any], x: Any, *, calls: int = 16, rounds: int
     """Seconds that the front end alone takes to queue one call of `fn(x)`: t1, without a loop around it.
 
     Args:
-      fn: returns arrays of one device.
+      fn: returns arrays on one device.
       x: its argument, small enough that the back end is no slower than the front end.
-      calls: how many to queue, by far fewer than the client holds the front end back at.
-      rounds: the median of how many.
+      calls: how many to queue, far fewer than the number at which the client holds the front end back.
+      rounds: how many rounds the median is of.
     """
     values = []
     for _ in range(rounds):
@@ -117,8 +117,8 @@ def sweep(
     """Time both loops over each input; all sizes and both loops take turns in every round.
 
     Args:
-      fn: returns arrays of one device.
-      inputs: pairs of a size and the argument that has it; no size twice.
+      fn: returns arrays on one device.
+      inputs: pairs of a size and the argument of that size; no size twice.
       calls: computations in one loop.
       rounds: how often each loop is timed.
 
@@ -139,7 +139,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class Costs:
-    """t1 and t3 in seconds, and t2 as a line over the size that is steeper beyond a knee (a cache too small).
+    """t1 and t3 in seconds, and t2 as a linear function of size, steeper beyond a knee (a cache overflows).
 
     t2 = t2_fixed_s + t2_per_unit_s * size + t2_per_unit_beyond_s * max(0, size - knee)
     """
@@ -178,7 +178,7 @@ class Costs:
     def crossover(self) -> float:
         """The size where t2 overtakes t1; below it the front end is an asynchronous loop's bottleneck.
 
-        0 where the back end always is; infinite where it never is.
+        0 if the back end always is; infinite if it never is.
         """
         short = self.t1_s - self.t2_fixed_s
         if short <= 0:
@@ -191,7 +191,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted costs; `errors` holds one standard error for each (the knee has none), the crossover's apart."""
+    """Fitted costs; `errors` holds a standard error for each but the knee; the crossover's is separate."""
 
     costs: Costs
     errors: Costs
@@ -201,15 +201,15 @@ class Fit:
 def fit(samples: Sequence[Sample], *, t1_s: float | None = None) -> Fit:
     """Find the costs that explain both loops over all sizes, with their uncertainty.
 
-    Least squares on relative errors, so that small sizes count as much as large ones, with a loss that lets
-    single outliers go; the knee is the swept size that explains most. The standard errors are the
-    jackknife's: each size is left out in turn and the fit repeated, so they hold the noise as well as what
-    the line misses.
+    Least squares on relative errors, so that small sizes count as much as large ones, with a loss that
+    tolerates single outliers; the knee is the swept size that explains most. The standard errors come from
+    the jackknife: each size is left out in turn and the fit repeated, so they include the noise and the
+    error of the linear model.
 
     Args:
       samples: of at least six sizes, some where the front end is the bottleneck and some where it is not.
-      t1_s: seconds per call by `queueing_s`, one more observation. It decides where the loops can't: if t1 is
-        about t2's fixed part, both explain why small operations all cost the same.
+      t1_s: seconds per call from `queueing_s`, one more observation. It decides where the loops cannot: if t1
+        is about t2's fixed part, either could explain why all small operations cost the same.
 
     Raises:
       JaxperfError: there are fewer than six sizes.
@@ -225,7 +225,7 @@ def fit(samples: Sequence[Sample], *, t1_s: float | None = None) -> Fit:
 
 
 def _jackknife(values: Sequence[float]) -> float:
-    """Standard error of an estimate from its values with one sample left out each."""
+    """Standard error of an estimate, from its values with each sample left out in turn."""
     if not all(map(math.isfinite, values)):
         return math.inf
     return math.sqrt((len(values) - 1) * statistics.pvariance(values))
@@ -255,7 +255,7 @@ def _least_squares(samples: Sequence[Sample], knee: float, t1_s: float | None) -
 
 
 def _guess(samples: Sequence[Sample]) -> Any:
-    """Rough costs, the scales of the parameters: t1, t3, t1 for t2's fixed part, and the slope twice."""
+    """Rough costs as scales for the parameters: t1, t3, t1 again for t2's fixed part, and the slope twice."""
     ordered = sorted(samples, key=lambda s: s.size)
     each = [s.asynchronous_s / s.calls for s in ordered]
     slope = (each[-1] - each[0]) / (ordered[-1].size - ordered[0].size)
@@ -268,16 +268,17 @@ def _guess(samples: Sequence[Sample]) -> Any:
 def leaves_plateau(
     samples: Sequence[Sample], *, first_rise: float = 1.1, rise: float = 1.25
 ) -> tuple[float, float]:
-    """Between which two sizes the asynchronous loop stops costing the same: the crossover, without a model.
+    """The two sizes between which the asynchronous loop's cost starts to rise: a crossover without a model.
 
     Args:
-      samples: their smallest third makes the plateau.
-      first_rise: up to the size before the first that takes this many times the plateau, t2 is below t1. One
-        size further down counts: at 1.1 times the plateau the crossover has been passed already.
-      rise: the loop has left the plateau forever once it takes this many times its cost there.
+      samples: the smallest third of them defines the plateau.
+      first_rise: t2 is below t1 up to the size before the first that takes this many times the plateau. The
+        size before that one is returned: at 1.1 times the plateau, the crossover has already been passed.
+      rise: the loop has left the plateau for all larger sizes once it takes this many times its cost there.
 
     Returns:
-      The last size surely on the plateau and the first surely beyond it; infinity where none is.
+      The last size certain to be on the plateau and the first certain to be beyond it; infinity if there is
+      none.
     """
     ordered = sorted(samples, key=lambda s: s.size)
     each = [s.asynchronous_s / s.calls for s in ordered]
@@ -290,7 +291,7 @@ def leaves_plateau(
 
 
 def prediction_errors(costs: Costs, samples: Sequence[Sample]) -> tuple[tuple[float, float], ...]:
-    """How far predictions are off, as fractions of the measured: (synchronous, asynchronous) per sample."""
+    """Prediction errors as fractions of the measured times: (synchronous, asynchronous) per sample."""
     return tuple(
         (
             costs.synchronous_s(s.size, s.calls) / s.synchronous_s - 1,

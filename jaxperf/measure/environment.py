@@ -32,7 +32,7 @@ JAX_SETTINGS = (
 
 
 def current_environment(*, data_source: str = "") -> Environment:
-    """Describe this process; starts the JAX backend, since it lists the devices.
+    """Describe this process; this starts the JAX backend, to list the devices.
 
     Args:
       data_source: where the images came from, if any were read.

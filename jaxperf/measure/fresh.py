@@ -1,4 +1,4 @@
-"""Call a function in a fresh process: for settings that JAX reads as it starts, and for untouched memory."""
+"""Call a function in a fresh process: for settings that JAX reads at startup, and for clean memory."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def in_fresh_process(
 ) -> Any:
     """Return `fn(*args)`, computed in a new process that imports the file of `fn` and calls it there.
 
-    The file's `__main__` part does not run there, as with `multiprocessing`'s "spawn"; unlike there,
-    arguments and result travel as JSON (tuples arrive as lists) and the environment can be chosen, so that
-    JAX starts with other settings. What the process prints is not shown. It has one CPU device unless told
-    otherwise, and takes a GPU's memory as it needs it, since this process may hold most of it. It does not
+    As with `multiprocessing`'s "spawn", the file's `__main__` part does not run there. Unlike with "spawn",
+    arguments and result are passed as JSON (tuples arrive as lists), and the environment can be chosen, so
+    that JAX starts with other settings. What the process prints is not shown. It has one CPU device unless
+    told otherwise, and allocates GPU memory on demand, since this process may hold most of it. It does not
     outlive this process.
 
     Args:
       fn: a function at the top level of a Python file.
       *args: its arguments, of JSON's types.
-      environment: variables to set, over those of this process.
+      environment: variables to set, in addition to those of this process.
       timeout_s: seconds after which the process is killed.
 
     Raises:
-      JaxperfError: `fn` is defined in no file, or inside another function or class.
+      JaxperfError: `fn` is not defined in a file, or is inside another function or class.
       RuntimeError: the call failed (the message ends as its traceback does) or took too long.
     """
     path = _file_of(fn)

@@ -19,7 +19,7 @@ DEBUG_FLAGS = (
     "jax_check_tracer_leaks",
     "jax_enable_checks",
     "jax_log_compiles",
-)  # jax_explain_cache_misses costs only where something is traced, which a timed part refuses anyway
+)  # jax_explain_cache_misses costs time only when something is traced, which is an error here anyway
 _STAGES = {"jaxpr_trace_duration": "traced", "backend_compile_duration": "compiled"}
 
 
@@ -28,10 +28,10 @@ class RetraceError(JaxperfError):
 
 
 class Witness(list[str]):
-    """What was traced or compiled so far, one remark each ("step was traced")."""
+    """What was traced or compiled so far, one remark for each ("step was traced")."""
 
     def refuse(self, name: str) -> None:
-        """Raise RetraceError, naming the timed function, if there was anything."""
+        """Raise RetraceError, naming the timed function, if anything was traced or compiled."""
         if self:
             raise RetraceError(
                 f"{name}: {self[0]} inside the timed part; "
@@ -41,9 +41,9 @@ class Witness(list[str]):
 
 @contextmanager
 def witness() -> Iterator[Witness]:
-    """Note what JAX traces and compiles inside, in any thread.
+    """Record what JAX traces and compiles inside, in any thread.
 
-    JAX reports both itself. Its own switch, `jax.no_tracing`, does not help: it objects to every call that
+    JAX itself reports both. Its own switch, `jax.no_tracing`, does not help: it rejects every call that
     leaves the fast path, e.g. an eager `jax.grad` or a program that prints, although nothing is traced.
     """
     seen = Witness()
@@ -75,7 +75,7 @@ def refuse_debug_flags() -> None:
 
 
 def refuse_donated(name: str, args: Any) -> None:
-    """Raise JaxperfError where a call has donated one of its arguments, which the next call needs again."""
+    """Raise JaxperfError if a call has donated one of its arguments, which the next call still needs."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(args):
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
             raise JaxperfError(
@@ -87,19 +87,19 @@ def refuse_donated(name: str, args: Any) -> None:
 def refuse_same_arrays(
     name: str, out: Any, before: Sequence[weakref.ref[jax.Array]], args: Any
 ) -> list[weakref.ref[jax.Array]]:
-    """Raise JaxperfError where a call returned nothing but the arrays of the call before: from a cache.
+    """Raise JaxperfError if a call returned only the arrays of the previous call, from a cache.
 
-    Arrays never change, so a call that returns the same ones has computed nothing. Those that it was given
-    do not count, nor do calls that return no array.
+    Arrays never change, so a call that returns the same ones has computed nothing. Arrays among its own
+    arguments do not count, nor do calls that return no array.
 
     Args:
       name: of the timed function.
       out: what the call returned.
-      before: what this function returned for the call before; empty for the first.
+      before: what this function returned for the previous call; empty for the first.
       args: what the call was given.
 
     Returns:
-      The arrays in `out`, which this does not keep alive.
+      References to the arrays in `out`, which do not keep them alive.
     """
     given = {id(leaf) for leaf in jax.tree.leaves(args)}
     arrays = [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array) and id(x) not in given]

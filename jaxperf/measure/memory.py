@@ -1,7 +1,7 @@
 """What a run holds in memory while it runs: resident memory sampled by a thread, live arrays, device memory.
 
-The difference between two looks, before and after, misses everything that came and went (section 8.2.4's
-`get_mem` does just that).
+The difference between two readings, before and after, misses everything that was allocated and freed in
+between (section 8.2.4's `get_mem` does just that).
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536
 
 @dataclass
 class MemorySampler:
-    """Context manager that looks at this process's resident memory every `interval_s` until it is left.
+    """Context manager that reads this process's resident memory every `interval_s` until it exits.
 
-    A thread does the looking, so it sees what happens while the program waits for a result::
+    A thread takes the samples, so they show what happens while the program waits for a result::
 
         with MemorySampler() as memory:
             train()
         print(memory.increase_bytes)
 
     Resident memory is what the process holds, not what its arrays need: the C library keeps freed blocks for
-    itself. Start the process with the settings `GIVE_BACK` (glibc) and all but small blocks go back at once.
+    itself. If the process starts with the settings `GIVE_BACK` (glibc), all but small blocks are returned at
+    once.
 
     Attributes:
-      interval_s: seconds between two looks; what comes and goes within them is missed.
-      read: what a look reads, in bytes, in place of resident memory: what a device has in use.
-      seconds: when each look was taken, seconds since the first.
-      resident_bytes: what each look saw; the first is from before the body, the last from after it.
+      interval_s: seconds between two samples; anything allocated and freed within them is missed.
+      read: what a sample reads, in bytes, instead of resident memory, e.g. what a device has in use.
+      seconds: when each sample was taken, in seconds since the first.
+      resident_bytes: the value of each sample; the first is from before the body, the last from after it.
     """
 
     interval_s: float = 0.005
@@ -60,18 +61,18 @@ class MemorySampler:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that any look saw."""
+        """The largest sample."""
         return max(self.resident_bytes)
 
     @property
     def increase_bytes(self) -> int:
-        """The peak over what was there before the body ran."""
+        """The peak above the memory held before the body ran."""
         return self.peak_bytes - self.base_bytes
 
     def curve(self, name: str, *, points: int = 400) -> Curve:
         """Bytes above the start over seconds, at most `points` of them.
 
-        Of each stretch the look that saw most is kept, so that thinning out hides no peak.
+        The largest sample of each stretch is kept, so that thinning out hides no peak.
         """
         step = max(1, -(-len(self.seconds) // points))
         looks = list(zip(self.seconds, self.resident_bytes))
@@ -104,8 +105,8 @@ class MemorySampler:
 def live_bytes() -> int:
     """Bytes of all arrays that some Python variable still holds, once each.
 
-    More than is in use where an array is still to be computed (a CPU gives it memory only then), less where a
-    queued program holds an argument that Python has dropped.
+    This is more than is in use if an array has not been computed yet (a CPU allocates its memory only then),
+    and less if a queued program holds an argument that Python has dropped.
     """
     return sum(array.nbytes for array in jax.live_arrays())
 
@@ -117,23 +118,23 @@ def filled_to_the_peak(account: Mapping[str, int]) -> list[jax.Array]:
     than an earlier one's. While these arrays are held, every byte that a run adds raises it.
 
     Args:
-      account: the device's, from `device_memory`.
+      account: the device's memory statistics, from `device_memory`.
 
     Returns:
-      Arrays to hold while the run is watched; none where the backend keeps no account or is at its peak.
+      Arrays to hold while the run is watched; none if the backend has no statistics or is at its peak.
     """
     missing = account.get("peak_bytes_in_use", 0) - account.get("bytes_in_use", 0)
     return [block(jnp.zeros(missing, jnp.uint8))] if missing > 0 else []
 
 
 def device_memory(device: Any = None) -> dict[str, int]:
-    """A device's own account of its memory, in bytes and counts: "bytes_in_use", "peak_bytes_in_use", ...
+    """A device's own memory statistics, in bytes and counts: "bytes_in_use", "peak_bytes_in_use", ...
 
     Args:
       device: a `jax.Device`; the first one if None.
 
     Returns:
-      Empty where the backend keeps no account, as on a CPU.
+      Empty if the backend has no statistics, as on a CPU.
     """
     stats = (device or jax.devices()[0]).memory_stats()
     return {key: int(value) for key, value in (stats or {}).items()}

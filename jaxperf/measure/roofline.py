@@ -1,9 +1,9 @@
-"""This machine's roofline: what its parts can do at best, kept, and where a program is under it.
+"""This machine's stored roofline: what its parts can do at best, and where a program is under it.
 
 Williams, Waterman and Patterson (2009): a program is limited by arithmetic or by memory, whichever its FLOPs
 and bytes make the slower one. A third limit is what a call costs, however little it computes.
 
-    found = stored()  # from `jaxperf roofline`; None where that has not run on this machine
+    found = stored()  # from `jaxperf roofline`; None if that has not run on this machine
     found.position(stages(step, x).program, seconds=2e-3).limit  # "memory"
 """
 
@@ -27,7 +27,7 @@ DEFAULT_DTYPE = "float32"  # of the arithmetic of programs without matrix produc
 
 
 class Work(Protocol):
-    """What one execution of a program does, by the compiler's estimate, as `staging.Program` says it."""
+    """What one execution of a program does, by the compiler's estimate; `staging.Program` is one."""
 
     @property
     def flops(self) -> float: ...  # noqa: D102
@@ -46,8 +46,8 @@ class Position:
     """A program under the roofline.
 
     Attributes:
-      limit: what the program cannot be faster than; "dispatch" is the cost of the call.
-      bound_s: seconds that this limit asks for, at least.
+      limit: what limits the program's speed; "dispatch" is the cost of the call.
+      bound_s: the minimum seconds that this limit allows.
       share: `bound_s` as a fraction of the seconds that the program takes: 1 is as fast as it can be. More
         than 1 means that the compiler's estimate of the program's bytes or FLOPs is too large.
       intensity: FLOPs per byte.
@@ -66,10 +66,10 @@ class Position:
 class Roofline:
     """What the first device of a machine can do at best: the best value of each measurement.
 
-    Other programs on the machine slow values down and never speed one up, so the best is nearest the truth.
+    Other programs on the machine only ever slow a measurement down, so the best value is nearest the truth.
 
     Attributes:
-      dispatch_s: seconds of an empty program, waited for.
+      dispatch_s: seconds of an empty program, including the wait for it.
       queueing_s: seconds of one of many empty programs that are queued.
       flops_per_s: of matrix products, by dtype.
       bytes_per_s: read and written, by the bytes of the array.
@@ -88,16 +88,16 @@ class Roofline:
     def bandwidth(self, size: int) -> float:
         """Bytes/s for a program whose arrays have `size` bytes together.
 
-        The best rate of any array of that size or larger, since what a larger one reaches a smaller one can;
-        beyond the largest that was measured, the rate of that one.
+        The best rate of any array of that size or larger, since a smaller array can reach what a larger one
+        does. Beyond the largest array that was measured, its rate.
         """
         return max(self.bytes_per_s[s] for s in self.bytes_per_s if s >= min(size, max(self.bytes_per_s)))
 
     def position(self, program: Work, *, seconds: float) -> Position | None:
         """Return where a program is that takes `seconds` per call, by the compiler's estimate of its work.
 
-        None where that says too little: there is no estimate, or the program has loops, of which the compiler
-        counts one turn.
+        None if the estimate is missing, or if the program has loops, since the compiler counts only one turn
+        of each.
         """
         if program.loops or not program.flops + program.bytes_accessed:
             return None
@@ -120,7 +120,7 @@ class Roofline:
         )
 
     def differences(self, environment: Environment) -> list[str]:
-        """Versions and flags that are not what they were when this was measured, a line each."""
+        """Versions and flags that have changed since this was measured, one line for each."""
         then, lines = self.result.environment, []
         for before, now in ((then.versions, environment.versions), (then.flags, environment.flags)):
             for name in dict.fromkeys([*before, *now]):
@@ -136,7 +136,7 @@ def path_for(environment: Environment) -> Path:
 
 
 def stored(environment: Environment | None = None) -> Roofline | None:
-    """Return the roofline that `jaxperf roofline` measured on this machine; None where it never did.
+    """Return the roofline that `jaxperf roofline` measured on this machine; None if it never ran.
 
     Args:
       environment: of the machine; this process's if None.

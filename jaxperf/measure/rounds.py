@@ -1,6 +1,6 @@
-"""Comparisons that noise treats alike: the parts take turns, round by round, and ratios are formed per round.
+"""Comparisons in which noise affects all parts alike: the parts take turns, and ratios are formed per round.
 
-A machine that is busy for a second then slows all parts of that round, and the ratio stays what it was.
+A machine that is busy for a second then slows all parts of that round, and the ratio does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, ti
 from jaxperf.result import Measurement, Ratio, ratio, turns
 
 Part = Callable[..., Any]
-TRIED_CALLS, TRIED_S = 5, 0.05  # calls that choose how many make a value; fewer, once they took as long
+TRIED_CALLS, TRIED_S = 5, 0.05  # calls to choose the calls per value; fewer once they have taken this long
 _numbers = itertools.count(1)
 
 
@@ -31,15 +31,15 @@ def interleaved(
     items: float = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Measurement]:
-    """Seconds per call of each part, once per round for `count` rounds, all its outputs waited for.
+    """Seconds per call of each part, once per round for `count` rounds, waiting for all its outputs.
 
-    A round that does not count comes first: it compiles, and it shows how many calls make a value of 2 ms.
+    A warm-up round comes first: it compiles, and it shows how many calls make a value of 2 ms.
 
     Args:
       parts: what to time, by the name of its measurement; each returns a pytree of arrays.
       count: how many rounds; `values[i]` of every measurement is of round i. A `Ratio` needs at least 6.
-      before: what to do, outside the clock, before a part; if it returns anything but None the part is called
-        with that (an input that may be used once only). Such a part is called once per round.
+      before: what to do before a part, untimed; if it returns anything but None, the part is called with that
+        (an input that may be used only once). Such a part is called once per round.
       wait: "each" waits after every call (latency); "end" queues the calls of one value and then waits for
         all their outputs (throughput).
       loops: calls per value; chosen for each part if None.
@@ -48,7 +48,7 @@ def interleaved(
 
     Raises:
       RetraceError: something was traced or compiled while the clock ran.
-      JaxperfError: `count` is not positive, `before` names no part, or a JAX debug flag is on.
+      JaxperfError: `count` is not positive, `before` names an unknown part, or a JAX debug flag is on.
     """
     prepare = before or {}
     if count < 1:
@@ -75,9 +75,9 @@ def _warm_up(
 ) -> tuple[float, int]:
     """Seconds of the first call, which compiles, and how many calls make a value.
 
-    The quickest of the next few calls says how many: after one alone that the scheduler held up for 2 ms,
-    every value would be a single short call. Parts that must not be called twice on one input get one call
-    per value.
+    The quickest of the next few calls decides how many. If only one were timed and the scheduler delayed it
+    by 2 ms, every value would be a single short call. Parts that must not be called twice on one input get
+    one call per value.
     """
     first_s = time_value(part, _prepared(prepare), 1, wait, clock)
     if loops or prepare:
@@ -94,7 +94,7 @@ def _prepared(prepare: Callable[[], Any] | None) -> tuple[Any, ...]:
 
 
 def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit: str = "s") -> Measurement:
-    """A figure of each round from the figures of that round: a sum, the larger one, a share.
+    """One figure per round, computed from other figures of that round: a sum, the larger one, a share.
 
     Args:
       name: of the new measurement.
@@ -108,7 +108,7 @@ def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit:
 
 @dataclass(frozen=True)
 class Together:
-    """Two parts, each alone and both together, in seconds of the same rounds."""
+    """Two parts, each alone and both together, in seconds, from the same rounds."""
 
     tag: str
     first: Measurement
@@ -117,17 +117,17 @@ class Together:
 
     @property
     def total(self) -> Measurement:
-        """Sum of the two: what both together take at worst."""
+        """Sum of the two: the worst possible time for both."""
         return per_round(f"{self.tag}: sum", lambda a, b: a + b, self.first, self.second)
 
     @property
     def best(self) -> Measurement:
-        """The longer of the two: what both together take at best."""
+        """The longer of the two: the best possible time for both."""
         return per_round(f"{self.tag}: best possible", max, self.first, self.second)
 
     @property
     def ratio(self) -> Ratio:
-        """How many times as fast together as one after the other."""
+        """How many times as fast the two are together as one after the other."""
         return ratio(self.total, self.both)
 
     @property
@@ -137,16 +137,16 @@ class Together:
 
     @property
     def overlap(self) -> Measurement:
-        """Share of what could be saved that was saved: 0 one after the other, 1 as good as the longer alone.
+        """Fraction of the possible saving that was achieved: 0 one after the other, 1 the longer part alone.
 
-        Noise can carry it below 0 and above 1, and far if one part is short next to the other.
+        Noise can push it below 0 or above 1, by a lot if one part is much shorter than the other.
         """
         name = f"{self.tag}: overlap by the clock"
         parts = self.first, self.second, self.both
         return per_round(name, lambda a, b, both: (a + b - both) / min(a, b), *parts, unit="")
 
     def rows(self) -> tuple[Measurement, ...]:
-        """What a table of it shows."""
+        """The rows of a table of this comparison."""
         return self.first, self.second, self.total, self.both, self.best
 
 

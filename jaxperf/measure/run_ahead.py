@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether calls returned before their results were there; one entry per call in each field.
+    """Whether calls returned before their results were ready; one entry per call in each field.
 
     Attributes:
       queued_s: seconds until the call returned.
-      finished_s: seconds until its whole result was there, the call included.
-      ready: whether the result was there when the call returned.
+      finished_s: seconds until its whole result was ready, the call included.
+      ready: whether the result was ready when the call returned.
     """
 
     queued_s: tuple[float, ...]
@@ -34,22 +34,22 @@ class Probe:
 
     @property
     def queued_share(self) -> Ratio:
-        """Which share of the time until the result was there had gone by when the call returned."""
+        """Fraction of the time until the result was ready that had passed when the call returned."""
         return ratio_of([q / f for q, f in zip(self.queued_s, self.finished_s, strict=True)])
 
     @property
     def asynchronous(self) -> bool:
-        """Most calls returned before their results were there."""
+        """Whether most calls returned before their results were ready."""
         return 2 * sum(self.ready) < len(self.ready)
 
 
 def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> Probe:
-    """Call `fn(*args)` and see whether this backend was asynchronous for it; a first call is not counted.
+    """Call `fn(*args)` and see whether this backend ran it asynchronously; a first call is not counted.
 
     Args:
-      fn: returns a pytree of arrays; NumPy functions may be asked too.
-      *args: its arguments, already there.
-      calls: how often to ask.
+      fn: returns a pytree of arrays; may be a NumPy function.
+      *args: its arguments, already computed.
+      calls: how often to call it.
     """
     block(fn(*block(args)))
     rows: list[tuple[float, float, bool]] = []
@@ -65,7 +65,7 @@ def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> Probe:
 
 
 def pending(tree: Any) -> int:
-    """How many of the arrays in `tree` are not there yet; a failed one counts as there."""
+    """How many of the arrays in `tree` are not ready yet; a failed one counts as ready."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
     return sum(not leaf.is_ready() for leaf in leaves)  # type: ignore[attr-defined]  # not in the stub
 
@@ -77,8 +77,8 @@ def run_ahead_depth(enqueue: Callable[[], jax.Array], *, calls: int = 100) -> tu
 
     Args:
       enqueue: queues one computation, long enough that the front end is faster, and returns a result of it
-        that nobody donates.
-      calls: how many to queue; a depth as large as this was not reached.
+        that is never donated.
+      calls: how many to queue; a returned depth equal to this means that the limit was not reached.
     """
     handles: list[jax.Array] = []
     counts: list[int] = []
@@ -90,7 +90,7 @@ def run_ahead_depth(enqueue: Callable[[], jax.Array], *, calls: int = 100) -> tu
 
 
 def run_ahead(outputs: Iterable[T], *, depth: int = 1) -> Iterator[T]:
-    """Yield each of `outputs` once it is there, while at most `depth` later ones are queued already.
+    """Yield each of `outputs` once it is ready, while at most `depth` later ones are already queued.
 
     The bounded window for a training loop: with a depth of 1, the metrics of step k - 1 are printed while
     step k runs, and no more than two batches are held::

@@ -1,8 +1,8 @@
-"""The stages a function passes through, each on its own, and what it became on the way.
+"""The stages that a function passes through, each measured on its own, and the program that results.
 
     Python -> trace -> jaxpr -> lower -> StableHLO -> compile -> optimized program -> run
 
-Section 8.1 of the book has two of them (define the graph, compile it); JAX lets all be seen and timed.
+Section 8.1 of the book has two of them (define the graph, compile it); in JAX, each can be seen and timed.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Program:
     Attributes:
       jaxpr_equations: equations of the traced program, those of inner programs included.
       stablehlo_bytes: length of the StableHLO text handed to the compiler.
-      matrix_dtype: what most of the work in matrix products and convolutions is done in ("float32"), by the
-        number of elements they read; "" where there are none.
+      matrix_dtype: the dtype of most of the work in matrix products and convolutions ("float32"), by the
+        number of elements they read; "" if there are none.
       fusions, dots, convolutions, loops: instructions of the optimized program, fused ones included.
-      collectives: instructions that talk to other devices, by name.
-      flops, bytes_accessed: of one execution; 0 where the backend gives no estimate. The body of a loop
+      collectives: instructions that communicate with other devices, by name.
+      flops, bytes_accessed: of one execution; 0 if the backend gives no estimate. The body of a loop
         counts once, however often it runs.
       argument_bytes, output_bytes, temp_bytes: memory of one execution on one device.
       peak_bytes: arguments, outputs and temporaries, less what outputs share with arguments.
@@ -66,12 +66,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Built:
-    """A function on its way to a program that can be run.
+    """A function that has been compiled to a program, but not run.
 
     Attributes:
       trace_s, lower_s, compile_s: seconds of each stage, taken once.
       program: what the function became.
-      cache_hit: whether compiling found the program in JAX's persistent cache; None where none is in use.
+      cache_hit: whether compiling found the program in JAX's persistent cache; None if none is in use.
       lowered, compiled: the stages' objects.
     """
 
@@ -92,7 +92,7 @@ class Stages:
       trace_s, lower_s, compile_s, first_run_s: seconds of each stage, taken once.
       steady: seconds per call of the compiled program.
       program: what the function became.
-      cache_hit: whether compiling found the program in JAX's persistent cache; None where none is in use.
+      cache_hit: whether compiling found the program in JAX's persistent cache; None if none is in use.
       compiled: the program, ready to call.
     """
 
@@ -117,8 +117,8 @@ def stages(
     """Take `fn(*args, **kwargs)` through all stages, from Python to a steady run.
 
     Args:
-      fn: a function of arrays, or one that is jitted already (its jit options then hold, and what it has
-        compiled so far is forgotten).
+      fn: a function of arrays, or one that is already jitted (its jit options then apply, and what it has
+        compiled so far is cleared).
       *args: example arguments, arrays or pytrees of arrays; every call gets the same ones, so none may be
         donated.
       name: of the measurement; the function's own by default.
@@ -155,7 +155,7 @@ def stages(
 def build(fn: Callable[..., Any], *args: Any, static_argnames: tuple[str, ...] = (), **kwargs: Any) -> Built:
     """Take `fn` from Python to a compiled program, and run nothing.
 
-    A function that is jitted already is left with what was compiled: calling it with such arguments compiles
+    A function that is already jitted keeps the compiled program: calling it with such arguments compiles
     nothing more.
 
     Args:
@@ -193,7 +193,7 @@ def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lab
 
 
 def _untraced(fn: Callable[..., Any], static_argnames: tuple[str, ...]) -> Any:
-    """Return `fn` jitted and not yet traced: JAX otherwise returns a trace that it has made before."""
+    """Return `fn` jitted and not yet traced: otherwise JAX would return a trace that it made earlier."""
     if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
         fn.clear_cache()
         return fn
@@ -239,8 +239,8 @@ def instructions(hlo: str) -> Iterator[tuple[str, str, str]]:
 def count_ops(hlo: str) -> Counter[str]:
     """Count the instructions of an optimized program by opcode, from its text.
 
-    Library calls count as what they do (a cuBLAS product is a "dot", a cuDNN convolution a "convolution"),
-    and the two halves of an asynchronous instruction count as one.
+    Library calls count as the operation they perform (a cuBLAS product is a "dot", a cuDNN convolution is a
+    "convolution"), and the two halves of an asynchronous instruction count as one.
     """
     ops: Counter[str] = Counter()
     for opcode, _, line in instructions(hlo):
@@ -260,7 +260,7 @@ def _library_call(target: str) -> str:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr, those of jaxprs inside (loops, branches, inner jits) once each."""
+    """Yield the equations of a jaxpr, and once each those of the jaxprs inside it (loops, branches, jits)."""
     yield from jaxpr.eqns
     leaves = jax.tree.leaves([eqn.params for eqn in jaxpr.eqns], is_leaf=lambda x: hasattr(x, "eqns"))
     for leaf in leaves:
@@ -269,12 +269,12 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def count_equations(jaxpr: Any) -> int:
-    """Count the equations of a jaxpr, those of jaxprs inside (loops, branches, inner jits) once each."""
+    """Count the equations of a jaxpr, and once each those of the jaxprs inside it (loops, branches, jits)."""
     return sum(1 for _ in equations(jaxpr))
 
 
 def matrix_dtype(jaxpr: Any) -> str:
-    """Return the dtype that matrix products and convolutions read most elements in; "" without any."""
+    """Return the dtype of most elements that matrix products and convolutions read; "" without any."""
     read: Counter[str] = Counter()
     for eqn in equations(jaxpr):
         if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
@@ -333,6 +333,6 @@ def _cache_events() -> Iterator[list[str]]:
 
 
 def _was_hit(events: list[str]) -> bool | None:
-    """JAX reports that it would ask the cache, even where there is none, and that it found a program."""
+    """Whether JAX reported a cache hit; it reports requests to the cache even when there is no cache."""
     asked = "compile_requests_use_cache" in events and getattr(jax.config, "jax_compilation_cache_dir", None)
     return "cache_hits" in events if asked else None

@@ -1,7 +1,7 @@
 """When did the front end, each device and the copies work? One run under JAX's profiler, as a `Timeline`.
 
-Recording has a price: an operation on a CPU leaves ten events of about a microsecond each, so that the times
-of tiny operations are the profiler's own. Look at big ones, and use `measure` for how long something takes.
+Recording has a cost: an operation on a CPU leaves ten events of about a microsecond each, so the times of
+tiny operations are the profiler's own. Look at large ones, and use `measure` to time them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def record(
 ) -> Timeline:
     """Run `fn(*args)` under the profiler, wait for all its outputs, and return what every lane did.
 
-    Lanes: "python", the calling thread at work in JAX; "wait", the same, waiting for the outputs; one a
-    device ("cpu 0", "gpu 0"); "copies", between devices and between device and host. `wall_s` is by the
-    process's clock, `traced_s` the same stretch by the profiler's, so that each checks the other.
+    Lanes: "python", the calling thread at work in JAX; "wait", the same thread waiting for the outputs; one
+    per device ("cpu 0", "gpu 0"); "copies", between devices and between device and host. `wall_s` is measured
+    by the process's clock, and `traced_s` is the same stretch by the profiler's, so that each checks the
+    other.
 
     Args:
       fn: what to run; it returns a pytree of arrays.
@@ -67,9 +68,9 @@ def record(
 
 
 def mark(name: str, *, lane: str = trace.WAIT) -> AbstractContextManager[Any]:
-    """Call what this thread does inside a span of `lane`, in a timeline that is being recorded.
+    """Label what this thread does inside as a span of `lane`, in a timeline that is being recorded.
 
-    For what the profiler cannot tell by itself: that Python waits here, or that it copies (lane "copies").
+    For what the profiler cannot know by itself: that Python waits here, or that it copies (lane "copies").
     """
     return jax.profiler.TraceAnnotation(f"{trace.MARK}{lane}/{name}")
 
@@ -91,16 +92,16 @@ def lane_of(device: jax.Device) -> str:
 
 
 def overlap(timeline: Timeline, a: str, b: str) -> float:
-    """How much of the less busy of two lanes lies inside the other: 0 one after the other, 1 all of it.
+    """Fraction of the less busy lane's time in which the other is busy too: 0 for none of it, 1 for all.
 
-    Two devices that share cores overlap fully and gain nothing: hold the clock against it.
+    Two devices that share cores overlap fully and gain nothing, so compare the wall time as well.
     """
     return overlap_fraction(timeline.intervals(a), timeline.intervals(b))
 
 
 @contextmanager
 def _profiler(folder: str) -> Iterator[None]:
-    """Profile what happens inside into `folder`, less Python's own calls, which cost more than they tell."""
+    """Profile what happens inside into `folder`, without Python's own calls, which are costly to record."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     try:
@@ -121,7 +122,7 @@ def _read(scratch: Path, by_program: bool) -> tuple[list[Any], float]:
 
 
 def _keep(scratch: Path, folder: Path, label: str) -> str:
-    """Put the trace that the profiler wrote for Perfetto into `folder`; "" where it wrote none."""
+    """Put the trace that the profiler wrote for Perfetto into `folder`; "" if it wrote none."""
     found = sorted(scratch.rglob("*.trace.json.gz"))
     if not found:
         return ""

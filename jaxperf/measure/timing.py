@@ -34,24 +34,24 @@ __all__ = ["Benchmark", "RetraceError", "Timer", "Wait", "block", "measure", "no
 
 MIN_VALUE_S = 2e-3  # below, the scheduler's and the clock's own jitter show
 CLOCK_SHARE = 1e-3  # a value is at least 1000 times the cost of reading the clock
-QUICKEST_CALL_S = 5e-8  # Python calls nothing in less
+QUICKEST_CALL_S = 5e-8  # no Python call takes less
 WARMUP_CALLS = 100  # enough for any call that takes less than a hundredth of the warm-up time
-_PLAIN = (np.ndarray, np.generic, int, float, complex, bool, str, bytes, type(None))  # there at once
+_PLAIN = (np.ndarray, np.generic, int, float, complex, bool, str, bytes, type(None))  # ready at once
 COPIES = "its NumPy arguments are copied to the device at every call"
 
 
 def block(tree: T) -> T:
     """Wait until every array in `tree` has been computed, and return `tree`.
 
-    Every leaf is waited for, not only the last: independent results finish in any order (section 8.2.2).
+    It waits for every leaf, not only the last: independent results finish in any order (section 8.2.2).
 
     Args:
       tree: a pytree of `jax.Array`s, NumPy arrays and plain Python values, of any shapes and dtypes. What
         a function changes in place and does not return is not waited for.
 
     Raises:
-      TypeError: a leaf is neither an array nor a plain value, or a tracer, which no time will bring: nobody
-        can say when it is done.
+      TypeError: a leaf is neither an array nor a plain value, so its completion cannot be detected, or it is
+        a tracer, which is never computed.
       Exception: whatever an asynchronous computation in `tree` raised surfaces here.
     """
     if isinstance(tree, jax.Array):  # the common case costs 0.2 us instead of 1.7
@@ -67,7 +67,7 @@ def block(tree: T) -> T:
     for leaf in jax.tree.leaves(tree):
         if not _awaitable(leaf):
             raise TypeError(_cannot_wait(tree))
-    return jax.block_until_ready(tree)  # which skips tracers without a word
+    return jax.block_until_ready(tree)  # which silently skips tracers
 
 
 def _awaitable(leaf: Any) -> bool:
@@ -106,7 +106,7 @@ class Timer:
         return self.times[-1]
 
     def sum(self) -> float:
-        """Seconds in all."""
+        """Total seconds."""
         return sum(self.times)
 
     def avg(self) -> float:
@@ -121,8 +121,8 @@ class Timer:
 class Benchmark:
     """Section 8.2.1's context manager: prints "LABEL time: 0.1234 sec" and keeps the figure as `seconds`.
 
-    It times what happens inside, which for asynchronous work is queueing alone; hand outputs to `wait_for`
-    and the clock stops only when they are there::
+    It times what happens inside, which for asynchronous work is only the queueing. Pass outputs to
+    `wait_for`, and the clock stops only when they are ready::
 
         with Benchmark("Workloads are finished.") as bench:
             bench.wait_for(jnp.dot(x, x))
@@ -166,15 +166,15 @@ def measure(
     budget_s: float = 1.0,
     loops: int | None = None,
 ) -> Measurement:
-    """Time `fn(*args)`, in seconds per call, as often as it takes.
+    """Time `fn(*args)`, in seconds per call, until the values are stable or the budget is spent.
 
     Warms up, chooses how many calls make one value so that reading the clock is under 0.1 % of it, then takes
     values until their inter-quartile range is at most `target_rel_iqr` of the median or `budget_s` is spent.
-    The call itself and the wait for it are in every value; `jaxperf selfcheck` says what they take.
+    Every value includes the call itself and the wait for it; `jaxperf selfcheck` reports what they take.
 
     Args:
-      fn: what to time; its outputs, any pytree of arrays, are all waited for. Its effects (callbacks, prints)
-        are waited for at the end of each value.
+      fn: what to time; `measure` waits for all its outputs, any pytree of arrays, and at the end of each
+        value for its effects (callbacks, prints).
       *args: its arguments, the same in every call (so no donated buffers).
       name: of the measurement; the function's own by default.
       wait: "each" waits after every call (latency); "end" queues the calls of one value and then waits for
@@ -182,7 +182,7 @@ def measure(
       items: work items in one call, e.g. images.
       warmup_calls: calls before timing, at least; up to 20 more follow while they still trace or compile.
       warmup_s: seconds of warm-up, at least, unless 100 calls are over sooner.
-      min_values, max_values: how many values to take, whatever the spread.
+      min_values, max_values: the least and the most values to take, whatever the spread.
       min_value_s: seconds that one value is to last, by the quickest warm-up call; short calls are repeated.
       target_rel_iqr: a spread that is good enough, as a fraction of the median.
       budget_s: seconds after which no further value is begun (once there are `min_values`).
@@ -224,7 +224,7 @@ def time_value(
     wait: Wait,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Seconds per call over `loops` calls of `fn(*args)`, all outputs and effects of which are waited for.
+    """Seconds per call over `loops` calls of `fn(*args)`, waiting for all their outputs and effects.
 
     Args:
       fn, args: what to call.
@@ -242,7 +242,7 @@ def time_value(
         for i in range(loops):
             outputs[i] = fn(*args)
         block(outputs)
-    jax.effects_barrier()  # callbacks of programs without outputs are waited for nowhere else
+    jax.effects_barrier()  # nothing else waits for the callbacks of programs without outputs
     took = clock() - began
     del outputs  # not before the clock was read: giving memory back takes time too
     return took / loops
@@ -251,10 +251,10 @@ def time_value(
 def _warm_up(
     name: str, fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, seconds: float
 ) -> tuple[list[float], str]:
-    """Seconds of each of the first calls, until there were enough and the last one traced nothing; a remark.
+    """Seconds of each of the first calls, until there are enough and the last traced nothing; and a remark.
 
-    A step whose output has another type than its input settles only after its second or third trace. One
-    that traces at every call never does; the timed part then says so.
+    A step whose output type differs from its input type settles only after its second or third trace. One
+    that traces at every call never does; the timed part then raises an error.
     """
     times: list[float] = []
     before: list[weakref.ref[jax.Array]] = []
@@ -278,7 +278,7 @@ def _warm_up(
 
 
 def _copies(args: tuple[Any, ...], out: Any) -> str:
-    """What a reader must know of a JAX function that is given NumPy arrays."""
+    """A remark for a JAX function that is given NumPy arrays."""
     host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(args))
     return COPIES if host and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(out)) else ""
 
@@ -286,7 +286,7 @@ def _copies(args: tuple[Any, ...], out: Any) -> str:
 def calls_per_value(call_s: float, min_value_s: float) -> int:
     """Choose how many calls make one value: it lasts `min_value_s`, and clock reads are under 0.1 % of it.
 
-    `call_s` was timed on its own, so one clock read is in it.
+    `call_s` was timed on its own, so it includes one clock read.
     """
     reads = [time.perf_counter() for _ in range(1001)]
     read_s = (reads[-1] - reads[0]) / 1000

@@ -1,13 +1,13 @@
 """Reads the profiler's trace: which of its events tell what a device, the front end or a copy did.
 
-`jax.profiler.ProfileData` gives planes (host, devices) of lines (threads, streams) of events. Seen in them:
+`jax.profiler.ProfileData` gives planes (host, devices) of lines (threads, streams) of events:
 
 - CPU (JAX 0.10.2 and 0.12): every executed instruction is an event with `hlo_op` and `device_ordinal`, on
-  whatever thread ran it, Python's for a small one. One that hands its work to other threads returns early; an
-  event "end: ..." that carries the same number marks when it was done. A copy between CPU devices is no
-  event at all, only a piece of work of the client's thread pool with no instruction in it.
-- GPU (by the profiler's source): a plane a device, a line a stream "Stream #14(Compute)", with kernels, and
-  copies called MemcpyD2H, MemcpyH2D and so on.
+  whatever thread ran it; a small one runs on Python's thread. An instruction that hands its work to other
+  threads returns early; an event "end: ..." with the same number marks when it was done. A copy between CPU
+  devices has no event at all, only a task of the client's thread pool with no instruction in it.
+- GPU (from the profiler's source): one plane per device and one line per stream ("Stream #14(Compute)"), with
+  kernels, and copies called MemcpyD2H, MemcpyH2D and so on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 
 def read(data: ProfileData, *, by_program: bool = False) -> tuple[list[Span], float]:
-    """The spans of the run annotated as `RUN`, and how long it took, in seconds; nothing and 0 without one.
+    """The spans of the run annotated as `RUN`, and its length in seconds; no spans and 0 without such a run.
 
     Spans begin at 0, are cut to the run, and come in order of lane, then time: Python's first, copies last.
     `by_program` gives each compiled program a lane of its own on each device, such as "cpu 0 gradient".
@@ -89,7 +89,7 @@ def lines(data: ProfileData) -> Iterator[Line]:
 
 
 def _python(thread: Line) -> Iterator[Found]:
-    """Outermost events of the thread that recorded: calls of JAX, less what is marked as something else."""
+    """Outermost events of the recording thread: calls of JAX, without what is marked as something else."""
     over = 0.0
     for e in thread.events:
         if e.name != RUN and e.start >= over and e.end > e.start:
@@ -104,7 +104,7 @@ def _marked(event: Event) -> Found:
 
 
 def _program(event: Event, wanted: bool) -> str:
-    """The end of a lane's name, from "jit_gradient" or "jit__add"; "" where it is not wanted or not known."""
+    """The end of a lane's name, from "jit_gradient" or "jit__add"; "" if it is not wanted or not known."""
     module = str(event.stats.get("hlo_module", "")) if wanted else ""
     return f" {module.removeprefix('jit_').strip('_')}".rstrip()
 
@@ -120,7 +120,7 @@ def _instructions(on_host: list[Line], by_program: bool) -> Iterator[Found]:
 
 
 def ends(every: Iterable[Line]) -> dict[Any, float]:
-    """When each instruction that handed its work to other threads was done, by the number that it carries."""
+    """When each instruction that handed its work to other threads was done, by the instruction's number."""
     return {
         e.stats["_c"]: e.start
         for line in every
@@ -141,7 +141,7 @@ class Executed(NamedTuple):
     name: str
     start: float
     end: float
-    run: str = ""  # the execution that it belongs to, where a CPU says so
+    run: str = ""  # the execution that it belongs to, if the trace (a CPU's) says so
 
 
 def executed(line: Line, done: Mapping[Any, float]) -> Iterator[Executed]:
@@ -162,7 +162,7 @@ def executed(line: Line, done: Mapping[Any, float]) -> Iterator[Executed]:
 
 
 def _is_instruction(event: Event) -> bool:
-    """One that a CPU device executes; the host's part of a GPU's comes from another source file."""
+    """Whether a CPU device executes it; the host's part of a GPU instruction has another source file."""
     stats = event.stats
     return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
 
@@ -175,7 +175,7 @@ def _on_stream(line: Line, device: str, by_program: bool) -> Iterator[Found]:
 
 
 def _pool_copies(line: Line, end: float) -> Iterator[Found]:
-    """Pieces of work in which nothing was executed; one that the trace breaks off lasts until `end`."""
+    """Tasks in which no instruction was executed; one that the trace cuts off lasts until `end`."""
     began: float | None = None
     for e in [*line.events, Event("ThreadpoolListener::StopRegion", end, end, {})]:
         if e.name.endswith("::StartRegion"):

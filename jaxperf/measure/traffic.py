@@ -17,9 +17,9 @@ _BITS = re.compile(r"\d+")
 def collective_bytes(hlo: str) -> dict[str, int]:
     """Add up the bytes of the results of each kind of collective in an optimized program, on one device.
 
-    The text of a program that runs on every device shows one device's shapes; so an all-reduce counts the
-    array that every device has afterwards. What crosses the wires depends on the algorithm: for the usual
-    ring of k devices 2 (k - 1) / k of that. Of an asynchronous pair the finishing half is counted.
+    The text of a program that runs on every device shows one device's shapes, so an all-reduce counts the
+    array that every device has afterwards. What is sent over the links depends on the algorithm: for the
+    usual ring of k devices, 2 (k - 1) / k of that. Of an asynchronous pair, the finishing half is counted.
 
     Args:
       hlo: text of an optimized program, as `compiled.as_text()` gives it.
@@ -42,7 +42,7 @@ def _bytes(dtype: str, dims: str) -> int:
 
 
 def device_bytes(tree: Any) -> dict[jax.Device, int]:
-    """Add up the bytes of the arrays of `tree` on each device, copies and shards as they are."""
+    """Add up the bytes of the arrays of `tree` on each device: full copies and shards at their own size."""
     held: Counter[jax.Device] = Counter()
     for leaf in jax.tree.leaves(tree):
         for shard in leaf.addressable_shards:

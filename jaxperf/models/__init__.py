@@ -1,4 +1,4 @@
-"""The chapter's networks in Flax NNX, weights from and to Gluon, and `hybridize`."""
+"""The chapter's networks in Flax NNX, weights to and from Gluon, and `hybridize`."""
 
 from jaxperf.models.gluon_weights import from_gluon, to_gluon
 from jaxperf.models.hybridize import Hybridized, hybridize

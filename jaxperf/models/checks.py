@@ -1,4 +1,4 @@
-"""What a caller can get wrong about a network's input: one line each, with the way out."""
+"""Checks for mistakes in a network's input: one line for each, which says how to fix it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from jaxperf.errors import JaxperfError
 
 
 def check_images(X: jax.Array | np.ndarray, *, channels: int, size: tuple[int, int] | None = None) -> None:
-    """Refuse images that are not NHWC floats, before a convolution refuses them less clearly.
+    """Reject images that are not NHWC floats, before a convolution rejects them with a less clear error.
 
     Args:
       X: the images; shape (n, height, width, channels), a float dtype.
       channels: how many channels the network's first convolution reads.
-      size: (height, width) where the network has only one; None takes any.
+      size: (height, width) if the network accepts only one; None accepts any.
 
     Raises:
-      JaxperfError: another rank, size or channel count (NCHW images get the transposition), or integers.
+      JaxperfError: another rank, size or channel count (for NCHW images, the message gives the
+        transposition), or integers.
     """
     height, width = size or ("h", "w")
     wanted = f"(n, {height}, {width}, {channels})"
@@ -43,7 +44,7 @@ def _fits(shape: Sequence[int], channels: int, size: tuple[int, int] | None) -> 
 
 
 def check_compute_dtype(dtype: DTypeLike | None) -> None:
-    """Refuse a compute dtype that has no gradient.
+    """Reject a compute dtype that has no gradient.
 
     Raises:
       JaxperfError: `dtype` is neither None nor a real floating type.

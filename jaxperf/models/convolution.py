@@ -1,16 +1,17 @@
-"""Convolutions on a CPU through oneDNN's kernel, which jaxlib carries and JAX before 0.12 never calls.
+"""Convolutions on a CPU through oneDNN's kernel, which jaxlib contains and JAX before 0.12 never calls.
 
-XLA hands every convolution of a CPU to YNNPACK, forward and backward. oneDNN's kernel is faster, and its
-name can be called without a flag. One device's training step on 2 cores with JAX 0.10.2: LeNet, batch 256,
-2.1 times the images/s (2.0 to 2.4); ResNet-18, batch 32, 2.1 (1.6 to 2.3). No gain could be decided for
-barriers around the calls (0.98, 0.86 to 1.04) and BatchNorm's derivative written out (1.06, 0.97 to 1.11).
+XLA gives every CPU convolution to YNNPACK, forward and backward. oneDNN's kernel is faster, and can be called
+by its name without a flag. One device's training step on 2 cores with JAX 0.10.2: LeNet, batch 256, 2.1 times
+the images/s (2.0 to 2.4); ResNet-18, batch 32, 2.1 (1.6 to 2.3). It is undecided whether barriers around the
+calls (0.98, 0.86 to 1.04) or BatchNorm's derivative written out (1.06, 0.97 to 1.11) gain anything.
 
-`use_onednn` gives JAX another rule for lowering convolutions, so whatever makes one gets the kernel: Flax's
-layers, the reader's own, their gradients of any order, vmap, pmap and shard_map. Where the rule does not fit,
-JAX's own stays: other types than float32, programs to be exported, programs that XLA divides among devices
-(it cannot divide a call), groups, other than two spatial dimensions, and channels that are not last.
+`use_onednn` gives JAX another rule for lowering convolutions, so every convolution gets the kernel: in Flax's
+layers, the reader's own, their gradients of any order, vmap, pmap and shard_map. JAX's own rule still applies
+where the new one does not fit: types other than float32, programs to be exported, programs that XLA divides
+among devices (it cannot divide a call), groups, other than two spatial dimensions, and channels that are not
+last.
 
-The name is private: `jaxperf.onednn` tries it in a process of its own before anybody depends on it.
+The name is private: `jaxperf.onednn` tries it in a separate process before anything depends on it.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from jax.interpreters import mlir
 _TARGET = "__onednn$convolution"
 _LAST = (0, 3, 1, 2)  # images, channels, height, width in an array with the channels last
 _OF_WEIGHTS = (3, 0, 1, 2)  # the same array read with its channels as images: the gradient of a kernel
-# oneDNN lays out a kernel again at each call. Where so many weights meet so few pixels, that takes longer
-# than a product of patches as a whole: 512 channels on 4 x 4 pixels 1.4 times as long (1.3 to 1.6).
+# oneDNN changes a kernel's layout at each call. With this many weights and this few pixels, that takes longer
+# than a whole product of patches: with 512 channels on 4 x 4 pixels, 1.4 times as long (1.3 to 1.6).
 FEW_PIXELS, MANY_WEIGHTS = 64, 1 << 19
-MOST_TAPS = 25  # a slice each; the gradient of a kernel over images of 28 x 28 would take 676
-# With fewer input channels than a vector has floats, oneDNN is quicker where the outputs fill whole vectors.
-# With 24 channels for LeNet's first 20, its forward pass gains 1.07 (1.01 to 1.12) at batch 16, 1.05 (1.02 to
-# 1.07) at 128, and its training step nothing that can be decided.
+MOST_TAPS = 25  # one slice for each; the gradient of a kernel over images of 28 x 28 would take 676
+# With fewer input channels than a vector has floats, oneDNN is faster if the outputs fill whole vectors. With
+# 24 channels instead of LeNet's first 20, its forward pass is 1.07 times as fast (1.01 to 1.12) at batch 16
+# and 1.05 (1.02 to 1.07) at 128; for its training step the gain is undecided.
 VECTOR = 8
-_native = jax.make_user_context(False)  # which JAX's caches of traces and lowerings know
+_native = jax.make_user_context(False)  # JAX's caches of traces and lowerings take it into account
 
 
 class Window(NamedTuple):
@@ -57,13 +58,13 @@ class Window(NamedTuple):
         ]
 
     def few_pixels(self, images: Sequence[int], kernel: Sequence[int]) -> bool:
-        """Whether the result has so few pixels for so many weights that a product is faster."""
+        """Whether the result has so few pixels, and the kernel so many weights, that a product is faster."""
         pixels, taps = images[0] * math.prod(self.sizes(images, kernel)), math.prod(kernel[:2])
         return pixels <= FEW_PIXELS and math.prod(kernel) >= MANY_WEIGHTS and taps <= MOST_TAPS
 
 
 def use_onednn() -> None:
-    """Lower this process's convolutions through oneDNN from now on; twice is as good as once."""
+    """Lower this process's convolutions through oneDNN from now on; calling it again has no effect."""
     rules = mlir._platform_specific_lowerings["cpu"]
     default = rules[lax.conv_general_dilated_p].rule
     if getattr(default, "func", None) is not _lower:
@@ -71,9 +72,9 @@ def use_onednn() -> None:
 
 
 def native_convolutions() -> AbstractContextManager[None]:
-    """Lower convolutions as JAX does by itself in this block, e.g. where XLA is to count their operations.
+    """Lower convolutions with JAX's own rule in this block, e.g. to let XLA count their operations.
 
-    A function that was lowered outside is lowered anew here, and not kept for outside.
+    A function that was lowered outside is lowered again here, and this lowering is not reused outside.
     """
     return _native(True)
 
@@ -90,7 +91,7 @@ def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
 
 
 def _whole(module: Any) -> bool:
-    """Whether XLA gets the program as one device runs it, and at once."""
+    """Whether XLA gets the program as one device runs it, now and not through an export."""
     context = module.axis_context
     if module.lowering_parameters.for_export:
         return False
@@ -114,7 +115,7 @@ def _fits(ctx: Any, params: dict[str, Any]) -> bool:
 
 
 def _convolve(x: jax.Array, w: jax.Array, *, numbers: Any, window: Window) -> jax.Array:
-    """The convolution, from operands and to a result laid out as `numbers` say."""
+    """The convolution, with operands and result in the layout that `numbers` gives."""
     images, kernel, result = numbers
     x = x.transpose(images[0], *images[2:], images[1])
     w = w.transpose(*kernel[2:], kernel[1], kernel[0])
@@ -129,7 +130,7 @@ def _spread(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     """The convolution of images with zeros between their pixels, without ever multiplying by one.
 
     With a spread of s, every s-th pixel of the result reads the same taps of the kernel, so the result is
-    s x s small convolutions of the images as they are, laid between each other.
+    s x s small convolutions of the original images, interleaved.
     """
     sizes = [
         (n - 1) * s + 1 + sum(pad) - (k - 1) * d
@@ -162,7 +163,7 @@ def _phase(
 
 
 def _onednn(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
-    """oneDNN's kernel: images NHWC, kernel HWIO, result NHWC. Negative padding cuts the images first."""
+    """oneDNN's kernel: images NHWC, kernel HWIO, result NHWC. Negative padding crops the images first."""
     cut = [slice(max(0, -a), n - max(0, -b)) for (a, b), n in zip(window.padding, x.shape[1:3])]
     x = x[:, cut[0], cut[1]]
     padding = [(max(0, a), max(0, b)) for a, b in window.padding]
@@ -183,13 +184,13 @@ def _onednn(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
 
 
 def product_of_patches(x: jax.Array, w: Any, kernel: Sequence[int], window: Window) -> jax.Array:
-    """The convolution as one product: every row is what one pixel of the result reads.
+    """The convolution as one product: each row holds the inputs of one pixel of the result.
 
     Args:
       x: images (n, height, width, in), whose padding is not negative.
       w: the kernel's weights, (out, height * width * in).
       kernel: its shape, (height, width, in, out).
-      window: how it moves; `spread` is 1.
+      window: how the kernel moves; `spread` is 1.
     """
     (h, v), (s, t), (d, e) = window.sizes(x.shape, kernel), window.strides, window.dilation
     x = jnp.pad(x, ((0, 0), *window.padding, (0, 0)))
@@ -206,7 +207,7 @@ def product_of_patches(x: jax.Array, w: Any, kernel: Sequence[int], window: Wind
 def _config(
     kernel: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[int, int]], dilation: Sequence[int]
 ) -> str:
-    """What XLA's oneDNN rewriter writes beside such a call: the fields of its protocol buffer as JSON."""
+    """What XLA's oneDNN rewriter attaches to such a call: the fields of its protocol buffer as JSON."""
     words = lambda numbers: [str(n) for n in numbers]  # noqa: E731
     layout = {"data": {"batch_dim": "0", "feature_dim": "3", "spatial_dims": ["1", "2"]}, "dims": "0"}
     convolution = {

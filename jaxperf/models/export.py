@@ -1,9 +1,9 @@
 """A network on disk without its code: Gluon's `net.export("my_mlp")`, which section 8.1.2 shows, for JAX.
 
-Two files, as there: NAME.jaxexport holds the program (StableHLO, serialized by `jax.export`),
-NAME.safetensors the arrays by name. Reading them takes JAX and safetensors, and none of the model's code.
-Whoever reads them must compile the program first. NAME.jaxcompiled, a third file for those who ask for it,
-holds what this JAX made of the program for this backend and processor, and is of no use elsewhere.
+As with Gluon, there are two files: NAME.jaxexport holds the program (StableHLO, serialized by `jax.export`),
+and NAME.safetensors the arrays by name. Reading them takes JAX and safetensors, but none of the model's code.
+The reader must compile the program first. An optional third file, NAME.jaxcompiled, holds the program as
+compiled by this JAX for this backend and processor, and is of no use elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jaxperf.result.machine import cpu_features, cpu_model, versions
 from jaxperf.result.store import write_whole
 
 PROGRAM, ARRAYS, COMPILED = ".jaxexport", ".safetensors", ".jaxcompiled"
-# With XLA's switch a program calls oneDNN, and jaxlib 0.12 cannot write such calls down (std::bad_alloc).
+# With XLA's switch, a program calls oneDNN, and jaxlib 0.12 cannot serialize such calls (std::bad_alloc).
 WITHOUT_ONEDNN: dict[str, Any] = {"xla_cpu_experimental_onednn_custom_call": False}
 
 
@@ -41,28 +41,28 @@ def export_net(
     platforms: Sequence[str] | None = None,
     compiled: bool = False,
 ) -> tuple[Path, ...]:
-    """Write `stem`.jaxexport and `stem`.safetensors, and return their paths; each is whole or not there.
+    """Write `stem`.jaxexport and `stem`.safetensors, and return their paths; each is complete or missing.
 
     The program takes a dictionary of the arrays by name, then arguments like `args`, and gives the module's
-    output; what a call would change in the module (BatchNorm statistics) is dropped: call `net.eval()` first.
-    The program depends on no array's values, so a hybridized module that is exported again, as after each
-    epoch, is not traced again.
+    output. What a call would change in the module (BatchNorm statistics) is dropped, so call `net.eval()`
+    first. The program does not depend on the arrays' values, so a hybridized module that is exported again,
+    for example after each epoch, is not traced again.
 
     Args:
-      net: the module, or what `hybridize` made of it.
-      stem: path without ending.
-      *args: example arguments: arrays, or `jax.ShapeDtypeStruct`s (symbolic shapes too).
-      platforms: where the program is to run, such as ("cpu", "cuda"), which need not be here; None: where JAX
-        runs now, and nowhere else.
-      compiled: write `stem`.jaxcompiled too, for `load_compiled`; oneDNN computes nothing in it.
+      net: the module, or its version from `hybridize`.
+      stem: path without the file ending.
+      *args: example arguments: arrays, or `jax.ShapeDtypeStruct`s (also with symbolic shapes).
+      platforms: where the program is to run, such as ("cpu", "cuda"); this machine need not have them. None:
+        only the platform on which JAX runs now.
+      compiled: also write `stem`.jaxcompiled, for `load_compiled`; it does not use oneDNN.
 
     Raises:
-      JaxperfError: the files cannot be written, or a program of symbolic shapes, or one for other platforms
-        alone, is to be compiled.
+      JaxperfError: the files cannot be written, or a program is to be compiled that has symbolic shapes or
+        is only for other platforms.
     """
     twin = net if isinstance(net, Hybridized) else hybridize(net)
     program, arrays = twin.by_name(), dict(zip(twin.leaf_names(), twin.leaves()))
-    traced = program.trace(arrays, *args)  # JAX knows whether it has done that before
+    traced = program.trace(arrays, *args)  # JAX caches the trace
     where = tuple(getattr(a, "sharding", None) for a in jax.tree.leaves((arrays, args)))
     key = traced.jaxpr, where, tuple(platforms or [jax.default_backend()])
     made = twin.exports.setdefault(key, {})
@@ -73,7 +73,7 @@ def export_net(
     write_whole(_path(stem, ARRAYS), save({k: np.asarray(v) for k, v in arrays.items()}))
     write_whole(_path(stem, PROGRAM), made[PROGRAM])
     if not compiled:
-        _path(stem, COMPILED).unlink(missing_ok=True)  # of an older program, of no use
+        _path(stem, COMPILED).unlink(missing_ok=True)  # from an older program, useless now
         return _path(stem, PROGRAM), _path(stem, ARRAYS)
     write_whole(_path(stem, COMPILED), made[COMPILED])
     return _path(stem, PROGRAM), _path(stem, ARRAYS), _path(stem, COMPILED)
@@ -120,10 +120,11 @@ def load_compiled(stem: Path) -> Callable[..., Any] | None:
         run(arrays, x)
 
     Returns:
-      A function of the arrays and of arguments of just the exported shapes; None where there is no such file,
-      where it was compiled from another program or for another JAX, backend or processor, or is damaged.
+      A function of the arrays and of arguments with exactly the exported shapes; None if there is no such
+      file, if it was compiled from another program or for another JAX, backend or processor, or if it is
+      damaged.
 
-    It is machine code in a pickle: read it only from somebody whose programs you would run.
+    It is machine code in a pickle: only load files from people whose programs you would run.
     """
     try:
         head, _, body = _path(stem, COMPILED).read_bytes().partition(b"\n")
@@ -137,7 +138,7 @@ def load_compiled(stem: Path) -> Callable[..., Any] | None:
 
 
 def _compile(written: bytes, arrays: Any, args: Sequence[Any]) -> bytes:
-    """A line that says what it fits, then the pickle that JAX reads."""
+    """A line that says what the code was compiled for, then the pickle that JAX reads."""
     exported = jax_export.deserialize(bytearray(written))
     if any(not isinstance(n, int) for a in exported.in_avals for n in a.shape):
         raise JaxperfError(
@@ -159,10 +160,10 @@ def _compile(written: bytes, arrays: Any, args: Sequence[Any]) -> bytes:
 
 @contextlib.contextmanager
 def _without_compile_cache() -> Iterator[None]:
-    """Compile in earnest: what came from JAX's cache is written without its functions, and no call works."""
+    """Compile without JAX's cache: a cached program is written without its functions, and calls fail."""
     before = bool(jax.config.jax_enable_compilation_cache)  # type: ignore[attr-defined]
     jax.config.update("jax_enable_compilation_cache", False)
-    reset_cache()  # JAX looks at the setting once
+    reset_cache()  # JAX reads the setting only once
     try:
         yield
     finally:

@@ -1,9 +1,9 @@
 """`hybridize(net, freeze=True)`: a network for inference whose parameters are constants of its program.
 
-The counterpart of `torch.jit.freeze` and of Gluon's `static_alloc`. A call hands over nothing but its
-arguments. A BatchNorm that follows a convolution becomes part of the convolution's weights, since with
-running statistics it is a scale and a shift. Where a convolution's result has few pixels, its weights are
-laid out once, for a product: ResNet-18's last layers on one image.
+The counterpart of `torch.jit.freeze` and of Gluon's `static_alloc`. A call passes only its arguments. A
+BatchNorm that follows a convolution becomes part of the convolution's weights, since with running statistics
+it is a scale and a shift. If a convolution's result has few pixels, as in ResNet-18's last layers on one
+image, its weights are laid out once, for a product.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxperf.models.parts import Parts, attributes
 class Frozen:
     """What `hybridize(net, freeze=True)` returns; call it as you would call `net`.
 
-    A parameter, layer or flag that was replaced since is noticed at the next call, which compiles again.
+    The next call notices a parameter, layer or flag that has been replaced, and compiles again.
 
     Attributes:
       net: the module itself, which still runs op by op when called.
@@ -45,10 +45,10 @@ class Frozen:
         return self._program(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Return a function of arguments like these, compiled with the parameters of now.
+        """Return a function of arguments like these, compiled with the current parameters.
 
-        It does nothing but call the program: no Python of this package runs, and no change of the network
-        is noticed.
+        It only calls the program: no Python code of this package runs, and changes to the network are not
+        noticed.
         """
         self(*args, **kwargs)
         return self._program
@@ -78,10 +78,10 @@ class Frozen:
 
 
 def fold(net: nnx.Module) -> None:
-    """Make each BatchNorm of a module that is about to be traced part of the convolution before it.
+    """Merge each BatchNorm of a module that is about to be traced into the convolution before it.
 
-    Which one that is shows while the module runs: it gave the very array that BatchNorm takes. The module is
-    a copy, and is of no use afterwards: its layers stand behind objects that only know how to be called.
+    Running the module shows which one that is: it returned the very array that BatchNorm takes. The module
+    must be a copy, which is useless afterwards: its layers are replaced by objects that can only be called.
     """
     given: dict[int, tuple[nnx.Conv, Any, Any]] = {}
     for _, node in list(nnx.iter_graph(net)):
@@ -94,7 +94,7 @@ def fold(net: nnx.Module) -> None:
 
 
 class _Behind:
-    """A layer, and what convolutions have given: by the array's id, the layer, its input and the array."""
+    """A layer, and what convolutions have returned: by the array's id, the layer, its input and the array."""
 
     def __init__(self, layer: Any, given: dict[int, tuple[nnx.Conv, Any, Any]]) -> None:
         self.layer, self.given = layer, given
@@ -110,7 +110,7 @@ class _Convolution(_Behind):
             _lay_out(self.layer)
         y = self.layer(x, *args, **kwargs)
         if plain:
-            self.given[id(y)] = self.layer, x, y  # the array too: its id is its own only while it lives
+            self.given[id(y)] = self.layer, x, y  # the array too: its id is unique only while it lives
         return y
 
 
@@ -129,8 +129,8 @@ def _is_plain(conv: nnx.Conv) -> bool:
 
 
 def _lay_out(conv: nnx.Conv) -> None:
-    """Give a CPU's convolution its weights as a product takes them, for inputs that make few pixels."""
-    on_cpu = jax.default_backend() == "cpu"  # what was measured
+    """Lay out a convolution's weights on a CPU as a product takes them, for inputs that make few pixels."""
+    on_cpu = jax.default_backend() == "cpu"  # only this was measured
     if on_cpu and conv.conv_general_dilated is lax.conv_general_dilated and len(conv.kernel_size) == 2:
         kernel = np.asarray(conv.kernel.get_raw_value())
         laid_out = np.ascontiguousarray(kernel.reshape(-1, kernel.shape[3]).T)
@@ -138,7 +138,7 @@ def _lay_out(conv: nnx.Conv) -> None:
 
 
 def _convolve(laid_out: Any, x: Any, kernel: Any, strides: Any, padding: Any, **options: Any) -> Any:
-    """`lax.conv_general_dilated`, or a product with the kernel's weights as they were laid out."""
+    """`lax.conv_general_dilated`, or a product with the kernel's weights in the prepared layout."""
     dilation = options["rhs_dilation"]
     if isinstance(padding, str):
         spans = [(k - 1) * d + 1 for k, d in zip(kernel.shape, dilation)]
@@ -168,9 +168,9 @@ def _with_factors(conv: nnx.Conv, scale: Any, shift: Any) -> nnx.Conv:
 
 
 def _float32(values: Any) -> Any:
-    return np.asarray(values, np.float32)  # NumPy's: an array of JAX would belong to the trace
+    return np.asarray(values, np.float32)  # a NumPy array: a JAX array would belong to the trace
 
 
 def _values(variable: nnx.Variable[Any] | None, otherwise: float = 0.0) -> Any:
-    """A variable's array as it is, float64: what indexing gives would belong to the trace."""
+    """A variable's array itself, as float64: the result of indexing would belong to the trace."""
     return otherwise if variable is None else np.asarray(variable.get_raw_value(), np.float64)

@@ -1,4 +1,4 @@
-"""Weights from and to MXNet Gluon, so that a model trained there can be used here, and the way back.
+"""Weights to and from MXNet Gluon, so that a model trained in one can be used in the other.
 
 In MXNet's environment save `collect_params()` in its own order, and load the file here:
 
@@ -8,7 +8,7 @@ In MXNet's environment save `collect_params()` in its own order, and load the fi
 
 `to_gluon` gives arrays under the names that Gluon's `save_parameters` uses for the book's `Sequential`; in
 MXNet `nd.save(file, {name: nd.array(a) for ...})` writes what `mx_net.load_parameters(file)` reads. Layouts
-change on the way: convolutions OIHW / HWIO, dense (out, in) / (in, out), and the dense layer after LeNet's
+are converted: convolutions OIHW / HWIO, dense (out, in) / (in, out), and the dense layer after LeNet's
 convolutions reads a channel-first image there, a channel-last one here. A Gluon model trained on several
 contexts has running statistics for each of them: take those of one, `p.data(ctx)`.
 """
@@ -36,7 +36,7 @@ _KINDS = ("weight", "bias", "gamma", "beta", "running_mean", "running_var")
 
 @dataclass(frozen=True)
 class _Slot:
-    """One variable of ours and the array that Gluon keeps for it."""
+    """One of our variables and the array that Gluon keeps for it."""
 
     name: str
     variable: nnx.Variable[Any]
@@ -73,16 +73,16 @@ def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
 
     Args:
       net: an `MLP`, `LeNet`, `ResNet` or `Residual`, or an `nnx.Sequential` of those or of plain layers;
-        an abstract one, `nnx.eval_shape(lambda: resnet18(rngs=nnx.Rngs(0)))`, spares drawing weights.
+        an abstract one, `nnx.eval_shape(lambda: resnet18(rngs=nnx.Rngs(0)))`, saves drawing weights.
       arrays: Gluon's arrays, in MXNet's layout and in the order of `collect_params()`; a mapping whose
         names are exactly `to_gluon`'s may come in any order. Cast to the variables' dtype.
 
     Returns:
-      `net` itself, changed in place; it is left as it was where anything is wrong.
+      `net` itself, changed in place; it stays unchanged if anything is wrong.
 
     Raises:
-      JaxperfError: an array missing or left over, of another shape, of no floating dtype, or by its name of
-        another kind than the parameter whose turn it is.
+      JaxperfError: an array is missing or left over, has another shape, has no floating dtype, or has a name
+        of another kind than the parameter at its position.
     """
     slots = list(_slots(net))
     pairs = _named(arrays, [slot.name for slot in slots])

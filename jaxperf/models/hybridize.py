@@ -2,7 +2,7 @@
 
 `nnx.jit` takes the module apart and puts it together again at each call (measured: 316 us for the MLP of
 section 8.1, where `jax.jit` over the flat arrays takes 10 us). `Hybridized` takes it apart once, remembers
-where each array is, and at a call only checks that the module is still put together the same way.
+where each array is, and at each call only checks that the module still has the same structure.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def hybridize(
 ) -> Hybridized | Frozen:
     """Return a compiled version of `net` (section 8.1.2); call it as you would call `net`.
 
-    It shares the module's variables: parameters that you change are seen at the next call, and what a call
-    changes (BatchNorm statistics, dropout's counters) is written back. After `net.eval()`, `net.train()`, a
-    new layer or any other changed attribute it is traced again, once.
+    It shares the module's variables: the next call sees parameters that you change, and what a call changes
+    (BatchNorm statistics, dropout's counters) is written back. After `net.eval()`, `net.train()`, a new layer
+    or any other changed attribute, it is traced again, once.
 
     Args:
       net: any module; its `__call__` is compiled.
@@ -41,7 +41,7 @@ def hybridize(
         part of the convolution before it. A parameter that is replaced compiles it again.
 
     Raises:
-      JaxperfError: `net` is not an `nnx.Module`, or is to be frozen while its calls change it.
+      JaxperfError: `net` is not an `nnx.Module`, or `freeze` is set although its calls change it.
     """
     if not isinstance(net, nnx.Module):
         raise JaxperfError(
@@ -56,7 +56,7 @@ class Hybridized:
     Attributes:
       net: the module itself, which still runs op by op when called.
       traces: one `Trace` each time Python ran, with the reason.
-      exports: the files that `export_net` has made of its programs, whatever the arrays' values.
+      exports: the files that `export_net` has made from its programs, which hold for any array values.
     """
 
     def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
@@ -88,7 +88,7 @@ class Hybridized:
         return "\n".join(f"trace {i}: {t.reason}" for i, t in enumerate(self.traces, 1))
 
     def leaves(self) -> list[Any]:
-        """Return the module's arrays of now, in the order in which `function` takes them."""
+        """Return the module's current arrays, in the order in which `function` takes them."""
         self._look()
         return self._parts.leaves()
 
@@ -98,7 +98,7 @@ class Hybridized:
         return list(self._parts.names)
 
     def by_name(self) -> Any:
-        """Return `jax.jit` of a function that takes `leaves()` in a dictionary, and gives the output."""
+        """Return `jax.jit` of a function that takes `leaves()` in a dictionary, and returns the output."""
         function, names = self.function, self.leaf_names()
 
         def program(arrays: dict[str, jax.Array], *args: Any) -> Any:
@@ -110,14 +110,14 @@ class Hybridized:
         """Compile ahead of time for arguments like these (arrays or `jax.ShapeDtypeStruct`).
 
         Returns:
-          A function of arguments of just these shapes and dtypes that never traces. It reads and writes the
-          module's arrays as a call does, and keeps the module's structure of now.
+          A function that never traces, of arguments with exactly these shapes and dtypes. It reads and writes
+          the module's arrays as a call does, and keeps the module's current structure.
         """
         compiled = self.function.lower(self.leaves(), *args, **kwargs).compile()
         return partial(_run, compiled, self._parts.variables)
 
     def _look(self) -> None:
-        if self._parts.changed():  # by `net.eval()`, say
+        if self._parts.changed():  # for example by `net.eval()`
             self._take_apart()
 
     def _take_apart(self) -> None:
@@ -142,7 +142,7 @@ class Hybridized:
                     f"hybridize: calling {type(net).__name__} changes its attributes or adds variables, "
                     "which a compiled program can't repeat; call it without hybridize, or through nnx.jit"
                 )
-            new = jax.tree.leaves(state)  # what the call left alone is still the tracer that came in
+            new = jax.tree.leaves(state)  # what the call did not change is still the original tracer
             return output, {i: v for i, v in enumerate(new) if v is not leaves[i]}
 
         program.__name__ = type(self.net).__name__

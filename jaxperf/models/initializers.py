@@ -1,6 +1,6 @@
-"""The two ways the chapter's networks start: the book's fixed width, and He's that grows with the fan-in.
+"""The two initializations of the chapter's networks: the book's fixed width, and He's, set by the fan-in.
 
-The values are those of `nnx.initializers`, up to rounding of the last bit. They are drawn in another way:
+The values are those of `nnx.initializers`, up to rounding of the last bit, but they are drawn in another way.
 XLA takes about 1 s of processor time to compile the drawing of one shape with four axes, and ResNet-18 has
 twelve. Its first network took 15.9 s of processor time that way, and takes 3.2 s this way (JAX 0.10.2).
 """
@@ -34,17 +34,17 @@ def initializer(draw: Draw, std: Callable[[Shape], float]) -> nnx.Initializer:
     """Return the initializer that multiplies what `draw` gives by `std` of the shape.
 
     It draws 4^k values in a row, at least 4^8, and takes as many as the shape has. The i-th of them depends
-    on the key and i alone, so that changes no value (a loop of another length may round the last bit
+    only on the key and i, so the surplus changes no value (a loop of another length may round the last bit
     differently), and all shapes share few programs: LeNet's two, ResNet-18's four.
     """
 
     def init(key: jax.Array, shape: Shape, dtype: DTypeLike = jnp.float32) -> jax.Array:
         n = math.prod(shape)
-        size = 4 ** max(8, ((n - 1).bit_length() + 1) // 2)  # 4^8 take 1 ms; a program takes 400 to compile
+        size = 4 ** max(8, ((n - 1).bit_length() + 1) // 2)  # 4^8 take 1 ms; a program compiles in 400 ms
         values = _drawn(draw, key, size, jnp.dtype(dtype))
         if isinstance(values, jax.core.Tracer):
             return values[:n].reshape(shape) * jnp.asarray(std(shape), dtype)
-        # By JAX the slice, the reshape and the product would each be a program for each shape
+        # In JAX, the slice, the reshape and the product would each be a program for each shape
         scaled = np.asarray(values)[:n].reshape(shape) * np.asarray(std(shape), values.dtype)
         return jax.device_put(scaled)
 

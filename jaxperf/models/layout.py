@@ -1,4 +1,4 @@
-"""Weights between MXNet's order of axes and Flax's: four views, no arithmetic.
+"""Conversion of weights between MXNet's order of axes and Flax's: four views, no arithmetic.
 
 o, i: output and input channels; h, w: a kernel's height and width; c: channels of the image that a dense
 layer reads flattened. MXNet keeps channels before height and width, Flax after.
@@ -36,6 +36,6 @@ def chw_to_hwc_rows(kernel: A, image: tuple[int, int, int]) -> A:
 
 
 def hwc_to_chw_rows(kernel: A, image: tuple[int, int, int]) -> A:
-    """Return a dense kernel (h * w * c, o) as (c * h * w, o): the way back, with the same `image`."""
+    """Return a dense kernel (h * w * c, o) as (c * h * w, o): the inverse, with the same `image`."""
     h, w, c = image
     return kernel.reshape(h, w, c, -1).transpose(2, 0, 1, 3).reshape(c * h * w, -1)

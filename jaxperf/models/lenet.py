@@ -1,12 +1,12 @@
 """LeNet twice, as section 8.4 has it: a function of a list of arrays, and the same network as a Flax module.
 
-Shapes, with n images to a batch:
+Shapes, with n images per batch:
     X        (n, 28, 28, 1)   float32, NHWC
     W1, b1   (20, 1, 3, 3)    convolution, out, in, height, width; 26 x 26 after it, 13 x 13 after pooling
     W2, b2   (50, 20, 5, 5)   convolution; 9 x 9 after it, 4 x 4 after pooling (last row and column drop out)
     W3, b3   (800, 128)       dense, in, out; its rows follow the image with channels first: 50 x 4 x 4
     W4, b4   (128, 10)        dense
-The list keeps the book's layout, so its weights work here as they are; the module keeps Flax's.
+The list keeps the book's layout, so its weights work here unchanged; the module uses Flax's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def lenet_params(key: jax.Array, *, scale: float = 0.01) -> list[jax.Array]:
 
 
 def lenet(X: jax.Array, params: Sequence[jax.Array]) -> jax.Array:
-    """Return the logits of the network from scratch.
+    """Return the logits of the network, written from scratch.
 
     Args:
       X: images, (n, 28, 28, 1), float32, NHWC.
@@ -65,8 +65,8 @@ def lenet(X: jax.Array, params: Sequence[jax.Array]) -> jax.Array:
       Logits, (n, 10).
 
     Raises:
-      JaxperfError: images of another shape (NCHW gets the transposition) or of integers; a parameter
-        missing or of another shape.
+      JaxperfError: images of another shape (for NCHW, the message gives the transposition) or of integers; a
+        parameter that is missing or has another shape.
     """
     check_images(X, channels=1, size=IMAGE)
     _check_params(params)
@@ -83,10 +83,10 @@ def _conv(X: jax.Array, W: jax.Array) -> jax.Array:
 
 
 def _avg_pool(X: jax.Array) -> jax.Array:
-    """Means of 2 x 2 pixels; a last odd row or column drops out.
+    """Means of 2 x 2 pixels; an odd last row or column is dropped.
 
-    A sum of slices joins the operations around it: on a CPU a training step at batch 256 runs 1.3 times as
-    fast (1.2 to 1.6) as with `lax.reduce_window`, for which XLA writes arrays of zeros (1.2 on JAX 0.12).
+    A sum of slices fuses with the operations around it: on a CPU, a training step at batch 256 runs 1.3 times
+    as fast (1.2 to 1.6) as with `lax.reduce_window`, for which XLA writes arrays of zeros (1.2 on JAX 0.12).
     """
     h, w = X.shape[1] // 2 * 2, X.shape[2] // 2 * 2
     a, b, c, d = (X[:, i:h:2, j:w:2] for i in (0, 1) for j in (0, 1))
@@ -163,7 +163,7 @@ class LeNet(nnx.Module):
         """Return the module that computes `lenet(X, params)`; raises JaxperfError for a wrong list."""
         _check_params(params)
         W1, b1, W2, b2, W3, b3, W4, b4 = map(jnp.asarray, params)
-        net = nnx.eval_shape(lambda: cls(dtype=dtype, rngs=nnx.Rngs(0)))  # nothing is drawn to be thrown away
+        net = nnx.eval_shape(lambda: cls(dtype=dtype, rngs=nnx.Rngs(0)))  # draws no values to discard
         kernels = [oihw_to_hwio(W1), oihw_to_hwio(W2), chw_to_hwc_rows(W3, FLATTENED), W4]
         for layer, kernel, bias in zip(net._layers(), kernels, [b1, b2, b3, b4]):
             layer.kernel.set_value(kernel)

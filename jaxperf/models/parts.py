@@ -1,4 +1,4 @@
-"""A module taken apart once: its variables in a flat list, and how to tell that it was put together again."""
+"""A module taken apart once: its variables in a flat list, and a check whether its structure has changed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Parts:
         }
 
     def changed(self) -> bool:
-        """Return whether a variable, layer or flag of the module was replaced or added since."""
+        """Return whether a variable, layer or flag of the module has been replaced or added."""
         # Compared by identity: equality would compare arrays by their values, at every call
         for held, snapshot in self._snapshots:
             if len(held) != len(snapshot) or not all(map(is_, held.values(), snapshot)):
@@ -48,7 +48,7 @@ class Parts:
         return False
 
     def leaves(self) -> list[Any]:
-        """Return the variables' arrays of now."""
+        """Return the variables' current arrays."""
         return [v.get_raw_value() for v in self.variables]
 
     def put_together(self, leaves: Sequence[Any]) -> nnx.Module:
@@ -57,7 +57,7 @@ class Parts:
 
 
 def attributes(node: Any) -> dict[Any, Any] | None:
-    """Return the dictionary in which a node of a module keeps what can be replaced."""
+    """Return the dictionary in which a node of a module keeps its replaceable attributes."""
     if isinstance(node, dict):
         return node
     return vars(node) if isinstance(node, nnx.Pytree) else None

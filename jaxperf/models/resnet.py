@@ -1,8 +1,8 @@
 """ResNet-18 as section 8.5 builds it for 28 x 28 images: a 3 x 3 stem of stride 1 and no max-pooling.
 
 `resnet18` is the book's; a small one for quick tests is `ResNet(10, stages=SMALL_STAGES, rngs=...)`.
-What makes it equal to Gluon's: convolutions have biases, strided ones are padded by one on both sides (JAX's
-"SAME" would pad only the end), and BatchNorm has epsilon 1e-5, momentum 0.9 and biased running variances.
+To equal Gluon's, convolutions have biases, strided ones are padded by one on both sides (JAX's "SAME" would
+pad only the end), and BatchNorm has epsilon 1e-5, momentum 0.9 and biased running variances.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxperf.models.checks import check_compute_dtype, check_images
 from jaxperf.models.initializers import HE_INIT
 
 RESNET18_STAGES = ((64, 2), (128, 2), (256, 2), (512, 2))
-SMALL_STAGES = ((8, 1), (16, 1))  # every kind of layer of ResNet-18, in milliseconds
+SMALL_STAGES = ((8, 1), (16, 1))  # has every kind of layer of ResNet-18, and runs in milliseconds
 _conv3x3 = partial(nnx.Conv, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
 _conv1x1 = partial(nnx.Conv, kernel_size=(1, 1), padding="VALID")
 
@@ -36,7 +36,7 @@ _batch_norm = partial(nnx.BatchNorm, momentum=0.9, epsilon=1e-5, promote_dtype=_
 
 
 class Residual(nnx.Module):
-    """relu(bn2(conv2(relu(bn1(conv1(X))))) + X), where a 1 x 1 convolution may fit X to the sum.
+    """relu(bn2(conv2(relu(bn1(conv1(X))))) + X), where a 1 x 1 convolution may adapt X to the sum.
 
     Args:
       in_channels: channels of the input.
@@ -86,8 +86,8 @@ class Residual(nnx.Module):
 class ResNet(nnx.Module):
     """Stem, stages of `Residual` blocks, global average pooling, dense layer.
 
-    A new network is in training mode, as every Flax module is: BatchNorm uses the batch's own statistics
-    and moves the running ones; after `net.eval()` it uses the running ones, after `net.train()` the batch's.
+    A new network is in training mode, as every Flax module is: BatchNorm uses the batch's own statistics and
+    updates the running ones. After `net.eval()` it uses the running ones, after `net.train()` the batch's.
 
     Args:
       num_classes: width of the output.
@@ -134,7 +134,7 @@ class ResNet(nnx.Module):
         """Return logits (n, num_classes), float32, of images (n, h, w, in_channels).
 
         Raises:
-          JaxperfError: images of another shape (NCHW gets the transposition) or of integers.
+          JaxperfError: images of another shape (for NCHW, the message gives the transposition) or integers.
         """
         check_images(X, channels=self.in_channels)
         X = self.stem(X)

@@ -1,4 +1,4 @@
-"""Why a function was traced again: which argument, and both its shapes, dtypes or values."""
+"""Why a function was traced again: which argument changed, and its two shapes, dtypes or values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_signature(
     """
     try:
         named = dict(called.bind(*args, **kwargs).arguments)
-    except TypeError:  # the call itself is about to fail and say it better
+    except TypeError:  # the call itself is about to fail with a better message
         named = {str(i): a for i, a in enumerate(args)} | dict(kwargs)
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(named):
@@ -47,7 +47,7 @@ def read_signature(
 
 
 def describe(value: Any) -> str:
-    """Return an array as "float32[2,512]" (after "weak" where the dtype is), a static value as itself."""
+    """Return an array as "float32[2,512]" (after "weak" if the dtype is weak), a static value as itself."""
     if not isinstance(value, jax.Array):
         return repr(value)
     text = f"{value.dtype}[{','.join(map(str, value.shape))}]"

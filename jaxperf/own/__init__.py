@@ -1,1 +1,1 @@
-"""A reader's own functions: `jaxperf measure`, and the roofline of the machine that they run on."""
+"""Measuring a reader's own functions: `jaxperf measure`, and the roofline of the machine they run on."""

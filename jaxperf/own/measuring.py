@@ -1,4 +1,4 @@
-"""`jaxperf measure`: a reader's functions through the instruments, told as a result like any section's."""
+"""`jaxperf measure`: a reader's functions, measured with the instruments and reported like a section."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from jaxperf.result import Measurement, interval, ratio, save_result
 from jaxperf.result.store import check_writable
 from jaxperf.story import Story
 
-LOOK_S = 0.001  # between two looks at memory during a call
+LOOK_S = 0.001  # between two memory samples during a call
 ABOVE = 1.05  # of the roofline; noise explains less than this
-ALIKE = 0.05  # two functions whose ratio is known to be within this of 1 are as fast as each other
+ALIKE = 0.05  # two functions whose ratio is known to be within this of 1 count as equally fast
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class First:
     """What the first call of a function showed.
 
     Attributes:
-      paid: seconds by stage; a function that is not jitted has one stage, its first call.
+      paid: seconds by stage; a function that is not jitted has only one stage, its first call.
       program: what it was compiled to; None for a function that is not jitted.
-      donates: whether it gives its arguments' memory away, so that every call must get copies.
+      donates: whether it donates its arguments, so that every call must get copies.
     """
 
     paid: Mapping[str, float]
@@ -48,7 +48,7 @@ class First:
 
 
 def main(asked: Measure) -> int:
-    """Measure what the command line names, print it, and keep the result where `--json` says.
+    """Measure what the command line names, print the result, and write it to the path given by `--json`.
 
     Raises:
       JaxperfError: a function, an argument or a file is not what it should be, or the reader's code raised.
@@ -74,7 +74,7 @@ def main(asked: Measure) -> int:
 
 
 def _named(words: Sequence[str], *, jit: bool) -> dict[str, Callable[..., Any]]:
-    """The functions by their own names, or by the words that name them where two have one name."""
+    """The functions by their own names, or by the words that name them if two have the same name."""
     if not words:
         raise JaxperfError(f"no function named; {EXAMPLE}")
     if len(set(words)) < len(words):
@@ -91,10 +91,10 @@ def is_jitted(fn: Callable[..., Any]) -> bool:
 
 
 def tell(story: Story, functions: Mapping[str, Callable[..., Any]], given: Arguments, *, rounds: int) -> None:
-    """Measure the functions with the same arguments, and tell the story all there is to know.
+    """Measure the functions with the same arguments, and tell the story everything about them.
 
     Args:
-      story: is told.
+      story: is told the results.
       functions: by name; the others are compared with the first.
       given: the arguments, which stay as they are.
       rounds: values per function.
@@ -142,7 +142,7 @@ def first_call(name: str, fn: Callable[..., Any], given: Arguments) -> First:
 def _parts(
     functions: Mapping[str, Callable[..., Any]], firsts: Mapping[str, First], given: Arguments
 ) -> tuple[dict[str, Callable[..., Any]], dict[str, Callable[[], Any]]]:
-    """What `interleaved` calls, and what it prepares outside the clock for those that donate."""
+    """What `interleaved` calls, and what it prepares, untimed, for functions that donate."""
     parts: dict[str, Callable[..., Any]] = {}
     before: dict[str, Callable[[], Any]] = {}
     for name, fn in functions.items():
@@ -159,8 +159,8 @@ def _spread(fn: Callable[..., Any], arguments: Arguments) -> Any:
 
 
 def memory_of(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> int:
-    """Bytes of one warm call above what was in use before it, as often as a look was taken: by the device's
-    own account, or of this process's resident memory where it keeps none."""
+    """Bytes that one warm call uses above the level before it, as far as samples show: from the device's own
+    statistics or, if there are none, from this process's resident memory."""
     prepared = (block(prepare()),) if prepare else ()
     own = device_memory()
     read = (lambda: device_memory()["bytes_in_use"]) if "bytes_in_use" in own else None
@@ -177,7 +177,7 @@ def place(program: Program | None, timed: Measurement, roofline: Roofline | None
 def programs(
     story: Story, firsts: Mapping[str, First], places: Mapping[str, Position | None], used: Mapping[str, int]
 ) -> None:
-    """Tell each program in numbers, a column per function, and keep the numbers as facts."""
+    """Show each program in numbers, with one column per function, and keep the numbers as facts."""
     columns = [_numbers(f.program, places[name], used[name]) for name, f in firsts.items()]
     for name, column in zip(firsts, columns):
         for what, (value, unit) in column.items():
@@ -192,7 +192,7 @@ Number = tuple[float | int | str, str]
 
 
 def _numbers(program: Program | None, position: Position | None, used: int) -> dict[str, Number]:
-    """Value and unit of all there is to say about a program, in order."""
+    """Value and unit of every figure about a program, in order."""
     found: dict[str, Number] = {}
     if program:
         found |= {
@@ -225,7 +225,7 @@ def _cell(number: Number | None) -> str:
 
 
 def verdicts(story: Story, timed: Mapping[str, Measurement], places: Mapping[str, Position | None]) -> None:
-    """Say in one line each: the time with its interval and what limits it, then how it compares."""
+    """Say in one line for each: the time with its interval and what limits it, then how it compares."""
     base = next(iter(timed))
     for name, m in timed.items():
         low, high = interval(m.values)
@@ -246,7 +246,7 @@ def _against(word: str, base: str, *, same: bool) -> str:
 
 
 def remarks(story: Story, firsts: Mapping[str, First], roofline: Roofline | None) -> None:
-    """Tell what a reader of the figures must know."""
+    """Add the remarks that readers of the figures must know."""
     if plain := [name for name, f in firsts.items() if not f.program]:
         story.note(
             f"{listed(plain)}: called as it is; only what jax.jit returned has stages, and --jit jits it"

@@ -1,4 +1,4 @@
-"""`jaxperf roofline`: measure what this machine can do at best, and keep it for whoever asks."""
+"""`jaxperf roofline`: measure what this machine can do at best, and store it for later use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jaxperf.story import Story
 SECTION = Section(
     "roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?", 20
 )
-BUSY = 0.10  # of the cores; the share from which on a measurement says that the machine was busy
+BUSY = 0.10  # share of the cores; from here on, a measurement says that the machine was busy
 
 
 def main() -> int:
-    """Measure and keep the roofline; a file that is there is replaced once the new one is whole.
+    """Measure and store the roofline; an existing file is replaced once the new one is complete.
 
     Raises:
       JaxperfError: the cache folder cannot be written, or JAX cannot start.
@@ -47,7 +47,7 @@ def tell(environment: Environment) -> Roofline:
 
 
 def conditions(story: Story) -> None:
-    """Keep how busy the machine was before anything was measured."""
+    """Record how busy the machine was before anything was measured."""
     others, load = ceilings.others_share(), ceilings.load_average()
     story.fact("others_share", others, words="share of the cores that other programs used before")
     story.fact("load_average", load, words="load average of the last minute before")
@@ -75,7 +75,7 @@ def memory(story: Story) -> None:
 
 
 def summary(story: Story, found: Roofline) -> None:
-    """Tell the roofline itself on half a screen: the best value of every part."""
+    """Show the roofline itself on half a screen: the best value of every part."""
     known = ceilings.caches()
     levels: dict[str, list[int]] = {}
     for size in found.bytes_per_s:

@@ -1,7 +1,7 @@
 """Arguments as words: `f32[256,28,28,1]` is an array, `key` a random key, `3` a number, `n=3` has a name.
 
-Arrays are named as JAX's own printed programs name them. Values are drawn from a fixed seed, so two runs get
-the same: standard normal numbers for floats, 0 and 1 for integers and booleans.
+Arrays are written as in JAX's own printed programs. Values are drawn with a fixed seed, so two runs get the
+same ones: standard normal numbers for floats, 0 and 1 for integers and booleans.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Literal:
-    """A Python value, handed over as it is."""
+    """A Python value, passed as it is."""
 
     value: Any
 
@@ -68,7 +68,7 @@ Spec = Array | Key | Literal
 
 
 def parse(word: str) -> Spec:
-    """Return what a word stands for; `parse(str(spec)) == spec` for every spec.
+    """Return what a word means; `parse(str(spec)) == spec` for every spec.
 
     Raises:
       JaxperfError: it is neither an array, nor a key, nor a Python value; or a dtype or length is wrong.
@@ -123,7 +123,7 @@ def parse_all(words: Sequence[str]) -> tuple[list[Spec], dict[str, Spec]]:
 
 
 def make(spec: Spec, *, seed: int = 0) -> Any:
-    """Return what a spec stands for: an array or a key on JAX's default device, or a Python value.
+    """Return what a spec describes: an array or a key on JAX's default device, or a Python value.
 
     Args:
       spec: from `parse`.

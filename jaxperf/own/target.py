@@ -1,4 +1,4 @@
-"""A reader's function and its arguments: found by name, and run so that their errors are told as theirs."""
+"""A reader's function and its arguments: found by name, and run so that its errors are shown as its own."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Arguments(NamedTuple):
     by_name: dict[str, Any]
 
     def fresh(self) -> Arguments:
-        """Return copies of all arrays, for a function that gives its arguments' memory away."""
+        """Return copies of all arrays, for a function that donates its arguments."""
         return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array | np.ndarray) else x, self)
 
     @property
     def used_up(self) -> bool:
-        """Whether the memory of an array was given away."""
+        """Whether an array was donated."""
         return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(self))
 
 
@@ -59,7 +59,7 @@ def theirs(doing: str) -> Iterator[None]:
 
 
 def _own_part(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the first line on that is not jaxperf's or the import system's."""
+    """A traceback that starts at the first line outside jaxperf and the import system."""
     while trace:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith((PACKAGE, "<frozen importlib")) and "importlib" not in Path(file).parts:
@@ -69,7 +69,7 @@ def _own_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def load(word: str) -> Callable[..., Any]:
-    """Return the function that MODULE:FUNCTION names; MODULE is imported as from the current folder.
+    """Return the function that MODULE:FUNCTION names; MODULE is imported as if from the current folder.
 
     Args:
       word: "train:step", "package.module:step", "train.py:step", or "models:LeNet.apply".
@@ -104,7 +104,7 @@ def _module(name: str) -> ModuleType:
     with theirs(f"importing {name}"):
         try:
             return importlib.import_module(name)
-        except ModuleNotFoundError as e:  # theirs, where the module exists and imports one that does not
+        except ModuleNotFoundError as e:  # the reader's, if the module exists and imports one that does not
             if not e.name or not f"{name}.".startswith(f"{e.name}."):
                 raise
             raise JaxperfError(f"no module {name!r} in {Path.cwd()} or installed; {EXAMPLE}") from None

@@ -1,4 +1,4 @@
-"""Many devices: which there are, dividing a batch, summing over them, and the training step four ways."""
+"""Many devices: listing them, dividing a batch, summing over devices, and the training step four ways."""
 
 from jaxperf.parallel.by_hand import get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import allreduce

@@ -28,7 +28,7 @@ New = TypeVar("New")
 def get_params(params: Tree, device: jax.Device) -> Tree:
     """Return a copy of `params`, any tree of arrays, on `device`.
 
-    The copy never is the original's own memory (`may_alias=False`), which a step that donates it would free.
+    The copy never shares the original's memory (`may_alias=False`), which a step that donates it would free.
     """
     return jax.device_put(params, device, may_alias=False)
 
@@ -41,7 +41,7 @@ def train_batch(
     gradient: Callable[[State, jax.Array, jax.Array], Sums],
     update: Callable[[State, Sums, int], New],
 ) -> list[New]:
-    """Train one minibatch on all devices (section 8.4.5); all of it is queued and nothing waited for.
+    """Train one minibatch on all devices (section 8.4.5); all work is queued, without waiting for any of it.
 
     Args:
       X_shards: each device's images, from `split_and_load`.

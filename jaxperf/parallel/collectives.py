@@ -16,7 +16,7 @@ Tree = TypeVar("Tree")
 def allreduce(data: Sequence[Tree]) -> list[Tree]:
     """Add `data[1:]` to `data[0]`, on its device, and copy the sum to every other device.
 
-    The book overwrites its arrays; JAX's are immutable, so the sums are returned. Nothing is waited for.
+    The book overwrites its arrays; JAX's are immutable, so the sums are returned, without waiting for them.
 
     Args:
       data: for each device an array, or a tree of arrays such as a list of gradients, all of the same

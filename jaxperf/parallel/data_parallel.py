@@ -5,13 +5,13 @@
     state = step.init()
     state, metrics = step(state, X, y)
 
-All four compute `gradient` and `update` (update.py). They differ in who says how the work is divided and
+All four compute `gradient` and `update` (update.py). They differ in who decides how the work is divided and
 where the sums over devices are:
 
     manual      our Python loop, `train_batch`: programs queued device by device, sums by `allreduce`
     pmap        one program per device; we write `lax.psum`
-    shard_map   the same program of one device over a named mesh; we write `lax.psum`
-    jit         one program of the whole batch; the compiler divides it and finds the sums
+    shard_map   the same program for one device over a named mesh; we write `lax.psum`
+    jit         one program for the whole batch; the compiler divides it and inserts the sums
 
 The devices may belong to several processes, which then make the same calls, each with its own rows of a batch
 (several.py). `manual` copies from device to device, so it stays within one process.
@@ -69,9 +69,9 @@ class Step:
       devices: where it runs.
       model: the network with its initial values.
       optimizer: optax's.
-      load: `load(X, y)` starts copying a batch's shares to the devices; of several processes, each gives its
-        own rows of the batch.
-      run: `run(state, shares)` on a loaded batch; queued, not waited for. `state` is used up.
+      load: `load(X, y)` starts copying a batch's shares to the devices; with several processes, each gives
+        its own rows of the batch.
+      run: `run(state, shares)` on a loaded batch; it queues the work without waiting. `state` is donated.
       compile: `compile(state, shares)` compiles without running, and gives the text of each program that the
         first device runs.
       programs: the jitted functions it runs, for timing each alone: "gradient" and "update" by hand,
@@ -96,19 +96,19 @@ class Step:
         """Return copies of a tree of arrays on all devices: of a `TrainState` for `run`; `read` undoes it."""
         if self.way == "manual":
             return [get_params(state, device) for device in self.devices]
-        # Copied first, because the step uses its state up, and `device_put` to a sharding reuses the memory
-        # of an array that is on one of the devices already, whatever its `may_alias` says (JAX 0.10)
+        # Copied first, because the step donates its state, and `device_put` to a sharding reuses the memory
+        # of an array that is already on one of the devices, whatever its `may_alias` says (JAX 0.10)
         devices = of_this_process(self.devices) if self.way == "pmap" else self.devices
         return replicate(jax.tree.map(jnp.array, state), _mesh(devices))
 
     def read(self, state: State) -> TrainState:
-        """Return the state as one `TrainState`; by hand it is the first device's, which all others equal."""
+        """Return the state as one `TrainState`; by hand it is the first device's, which equals the others."""
         return state[0] if self.way == "manual" else state
 
     def __call__(self, state: State, X: Any, y: Any) -> tuple[State, Metrics]:
-        """Train on images (n, ...) and labels (n,), n the full batch; `state` is used up.
+        """Train on images (n, ...) and labels (n,), n the full batch; `state` is donated.
 
-        Of several processes, each gives its own rows of the batch.
+        With several processes, each gives its own rows of the batch.
 
         Returns:
           The new state and {"loss", "accuracy"}, means over the full batch, float32 scalars.
@@ -140,8 +140,8 @@ def make_step(
     Args:
       way: one of `WAYS`.
       model: the network, from `model_of` or `model_of_function`.
-      optimizer: any of optax's, with any schedule.
-      devices: where to run; every one holds the whole state.
+      optimizer: any Optax optimizer, with any schedule.
+      devices: where to run; each holds the whole state.
       batch_norm: "share" normalizes each device's share by itself, as Gluon and PyTorch's DataParallel do,
         and averages running statistics; "whole" normalizes over the full batch, so that the result does not
         depend on the number of devices.
@@ -149,7 +149,7 @@ def make_step(
       weights: each device's strength, for uneven shares; "manual" only.
 
     Raises:
-      JaxperfError: an unknown way or choice, no devices, `weights` where they cannot be, "manual" with
+      JaxperfError: an unknown way or choice, no devices, `weights` with a way that takes none, "manual" with
         batch_norm "whole" over several devices, or "manual" over several processes.
     """
     if way not in WAYS:
@@ -176,9 +176,9 @@ def make_step(
 
 
 def _with_batch_norm(model: Model, way: Way, batch_norm: BatchNorm, devices: int) -> Model:
-    """Return the model whose BatchNorm sees a share or the whole batch in a program of this way."""
+    """Return the model whose BatchNorm sees a share or the whole batch, for a program of this way."""
     if devices == 1 or not jax.tree.leaves(model.stats) or (way == "jit") == (batch_norm == "whole"):
-        return model  # what the program sees at once is what is to be normalized
+        return model  # the program already sees exactly the examples to normalize over
     if way == "jit":
         return _mapped_over_shares(model, devices)
     if way == "manual":
@@ -190,9 +190,9 @@ def _with_batch_norm(model: Model, way: Way, batch_norm: BatchNorm, devices: int
 
 
 def _mapped_over_shares(model: Model, devices: int) -> Model:
-    """Return the model with an axis of shares of its own: X (n, ...) becomes (k, m, ...), mapped over k.
+    """Return the model with a separate axis for shares: X (n, ...) becomes (k, m, ...), mapped over k.
 
-    So the one program of the whole batch normalizes each share by itself, wherever the compiler puts it.
+    So the one program for the whole batch normalizes each share by itself, wherever the compiler puts it.
     """
 
     def apply(params: Tree, stats: Tree, X: jax.Array, *, train: bool) -> tuple[jax.Array, Tree]:
@@ -220,8 +220,8 @@ def _pmap(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> 
 def _shard_map(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
     k, mesh = len(devices), _mesh(devices)
 
-    # Unchecked, so that the sums are where we write them and nowhere else: with the check, `jax.grad` of what
-    # all devices share (the parameters) would sum over devices by itself.
+    # Unchecked, so that the sums are only where we write them: with the check, `jax.grad` with respect to
+    # what all devices share (the parameters) would sum over devices by itself.
     @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(), check_vma=False)
     def step(state: TrainState, X: jax.Array, y: jax.Array) -> tuple[TrainState, Metrics]:
         sums = gradient(state, X, y)
@@ -285,6 +285,6 @@ def _manual(
 
 
 def _placed(shapes: Tree, device: jax.Device) -> Tree:
-    """Return shapes and dtypes as those of arrays on `device`."""
+    """Return the shapes and dtypes as descriptions of arrays on `device`."""
     sharding = SingleDeviceSharding(device)
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), shapes)

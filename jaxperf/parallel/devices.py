@@ -1,7 +1,7 @@
 """Which devices to compute on, and how many a CPU pretends to be.
 
-A CPU is one device unless JAX is told otherwise before its backend starts. Then it is several, which share
-the cores: enough to check equality and to count messages, never to measure speed.
+A CPU is one device unless JAX is told otherwise before its backend starts. Then it is several devices, which
+share the cores. That is enough to check equality and to count messages, but never to measure speed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def try_gpu(i: int = 0) -> jax.Device:
 
 
 def try_all_gpus() -> list[jax.Device]:
-    """Return all GPUs, or the first CPU device alone where there is none (the book's helper of this name)."""
+    """Return all GPUs, or only the first CPU device if there is none (the book's helper of this name)."""
     return _gpus() or [jax.devices("cpu")[0]]
 
 
 def _gpus() -> list[jax.Device]:
     try:
         return jax.devices("gpu")
-    except RuntimeError:  # no such platform, or none that was asked for
+    except RuntimeError:  # no such platform, or it was not requested
         return []
 
 
@@ -63,7 +63,7 @@ def set_cpu_devices(count: int) -> None:
     """Split the CPU into `count` devices: possible only before anything has started JAX's backend.
 
     Raises:
-      JaxperfError: `count` is not positive, or the backend runs already with another number.
+      JaxperfError: `count` is not positive, or the backend already runs with another number.
     """
     if count < 1:
         raise JaxperfError(f"{count} CPU devices asked for; a program needs at least 1")

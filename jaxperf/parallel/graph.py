@@ -1,8 +1,8 @@
 """Random graphs of operations over several devices, and the same in NumPy: are dependencies respected?
 
-The second exercise of section 8.3. Every operation waits for its inputs alone, wherever they are computed,
-and nobody says in which order the rest may run. Integers wrap around in the same way everywhere, so results
-are equal in every bit, whatever the order of additions in a product.
+The second exercise of section 8.3. Every operation waits only for its inputs, wherever they are computed, and
+the order is otherwise free. Integers wrap around in the same way everywhere, so results are bitwise equal,
+whatever the order of additions in a product.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ANYWHERE = 0.2  # share of operations whose inputs may be any value
 
 @dataclass(frozen=True)
 class Node:
-    """An operation of a graph: `op` of earlier values, given by number, on the device of this number."""
+    """An operation of a graph: `op` of earlier values, given by number, on the device with this number."""
 
     op: str
     inputs: tuple[int, ...]
@@ -53,7 +53,7 @@ def run_graph(
     """Compute every value of a graph, each on its node's device.
 
     Args:
-      graph: operations, each after those whose values it reads.
+      graph: operations, each after those that it depends on.
       leaves: `LEAVES` arrays, int32 (n, n), on any devices.
       devices: as many as the graph was made for.
       wait: whether every operation must finish before the next is called.

@@ -1,4 +1,4 @@
-"""A network as a step needs it: pure functions and trees, whether it began as a module or as a function."""
+"""A network in the form that a step needs: pure functions and trees, from a module or from a function."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Model:
-    """A network split into what computes, what is trained and what is only remembered.
+    """A network split into its function, its trained parameters and its running statistics.
 
     Attributes:
-      apply: `apply(params, stats, X, train=...)` gives (logits, new stats). Where there are statistics it
-        takes `axis_name` too: BatchNorm then averages its training statistics over that axis of devices.
+      apply: `apply(params, stats, X, train=...)` gives (logits, new stats). If there are statistics, it also
+        takes `axis_name`: BatchNorm then averages its training statistics over that axis of devices.
       params: the trained arrays, float.
-      stats: BatchNorm's running statistics, an empty tree where there are none.
+      stats: BatchNorm's running statistics, an empty tree if there are none.
     """
 
     apply: Callable[..., tuple[jax.Array, Tree]]
@@ -77,12 +77,12 @@ def model_of_function(net: Callable[[jax.Array, Tree], jax.Array], params: Tree)
 
 
 def scaled(X: jax.Array) -> jax.Array:
-    """Return uint8 images as float32 0..1 and others as they are: bytes are a quarter of what must travel."""
+    """Return uint8 images as float32 0..1 and others as they are: bytes are a quarter of the data to copy."""
     return to_float(X) if X.dtype == jnp.uint8 else X
 
 
 def check_trainable(params: Tree) -> None:
-    """Refuse parameters that have no gradient.
+    """Reject parameters that have no gradient.
 
     Raises:
       JaxperfError: a leaf whose dtype is not a real float.

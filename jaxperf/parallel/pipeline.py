@@ -2,8 +2,8 @@
 
 Each part of a network is on a device of its own; activations cross forwards, their gradients backwards. With
 one batch only one device works at a time. With the batch cut into m micro-batches, p devices work like an
-assembly line, which idles while it fills and drains: (p - 1) / (m + p - 1) of the time, if all parts take as
-long.
+assembly line, which idles while it fills and drains: (p - 1) / (m + p - 1) of the time, if all parts take
+equally long.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def lenet_halves(net: LeNet) -> list[Model]:
 
 
 def resnet_halves(net: ResNet) -> list[Model]:
-    """Return stem and half the stages, and the rest, as two networks with copies of `net`'s values.
+    """Return the stem with half the stages, and the rest, as two networks with copies of `net`'s values.
 
     Raises:
-      JaxperfError: a network of one stage.
+      JaxperfError: a network with only one stage.
     """
     middle = len(net.stages) // 2
     if not middle:
@@ -75,9 +75,9 @@ def _part(net: nnx.Module, owned: Sequence[str], call: Call) -> Model:
         return {name: v for name, v in named.items() if name.startswith(tuple(f"{o}/" for o in owned))}
 
     def whole(own: Tree, like: Any) -> Any:
-        """Return the whole network's state, with zeros for what is not ours.
+        """Return the whole network's state, with zeros for what does not belong to this part.
 
-        `nnx.merge` wants it, `call` never reads it, and the compiler drops it.
+        `nnx.merge` requires them, `call` never reads them, and the compiler drops them.
         """
         names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(like)]
         values = [own.get(name, jnp.zeros(v.shape, v.dtype)) for name, v in zip(names, jax.tree.leaves(like))]
@@ -99,7 +99,7 @@ class Pipeline:
     Attributes:
       parts: the network's parts in order.
       devices: where each is.
-      optimizer: optax's; each part has its own state of it.
+      optimizer: an Optax optimizer; each part has its own state of it.
       micro_batches: into how many the batch is cut.
       programs: the jitted functions that each part runs, by name, to time each alone.
     """
@@ -116,7 +116,7 @@ class Pipeline:
         return [get_params(s, d) for s, d in zip(states, self.devices)]
 
     def __call__(self, states: Sequence[TrainState], X: Any, y: Any) -> tuple[list[TrainState], Metrics]:
-        """Train on images (n, ...) and labels (n,); all of it is queued and nothing waited for.
+        """Train on images (n, ...) and labels (n,); all work is queued, without waiting for any of it.
 
         BatchNorm sees one micro-batch at a time. All forward passes are queued before the first backward one.
 
@@ -155,7 +155,7 @@ class Pipeline:
         return more if total is None else self.programs[i]["add"](total, more)
 
     def crossing_bytes(self, X: Any) -> int:
-        """Return the bytes that cross in one step: activations forwards, their gradients backwards."""
+        """Return the bytes sent in one step: activations forwards, their gradients backwards."""
         shape, total = jax.ShapeDtypeStruct(X.shape, X.dtype), 0
         for part in self.parts[:-1]:
             shape, _ = jax.eval_shape(partial(part.apply, train=True), part.params, part.stats, shape)
@@ -173,17 +173,17 @@ def make_pipeline(
 ) -> Pipeline:
     """Return a training step with `parts[i]` on `devices[i]`.
 
-    Backward passes compute their part's forward pass again rather than keep its activations (as GPipe does).
+    Backward passes recompute their part's forward pass rather than keep its activations (as GPipe does).
 
     Args:
       parts: a network cut into parts, e.g. by `lenet_halves`.
-      optimizer: any of optax's.
+      optimizer: any Optax optimizer.
       devices: as many as parts.
       micro_batches: into how many the batch is cut; 1 runs the parts one after the other.
       loss: `loss(logits, labels)` gives each example's.
 
     Raises:
-      JaxperfError: another number of devices than of parts, fewer than two, or no micro-batch.
+      JaxperfError: different numbers of devices and parts, fewer than two of them, or no micro-batch.
     """
     if len(parts) != len(devices) or len(parts) < 2:
         raise JaxperfError(
@@ -198,7 +198,7 @@ def make_pipeline(
 def _programs(
     part: Model, optimizer: Any, loss: Loss, micro_batches: int, *, first: bool
 ) -> dict[str, Callable[..., Any]]:
-    """Return what one device runs; gradients are of the full batch's mean, so a micro-batch's count 1 / m."""
+    """Return what one device runs; gradients are of the full batch's mean: a micro-batch has weight 1 / m."""
     forward = partial(part.apply, train=True)
 
     def last(params: Tree, stats: Tree, X: jax.Array, y: jax.Array) -> Any:
@@ -211,7 +211,7 @@ def _programs(
         return new, metrics, own, error
 
     def backward(params: Tree, stats: Tree, X: jax.Array, error: jax.Array) -> Any:
-        if first:  # nobody needs the images' gradient
+        if first:  # the images' gradient is not needed
             _, pull, _ = jax.vjp(lambda p: forward(p, stats, X), params, has_aux=True)
             return *pull(error), None
         _, pull, _ = jax.vjp(lambda p, x: forward(p, stats, x), params, X, has_aux=True)

@@ -1,7 +1,7 @@
-"""What changes where the devices belong to several processes; with one process all of it is the plain thing.
+"""What changes when the devices belong to several processes; with one process nothing changes.
 
 The processes make the same calls in the same order. An array over all devices is global: each process holds
-the parts on its own devices, and sees all values only where every device has a copy.
+the parts on its own devices, and sees all values only if every device has a copy.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from jaxperf.errors import JaxperfError
 from jaxperf.parallel.split import check_divisible
 
 Tree = Any
-# JAX's preemption service waits until its coordinator has this key, a time, and then lets the processes agree
-# on a step. It sets the key itself after SIGTERM, but only while its own handler of that signal is installed.
+# JAX's preemption service waits until its coordinator has this key (its value is a time), and then lets the
+# processes agree on a step. It sets the key itself after SIGTERM, but only while its own signal handler is
+# installed.
 _NOTICE, _LONG_AGO = "RECEIVED_PREEMPTION_NOTICE", "1970-01-01T00:00:00+00:00"
 _SIGNAL = "jaxperf/signal"
 
@@ -41,7 +42,7 @@ def rows_of(n: int, devices: Sequence[jax.Device]) -> slice:
     """Return which of a batch's `n` rows this process reads, when its devices are among `devices`.
 
     Raises:
-      JaxperfError: a batch that does not divide among the devices, or processes with unequal numbers of them.
+      JaxperfError: a batch that does not divide among the devices, or different numbers of them per process.
     """
     check_divisible(n, len(devices))
     owners = sorted({d.process_index for d in devices})
@@ -97,10 +98,10 @@ def digest_of(what: Any) -> list[int]:
 
 
 def check_same(what: Any) -> int:
-    """Return the number of processes; each says `what` it was started with, and all must say the same.
+    """Return the number of processes; `what` each was started with must be the same in all of them.
 
     Raises:
-      JaxperfError: one differs from process 0.
+      JaxperfError: a process differs from process 0.
     """
     found = gathered(digest_of(what))
     others = [str(i) for i, words in enumerate(found) if words != found[0]]
@@ -119,7 +120,7 @@ def can_agree_to_stop() -> bool:
 
 
 def ask_all_to_stop(number: int) -> None:
-    """Have all processes stop after the same step, because this one has heard signal `number`."""
+    """Have all processes stop after the same step, because this one has received signal `number`."""
     client = _coordinator()
     client.key_value_set(_SIGNAL, str(number), allow_overwrite=True)
     client.key_value_set(_NOTICE, _LONG_AGO, allow_overwrite=True)
@@ -135,12 +136,12 @@ def stop_after(call: int) -> int:
         return 0
     try:
         return int(_coordinator().key_value_try_get(_SIGNAL))
-    except jax.errors.JaxRuntimeError:  # no such key: a handler of JAX's own heard it
+    except jax.errors.JaxRuntimeError:  # no such key: JAX's own handler received the signal
         return int(signal.SIGTERM)
 
 
 def _coordinator() -> Any:
-    """The client of the keys and values that all processes see (JAX 0.10 to 0.12)."""
+    """The client of the key-value store that all processes share (JAX 0.10 to 0.12)."""
     from jax._src import distributed
 
     return distributed.global_state.client

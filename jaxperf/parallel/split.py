@@ -22,7 +22,7 @@ def split_and_load(
       weights: each device's strength, e.g. images per second; None for equal shares.
 
     Returns:
-      One array per device, shares of n examples in all, in order. The copies are queued, not waited for.
+      One array per device, n examples in all, in order. The copies are queued; this does not wait for them.
 
     Raises:
       JaxperfError: as `share_sizes`.
@@ -41,8 +41,8 @@ def share_sizes(n: int, devices: int, *, weights: Sequence[float] | None = None)
       weights: each device's strength; shares are proportional up to rounding and sum to `n`.
 
     Raises:
-      JaxperfError: equal shares do not divide `n` (the message names sizes that do), or a weight that is
-        negative, not finite or so small that its share is empty, or not one weight per device.
+      JaxperfError: `n` does not divide into equal shares (the message names sizes that do), a weight is
+        negative, not finite or so small that its share is empty, or there is not one weight per device.
     """
     if devices < 1:
         raise JaxperfError("no devices to split the batch among; give at least 1")
@@ -60,7 +60,7 @@ def share_sizes(n: int, devices: int, *, weights: Sequence[float] | None = None)
 
 
 def check_divisible(n: int, parts: int, *, name: str = "batch size", kind: str = "devices") -> None:
-    """Refuse a batch of `n` that cannot be cut into equal parts.
+    """Reject a batch of `n` that cannot be cut into equal parts.
 
     Args:
       n: examples in the batch.
@@ -69,7 +69,7 @@ def check_divisible(n: int, parts: int, *, name: str = "batch size", kind: str =
       kind: what the parts are.
 
     Raises:
-      JaxperfError: they do not divide `n`, or `n` is 0; the message names sizes that fit.
+      JaxperfError: `parts` does not divide `n`, or `n` is 0; the message names sizes that fit.
     """
     if n % parts or not n:
         low = n // parts * parts

@@ -62,7 +62,7 @@ def split_lenet(net: LeNet, devices: Sequence[jax.Device]) -> tuple[Params, Mesh
 def lenet_by_sharding(mesh: Mesh) -> Callable[[Params, jax.Array], jax.Array]:
     """Return `f(params, X)` written for one device; the compiler divides it as the parameters' shardings say.
 
-    The one hint is how convolution 1's output is cut; without it the compiler may gather the kernels.
+    The only hint is how convolution 1's output is cut; without it the compiler may gather the kernels.
     """
 
     def forward(params: Params, X: jax.Array) -> jax.Array:
@@ -75,7 +75,7 @@ def lenet_by_sharding(mesh: Mesh) -> Callable[[Params, jax.Array], jax.Array]:
 
 
 def lenet_by_hand(mesh: Mesh) -> Callable[[Params, jax.Array], jax.Array]:
-    """Return the same with `shard_map`: each device runs it on its slices, and we write the two sums."""
+    """Return the same with `shard_map`: each device runs it on its own slices, and we write the two sums."""
 
     def forward(params: Params, X: jax.Array) -> jax.Array:
         return _lenet(params, X, total=lambda partial_result: lax.psum(partial_result, AXIS))
@@ -118,5 +118,5 @@ def sgd_step(
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """Return `tree` whole on every device of `mesh`."""
+    """Return `tree` with a full copy on every device of `mesh`."""
     return jax.device_put(tree, NamedSharding(mesh, P()))

@@ -1,8 +1,8 @@
 """The two halves of a training step: the gradient of a share of the batch, and the update with the total.
 
-What every way to train on several devices has in common; they differ in how they sum between the halves. The
-first half gives sums over the share's examples, and the second divides by the full batch's size (as the book
-does), so the result does not depend on how the batch is cut.
+All ways to train on several devices share these halves; they differ in how they sum between them. The first
+half gives sums over the share's examples, and the second divides by the full batch's size (as the book does),
+so the result does not depend on how the batch is cut.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class Sums:
     Attributes:
       grads: gradients of the summed loss, like `TrainState.params`.
       stats: BatchNorm's new running statistics times the number of examples, so that the total divided by the
-        full batch's size averages the shares with their sizes as weights. Gluon keeps each device's own.
+        full batch's size averages the shares with their sizes as weights. Gluon keeps separate statistics for
+        each device.
       loss: a scalar.
       hits: how many examples have their largest logit at the label; a scalar of the loss's dtype, because
-        sums of one dtype travel in one collective.
+        sums with one dtype can share one collective.
     """
 
     grads: Tree

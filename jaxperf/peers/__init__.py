@@ -1,4 +1,4 @@
-"""MXNet and PyTorch beside JAX: environments of their own, one definition of the work, interleaved rounds."""
+"""MXNet and PyTorch next to JAX: separate environments, one definition of the work, interleaved rounds."""
 
 from jaxperf.peers.command import status
 from jaxperf.peers.environments import PEERS, Found, chosen, look, named, root

@@ -1,4 +1,4 @@
-"""Whether two systems computed the same: the condition for being timed against each other."""
+"""Whether two systems computed the same result: the condition for timing them against each other."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Nothing is wrong."""
+        """Whether nothing is wrong."""
         return not self.trouble
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """A worker's answers; ValueError, in one line, where the file is not what it should be."""
+    """A worker's answers; ValueError, in one line, if the file is not what it should be."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except Exception as e:  # NumPy has no common error for damaged files
+    except Exception as e:  # NumPy has no single error for damaged files
         raise ValueError(f"its answers cannot be read: {type(e).__name__}") from None
 
 

@@ -1,4 +1,4 @@
-"""`jaxperf peers`: what is there and what is missing; `jaxperf peers install [NAME...]`."""
+"""`jaxperf peers`: what is installed and what is missing; `jaxperf peers install [NAME...]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxperf.peers.install import fitting, install, no_python
 
 
 def main(words: Sequence[str] = ()) -> int:
-    """Run `jaxperf peers WORDS`: 0, or 1 where a peer could not be installed; the others still are.
+    """Run `jaxperf peers WORDS`: return 0, or 1 if a peer could not be installed; the others still are.
 
     Raises:
       JaxperfError: the first word is not "install", or a name that no peer has.
@@ -39,7 +39,7 @@ def show() -> int:
 
 
 def status(peer: Peer) -> str:
-    """Return what is there of a peer, and the command that installs or rebuilds it."""
+    """Return the state of a peer, and the command that installs or rebuilds it."""
     found = look(peer)
     if found.state == "ready":
         return f"ready, {found.detail}"

@@ -1,4 +1,4 @@
-"""The peers, where their environments are, and whether one is there and works."""
+"""The peers, where their environments are, and whether one exists and works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import platformdirs
 
 from jaxperf.errors import JaxperfError
 
-MARKER = "jaxperf-peer.json"  # written last: a folder without it was left by an interrupted installation
+MARKER = "jaxperf-peer.json"  # written last: a folder without it is from an interrupted installation
 State = Literal["ready", "missing", "broken"]
 
 
@@ -27,7 +27,7 @@ class Peer:
       name: also of the module that is imported.
       requires: what is installed, pinned; several lists are tried in order until an index has one.
       pythons: the Pythons it runs on, best first.
-      costs: roughly how long the installation takes and how much it needs on disk.
+      costs: roughly how long the installation takes and how much disk space it needs.
     """
 
     name: str
@@ -43,8 +43,8 @@ PEERS = {
         pythons=("3.11", "3.10", "3.9", "3.8"),
         costs="half a minute, 300 MB",
     ),
-    # The build without CUDA is a tenth of the other's size; where no index has it under that name, the plain
-    # version is it.
+    # The build without CUDA is a tenth of the other's size; if no index has it under that name, the plain
+    # version is that build.
     "torch": Peer(
         "torch",
         requires=(("torch==2.13.0+cpu", "numpy==2.2.6"), ("torch==2.13.0", "numpy==2.2.6")),
@@ -56,12 +56,12 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Found:
-    """What is there of a peer.
+    """The state of a peer.
 
     Attributes:
       state: "ready", "missing" or "broken".
-      python: the environment's interpreter, whether or not it is there.
-      detail: versions where it is ready; what is wrong where it is broken.
+      python: the environment's interpreter, whether or not it exists.
+      detail: versions if it is ready; what is wrong if it is broken.
     """
 
     state: State
@@ -100,7 +100,7 @@ def python_in(environment: Path) -> Path:
 
 
 def look(peer: Peer) -> Found:
-    """Find out whether the peer's environment is there, has today's pins, and imports the peer."""
+    """Find out whether the peer's environment exists, has the current pins, and imports the peer."""
     python = python_in(folder(peer))
     try:
         marker = json.loads((folder(peer) / MARKER).read_text(encoding="utf-8"))
@@ -119,8 +119,8 @@ def named(words: Iterable[str]) -> dict[str, Found]:
     """Return the interpreters that words such as "torch=/usr/bin/python3" name, by peer, after trying each.
 
     Raises:
-      JaxperfError: a word of another form, a name that no peer has or that comes twice, or an interpreter
-        that does not start or does not have the framework.
+      JaxperfError: a word has another form, a name is not a peer's or comes twice, or an interpreter does not
+        start or does not have the framework.
     """
     found: dict[str, Found] = {}
     for word in words:
@@ -169,6 +169,6 @@ def run_program(python: Path, program: str, *, limit_s: float) -> subprocess.Com
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not blank, cut to what fits on one line of ours."""
+    """Return the last line that is not blank, cut to fit on one of our lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:200] if lines else ""

@@ -1,4 +1,4 @@
-"""What needs a process that has done nothing yet: reading an export without its code, and memory in use."""
+"""Measurements that need a fresh process: reading an export without its code, and memory in use."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Reload:
 
     Attributes:
       name: "mxnet/hybridized".
-      seconds: from the file to the first output, the framework being imported already.
-      verdict: whether the output is JAX's; "" in `verdict.trouble` where it is.
+      seconds: from the file to the first output, with the framework already imported.
+      verdict: whether the output equals JAX's; `verdict.trouble` is "" if it does.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Reload:
 
 
 def reload(study: Study, pool: Pool, *, limits: Limits, say: Say) -> list[Reload]:
-    """Have a fresh worker of each system read what its live one exported, and compare the first outputs."""
+    """Have a fresh worker of each system read its live worker's export, and compare the first outputs."""
     found: list[Reload] = []
     base: dict[str, Any] = {}
     settings = {**study.workload.settings, "task": "reload"}
@@ -51,15 +51,15 @@ def reload(study: Study, pool: Pool, *, limits: Limits, say: Say) -> list[Reload
 
 @dataclass(frozen=True)
 class MemoryRun:
-    """Section 8.2.4's training in a process of its own.
+    """Section 8.2.4's training in a separate process.
 
     Attributes:
-      entry: of which system.
+      entry: the system and configuration.
       mode: "synchronous" or "asynchronous".
-      increase: the largest resident set during the run less that before it, bytes.
+      increase: the largest resident set during the run less that before it, in bytes.
       curve: bytes above the start, over seconds.
-      handed_out_s: until the front end had handed out all work.
-      finished_s: until it was done.
+      handed_out_s: seconds until the front end had queued all work.
+      finished_s: seconds until it was done.
     """
 
     entry: Entry
@@ -73,10 +73,10 @@ class MemoryRun:
 def memory(
     study: Study, pool: Pool, *, limits: Limits, say: Say, environment: Mapping[str, str] | None = None
 ) -> list[MemoryRun]:
-    """Run the training that the systems have agreed on once each way, and watch each process from outside.
+    """Run the training that the systems have agreed on, once each way, and watch each process from outside.
 
-    The increases become the entries' values. `environment` goes over the workers' own: resident memory tells
-    what a run needs only where the C library does not keep what was freed.
+    The increases become the entries' values. `environment` overrides the workers' own: resident memory shows
+    what a run needs only if the C library does not keep freed memory.
     """
     found = []
     for mode in study.workload.quantities:
@@ -93,7 +93,7 @@ def _memory_run(
 ) -> MemoryRun:
     workload, process = study.workload, psutil.Process(worker.pid)
     settings = {**workload.settings, "steps": 1, "synchronous": mode == "synchronous"}
-    _prepare(worker, entry, settings, pool, limits)  # one batch first, as the book has it
+    _prepare(worker, entry, settings, pool, limits)  # one batch first, as in the book
     before, began = process.memory_info().rss, time.monotonic()
     times, above = [0.0], [0]
 
@@ -151,7 +151,7 @@ def _fresh(pool: Pool, system: str, environment: Mapping[str, str] | None = None
 
 @contextmanager
 def _telling(entry: Entry, study: Study, say: Say) -> Iterator[None]:
-    """A failure costs one line, and this one measurement."""
+    """A failure is reported in one line, and loses only this measurement."""
     try:
         yield
     except (TaskError, WorkerGoneError, GivenUpError, ValueError, psutil.Error) as e:

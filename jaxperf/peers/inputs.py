@@ -20,7 +20,7 @@ def mlp_shapes(sizes: Sequence[int]) -> Shapes:
 
 
 def resnet_shapes(stages: Sequence[tuple[int, int]]) -> Shapes:
-    """Section 8.5.1's ResNet with `stages` of (channels, blocks), in Gluon's order and under its names."""
+    """Section 8.5.1's ResNet with `stages` of (channels, blocks), in Gluon's order and with its names."""
     channels = stages[0][0]
     shapes = _conv("0", 1, channels, 3) | _norm("1", channels)
     for i, (num_channels, num_residuals) in enumerate(stages):
@@ -45,9 +45,9 @@ def _norm(name: str, channels: int) -> Shapes:
 
 
 def draw(shapes: Shapes, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """He's normal weights, biases and BatchNorm as they start; float32.
+    """He's normal weights, and biases and BatchNorm with their initial values; float32.
 
-    Not the book's weights of 0.01: with those every network answers almost nothing, right or wrong.
+    Not the book's weights of 0.01: with those, every network's output is almost zero, right or wrong.
     """
     return {name: _draw(name, shape, rng).astype(np.float32) for name, shape in shapes.items()}
 

@@ -1,7 +1,7 @@
-"""`jaxperf peers install`: an environment for a peer, whole or not at all.
+"""`jaxperf peers install`: an environment for a peer, complete or not at all.
 
-An environment cannot be moved once it is made, so it is made in its place and a marker file is written last.
-Without the marker it counts as missing; the installation that failed clears it away, or the next one does.
+An environment cannot be moved once it is created, so it is created in place, and a marker file is written
+last. Without the marker it counts as missing; the failed installation removes it, or the next one does.
 
 The installer is each environment's own pip, not uv: pip takes the user's indexes, wheels and certificates
 from its configuration and PIP_ variables, which uv does not read, and uv does not search pyenv's versions.
@@ -37,7 +37,7 @@ from jaxperf.peers.environments import (
 from jaxperf.result.store import write_whole
 
 Say = Callable[[str], None]
-# A Python without ensurepip (Debian ships it apart) makes environments into which nothing can be installed.
+# A Python without ensurepip (Debian packages it separately) makes environments in which pip is missing.
 _PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 _OFFLINE = re.compile(
     r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|Connection refused|"
@@ -51,7 +51,7 @@ class NotOfferedError(JaxperfError):
     """No index has such a version for this Python."""
 
 
-# --- a Python for it
+# --- finding a Python
 
 
 def fitting(peer: Peer) -> Iterator[Path]:
@@ -79,7 +79,7 @@ def _candidates(version: str) -> list[Path]:
     """Return the running Python, the one on PATH, and pyenv's, the newest first."""
     running = [Path(sys.executable)] if sys.version.startswith(f"{version}.") else []
     on_path = shutil.which(f"python{version}")
-    # pyenv's shims may be on PATH and start no Python at all, so its versions are searched themselves.
+    # pyenv's shims may be on PATH without starting any Python, so its versions are searched directly.
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     kept = sorted(pyenv.glob(f"{version}.*/bin/python"), key=_patch, reverse=True)
     return [*running, *([Path(on_path)] if on_path else []), *kept]
@@ -103,11 +103,11 @@ def _makes_environments(python: Path, version: str) -> bool:
 
 
 def install(peer: Peer, *, say: Say = print) -> None:
-    """Make the peer's environment unless it is there and works; report each step to `say`.
+    """Make the peer's environment unless it exists and works; report each step to `say`.
 
     Raises:
-      JaxperfError: no Python that fits, no network, no space, another installation is running, or what was
-        installed cannot be imported; nothing half-made is left.
+      JaxperfError: no suitable Python, no network, no space, another installation is running, or what was
+        installed cannot be imported; no incomplete environment is left.
     """
     with _alone():
         found = look(peer)
@@ -148,7 +148,7 @@ def _make(peer: Peer, python: Path, requires: tuple[str, ...], say: Say) -> None
             raise JaxperfError(f"{peer.name} was installed, but {trouble}")
         marker = {"requires": requires, "python": str(python), "versions": versions}
         write_whole(where / MARKER, json.dumps(marker, indent=1) + "\n")
-    except BaseException:  # an interrupt leaves nothing either
+    except BaseException:  # an interrupt must not leave anything either
         _clear(where)
         raise
 
@@ -159,7 +159,7 @@ def _clear(where: Path) -> None:
 
 
 def _run(words: list[str], peer: Peer, say: Say) -> None:
-    """Run a program to its end and report what pip fetches; the program ends when this one is interrupted."""
+    """Run a program to its end and report what pip fetches; the program ends if this one is interrupted."""
     streams: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     said = []
     with subprocess.Popen(words, text=True, errors="replace", **streams) as process:
@@ -191,7 +191,7 @@ def _explained(peer: Peer, said: str, status: int) -> JaxperfError:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Allow one installation at a time: two would clear away each other's work."""
+    """Allow one installation at a time: two would remove each other's work."""
     try:
         root().mkdir(parents=True, exist_ok=True)
         lock = (root() / ".lock").open("w")

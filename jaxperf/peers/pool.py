@@ -1,6 +1,6 @@
-"""The live workers of a run: one a system and number of devices, all with the same cores and settings.
+"""The live workers of a run: one per system and number of devices, all with the same cores and settings.
 
-Where a worker has gone, a new one takes its place; a system whose workers go again and again is given up.
+If a worker is lost, a new one replaces it; a system that loses its workers again and again is given up.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 from jaxperf.peers.worker import System, TaskError, Worker, WorkerGoneError
 
-STARTS = 6  # workers of one system in a run: two kinds of it, and replacements
+STARTS = 6  # workers of one system in a run: two kinds, and replacements
 STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
 
-# Where it takes its GPU; by default JAX takes three quarters of the memory too, and PyTorch needs some.
+# For a GPU; by default JAX also takes three quarters of its memory, and PyTorch needs some.
 _ON_A_GPU = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 class GivenUpError(Exception):
-    """No worker of this system is to be had any more (one line says why)."""
+    """No worker of this system is available any more (one line says why)."""
 
 
 class Pool:
@@ -32,7 +32,7 @@ class Pool:
       scratch: working folder of all.
       environment: environment variables of all, e.g. with allocator settings.
       cores: processors that every worker may use; empty for all there are.
-      platform: "cpu" or "gpu", where JAX starts; the others are told by each workload.
+      platform: "cpu" or "gpu", where JAX starts; each workload tells the other systems.
       start_limit_s: how long a worker may take to import its framework.
     """
 
@@ -63,14 +63,14 @@ class Pool:
         self._live.clear()
 
     def threads(self, devices: int) -> int:
-        """Threads that each of so many devices gets: the cores, shared out."""
+        """Threads that each of `devices` devices gets: an equal share of the cores."""
         return max(1, len(self.cores or available_cores()) // devices)
 
     def worker(self, name: str, devices: int = 1) -> Worker:
         """The live worker of a system.
 
         Raises:
-          GivenUpError: it can't be started, or has gone too often.
+          GivenUpError: it cannot be started, or was lost too often.
         """
         key = name, devices
         if key not in self._live:
@@ -78,11 +78,11 @@ class Pool:
         return self._live[key]
 
     def fresh(self, name: str, *, environment: Mapping[str, str] | None = None) -> Worker:
-        """A further worker, which has done nothing yet; whoever asks closes it.
+        """Another worker, which has done nothing yet; the caller closes it.
 
         Args:
           name: of the system.
-          environment: variables over those that all workers have.
+          environment: variables that override those of all workers.
 
         Raises:
           GivenUpError: as `worker`; starting it does not count as a replacement.
@@ -91,7 +91,7 @@ class Pool:
         return self._start(name, 1, environment)
 
     def forget(self, name: str, devices: int) -> None:
-        """This worker has gone; the next call of `worker` starts another."""
+        """Note that this worker was lost; the next call of `worker` starts another."""
         self._live.pop((name, devices)).end()
 
     def _start(self, name: str, devices: int, environment: Mapping[str, str] | None = None) -> Worker:
@@ -126,7 +126,7 @@ class Pool:
         return GivenUpError(why)
 
     def _shared(self, name: str) -> dict[str, str]:
-        """Our environment, without what belongs to our own Python where the worker's is another."""
+        """Our environment, without variables for our own Python if the worker's is different."""
         ours = name == "jax"
         return {k: v for k, v in self.environment.items() if ours or k not in STRANGE} | {
             "PYTHONUNBUFFERED": "1",
@@ -143,10 +143,10 @@ def available_cores() -> list[int]:
 
 
 def _threading(name: str, threads: int, devices: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """How each system is told its number of threads.
+    """The variables that tell each system its number of threads.
 
-    JAX counts the cores itself, and its devices share one pool of as many threads; where each device is to
-    have one thread, it gets no pool.
+    JAX counts the cores itself, and its devices share one pool of as many threads; if each device should
+    have one thread, there is no pool.
     """
     variables = {v: str(threads) for v in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     if name == "jax":

@@ -1,4 +1,4 @@
-"""How much work the workloads are: for two cores, for a GPU, and for a try."""
+"""The amount of work in the workloads: for two cores, for a GPU, and for a quick trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One workload on all systems: prepare, agree, and only then take turns; a failure is told in one line."""
+"""One workload on all systems: prepare, agree, and only then take turns; a failure is one reported line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Limits:
       prepare_s: building, compiling and checking one configuration.
       turn_s: one turn.
       budget_s: rounds of one workload; once it is spent, no further round begins after the sixth.
-      settle_s: rest between turns, in which the last system's threads stop spinning.
+      settle_s: pause between turns, in which the last system's threads stop spinning.
     """
 
     prepare_s: float = 180
@@ -39,13 +39,13 @@ class Limits:
 
 @dataclass
 class Entry:
-    """A configuration of a system in one workload, and what it has given so far.
+    """A configuration of a system in one workload, and its results so far.
 
     Attributes:
-      system, configuration: which.
-      verdict: how it agreed; None while it has not answered.
+      system, configuration: their names.
+      verdict: whether it agreed; None while it has not answered.
       first_s: seconds of its first call.
-      warmup: values of the round that doesn't count, by quantity.
+      warmup: values of the warm-up round, by quantity.
       values: values of the rounds, by quantity.
       losses: training losses: of the first steps, then of the last step of each turn; by step, from 0.
       lost: why it is not (or no longer) timed.
@@ -66,7 +66,7 @@ class Entry:
         return f"{self.system}/{self.configuration}"
 
     def measurement(self, workload: Workload, quantity: str) -> Measurement:
-        """Its values of one quantity, raw; `values[i]` of all entries of a workload are of one round."""
+        """Its raw values of one quantity; `values[i]` of all entries of a workload are from one round."""
         return Measurement(
             f"{self.system} {self.configuration}",
             workload.unit,
@@ -83,7 +83,7 @@ class Entry:
         )
 
     def curve(self, workload: Workload) -> Curve | None:
-        """Its loss over steps, for training."""
+        """Its loss over steps, if it trains."""
         if not self.losses:
             return None
         x, y = tuple(map(float, self.losses)), tuple(self.losses.values())
@@ -93,7 +93,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Study:
-    """What came of one workload; the timed `entries` have as many values as there were rounds."""
+    """The results of one workload; the timed `entries` have as many values as there were rounds."""
 
     workload: Workload
     entries: Sequence[Entry]
@@ -104,7 +104,7 @@ class Study:
         return [e for e in self.entries if not e.lost and e.values]
 
     def best(self, system: str, quantity: str) -> Entry | None:
-        """The system's quickest configuration by median; None where it has none."""
+        """The system's fastest configuration by median; None if it has none."""
         mine = [e for e in self.timed if e.system == system]
         return min(mine, key=lambda e: float(np.median(e.values[quantity])), default=None)
 
@@ -112,11 +112,11 @@ class Study:
 def study(
     workload: Workload, pool: Pool, *, limits: Limits, say: Callable[[str], None] = lambda line: None
 ) -> Study:
-    """Prepare every configuration, let those that agree with JAX take turns round by round.
+    """Prepare every configuration, and let those that agree with JAX take turns round by round.
 
     Args:
       workload: what to do.
-      pool: live workers of the systems; those that are not in it are left out.
+      pool: live workers of the systems; systems that are not in it are left out.
       limits: how long things may take.
       say: gets a line for each configuration that is lost.
     """
@@ -128,7 +128,7 @@ def study(
 
 
 def number(value: Mapping[str, Any], name: str) -> float:
-    """A finite number out of a worker's answer; TaskError, in one line, where it is none."""
+    """A finite number from a worker's answer; TaskError, in one line, if it is not one."""
     found = value.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         raise TaskError(f"its {name or 'time'} is {str(found)[:40]!r}")
@@ -156,7 +156,7 @@ class _Run:
     def prepare(self, entry: Entry) -> None:
         worker = self.pool.worker(entry.system, self.workload.devices)
         path = self.pool.scratch / f"answers-{entry.system}.npz"
-        path.unlink(missing_ok=True)  # no other configuration's answers for one that gives none
+        path.unlink(missing_ok=True)  # so that another configuration's answers are never read instead
         value = worker.call(
             "prepare",
             limit_s=self.limits.prepare_s,
@@ -169,7 +169,7 @@ class _Run:
         self.judge(entry, read(path))
 
     def judge(self, entry: Entry, answers: Mapping[str, np.ndarray]) -> None:
-        """The first answer is JAX's, and the one that all others are compared with, JAX's own too."""
+        """Compare answers: the first is JAX's, and all others, including JAX's own, are compared with it."""
         if self.base is None:
             if entry.system != BASE:
                 raise TaskError("there is no answer of JAX's to agree with")
@@ -186,7 +186,7 @@ class _Run:
             if turn > 6 and time.monotonic() - began > self.limits.budget_s:
                 break
             for entry in turns(self.alive(), turn):
-                if not entry.lost:  # its worker may have gone in this very round
+                if not entry.lost:  # its worker may have been lost in this very round
                     self.attempt(entry, partial(self.take_turn, entry, turn))
 
     def take_turn(self, entry: Entry, turn: int) -> None:
@@ -212,7 +212,7 @@ class _Run:
             entry.losses[last + self.workload.calls] = number(value, "loss")
 
     def drop_all(self) -> None:
-        """Free what the workers hold; a worker that can't has done its work all the same."""
+        """Free what the workers hold; a worker that fails to do so has still done its work."""
         for entry in self.alive():
             try:
                 worker = self.pool.worker(entry.system, self.workload.devices)
@@ -223,7 +223,7 @@ class _Run:
                 continue
 
     def attempt(self, entry: Entry, work: Callable[[], None]) -> None:
-        """Do it; where it fails the entry is lost, with one line, and its system goes on if it can."""
+        """Do the work; if it fails, the entry is lost, with one line, and its system continues if it can."""
         try:
             work()
         except WorkerGoneError as e:

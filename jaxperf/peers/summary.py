@@ -1,4 +1,4 @@
-"""What a study says: measurements, best configurations, ratios to JAX, and who agreed."""
+"""The summary of a study: measurements, best configurations, ratios to JAX, and which systems agreed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Comparison:
       workload, quantity: what was compared.
       theirs: the peer's entry.
       ours: JAX's entry.
-      ratio: the peer's time over JAX's: above 1 where JAX is faster.
+      ratio: the peer's time over JAX's: above 1 if JAX is faster.
     """
 
     workload: str
@@ -50,7 +50,7 @@ def curves(study: Study) -> list[Curve]:
 
 
 def comparisons(study: Study) -> list[Comparison]:
-    """Every peer with JAX, in each quantity; nothing where one of the two was not timed in rounds."""
+    """Every peer against JAX, in each quantity; nothing if one of the two was not timed in rounds."""
     found = []
     for quantity in study.workload.quantities if study.workload.rounds else ():
         ours = study.best(BASE, quantity)
@@ -72,7 +72,7 @@ class Agreement:
 
 
 def agreement(studies: Sequence[Study], system: str) -> Agreement:
-    """Whether a system agreed with JAX in all workloads; undecided where a configuration gave no answer."""
+    """Whether a system agreed with JAX in all workloads; undecided if a configuration gave no answer."""
     rows = [(study, e) for study in studies for e in study.entries if e.system == system]
     wrong = [(study, e) for study, e in rows if e.verdict and not e.verdict.agrees]
     missing = [(study, e) for study, e in rows if not e.verdict]

@@ -1,6 +1,6 @@
 """The host's side of the conversation with a live worker: questions with a deadline, answers of one line.
 
-A worker that dies, hangs or speaks no sense is ended, with all it has started, and costs one
+A worker that dies, hangs or sends invalid answers is ended, with all its children, and raises one
 `WorkerGoneError`.
 """
 
@@ -27,11 +27,11 @@ _GOODBYE_S = 2.0
 
 
 class TaskError(Exception):
-    """The worker could not do what it was asked (one line says why); it lives on."""
+    """The worker could not do what it was asked (one line says why); it stays alive."""
 
 
 class WorkerGoneError(Exception):
-    """The worker died, hung or spoke no sense (one line says which); it has been ended."""
+    """The worker died, hung or sent an invalid answer (one line says which); it has been ended."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class System:
     Attributes:
       name: "jax", "mxnet", "torch".
       python: the interpreter of its environment.
-      variables: environment variables of its own.
+      variables: its own environment variables.
       program: what the interpreter runs.
     """
 
@@ -52,10 +52,10 @@ class System:
 
 
 class Worker:
-    """A live worker; `greeting` is what it said of itself.
+    """A live worker; `greeting` is what it said about itself.
 
     Args:
-      system: whose.
+      system: the framework that it runs.
       start: what the worker is told on its command line: cores, threads, devices.
       environment: its environment variables, to which the system's own are added.
       scratch: its working folder, which also takes its log.
@@ -117,7 +117,7 @@ class Worker:
 
         Raises:
           TaskError: it could not do it.
-          WorkerGoneError: it died, hung or spoke no sense; from then on it is of no more use.
+          WorkerGoneError: it died, hung or sent an invalid answer; it cannot be used any more.
         """
         self._number += 1
         question = json.dumps({"id": self._number, "op": op, **fields}) + "\n"
@@ -125,12 +125,12 @@ class Worker:
             assert self._process.stdin is not None
             self._process.stdin.write(question.encode())
             self._process.stdin.flush()
-        except (OSError, ValueError):  # its end is closed, or ours is since it was ended
+        except (OSError, ValueError):  # its end of the pipe is closed, or ours, since it was ended
             raise self._gone(self._epitaph()) from None
         return self._answer(self._number, limit_s, watch)
 
     def close(self) -> None:
-        """Let it go: it ends when nothing more can be asked, and is ended where it does not."""
+        """Close the connection: the worker then ends by itself, or is ended if it does not."""
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -139,7 +139,7 @@ class Worker:
         self.end()
 
     def end(self) -> None:
-        """End it at once, with every process it has started."""
+        """End it at once, with every process that it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,4 +1,4 @@
-"""The one definition of each workload: sizes, files, and which configurations of each system do it.
+"""The one definition of each workload: sizes, files, and which configurations of each system run it.
 
 What a task does is written three times, in `workers/*_worker.py` and `workers/*_train.py`; everything that
 could differ (sizes, weights, inputs, rates, steps) comes from here.
@@ -28,15 +28,15 @@ class Workload:
 
     Attributes:
       name: begins with the section's number; the role `workload` of its measurements.
-      title: what is done, in a line.
+      title: what is done, in one line.
       settings: what the workers are told; "task" is what to do.
-      configurations: of each system that does it; JAX's first one is what all must agree with.
+      configurations: of each system that runs it; all must agree with JAX's first one.
       quantities: what a turn measures; each becomes a measurement per configuration.
       unit: of all quantities.
       calls: how often the work is done in one turn.
-      lead: calls before each turn that don't count, because the other systems have displaced the caches.
+      lead: untimed calls before each turn, because the other systems have displaced the caches.
       items: in one call, e.g. images.
-      rounds: turns of each configuration that count; 0 where it is measured in fresh processes instead.
+      rounds: timed turns of each configuration; 0 if it is measured in fresh processes instead.
       rtol: how far from JAX's an answer may be, relative to the largest value.
     """
 
@@ -82,14 +82,14 @@ def workloads(
 
     Args:
       sizes: how much work.
-      folder: takes the files, and what the workers write.
+      folder: where to write the files, and what the workers write.
       images: uint8 (N, 28, 28, 1) or (N, 28, 28), the pictures to train on.
       labels: (N,), their classes.
       lenet: shapes of LeNet's parameters in the book's layout, by name.
       devices: how many the parallel workloads use; 1 leaves those out.
-      platform: "cpu", or "gpu" for one GPU, which leaves out what is about the host's memory.
+      platform: "cpu", or "gpu" for one GPU, which leaves out workloads about the host's memory.
       precision: of products and convolutions on a GPU, "float32" or "tf32"; a CPU's are float32. "bfloat16"
-        leaves LeNet and ResNet, which compute in it; what is trained stays float32.
+        keeps only LeNet and ResNet, which compute in it; trained values stay float32.
       seed: of weights and inputs.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Renderers: they read results and know nothing of how these were measured."""
+"""Renderers: they read results and do not know how these were measured."""

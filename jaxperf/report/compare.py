@@ -1,23 +1,24 @@
 """Two runs side by side: is anything faster or slower, beyond noise and beyond a minimum that matters?
 
 Every row holds two samples, the values of A and those of B, compared by ranks (`ranks` says why). The test
-asks whether B differs from A by more than `least`, not by anything at all.
+asks whether B differs from A by more than `least`, not whether it differs at all.
 
-Values of one process follow each other closely when the machine is busy for a while, and a rank test would
-take that for certainty. Where there are many, the medians of `ranks.BLOCKS` stretches are compared instead.
+When the machine is busy for a while, successive values of one process resemble each other, and a rank test
+would take that for certainty. If there are many values, the medians of `ranks.BLOCKS` stretches are compared
+instead.
 
-One wrong "slower" among many rows breaks a build, so it is the chance of any wrong verdict in the whole
-comparison that stays under `alpha`: Holm's procedure, which holds whatever the rows have in common (they ran
-on one machine), where Benjamini and Hochberg's would bound only a share. Rows with so few values that they
-could never pass are set aside first, by their numbers alone (Tarone, 1990), and cost the others nothing.
+One wrong "slower" among many rows breaks a build, so the chance of any wrong verdict in the whole comparison
+stays under `alpha`. This is Holm's procedure, which holds however the rows depend on each other (they ran on
+one machine); Benjamini and Hochberg's would bound only a share. Rows with so few values that they could never
+pass are set aside first, by their numbers alone (Tarone, 1990), and cost the others nothing.
 
-With one result per side the chance is that of these two processes. Two processes of the same program may
+With one result per side, the chance applies to these two processes. Two processes of the same program may
 differ by more than their own spread (how memory and threads happened to be placed, what else ran), which only
-several results per side can tell: then the values of a row are the medians of the processes. One process
-shows how far the machine swings, and is itself one swing of it, so a difference below half of its
-interquartile range counts for nothing, and above `TURBULENT` nothing is decided. Measured on a machine whose
-load changed from second to second, 30 pairs of equal runs: 13 wrong verdicts without these two, none with
-them. Where values spread by less than twice `least`, they change nothing.
+several results per side can show: then the values of a row are the medians of the processes. A single process
+shows how much the machine fluctuates, and is itself subject to that. So a difference below half of its
+interquartile range does not count, and for a spread above `TURBULENT` nothing is decided. Measured on a
+machine whose load changed from second to second, 30 pairs of equal runs: 13 wrong verdicts without these two
+rules, none with them. If values spread by less than twice `least`, the rules change nothing.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from jaxperf.result import Dots, Heading, Measurement, Result, Table
 Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
 ALPHA = 0.05
 LEAST = 0.02
-TURBULENT = 0.5  # values that spread by more than half of their median are of several states of the machine
-LARGEST = 1e75  # no quantity is larger, or smaller than its inverse; products of ratios stay finite floats
-WIDE = 0.10  # an interval that leaves 1 by more does not let us say "same"
+TURBULENT = 0.5  # values that spread by more than half of their median are from several states of the machine
+LARGEST = 1e75  # quantities are between its inverse and this, so that products of ratios stay finite floats
+WIDE = 0.10  # if an interval extends further from 1, we cannot say "same"
 STYLES = {"slower": "red", "faster": "green", "same": "", "changed": "yellow", "undecided": "dim"}
 
 
 class Key(NamedTuple):
-    """What two runs call the same: an experiment, the title of a table (or of its part), and a row's name."""
+    """What identifies a row in both runs: an experiment, a table's title (or its part), and a row's name."""
 
     experiment: str
     title: str
@@ -68,12 +69,12 @@ class Compared:
     Attributes:
       key, unit: of the measurement.
       a, b: its medians, in `unit`.
-      ratio: b as a multiple of a; NaN where there is none.
+      ratio: b as a multiple of a; NaN if there is none.
       low, high: the ratio's interval at level 1 - alpha, for this row alone; NaN for too few values.
-      p: chance of so large a difference if there were none beyond `least`, Holm's correction in it.
-      verdict: "same" means that no difference beyond `least` is shown and the interval leaves no room for
-        one beyond 10 %; "undecided" that too little is known for any of these; "changed" is for units that
-        know neither faster nor slower.
+      p: chance of so large a difference if there were none beyond `least`, with Holm's correction.
+      verdict: "same" means that no difference beyond `least` is shown and the interval excludes one beyond
+        10 %; "undecided" means that too little is known to decide; "changed" is for units without a faster
+        or slower direction.
       remark: why there is no verdict, or "noisy".
     """
 
@@ -91,7 +92,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows, what only one side has, and what else differs between the two runs; `runs` is per side."""
+    """All rows, what only one side has, and what else differs between the runs; `runs` counts per side."""
 
     rows: tuple[Compared, ...]
     only_a: tuple[str, ...]
@@ -148,7 +149,7 @@ def compare(
 
 
 def _pooled(results: Sequence[Result]) -> Rows:
-    """The measurements of one experiment; of several results with the medians of the processes as values.
+    """The measurements of one experiment; for several results, the values are the medians of the processes.
 
     Raises:
       JaxperfError: a measurement's unit differs between the results.
@@ -166,7 +167,7 @@ def _pooled(results: Sequence[Result]) -> Rows:
 
 
 def named(result: Result) -> Rows:
-    """Measurements by what they are called; where several are called the same, the second is "name (2)"."""
+    """Measurements by their names; if several have the same name, the second is "name (2)"."""
     found: Rows = {}
     part = ""
     for block in result.blocks:
@@ -183,7 +184,7 @@ def named(result: Result) -> Rows:
 
 
 def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
-    """What the others lack: rows, or the name of an experiment of which they have nothing."""
+    """What the others lack: rows, or the name of an experiment that they do not have at all."""
     known = {key.experiment for key in others}
     missing = (key for key in rows if key not in others)
     return tuple(dict.fromkeys(str(k) if k.experiment in known else k.experiment for k in missing))
@@ -234,7 +235,7 @@ def _judge(
 
 
 def _excuse(x: Measurement, y: Measurement) -> str:
-    """Why two measurements have no ratio; "" where they have."""
+    """Why two measurements have no ratio; "" if they have one."""
     if x.unit != y.unit:
         return f"units differ: {x.unit or 'none'} and {y.unit or 'none'}"
     low, high = min(*x.values, *y.values), max(*x.values, *y.values)
@@ -244,7 +245,7 @@ def _excuse(x: Measurement, y: Measurement) -> str:
 
 
 def _word(ratio: float, unit: str) -> Verdict:
-    """What a shown difference is called: less time is faster, so are more things per second."""
+    """The word for a difference: less time is "faster", and so are more things per second."""
     if unit == "s":
         return "slower" if ratio > 1 else "faster"
     if unit.endswith("/s"):
@@ -253,7 +254,7 @@ def _word(ratio: float, unit: str) -> Verdict:
 
 
 def _differences(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
-    """What else differs between two runs of an experiment, a line each, by the first result of each side."""
+    """What else differs between two runs of an experiment, one line each, by the first result per side."""
     lines = []
     if (smoke := any(r.smoke for r in a)) != any(r.smoke for r in b):
         lines.append(f"only {'A' if smoke else 'B'} is a smoke run, whose toy sizes take other times")
@@ -276,7 +277,7 @@ def _difference(name: str, a: object, b: object) -> list[str]:
 
 
 def render_comparison(comparison: Comparison, *, color: bool = False, width: int = 100) -> str:
-    """A comparison as text for a terminal: what differs, a row each, what is missing, how it was judged."""
+    """A comparison as text for a terminal: differences, rows, what is missing, and how it was judged."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, force_terminal=color, no_color=not color)
     for line in dict.fromkeys(comparison.differences):  # experiments of one run differ in the same
@@ -312,7 +313,7 @@ def _table(comparison: Comparison) -> Shown:
 
 
 def _how(comparison: Comparison) -> str:
-    """What the verdicts mean, and what they leave open."""
+    """What the verdicts mean, and what they do not decide."""
     single = min(comparison.runs) == 1
     return (
         f"Rank test for differences over {comparison.least * 100:g} %; the chance of any wrong verdict "

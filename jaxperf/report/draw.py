@@ -1,8 +1,8 @@
 """Drawings as SVG for the page: its colors and fonts, nothing from outside, the same bytes each time.
 
-matplotlib draws with the light page's colors. What it writes is then rewritten: every color becomes the
-page's CSS variable of that name (so that one drawing serves light, dark and paper), identifiers get a prefix
-(several drawings share one page), and what a page does not need goes.
+matplotlib draws with the light page's colors. Its output is then rewritten: every color becomes the page's
+CSS variable of that name (so that one drawing serves light, dark and paper), identifiers get a prefix
+(several drawings share one page), and whatever a page does not need is removed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ VARIABLES = {
     PAGE: "--page",
     **{color: f"--series-{i}" for i, color in enumerate(SERIES, 1)},
 }
-MARKERS = ("o", "s", "^", "D", "v", "P")  # a line is told apart without its color too
+MARKERS = ("o", "s", "^", "D", "v", "P")  # lines can also be told apart without color
 
 _SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
-_UNWANTED = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")  # the style would rule the whole page
+_UNWANTED = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")  # the style would apply to the whole page
 _FRACTION = re.compile(r"-?\d+\.\d{3,}")
 _COLOR = re.compile(r"#[0-9a-f]{6}")
 _FONT = re.compile(r"font-family: [^;]*;?\s*")
@@ -51,7 +51,7 @@ _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: found, read aloud, in the page's own font
     "svg.hashsalt": "jaxperf",
     "text.parse_math": False,  # a dollar in a name is a dollar
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so the layout is the same everywhere
+    "font.family": "DejaVu Sans",  # included in matplotlib, so the layout is the same everywhere
     "font.size": FONT_SIZE,
     "axes.titlesize": FONT_SIZE,
     "axes.labelsize": FONT_SIZE,
@@ -134,12 +134,12 @@ def png(draw: Callable[[Figure], None], *, height_in: float = 3.0) -> bytes:
 
 
 def _saved(draw: Callable[[Figure], None], height_in: float, **how: Any) -> bytes:
-    import matplotlib  # a third of a second, which text and Markdown need not wait for
+    import matplotlib  # takes a third of a second, which text and Markdown save
     from matplotlib.figure import Figure
 
     out = io.BytesIO()
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-        # Letters that DejaVu lacks (a name in Chinese) are only measured with it; the page's font has them.
+        # Letters that DejaVu lacks (a Chinese name) are only measured with it; the page's font has them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.simplefilter("error", RuntimeWarning)  # NumPy's, of numbers that overflow
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
@@ -171,7 +171,7 @@ def _adopt(document: str, *, title: str, description: str, prefix: str) -> str:
 
 
 def _rewrite(element: ET.Element, used: set[str], prefix: str) -> None:
-    """Only identifiers that are referred to, with the prefix; colors as variables; hundredths of a point."""
+    """Keep only identifiers that are used, with the prefix; colors as variables; round to 0.01 points."""
     element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
     if (name := element.attrib.pop("id", None)) in used:
         element.set("id", f"{prefix}{name}")
@@ -190,7 +190,7 @@ def _variable(color: re.Match[str]) -> str:
     return f"var({name}, {color.group()})" if name else color.group()
 
 
-FEW = 8  # so many different x get a tick each
+FEW = 8  # up to this many different x get a tick each
 
 
 def positive(values: Sequence[float]) -> bool:
@@ -207,7 +207,7 @@ def geometric(values: Sequence[float]) -> bool:
 
 
 def tick(value: float, unit: str) -> str:
-    """A tick's label: as short as it can be, the unit only where it changes with the size."""
+    """A tick's label: as short as possible, with the unit only if it changes with the size."""
     if unit not in SCALED:
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else re.sub(r"e\+?(-?)0*", r"e\1", f"{value:g}")
     digits, _, symbol = shown(value, unit).partition(" ")
@@ -223,11 +223,11 @@ def set_scale(
 
     Args:
       axis: `axes.xaxis` or `axes.yaxis`.
-      values: what lies along it.
-      unit: theirs.
-      log: logarithmic; `values` are positive then.
-      most: so many ticks, about.
-      each: a tick for every different value, where they are few whole numbers.
+      values: the values along it.
+      unit: their unit.
+      log: logarithmic; `values` must then be positive.
+      most: about how many ticks at most.
+      each: a tick for every different value, if they are few whole numbers.
     """
     from matplotlib import ticker
 
@@ -257,7 +257,7 @@ def rows(figure: Figure, names: Sequence[str]) -> Axes:
 
 
 def rows_in(count: int) -> float:
-    """Height in inches of so many rows and an axis below them."""
+    """Height in inches of `count` rows and an axis below them."""
     return 0.5 + 0.3 * count
 
 
@@ -267,14 +267,14 @@ def write(axes: Axes, words: str, where: tuple[float, float]) -> None:
 
 
 def name_axes(axes: Axes, x: Along, y: Along | None = None) -> None:
-    """Say what runs along x, below its right end, and along y, above its top."""
+    """Label x below its right end, and y above its top."""
     axes.set_xlabel(short(_named(x), 40), loc="right")
     if y:
         axes.set_title(short(_named(y), 40), loc="left", color=MUTED)
 
 
 def _named(axis: Along) -> str:
-    """What runs along it; its unit too where the ticks do not say it."""
+    """The axis's label, with its unit if the ticks do not show it."""
     return f"{axis.label}, {axis.unit}" if axis.unit not in (*SCALED, "", axis.label) else axis.label
 
 
@@ -295,6 +295,6 @@ def _columns(names: Sequence[str]) -> int:
 
 
 def short(words: str, most: int) -> str:
-    """At most so many letters of a name, none of which matplotlib could not take."""
+    """At most `most` letters of a name, all of which matplotlib accepts."""
     words = plain(words)
     return words if len(words) <= most else words[: most - 1] + "…"

@@ -1,4 +1,4 @@
-"""Figures: what each kind of block becomes as a picture, with a description for who cannot see it."""
+"""Figures: each kind of block as a picture, with a description for those who cannot see it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
 
 
 def pictures(block: Block, *, systems: Sequence[str] = ()) -> Iterator[Picture]:
-    """What a block shows as a picture: a figure itself, a table its bars; nothing where there are no values.
+    """The pictures of a block: a figure itself, a table's bars; nothing if there are no values.
 
     Args:
       block: any block.
@@ -45,13 +45,13 @@ def _indices(words: Sequence[str]) -> list[int]:
 
 
 def _colors(found: Sequence[str], systems: Sequence[str], words: Sequence[str]) -> list[str]:
-    """A color per system where every curve or row has one, else a color per word."""
+    """A color per system if every curve or row names one, else a color per word."""
     order = [systems.index(s) for s in found if s in systems]
     return [SERIES[i % len(SERIES)] for i in (order if len(order) == len(words) else _indices(words))]
 
 
 def lines(block: Lines, systems: Sequence[str]) -> Picture:
-    """Curves over a common x, on logarithmic axes where x is spread that way."""
+    """Curves over a common x, on logarithmic axes if the values are spread that way."""
     curves = [c for c in block.curves if c.known]
     x = [p[0] for c in curves for p in c.known]
     y = [p[1] for c in curves for p in c.known]
@@ -59,7 +59,7 @@ def lines(block: Lines, systems: Sequence[str]) -> Picture:
     log_y = log_x and ax.positive(y) and max(y) > 5 * min(y)
     colors = _colors([c.system for c in curves], systems, [c.color for c in curves])
     words = [c.dash or c.system for c in curves]
-    dashes = list(dict.fromkeys(sorted(words, key=bool)))  # without a word first: that is the solid line
+    dashes = list(dict.fromkeys(sorted(words, key=bool)))  # "" first: that is the solid line
     names = _legend(curves)
 
     def draw(figure: Figure) -> None:
@@ -83,7 +83,7 @@ def lines(block: Lines, systems: Sequence[str]) -> Picture:
 def _legend(curves: Sequence[Curve]) -> dict[str, int]:
     """The names that a legend holds, each with the index of its curve.
 
-    Thin lines are told by the word of their color, where no other curve of that color has a name.
+    Thin lines are named by the word of their color, if no other curve of that color has a name.
     """
     if len(curves) < 2:
         return {}
@@ -184,12 +184,12 @@ def bars(table: Table, systems: Sequence[str]) -> Picture:
 
 
 def _bars(table: Table, systems: Sequence[str]) -> Picture:
-    """Dots on a logarithmic axis where the medians are far apart."""
+    """Bars, or dots on a logarithmic axis if the medians are far apart."""
     rows, unit = [m for m in table.rows if m.unit == table.rows[0].unit], table.rows[0].unit
     place = {m.name: i for i, m in enumerate(rows)}
     beside = [r for r in table.references if r.beside in place and r.unit == unit]
     values = [*(m.median for m in rows), *(r.value for r in beside)]
-    ends = [*values, *(m.quartiles[1] for m in rows)]  # a label stands beyond its interval
+    ends = [*values, *(m.quartiles[1] for m in rows)]  # a label is beyond its interval
     log = ax.positive(values) and max(values) > 20 * min(values)
     colors = _colors([m.system for m in rows], systems, ["one"] * len(rows))
 
@@ -234,7 +234,7 @@ def _beyond(m: Measurement, published: Sequence[float], all_ends: Sequence[float
 
 
 def _reach(values: Sequence[float], room: float) -> tuple[float, float]:
-    """From where to where an axis with a zero goes, with room for labels beyond the largest value."""
+    """The range of an axis that includes zero, with room for labels beyond the largest value."""
     low, high = min(0.0, *values), max(0.0, *values) * room
     return low, high or (0.0 if low else 1.0)
 

@@ -22,7 +22,7 @@ LANE_WIDTH = 18
 
 
 def stretch(timeline: Timeline) -> Interval:
-    """From where to where a chart goes: the run, and whatever the spans add to it."""
+    """The range of a chart: the run, extended by its spans if they go beyond it."""
     ends = [s.end_s for s in timeline.spans]
     starts = [s.start_s for s in timeline.spans]
     return min([0.0, *starts]), max([timeline.traced_s or timeline.wall_s, *ends])
@@ -72,7 +72,7 @@ def _panel(axes: Axes, run: Timeline, lanes: Sequence[str], finest: float) -> No
 
 
 def _visible(spans: Sequence[Interval], finest: float) -> list[Interval]:
-    """Spans joined where the gap could not be seen, and none too narrow to be seen."""
+    """Spans joined if the gap would be invisible, and widened if too narrow to be seen."""
     joined: list[Interval] = []
     for start, end in union(spans):
         if joined and start - joined[-1][1] < finest:
@@ -86,7 +86,7 @@ def gantt(timeline: Timeline, *, width: int = WIDTH) -> str:
     """The timeline as text of at most `width` columns (at least 60 of them).
 
     A line says what ran and how long, then a row per lane shows when it was busy, for how long and in how
-    many spans, then the ends of the axis. Lanes with long names are cut.
+    many spans, then come the ends of the axis. Long lane names are cut.
     """
     start, end = stretch(timeline)
     lanes = timeline.lanes

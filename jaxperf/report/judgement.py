@@ -1,13 +1,14 @@
 """Whether a program became slower than its baseline, or whether this machine is too noisy to tell.
 
-Both sides are several results, one per process, so the values compared are the medians of processes. Two
-sizes matter: differences up to `least` do not count, and a slowdown of `size` must be found. A measurement is
+Each side has several results, one per process, so the values compared are the medians of processes. Two
+thresholds matter: differences up to `least` do not count, and a slowdown of `size` must be found. A
+measurement is
 
-- slower, where `compare` shows a slowdown beyond `least`;
-- not slower, where the interval of the ratio ends below 1 + `size`: if the true ratio is that or more, an
-  interval so low comes about in at most alpha / 2 of all cases;
-- undecided, where neither holds. The interval then reaches from no slowdown that counts to one of `size`, so
-  with the spread found, the two could not be told apart: the machine is too noisy, or the runs are too few.
+- slower, if `compare` shows a slowdown beyond `least`;
+- not slower, if the interval of the ratio ends below 1 + `size`: if the true ratio is that or more, such a
+  low interval occurs in at most alpha / 2 of all cases;
+- undecided, if neither holds. The interval then extends from no slowdown that counts to one of `size`. With
+  this spread the two cannot be told apart: the machine is too noisy, or there are too few runs.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from jaxperf.report.tables import Rows
 from jaxperf.report.words import listed, shown
 from jaxperf.result import Dots, Heading, Note, Result, Table, Text
 
-SIZE = WIDE  # the slowdown that must be found; where `compare` says "same" there is no room for a larger one
+SIZE = WIDE  # the slowdown that must be found; if `compare` says "same", a larger one is excluded
 SLOWER, UNDECIDED = 1, 3  # exit statuses
 Decision = Literal["slower", "not slower", "undecided"]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A measurement of both sides, the decision on it, and a remark: what it rests on, or what is missing."""
+    """A measurement of both sides, its decision, and a remark: the reason, or what is missing."""
 
     row: Compared
     decision: Decision
@@ -46,11 +47,11 @@ class Judgement:
     Attributes:
       judged: the measurements that decide.
       other: measurements that decide nothing: taken once per process next to others that were taken often
-        (stages of compiling), or neither of time nor of a rate.
+        (stages of compiling), or neither a time nor a rate.
       missing: what only the baseline has.
-      differences: of versions, flags and settings between the two sides, a line each.
-      least, size, alpha: what it was judged by.
-      runs: processes of the baseline, and of what was judged.
+      differences: of versions, flags and settings between the two sides, one line for each.
+      least, size, alpha: the thresholds used.
+      runs: number of processes of the baseline, and of the runs that were judged.
     """
 
     judged: tuple[Judged, ...]
@@ -90,8 +91,7 @@ def judge(
       size: the slowdown that must be found, as a fraction: 0.1 is 10 %.
 
     Raises:
-      JaxperfError: `size` is not above `least`, nothing that both sides have is a time or a rate, or as
-        `compare`.
+      JaxperfError: `size` is not above `least`, both sides have no common time or rate, or as for `compare`.
     """
     if not least < size < math.inf:
         raise JaxperfError(
@@ -117,13 +117,13 @@ def judge(
 
 
 def _often(results: Sequence[Result]) -> set[Key]:
-    """What a process measured several times; everything, where it measured everything once."""
+    """What a process measured several times; everything if it measured everything once."""
     rows = [(key, m) for result in results for key, m in named(result).items()]
     return {key for key, m in rows if len(m.values) > 1} or {key for key, _ in rows}
 
 
 def _only(results: Sequence[Result], keys: Collection[Key]) -> list[Result]:
-    """The results without the measurements of other names."""
+    """The results with only the measurements named in `keys`."""
     found = []
     for result in results:
         names = iter(named(result))  # in the order of the rows
@@ -138,7 +138,7 @@ def _only(results: Sequence[Result], keys: Collection[Key]) -> list[Result]:
 
 
 def _decide(row: Compared, size: float) -> Judged | None:
-    """The decision on one measurement; None if its unit knows no slower."""
+    """The decision on one measurement; None if its unit has no slower direction."""
     if row.unit != "s" and not row.unit.endswith("/s"):
         return None
     if row.verdict == "slower":
@@ -212,7 +212,7 @@ def _verdict(judged: Judged) -> str:
 
 
 def _cells(row: Compared, verdict: str, twice: Collection[str]) -> tuple[str, ...]:
-    """A row; its name is told with its table's where two have one name."""
+    """The cells of a row; its name includes its table's if two rows have the same name."""
     times = f"{row.ratio:.3f}" if math.isfinite(row.ratio) else "-"
     span = f"{row.low:.3f} to {row.high:.3f}" if math.isfinite(row.low) else "-"
     name = str(row.key) if row.key.name in twice else row.key.name

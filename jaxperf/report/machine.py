@@ -12,7 +12,7 @@ from jaxperf.result import Environment, Result
 
 
 def machine(results: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What the first screen says of machine and software: each different answer with its sections."""
+    """What the first screen says about machine and software: each different answer with its sections."""
     asked: dict[str, Callable[[Environment], str]] = {
         "Machine": _hardware,
         "Software": _software,
@@ -32,7 +32,7 @@ def machine(results: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def _distinct(answers: Sequence[tuple[str, Result]]) -> list[tuple[str, str]]:
-    """Each different answer once, with the sections it is true of ("" where it is true of all)."""
+    """Each different answer once, with the sections that it applies to ("" if it applies to all)."""
     found: dict[str, list[str]] = {}
     for words, result in answers:
         if words:
@@ -60,13 +60,13 @@ def _devices(e: Environment) -> str:
 
 
 def when(stamp: str) -> str:
-    """A time in ISO format for reading; anything else as it is."""
+    """A time in ISO format, made readable; anything else as it is."""
     found = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(?:\.\d+)?(\+00:00|Z)?$", stamp)
     return f"{found[1]} {found[2]}{' UTC' if found[4] else ''}" if found else stamp
 
 
 def settings(result: Result) -> list[tuple[str, str]]:
-    """Everything that one needs to know to repeat a result."""
+    """Everything that a reader must know to repeat a result."""
     e = result.environment
     table = [
         ("Machine", _hardware(e)),
@@ -87,7 +87,7 @@ def settings(result: Result) -> list[tuple[str, str]]:
 
 
 def printed(value: Any) -> str:
-    """A setting for reading: words as they are, anything else as JSON."""
+    """A setting in readable form: words as they are, anything else as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""Results as Markdown, for a README or a note: every item of the walk, and words that stay words."""
+"""Results as Markdown, for a README or a note: every item of the walk, with its words escaped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def render_markdown(results: Sequence[Result], *, left_out: Sequence[str] = ()) 
 
 
 def summary(results: Sequence[Result]) -> list[str]:
-    """A list of where the results come from and of the verdicts on their claims."""
+    """A list that says where the results come from and gives the verdicts on their claims."""
     lines = []
     for name, answers in machine(results):
         words = "; ".join(f"{w} ({where})" if where else w for w, where in answers)
@@ -50,7 +50,7 @@ def summary(results: Sequence[Result]) -> list[str]:
 
 
 def opening(result: Result, level: str) -> list[str]:
-    """A result's title and question, and what a reader of its times must know."""
+    """A result's title and question, and what readers of its times must know."""
     title = f"{result.section} {result.title or result.experiment}".strip()
     lines = [f"{level} {escape(title)}", "", escape(result.question)]
     if result.incomplete:
@@ -64,7 +64,7 @@ def opening(result: Result, level: str) -> list[str]:
 
 
 def markdown(item: Item, *, level: str = "###") -> list[str]:
-    """One item as lines, with an empty one after each paragraph; `level` begins a heading."""
+    """One item as lines, with an empty line after each paragraph; `level` begins a heading."""
     match item:
         case Heading():
             return [f"{level} {escape(item.title)}", ""]
@@ -104,7 +104,7 @@ def markdown(item: Item, *, level: str = "###") -> list[str]:
 
 
 def escape(words: str) -> str:
-    """Words that mean nothing to Markdown and fit in one cell of a table."""
+    """Words escaped for Markdown, so that they fit in one cell of a table."""
     return _LINE_START.sub(_harmless, _quiet(_one_line(words)))
 
 
@@ -117,7 +117,7 @@ def prose(words: str) -> str:
 
 
 def fenced(code: str, language: str) -> list[str]:
-    """A block of code as it is, between fences that nothing in it can close, and an empty line after it."""
+    """A block of code, unchanged, between fences that nothing in it can close, and an empty line after it."""
     fence = "`" * max(3, _longest_run(code) + 1)
     return [f"{fence}{language}", *plain(code).split("\n"), fence, ""]
 
@@ -130,7 +130,7 @@ def table(heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequen
 
 
 def _claim(claim: Claim) -> list[str]:
-    """A list item: the sentence with its verdict, then the prediction with its own, and what was seen."""
+    """A list item: the sentence with its verdict, the prediction with its verdict, and what was seen."""
     source = f" ({claim.source})" if claim.source else ""
     predicted = "predicted" if claim.prediction == "not stated" else f"prediction **{claim.prediction}**"
     return [
@@ -152,7 +152,7 @@ def _harmless(start: re.Match[str]) -> str:
 
 
 def strong(words: str) -> str:
-    """Words in bold; nothing where there are none."""
+    """Words in bold; nothing if there are none."""
     return f"**{escape(words)}**" if words.strip() else ""
 
 

@@ -1,7 +1,7 @@
-"""A result as a Jupyter notebook: the section's text, the script that ran as code cells, and what they gave.
+"""A result as a Jupyter notebook: the section's text, the script that ran as code cells, and their outputs.
 
-What a cell tells before its first outcome (headings, text, code of other files) is a text cell above it;
-everything after that is the cell's output. `live` shows the same in a notebook that runs.
+What a cell tells before its first outcome (headings, text, code from other files) is a text cell above it;
+everything after that is the cell's output. `live` shows the same in a running notebook.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def write_notebooks(results: Mapping[Path, Result]) -> list[Path]:
 
 
 def render_notebook(result: Result, *, peers: Sequence[Result] = ()) -> str:
-    """A result as a notebook's JSON, with the outputs of its run; of text and outputs only without a script.
+    """A result as a notebook's JSON, with the outputs of its run; without a script, only text and outputs.
 
     Args:
       result: what to show.
       peers: results that hold other systems' measurements of its workloads.
     """
-    import nbformat  # a fifth of a second, which a run need not wait for
+    import nbformat  # takes a fifth of a second, which a run saves
 
     v4 = nbformat.v4
     items = list(walk(result, peers=peers))
@@ -86,7 +86,7 @@ def _title(result: Result, script: Script | None) -> list[str]:
 
 
 def _setup(result: Result, script: Script) -> str:
-    """The cell that comes before JAX: the settings of the run, and the story that they begin."""
+    """The cell that runs before JAX is imported: the settings of the run, and the story that they begin."""
     devices = result.config.get("devices", 1)
     options = f", devices={devices!r}" + (", smoke=True" if result.smoke else "")
     if result.environment.flags.get("JAX_PLATFORMS") == "cpu":
@@ -127,7 +127,7 @@ def _split(told: Sequence[Item]) -> tuple[list[str], Sequence[Item]]:
 
 
 def _bundles(items: Iterable[Item]) -> Iterator[Bundle]:
-    """What items show: pictures and text as Jupyter has them, the rest as a run prints it."""
+    """What items show: pictures and text in Jupyter's form, the rest as a run prints it."""
     for item in items:
         if isinstance(item, Picture):
             words = " ".join(filter(None, [strong(item.title), escape(item.caption)]))
@@ -135,7 +135,7 @@ def _bundles(items: Iterable[Item]) -> Iterator[Bundle]:
             described = escape(f"{item.title}: {item.description}")
             try:
                 image = base64.b64encode(draw.png(item.draw, height_in=item.height_in)).decode()
-            except ValueError:  # values that no axis holds
+            except ValueError:  # values that do not fit on an axis
                 yield {"text/markdown": described, "text/plain": described}
             else:
                 yield {"image/png": image, "text/plain": described}
@@ -155,7 +155,7 @@ def _printed(item: Item) -> str:
 
 
 def _outputs(v4: Any, items: Iterable[Item]) -> list[Any]:
-    """What items show as a cell's outputs; what is printed without a break is one of them."""
+    """What items show as a cell's outputs; consecutive printed items form one output."""
     found: list[Any] = []
     for bundle in _bundles(items):
         if "stream" not in bundle:
@@ -168,7 +168,7 @@ def _outputs(v4: Any, items: Iterable[Item]) -> list[Any]:
 
 
 def live() -> Callable[..., None]:
-    """How a story shows its items in a running notebook: all but the text that the cell above has."""
+    """How a story shows its items in a running notebook: all but the text that is in the cell above."""
     cell, above = 0, True
 
     def show(console: Console, item: Item, *, verbose: bool) -> None:

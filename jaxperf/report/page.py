@@ -24,8 +24,8 @@ from jaxperf.result import Heading, Result
 from jaxperf.result.store import write_whole
 
 PAGE = "report.html"
-# How a verdict looks: a mark next to its word, and a class that gives the color. Red is kept for predictions
-# that were wrong: a sentence that does not hold here is a finding, and its prediction may well be right.
+# How a verdict looks: a mark next to its word, and a class that gives the color. Red is reserved for wrong
+# predictions: a sentence that does not hold here is a finding, and its prediction may well be right.
 MARKS = {
     "holds": ("●", "yes"),
     "does not hold": ("○", "no"),
@@ -47,7 +47,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Part:
-    """What a section tells under one heading ("" for what comes before its first)."""
+    """What a section tells under one heading ("" for what comes before the first heading)."""
 
     id: str
     title: str
@@ -67,11 +67,11 @@ class Section:
 
 
 def write_report(results: Sequence[Result], folder: Path, *, left_out: Sequence[str] = ()) -> Path:
-    """Write `folder/report.html` whole or not at all, and return its path.
+    """Write `folder/report.html` completely or not at all, and return its path.
 
     Args:
       results: what to show, in this order.
-      folder: made where missing.
+      folder: made if missing.
       left_out: a line for every file that could not be read; the page names them.
 
     Raises:
@@ -119,7 +119,7 @@ def render_html(results: Sequence[Result], *, left_out: Sequence[str] = ()) -> s
 
 @functools.cache
 def _environment() -> Any:
-    """Jinja with escaping on, undefined names as errors, and no control character in anything shown."""
+    """Jinja with escaping on, undefined names as errors, and no control characters in anything shown."""
     import jinja2
     from markupsafe import Markup
 
@@ -142,7 +142,7 @@ def _environment() -> Any:
 
 
 def prose(words: str) -> Any:
-    """A paragraph in which words between backticks are code; a backtick without its twin is a backtick."""
+    """A paragraph in which words between backticks are code; an unpaired backtick stays a backtick."""
     from markupsafe import Markup, escape
 
     pieces = re.split(r"`([^`]+)`", plain(words))
@@ -151,7 +151,7 @@ def prose(words: str) -> Any:
 
 
 def code(source: str) -> Any:
-    """Python source with its keywords, strings and comments marked; what is not Python stays as it is."""
+    """Python source with its keywords, strings and comments marked; anything but Python stays as it is."""
     from markupsafe import Markup, escape
 
     source, shown, done = plain(source), Markup(""), 0
@@ -179,7 +179,7 @@ def _tokens(source: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _shower() -> Callable[[Item], Shown]:
-    """A function that makes items ready to be shown; each drawing gets identifiers of its own."""
+    """A function that prepares items to be shown; each drawing gets its own identifiers."""
     from markupsafe import Markup
 
     count = itertools.count(1)
@@ -197,7 +197,7 @@ def _shower() -> Callable[[Item], Shown]:
             )
         except ValueError:
             return Shown("Undrawn", item)
-        return Shown("Picture", item, Markup(drawn))  # escaped by who wrote it
+        return Shown("Picture", item, Markup(drawn))  # escaped when it was drawn
 
     return show
 
@@ -216,7 +216,7 @@ def _parts(section: str, shown: Iterable[Shown]) -> Iterator[Part]:
 
 
 def _names(results: Sequence[Result]) -> list[str]:
-    """An identifier for every section, from its name; numbered where two have the same."""
+    """An identifier for every section, from its name; numbered if two are the same."""
     found: list[str] = []
     for result in results:
         slug = re.sub(r"[^a-z0-9]+", "-", result.experiment.lower()).strip("-")[:40] or "section"

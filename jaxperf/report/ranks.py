@@ -1,8 +1,8 @@
-"""Two samples compared by ranks: chance, interval, and the correction for many comparisons at once.
+"""Two samples compared by ranks: p-value, interval, and the correction for many comparisons at once.
 
 The ratio of two samples is the median of all ratios of a value of one to a value of the other (Hodges and
-Lehmann, 1963, on logarithms). Its chance and its interval come from the rank test of Mann and Whitney, which
-is exact for few values, assumes no distribution, and which a stray slow value cannot move far. A t test would
+Lehmann, 1963, on logarithms). Its p-value and interval come from the rank test of Mann and Whitney, which is
+exact for few values, assumes no distribution, and is hardly affected by a stray slow value. A t test would
 need roughly normal times, and a bootstrap of a median of seven values misses its level.
 """
 
@@ -19,7 +19,7 @@ BLOCKS = 12
 
 
 def blocks(values: Sequence[float], *, most: int = BLOCKS) -> list[float]:
-    """The values, or the medians of `most` stretches of them of nearly the same length."""
+    """The values, or the medians of `most` stretches of them with nearly the same length."""
     n = len(values)
     if n <= most:
         return list(values)
@@ -33,17 +33,17 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def p_value(a: Sequence[float], b: Sequence[float], *, least: float) -> float:
-    """Two-sided chance of the ranks of `b` among `a` if their ratio were within `least` of 1."""
+    """Two-sided p-value of the ranks of `b` among `a` if their ratio were within `least` of 1."""
     from scipy.stats import mannwhitneyu
 
     more = mannwhitneyu([v * (1 + least) for v in a], b, alternative="less").pvalue
     less = mannwhitneyu([v / (1 + least) for v in a], b, alternative="greater").pvalue
     chance = 2 * float(min(more, less))
-    return min(1.0, chance) if math.isfinite(chance) else 1.0  # all values alike, which shows nothing
+    return min(1.0, chance) if math.isfinite(chance) else 1.0  # all values are equal, which shows nothing
 
 
 def interval(a: Sequence[float], b: Sequence[float], *, alpha: float) -> tuple[float, float]:
-    """The ratios of `b` to `a` that the test does not reject; NaN where it could reject none."""
+    """The ratios of `b` to `a` that the test does not reject; NaN if it could reject none."""
     import numpy as np
     from scipy.stats import mannwhitneyu
 
@@ -53,7 +53,7 @@ def interval(a: Sequence[float], b: Sequence[float], *, alpha: float) -> tuple[f
     ratios = np.unique(np.divide.outer(y, x))
     if len(ratios) == 1:
         return float(ratios[0]), float(ratios[0])
-    between = np.sqrt(ratios[1:] * ratios[:-1])  # the ranks change at the ratios alone
+    between = np.sqrt(ratios[1:] * ratios[:-1])  # the ranks change only at the ratios
     kept = np.flatnonzero(mannwhitneyu(x[:, None] * between, y[:, None], axis=0).pvalue > alpha)
     if not len(kept):
         return (ratio(a, b),) * 2
@@ -61,7 +61,7 @@ def interval(a: Sequence[float], b: Sequence[float], *, alpha: float) -> tuple[f
 
 
 def smallest_p(n: int, m: int) -> float:
-    """The smallest two-sided chance that so many values can give: all of one side beyond the other."""
+    """The smallest two-sided p-value for `n` and `m` values: all of one side beyond the other."""
     return 2 / math.comb(n + m, n)
 
 
@@ -75,7 +75,7 @@ def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
 
 
 def holm(p_values: Mapping[K, float]) -> dict[K, float]:
-    """Chances corrected so that the chance of any wrong rejection stays under the level, by Holm's steps."""
+    """P-values corrected by Holm's steps, so that the chance of any wrong rejection stays under the level."""
     adjusted, largest = {}, 0.0
     for place, i in enumerate(sorted(p_values, key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, p_values[i] * (len(p_values) - place)))

@@ -1,8 +1,8 @@
 """A section's script taken apart for a notebook: what comes before JAX, imports, the statements of `main`.
 
 Scripts have one form: imports and `Config`, `FLAGS = script.parse(...)`, the other imports, definitions, and
-`main(config, story)`. What stands under an `if` above `FLAGS` is left out. Each statement of `main` brings
-the definitions that it needs and that have not come.
+`main(config, story)`. Code under an `if` above `FLAGS` is left out. Each statement of `main` comes with the
+definitions that it needs, unless they came before.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Step:
 
     Attributes:
       source: the statement.
-      definitions: what it needs, each after what that needs itself.
-      names: the names in it, among them the functions that it has the story tell.
+      definitions: what it needs, each after its own dependencies.
+      names: the names in it, including the functions that it passes to the story.
     """
 
     source: str
@@ -59,7 +59,7 @@ def _parts(source: str, settings: Mapping[str, Any]) -> Script | None:
     main, flags, config = (found.get(name) for name in ("main", "FLAGS", "Config"))
     if not isinstance(main, ast.FunctionDef) or not flags or not isinstance(config, ast.ClassDef):
         return None
-    if len(main.args.args) != 2 or "\r" in source:  # a line's end for Python, and not for us
+    if len(main.args.args) != 2 or "\r" in source:  # ends a line for Python, but not for us
         return None
     at = tree.body.index(flags)
     first = int(ast.get_docstring(tree) is not None)
@@ -75,7 +75,7 @@ def _parts(source: str, settings: Mapping[str, Any]) -> Script | None:
 
 
 def _defines(node: _Named) -> list[str]:
-    """The names that a statement at the top level gives a meaning."""
+    """The names that a statement at the top level defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -83,7 +83,7 @@ def _defines(node: _Named) -> list[str]:
 
 
 def _steps(lines: Sequence[str], main: ast.FunctionDef, found: Mapping[str, _Named]) -> Iterator[Step]:
-    """`main` as steps; as one, its call, where it returns early, which only a function can."""
+    """`main` as steps; if it returns early, which only a function can, one step that calls it."""
     arguments = ", ".join(a.arg for a in main.args.args)
     call = ast.parse(f"main({arguments})").body
     body = [n for n in main.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
@@ -113,7 +113,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _needed(node: ast.AST, found: Mapping[str, _Named], come: set[ast.AST]) -> Iterator[ast.stmt]:
-    """The definitions that a node needs and that have not come, each after those that it needs itself."""
+    """The definitions that a node needs and that have not come yet, each after its own dependencies."""
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     for needed in sorted((found[name] for name in names & found.keys()), key=lambda n: n.lineno):
         if needed not in come:
@@ -123,7 +123,7 @@ def _needed(node: ast.AST, found: Mapping[str, _Named], come: set[ast.AST]) -> I
 
 
 def _cells(lines: Sequence[str], nodes: Sequence[ast.stmt]) -> Iterator[str]:
-    """Definitions as cells: a function or class each, constants that follow each other together."""
+    """Definitions as cells: one per function or class, and one per group of consecutive constants."""
     for constants, some in itertools.groupby(nodes, lambda n: isinstance(n, ast.Assign | ast.AnnAssign)):
         if constants:
             yield _joined(lines, list(some))
@@ -146,11 +146,11 @@ def _cut(lines: Sequence[str], node: ast.stmt) -> str:
         same = ast.dump(ast.parse(code)) == ast.dump(ast.Module([node], []))
     except SyntaxError:
         same = False
-    return code if same else ast.unparse(node)  # a string in it reaches further left, or ";" joins two
+    return code if same else ast.unparse(node)  # a string in it extends further left, or ";" joins two
 
 
 def _joined(lines: Sequence[str], nodes: Sequence[ast.stmt]) -> str:
-    """Statements of the top level with one empty line between those that the file sets apart."""
+    """Top-level statements, with one empty line between those that the file separates."""
     words = ""
     for before, node in zip([None, *nodes], nodes):
         apart = before and _start(lines, node) > (before.end_lineno or 0)
@@ -172,12 +172,12 @@ def _call(config: ast.ClassDef, settings: Mapping[str, Any]) -> str:
 def _is_default(field: ast.AnnAssign, value: Any) -> bool:
     try:
         return bool(field.value and ast.literal_eval(field.value) == value)
-    except (ValueError, TypeError):  # a call; what it gives is not known here
+    except (ValueError, TypeError):  # a call; its value is not known here
         return False
 
 
 def _value(annotation: ast.expr, value: Any) -> str:
-    """A setting as Python: flags of a dataclass of their own and paths are objects in JSON no more."""
+    """A setting as Python code; in JSON, nested dataclasses and paths have lost their types."""
     kind = annotation.slice if isinstance(annotation, ast.Subscript) else annotation
     name = ast.unparse(kind.elts[0] if isinstance(kind, ast.Tuple) else kind)
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """The one traversal: a result's blocks in order, as the items that every renderer shows.
 
-Terminal, page, Markdown and notebook each say how one item looks; what is shown, in which order, and in which
-words, is decided here.
+Terminal, page, Markdown and notebook each define how one item looks. This module decides what is shown, in
+which order, and in which words.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def walk(result: Result, *, peers: Sequence[Result] = (), brief: bool = False) -
     Args:
       result: what to show.
       peers: results that hold other systems' measurements of the workloads that it names.
-      brief: tables keep only the rows that make the point.
+      brief: tables keep only the important rows.
     """
     facts: list[Fact] = []
     for block in result.blocks:
@@ -61,7 +61,7 @@ def walk(result: Result, *, peers: Sequence[Result] = (), brief: bool = False) -
             facts = []
         try:
             yield from items(block, result, peers=peers, brief=brief)
-        except (ArithmeticError, ValueError) as e:  # a file may hold numbers that no statistic survives
+        except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
             yield Note(f"{getattr(block, 'title', block.kind)} is left out, its values cannot be shown: {e}")
     if facts:
         yield Facts(tuple(facts))
@@ -94,7 +94,7 @@ def _systems(result: Result) -> list[str]:
 
 
 def _of_peers(workload: str, result: Result, peers: Sequence[Result]) -> Iterator[Item]:
-    """Every table and figure of other results on this workload, drawn; nothing where there is none."""
+    """Every table and figure of other results on this workload, drawn; nothing if there is none."""
     for peer in peers:
         if peer is result:
             continue

@@ -27,7 +27,7 @@ class Rows:
 
 
 def rows_of(table: Table | Grid, *, brief: bool = False) -> Rows:
-    """A table or grid as words; `brief` keeps only the rows that make the point."""
+    """A table or grid as words; `brief` keeps only the important rows."""
     if isinstance(table, Grid):
         return Rows(table.title, table.heads, table.rows, table.right, (), table.detail, table.first)
     chosen = [m for m in table.rows if not brief or not table.key or m.name in table.key]
@@ -63,7 +63,7 @@ def _against(m: Measurement, r: Reference) -> str:
 
 
 def _remarks(table: Table, names: set[str]) -> tuple[str, ...]:
-    """Published figures that no row stands next to, then where those next to rows come from."""
+    """Published figures that belong to no row, then the sources of those shown next to rows."""
     alone = [f"Published: {r.name}, {shown(r.value, r.unit)} ({_source(r)})."
              for r in table.references if r.beside not in names]  # fmt: skip
     sources = dict.fromkeys(_source(r) for r in table.references if r.beside in names)
@@ -76,7 +76,7 @@ def _source(r: Reference) -> str:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many claims came out how: of the sentences, and of our predictions."""
+    """The number of claims with each verdict: on the sentences, and on our predictions."""
 
     sentences: dict[str, int]
     predictions: dict[str, int]
@@ -88,7 +88,7 @@ class Tally:
 
 
 def tally(results: Iterable[Result]) -> Tally:
-    """Count the verdicts on the claims of some results, both kinds apart."""
+    """Count the verdicts on the claims of some results, separately for both kinds."""
     claims: list[Claim] = [claim for result in results for claim in result.claims]
     holds, right = Counter(c.holds for c in claims), Counter(c.prediction for c in claims)
     return Tally(
@@ -98,7 +98,7 @@ def tally(results: Iterable[Result]) -> Tally:
 
 
 def counted(counts: dict[str, int]) -> str:
-    """Counts as words: "3 hold, 1 does not hold, 2 undecided"; "none" where there are none."""
+    """Counts as words: "3 hold, 1 does not hold, 2 undecided"; "none" if there are none."""
     several = {"holds": "hold", "does not hold": "do not hold"}
     words = (f"{n} {word if n == 1 else several.get(word, word)}" for word, n in counts.items())
     return ", ".join(words) or "none"

@@ -21,7 +21,7 @@ STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "cann
 
 
 def literal(words: str, *, style: str = "") -> Words:
-    """Words that mean nothing to the terminal: no markup, no control characters."""
+    """Words that the terminal does not interpret: no markup, no control characters."""
     return Words(plain(words), style=style)
 
 
@@ -40,10 +40,10 @@ def console(*, color: bool | None = None, width: int | None = None) -> Console:
 
 
 def show(console: Console, item: Item, *, verbose: bool) -> None:
-    """Print one item; without `verbose` only what the short log of a run holds."""
+    """Print one item; without `verbose`, only if it belongs to the short log of a run."""
     match item:
         case Heading():
-            if verbose:  # the short log is to fit on a few screens
+            if verbose:  # the short log should fit on a few screens
                 console.print()
             console.rule(literal(item.title, style="bold"), align="left")
         case Rows() if verbose or not item.detail:
@@ -61,7 +61,7 @@ def show(console: Console, item: Item, *, verbose: bool) -> None:
 
 
 def _in_full(console: Console, item: Item) -> None:
-    """What only the long log and a whole result show."""
+    """Print an item that only the long log and a complete result show."""
     match item:
         case Text():
             console.print(literal(item.text), soft_wrap=False)
@@ -118,7 +118,7 @@ def _claim(console: Console, claim: Claim) -> None:
 
 
 def environment_lines(result: Result) -> list[str]:
-    """Machine, versions and data in a few lines, with the remark that devices are fake where they are."""
+    """Machine, versions and data in a few lines, with a remark if the devices are fake."""
     e = result.environment
     lines = [
         f"{e.cpu}, {e.cores} cores, {quantity(e.memory_bytes, 'bytes')}; Python {e.python}, "
@@ -148,7 +148,7 @@ def head(console: Console, result: Result) -> None:
 def render_text(
     results: Sequence[Result], *, left_out: Sequence[str] = (), color: bool = False, width: int | None = None
 ) -> str:
-    """Whole results as text."""
+    """Complete results as text."""
     out = io.StringIO()
     # rich would show HTML in a notebook, and write nothing to `out`
     con = Console(

@@ -17,7 +17,7 @@ SCALED = ("s", "bytes", "FLOP", "FLOP/s", "bytes/s")  # units that take a prefix
 
 def quantity(value: float | None, unit: str) -> str:
     """A value with its unit, scaled for reading: 1.23e-5 s is "12.3 us", 4.1e7 bytes "41.0 MB"."""
-    if value is None or not -LARGEST <= value <= LARGEST:  # nor NaN; an integer may have any size
+    if value is None or not -LARGEST <= value <= LARGEST:  # also excludes NaN; an integer may have any size
         return "-"
     if unit not in SCALED:
         return f"{_digits(value)} {unit}".strip()
@@ -35,7 +35,7 @@ def shown(value: float | None, unit: str) -> str:
 
 
 def scalar(value: float | int | str | bool | None, unit: str = "") -> str:
-    """A fact for reading: counts in full, other numbers to three digits with their unit."""
+    """A fact in readable form: counts in full, other numbers to three digits with their unit."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, int) and unit not in SCALED:
@@ -60,7 +60,7 @@ def spread(m: Measurement) -> str:
 
 
 def multiple(m: Measurement, base: Measurement) -> str:
-    """`m` as a multiple of `base`: with an interval where they share their rounds, else of medians."""
+    """`m` as a multiple of `base`: with an interval if they share their rounds, else from the medians."""
     if m is base:
         return "1"
     if m.unit != base.unit or not all(base.values):

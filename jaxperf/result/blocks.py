@@ -1,7 +1,7 @@
 """The blocks of a story: headings, text, code, output, tables, figures, claims, facts.
 
-The section that knows what a figure or a table means declares it; renderers read fields and never interpret a
-name. Frozen dataclasses that become JSON and back. Standard library only.
+The section, which knows what a figure or a table means, declares it; renderers read fields and never
+interpret a name. Blocks are frozen dataclasses that convert to JSON and back. Standard library only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Habit:
 
 @dataclass(frozen=True)
 class Code:
-    """The source of a function as it ran, from line `line` of `file` ("" where it has no file)."""
+    """The source of a function as it ran, from line `line` of `file` ("" if it has no file)."""
 
     source: str
     file: str = ""
@@ -76,8 +76,8 @@ class Table:
       rows: the measurements; names are unique within the table.
       base: name of the row that the others are shown as a multiple of ("": none).
       references: published figures, each next to the row that it names, or below the table.
-      bars: "bars" draws the medians too, "stacked" draws the rows as consecutive parts of the base row.
-      key: names of the rows that make the point, which the short log shows; empty for all.
+      bars: "bars" also draws the medians, "stacked" draws the rows as consecutive parts of the base row.
+      key: names of the important rows, which the short log shows; empty for all.
       detail: keeps the table out of the short log.
     """
 
@@ -120,9 +120,9 @@ class Lines:
       title, caption: the caption says how to read it.
       curves: what is drawn.
       x, y: the axes.
-      mark: a point worth a word: (x, y); `marked` is the word.
-      zero: y begins at zero, for what is compared by its height.
-      panels: each curve in a panel of its own, for curves that would hide each other.
+      mark: a point to label: (x, y); `marked` is the label.
+      zero: y begins at zero, for curves that are compared by height.
+      panels: each curve in its own panel, for curves that would hide each other.
     """
 
     title: str
@@ -165,8 +165,8 @@ class Claim:
       statement: the sentence.
       holds: whether it holds on this machine.
       predicted: what we expected to see, before measuring.
-      prediction: whether that came out.
-      observed: what was seen, or why nothing could be.
+      prediction: whether the prediction was right.
+      observed: what was seen, or why nothing could be measured.
       source: whose sentence it is: "section 8.2.1" of the book, or "jaxperf".
     """
 
@@ -192,7 +192,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Note:
-    """A remark that a reader of the figures must know."""
+    """A remark that readers of the figures must know."""
 
     text: str
     kind: str = _kind("note")

@@ -1,6 +1,6 @@
-"""Arithmetic of stretches of time: union, intersection, how long, how many at once. Standard library only.
+"""Arithmetic of time intervals: union, intersection, length, how many at once. Standard library only.
 
-An interval is a pair (start, end), start <= end; one of no length counts for nothing.
+An interval is a pair (start, end), start <= end; one of zero length does not count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """The stretches that both have, as disjoint intervals in order."""
+    """The stretches that are in both, as disjoint intervals in order."""
     ours, theirs = union(a), union(b)
     shared: list[Interval] = []
     i = j = 0
@@ -38,18 +38,18 @@ def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """How long they cover, what several cover counted once."""
+    """The total time that they cover; overlaps count once."""
     return sum(end - start for start, end in union(intervals))
 
 
 def clip(intervals: Iterable[Interval], start: float, end: float) -> list[Interval]:
-    """What lies between `start` and `end`."""
+    """The parts of the intervals between `start` and `end`."""
     cut = ((max(a, start), min(b, end)) for a, b in intervals)
     return [(a, b) for a, b in cut if a < b]
 
 
 def most_at_once(intervals: Iterable[Interval]) -> int:
-    """The largest number of intervals that share a moment; one that ends where another starts shares none."""
+    """The largest number of intervals that overlap at a moment; touching ends do not overlap."""
     edges = [edge for a, b in intervals if a < b for edge in ((a, 1), (b, -1))]
     most = now = 0
     for _, step in sorted(edges):  # at one moment -1 comes before +1
@@ -59,9 +59,9 @@ def most_at_once(intervals: Iterable[Interval]) -> int:
 
 
 def overlap_fraction(a: Iterable[Interval], b: Iterable[Interval]) -> float:
-    """How much of the shorter of the two lies inside the other: 0 one after the other, 1 all of it.
+    """Fraction of the shorter one that is inside the other: 0 one after the other, 1 all of it.
 
-    0 where one of them is empty.
+    0 if one of them is empty.
     """
     ours, theirs = union(a), union(b)
     shorter = min(length(ours), length(theirs))

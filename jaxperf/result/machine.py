@@ -1,4 +1,4 @@
-"""This machine and checkout as far as the standard library tells, so that it answers where JAX is broken."""
+"""This machine and checkout, by the standard library alone, so that it works even if JAX is broken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("jaxperf", "jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS,
 
 
 def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """Return installed versions by package name, without what is not installed."""
+    """Return versions by package name, for the packages that are installed."""
     found = {}
     for package in packages:
         try:
@@ -47,9 +47,9 @@ def cpu_model() -> str:
 
 
 def cpu_features() -> str:
-    """Return a digest of what this processor can do, "" where the system does not tell.
+    """Return a digest of this processor's features, "" if the system does not list them.
 
-    The same processor may offer less in a virtual machine, and code compiled for more would end the process.
+    The same processor may offer fewer in a virtual machine, where code compiled for more would crash.
     """
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -76,7 +76,7 @@ def commit(root: Path | None = None) -> str:
 
 
 def _git(root: Path, *args: str) -> str:
-    """Ask git about `root`, whatever checkout a hook's variables point to, without taking git's locks."""
+    """Run git on `root`, whatever checkout a hook's variables point to, without taking git's locks."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     done = subprocess.run(
         ["git", "--no-optional-locks", "-C", str(root), *args],

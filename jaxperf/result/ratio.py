@@ -1,8 +1,8 @@
-"""The one rule for paired values: the median of per-round ratios, its exact interval, and what that decides.
+"""The one rule for paired values: the median of per-round ratios, its exact interval, and the decision.
 
-Two programs that take turns are slowed by the same busy moments, so the ratio of two values of one round is
-steadier than either. Every "faster", "slower" and "as fast" about such values comes from here. Values that
-were not interleaved are compared by ranks instead (`report/ranks.py`).
+Two programs that take turns are slowed by the same busy moments, so the ratio of two values from one round is
+steadier than either value. Every "faster", "slower" and "as fast" about such values comes from here. Values
+that were not interleaved are compared by ranks instead (`report/ranks.py`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Ratio:
 
 
 def both(*decisions: Decision) -> Decision:
-    """Whether all hold: no where one does not, undecided where one is."""
+    """Whether all hold: no if one does not, else undecided if one is undecided."""
     return False if False in decisions else None if None in decisions else True
 
 
@@ -77,7 +77,7 @@ def ratio(over: Measurement, under: Measurement) -> Ratio:
     """`over.values[i] / under.values[i]` of every round i.
 
     Raises:
-      ValueError: the two are not of the same rounds, or a value below is 0.
+      ValueError: the two are not from the same rounds, or a value of `under` is 0.
     """
     if not over.rounds or over.rounds != under.rounds:
         raise ValueError(f"{over.name!r} and {under.name!r} were not measured in the same rounds")
@@ -90,14 +90,14 @@ def ratio_of(ratios: Sequence[float]) -> Ratio:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """What encloses the true median of independent values with at least 95 %; NaN for fewer than six.
+    """An interval that contains the true median of independent values with at least 95 %; NaN for under six.
 
-    It assumes nothing about how values are distributed: each falls above or below the true median like a
-    coin, so two order statistics enclose it (the sign test, by SciPy).
+    It assumes nothing about the distribution: each value falls above or below the true median like a coin
+    toss, so two order statistics enclose it (the sign test, by SciPy).
     """
     from scipy.stats import (
         quantile_test,
-    )  # a third of a second, which renderers without ratios need not wait for
+    )  # takes a third of a second, which renderers without ratios save
 
     found = quantile_test(list(values), q=0, p=0.5).confidence_interval(LEVEL)
     return float(found.low), float(found.high)
@@ -107,7 +107,7 @@ def turns(parts: Sequence[T], number: int) -> list[T]:
     """The order in which the parts take their turns in round `number`: each once.
 
     The start moves on by one every other round, and odd rounds run backwards, so that no part is always
-    first, nor always after the same other.
+    first, or always after the same other part.
     """
     at = number // 2 % len(parts) if parts else 0
     turned = [*parts[at:], *parts[:at]]

@@ -22,7 +22,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a result came from: enough to repeat it, or to say why it can't be compared.
+    """Where a result came from: enough to repeat it, or to say why it cannot be compared.
 
     Attributes:
       python, platform, cpu: interpreter, operating system, processor model.
@@ -57,8 +57,8 @@ class Environment:
     def machine(self) -> str:
         """The hardware in words, the same for machines whose times may be compared.
 
-        Processor, cores, backend, and devices that are not the host's own: "AMD EPYC, 2 cores, cpu". Neither
-        versions nor flags are in it: what they change is what a comparison should show.
+        Processor, cores, backend, and devices that are not the host's own: "AMD EPYC, 2 cores, cpu". It
+        leaves out versions and flags: a comparison should show what they change.
         """
         kinds = Counter(d.partition(" ")[2] for d in self.devices if not d.startswith("cpu:"))
         devices = [f"{n} {kind}" for kind, n in sorted(kinds.items())]
@@ -66,7 +66,7 @@ class Environment:
 
     @property
     def fingerprint(self) -> str:
-        """`machine` as a file's name: its first words, and eight digits of a hash of them all."""
+        """`machine` as a file name: its first words, and eight digits of a hash of all of it."""
         words = re.sub("[^a-z0-9]+", "-", self.machine.lower()).strip("-")[:40].strip("-")
         return f"{words}-{hashlib.sha256(self.machine.encode()).hexdigest()[:8]}"
 
@@ -76,7 +76,7 @@ class Result:
     """All that one section found: its blocks in the book's order, and what it takes to repeat it.
 
     `config` holds the section's own settings, `script` the source of the script as it ran. An `incomplete`
-    result is that of a run which was stopped, or has not ended yet.
+    result is from a run that was stopped, or has not ended yet.
     """
 
     experiment: str
@@ -134,7 +134,7 @@ class Result:
         return tuple(note.text for note in self.of(Note))
 
     def measurement(self, name: str) -> Measurement:
-        """The first measurement called `name`; KeyError that lists the names there are."""
+        """The first measurement called `name`; otherwise a KeyError that lists all names."""
         for m in self.measurements:
             if m.name == name:
                 return m

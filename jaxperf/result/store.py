@@ -1,4 +1,4 @@
-"""Results as files: JSON that is written whole or not at all, and read with suspicion."""
+"""Results as files: JSON that is written completely or not at all, and fully checked when read."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LARGEST = 16 * 2**20  # bytes; the largest of a full run has 1.3 MB
 
 
 def to_json(result: Result) -> str:
-    """The result as JSON text, keys in the order of the fields; NaN and infinity are refused (ValueError)."""
+    """The result as JSON text, keys in the order of the fields; NaN and infinity raise ValueError."""
     body = {"format": FORMAT, **dataclasses.asdict(result)}
     shown = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
-    return shown.encode("utf-8", "backslashreplace").decode()  # bytes of argv that are no UTF-8
+    return shown.encode("utf-8", "backslashreplace").decode()  # bytes of argv that are not UTF-8
 
 
 def save_result(result: Result, path: Path) -> None:
-    """Write `result` to `path` as JSON; missing folders are made. What was saved so far has then served.
+    """Write `result` to `path` as JSON and make missing folders; this removes what `save_so_far` has saved.
 
     Raises:
       JaxperfError: the path cannot be written.
@@ -45,9 +45,9 @@ def save_result(result: Result, path: Path) -> None:
 
 
 def save_so_far(result: Result, path: Path) -> Path:
-    """Write the result of a run that goes on, marked incomplete, next to where it will be; return that path.
+    """Write the result of an unfinished run, marked incomplete, next to its final path; return the path used.
 
-    Next to it, so that the complete result of an earlier run lasts until this one is complete too.
+    Next to it, so that the complete result of an earlier run stays until this run is complete.
 
     Raises:
       JaxperfError: the path cannot be written.
@@ -58,14 +58,14 @@ def save_so_far(result: Result, path: Path) -> Path:
 
 
 def so_far(path: Path) -> Path:
-    """Where the incomplete result of a run is kept whose complete one will be `path`."""
+    """Where to keep the incomplete result of a run whose complete result will be `path`."""
     return path.with_name(f"{path.stem}.incomplete{path.suffix}")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write `content` (text as UTF-8) to `path`; no reader ever sees half of it: a part file, then a rename.
+    """Write `content` (text as UTF-8) to `path`: to a part file, then a rename, so nobody reads half of it.
 
-    A link is followed; what is not a regular file (/dev/stdout, a pipe) is written to and not replaced.
+    Links are followed; anything but a regular file (/dev/stdout, a pipe) is written to and not replaced.
 
     Raises:
       JaxperfError: the path cannot be written.
@@ -81,7 +81,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Find out that `path` cannot be written before the work is done rather than after; makes its folder.
+    """Check that `path` can be written, before the work rather than after it; makes its folder.
 
     Raises:
       JaxperfError: as `write_whole`.
@@ -111,7 +111,7 @@ def _replace(path: Path, data: bytes) -> None:
             f.write(data)
         Path(part).chmod(0o644)  # mkstemp keeps other users out
         Path(part).replace(path)
-    except BaseException:  # an interrupt must not leave it lying about either
+    except BaseException:  # an interrupt must not leave the part file behind either
         Path(part).unlink(missing_ok=True)
         raise
 
@@ -121,11 +121,11 @@ def load_result(path: Path) -> Result:
 
     Raises:
       JaxperfError: no such file, not a regular one, over 16 MiB, not JSON, another program's JSON, damaged,
-        or of a newer schema.
+        or from a newer schema.
     """
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, a device may never end
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait, and a device may never end
             raise JaxperfError(f"cannot read {path}: it is not a file; give a result's JSON file")
         if found.st_size > LARGEST:
             raise JaxperfError(f"{path} has {found.st_size:,} bytes, which no result has; give another file")
@@ -156,8 +156,8 @@ def _no_number(word: str) -> None:
 def _as(hint: Any, value: Any, where: str) -> Any:
     """A value read from JSON as the type that a dataclass's field is annotated with.
 
-    Objects become the dataclasses they stand for, less the keys these do not know, and lists become tuples.
-    Integers pass for floats and become them, bools pass for neither.
+    Objects become the dataclasses that they represent, without unknown keys, and lists become tuples.
+    Integers are accepted as floats and converted; bools are accepted as neither.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Block:
@@ -195,7 +195,7 @@ _hints = functools.cache(typing.get_type_hints)  # a result has hundreds of meas
 
 
 def _block_class(value: Any, where: str) -> Any:
-    """The class of blocks that a JSON object says it is one of."""
+    """The class of block that a JSON object names."""
     kind = value.get("kind") if isinstance(value, dict) else None
     for cls in typing.get_args(Block):
         if cls.kind == kind:
@@ -204,7 +204,7 @@ def _block_class(value: Any, where: str) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    """Lists as tuples at every depth, which is what frozen configurations hold."""
+    """Lists as tuples at every depth, as frozen configurations hold them."""
     if isinstance(value, list):
         return tuple(_tuples(v) for v in value)
     return {k: _tuples(v) for k, v in value.items()} if isinstance(value, dict) else value
@@ -219,7 +219,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """JSON for what asdict leaves alone: paths, and NumPy or JAX scalars."""
+    """JSON for what `asdict` does not convert: paths, and NumPy or JAX scalars."""
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "item"):

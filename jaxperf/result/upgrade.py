@@ -1,7 +1,7 @@
-"""Results of schema 1 and 2 as today's: lists of measurements, series, facts and claims become blocks.
+"""Convert results of schemas 1 and 2: lists of measurements, series, facts and claims become blocks.
 
-Older files pack roles into names ("jax/8.1 MLP/aot", "loss/2 devices, seed 0", "compile_s"). Such names are
-read here and nowhere else. Values that do not fit are left as they are, for the reader of the file to refuse.
+Older files pack roles into names ("jax/8.1 MLP/aot", "loss/2 devices, seed 0", "compile_s"). Only this module
+reads such names. Values that do not fit are left as they are, and are rejected when the file is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HELD = {True: ("holds", "right"), False: ("does not hold", "not stated"), None:
 
 
 def upgraded(body: Row, version: int) -> Row:
-    """The JSON object of a result in today's schema.
+    """The JSON object of a result in the current schema.
 
     Raises:
       TypeError: a list holds something that is not an object.
@@ -55,7 +55,7 @@ def _rows(body: Row, name: str) -> list[Row]:
 
 
 def _claim(row: Row) -> Row:
-    """One verdict became two; where the sentence did not hold, nobody knows what the prediction was."""
+    """One verdict became two; if the sentence did not hold, the prediction is unknown."""
     held = row.get("held")
     if "held" not in row or not (held is None or isinstance(held, bool)):
         raise TypeError(f"claim.held is {type(held).__name__}, not bool")
@@ -64,7 +64,7 @@ def _claim(row: Row) -> Row:
 
 
 def _tables(measurements: list[Row], references: list[Row], *, peers: bool) -> list[Row]:
-    """Tables by the part they were told in and the row they were compared with; references last if alone."""
+    """Tables by the part they belong to and the row they were compared with; references last if alone."""
     found, names = [], set()
 
     def place(m: Row) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def _tables(measurements: list[Row], references: list[Row], *, peers: bool) -> l
 
 
 def _unique(rows: list[Row]) -> list[Row]:
-    """Names made unique within their table: the second is called "name (2)"."""
+    """Make names unique within their table: the second is called "name (2)"."""
     seen: dict[str, int] = {}
     for row in rows:
         name = str(row.get("name"))
@@ -92,7 +92,7 @@ def _unique(rows: list[Row]) -> list[Row]:
 
 
 def _lines(series: list[Row], *, peers: bool) -> list[Row]:
-    """A figure for each family of series: those of one name up to "/" or ", ", over the same axes."""
+    """A figure for each family of series: those with the same name up to "/" or ", " and the same axes."""
     families: dict[tuple[str, str, str], list[Row]] = {}
     for s in series:
         name = str(s.get("name", ""))

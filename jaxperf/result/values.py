@@ -1,6 +1,6 @@
 """What blocks are made of: measured values, curves over an axis, spans of time, published numbers.
 
-Raw values are kept: medians and intervals are computed when somebody looks. Standard library only.
+Raw values are kept: medians and intervals are computed when needed. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ Draw = Literal["line and points", "line", "points", "thin line", "hollow points"
 
 @dataclass(frozen=True)
 class Measurement:
-    """Raw values of one quantity, `values[i]` in `unit`, warm-up values apart.
+    """Raw values of one quantity, `values[i]` in `unit`; warm-up values are kept separately.
 
     Attributes:
       name: what was measured; the row's label, unique within its table.
       unit: "s", "bytes", "images/s", ... SI, unscaled.
-      values: one per repetition, in the order taken; a timing is per call.
+      values: one per repetition, in the order taken; times are per call.
       warmup: values taken before the program was warm; never part of a statistic.
       loops: calls that each value is the mean of (1: every value is one call).
-      items: work items per call (images, operations), for `items_per_s`; 0 where none were named.
+      items: work items per call (images, operations), for `items_per_s`; 0 if none were given.
       note: one remark that travels with the data, e.g. "devices are fake".
-      rounds: names the set of interleaved rounds that `values[i]` is of round i of; "" for values that were
-        not interleaved with any other. Only measurements of the same rounds have a `Ratio`.
-      system: the framework that was measured ("jax", "mxnet", "torch"), where several were.
+      rounds: the name of the set of interleaved rounds to which `values[i]` belongs as round i; "" for values
+        that were not interleaved with any other. Only measurements from the same rounds have a `Ratio`.
+      system: the framework that was measured ("jax", "mxnet", "torch"), if there are several.
       workload: the piece of work, the same word for all systems.
       configuration: how the system did it ("hybridize", "compiled").
-      quantity: what of the workload was measured ("queued", "finished"), where there are several.
+      quantity: what was measured about the workload ("queued", "finished"), if there are several quantities.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Measurement:
 
     @property
     def items_per_s(self) -> float | None:
-        """Items per second at the median, for timings that name their items."""
+        """Items per second at the median, for times with a number of items."""
         return self.items / self.median if self.unit == "s" and self.items and self.median else None
 
 
@@ -106,7 +106,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Axis:
-    """What runs along an axis: `label` in words, and the unit of its values ("" for a plain number)."""
+    """What an axis shows: `label` in words, and the unit of its values ("" for a plain number)."""
 
     label: str
     unit: str = ""
@@ -114,13 +114,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a figure: `y[i]` over `x[i]`; None in `y` is a point that could not be had.
+    """A line of a figure: `y[i]` over `x[i]`; None in `y` is a missing point.
 
     Attributes:
       name: its label in the legend.
       x, y: the points.
       draw: how it looks; "hollow points" are published figures, "thin line" is one of several runs.
-      color: curves with the same word share a color; "" gives it one of its own.
+      color: curves with the same word share a color; "" gives the curve its own.
       dash: curves with the same word share a dash; "" is a solid line.
       system, workload, configuration, quantity: as for a `Measurement`.
     """
@@ -142,7 +142,7 @@ class Curve:
 
     @property
     def known(self) -> list[tuple[float, float]]:
-        """The points that could be had."""
+        """The points that are not missing."""
         return [(x, y) for x, y in zip(self.x, self.y) if y is not None]
 
 
@@ -169,7 +169,7 @@ class Timeline:
       spans: of all lanes; spans of one lane may overlap.
       wall_s: how long the run took by the process's own clock.
       traced_s: how long the same stretch took by the clock of the spans (0: the profiler saw nothing).
-      trace: file with the raw trace ("" when it was not kept).
+      trace: file with the raw trace ("" if it was not kept).
     """
 
     name: str

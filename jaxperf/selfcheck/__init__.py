@@ -1,4 +1,4 @@
-"""`jaxperf selfcheck`: are the instruments right about what is known?"""
+"""`jaxperf selfcheck`: do the instruments give the right answers where these are known?"""
 
 from jaxperf.selfcheck.command import main
 

@@ -13,8 +13,8 @@ class Config:
       known_s: durations of the known work.
       trials: how many trials the rules get.
       rounds, values: how many values of each program a trial takes, for each of the rules.
-      numbers: how many of them the rules are asked with.
-      loaded: whether it is done again while a busy program wants each core.
+      numbers: the numbers of values with which the rules are asked.
+      loaded: whether to repeat everything while a busy program runs on each core.
     """
 
     known_s: tuple[float, ...]

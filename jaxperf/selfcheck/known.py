@@ -1,13 +1,14 @@
-"""Work whose duration is known without the clock that is checked, or by a promise that no load can break.
+"""Work whose duration is known without the clock that is checked, or is guaranteed under any load.
 
 A duration can be known in three ways, and each checks something else:
 
-- *Counted*: so many steps of a loop in C. The scheduler's CPU clock says what the calls of each value took
-  this thread; `measure` reads another clock. On a loaded machine such work takes longer, as any does.
-- *Clocked*: a function that returns when the clock reaches its next tick, so that the calls of a value last
-  so many ticks, whatever else a call costs, and whoever else wants the core before the last of them. This one
-  is known under load.
-- *Called back*: a compiled program that ends when its callback has waited for so long. Only a clock that
+- *Counted*: a fixed number of steps of a loop in C. The scheduler's CPU clock says how long the calls of each
+  value took on this thread; `measure` reads another clock. On a loaded machine such work takes longer, as any
+  work does.
+- *Clocked*: a function that returns when the clock reaches its next tick, so that the calls of a value last a
+  fixed number of ticks, whatever else a call costs, and even if other programs take the core before the last
+  of them. This duration is known under load.
+- *Called back*: a compiled program that ends when its callback has waited for a fixed time. Only a clock that
   waits for the program's outputs can see that.
 """
 
@@ -31,19 +32,19 @@ from jaxperf.result import Decision, Measurement, Ratio, ratio_of
 WITHIN = 0.01
 CALIBRATION_S = 0.005
 LESS = "less an empty call"
-ONE_CALL: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0.0}  # of warm-up, so that values are told apart
-# As many values as go into so many seconds. The host of a virtual machine takes a percent of some of them.
+ONE_CALL: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0.0}  # one warm-up call, to tell values apart
+# As many values as fit into so many seconds. The host of a virtual machine takes a percent of some of them.
 ROUNDS, LEAST_ROUNDS, ROUNDS_S = 60, 12, 3.0
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A duration that was known, and what `measure` said.
+    """A known duration, and what `measure` reported.
 
     Attributes:
       known_s: seconds of one call.
       measured: seconds per call, less what the same call takes without its work.
-      empty_s: seconds of that call, which were taken off.
+      empty_s: the seconds of that call without work, which were subtracted.
     """
 
     known_s: float
@@ -52,30 +53,30 @@ class Checked:
 
     @property
     def way(self) -> str:
-        """How it was known: the measurement's name begins with it."""
+        """How the duration was known: the measurement's name begins with it."""
         return self.measured.name.split(",")[0]
 
     @property
     def ratio(self) -> Ratio:
-        """Measured over known: the median of the values, with its interval."""
+        """Measured over known time: the median of the values, with its interval."""
         return ratio_of([value / self.known_s for value in self.measured.values])
 
     @property
     def right(self) -> Decision:
-        """Whether the median is within 1 % of what is known."""
+        """Whether the median is within 1 % of the known duration."""
         return self.ratio.within(WITHIN)
 
     @property
     def inside(self) -> bool:
-        """Whether the stated interval holds the known duration, or ends within 1 % of it."""
+        """Whether the reported interval contains the known duration, or ends within 1 % of it."""
         return self.ratio.within(WITHIN) is not False
 
 
 def counted(seconds: float) -> Checked:
-    """Check `measure` with steps of a loop in C, by what the CPU clock says of the very same calls.
+    """Check `measure` with steps of a loop in C, by the CPU clock's time for the very same calls.
 
-    A core's speed moves by percents within milliseconds (its clock, a neighbor on the host): steps that were
-    calibrated 5 ms before and after a value came out as 0.88 to 1.13 of it on an idle machine.
+    A core's speed varies by several percent within milliseconds (its clock rate, a neighbor on the host): on
+    an idle machine, steps calibrated 5 ms before and after a value gave 0.88 to 1.13 times that value.
     """
     steps = max(1, round(seconds / step_s()))
     loops = calls_per_value(seconds, MIN_VALUE_S)
@@ -90,7 +91,7 @@ def counted(seconds: float) -> Checked:
 
 
 def _one_value(steps: int, loops: int) -> tuple[float, float]:
-    """One value of `measure`, seconds per call; and what its calls took by this thread's CPU clock."""
+    """One value of `measure`, in seconds per call, and the time of its calls by this thread's CPU clock."""
     work = Metered(steps, loops)
     found = measure(work, loops=loops, min_values=1, max_values=1, budget_s=0.0, **ONE_CALL)
     return found.values[0], work.spent_s / loops
@@ -123,14 +124,14 @@ def said(seconds: float) -> str:
 
 
 def spin(steps: int) -> bool:
-    """Go through `steps` steps of a loop in C, about 5 ns each, that touch no memory."""
+    """Run `steps` steps of a loop in C, about 5 ns each, that touch no memory."""
     return any(itertools.repeat(False, steps))
 
 
 class Metered:
-    """`spin`, with this thread's CPU clock read as the first call of a value begins and as its last ends.
+    """`spin`, reading this thread's CPU clock when the first call of a value begins and when its last ends.
 
-    The first call is the warm-up's; a value is the `loops` that follow.
+    The first call is the warm-up; a value is the `loops` calls that follow.
     """
 
     def __init__(self, steps: int, loops: int) -> None:
@@ -147,7 +148,7 @@ class Metered:
 
 
 def step_s() -> float:
-    """Seconds of one step of `spin` by this thread's CPU clock, which stands still while others run."""
+    """Seconds of one step of `spin` by this thread's CPU clock, which does not count while others run."""
     steps = 1000
     while (took := _cpu_s(steps)) < CALIBRATION_S / 2:
         steps = round(steps * min(100.0, 1.2 * CALIBRATION_S / max(took, 1e-6)))
@@ -161,10 +162,10 @@ def _cpu_s(steps: int) -> float:
 
 
 def ticking(seconds: float, loops: int, clock: Callable[[], float] = time.perf_counter) -> Callable[[], None]:
-    """A function whose first call takes a tick of `seconds`, and then every `loops` calls as many ticks.
+    """A function whose first call takes one tick of `seconds`, and every further `loops` calls `loops` ticks.
 
-    Within these, a call that comes late catches up: a pause shows only in a value that it ends. So the median
-    holds while this thread has the core for more than half of the time.
+    Within these, a late call catches up: a pause shows only in a value if it comes at the value's end. So the
+    median is right as long as this thread has the core for more than half of the time.
     """
     due, calls = 0.0, 0
 
@@ -181,7 +182,7 @@ def ticking(seconds: float, loops: int, clock: Callable[[], float] = time.perf_c
 
 
 def waiting_program(seconds: float) -> Callable[[Any], jax.Array]:
-    """A compiled program whose callback waits and hands back the scalar that it was given."""
+    """A compiled program whose callback waits and returns the scalar that it was given."""
 
     def wait(x: Any) -> np.ndarray:
         ends = time.perf_counter() + seconds

@@ -1,4 +1,4 @@
-"""What else the machine does: what other programs and its host take of it, and a load of our own making."""
+"""What else the machine does: how much other programs and its host take, and a load of our own making."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import psutil
 
 IDLE = 0.05  # cores in use by others; the system's own services need less
-_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # the user's time has the guest's in it
+_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # the user's time includes the guest's
 
 
 @dataclass
 class Watch:
-    """How many cores were taken from us on average, known when the watching ends.
+    """How many cores were taken from us on average, known when watching ends.
 
     Attributes:
       others: by other programs.
@@ -28,7 +28,7 @@ class Watch:
 
     @property
     def idle(self) -> bool:
-        """Whether the machine did next to nothing else, and all of it was ours."""
+        """Whether the machine did almost nothing else, and its host took none of it."""
         return self.others + self.stolen <= IDLE
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Measure what others use of the machine meanwhile; our own children count as others."""
+    """Measure how much of the machine others use meanwhile; our own children count as others."""
     watch, before, ours, began = Watch(), _spent_s(), time.process_time(), time.perf_counter()
     with contextlib.ExitStack() as at_end:
         at_end.callback(lambda: _end(watch, before, ours, began))

@@ -18,17 +18,17 @@ from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts, Share
 Trials = Sequence[verdicts.Trial]
 Rule = Callable[[Measurement, Measurement], str]
 WAYS: tuple[Callable[[float], Checked], ...] = (known.counted, known.clocked, known.called_back)
-# Below, what a call takes without its work is no longer much less than the work, or moves by 1 % of it: a
-# tick has no room for a call of 1 us, and waking the thread that waits for a callback takes 0.1 to 0.3 ms.
+# Below this, a call's own time is no longer much less than the work, or varies by 1 % of it: a tick has no
+# room for a call of 1 us, and waking the thread that waits for a callback takes 0.1 to 0.3 ms.
 QUICKEST: dict[Callable[[float], Checked], float] = {known.clocked: 1e-5, known.called_back: 0.1}
 
 
-ENOUGH = 100  # trials; of 100 at a chance of 5 %, 95 % of the time 1 to 10 are told apart
+ENOUGH = 100  # trials; at a chance of 5 %, 95 % of the time 1 to 10 of 100 are told apart
 LOADED = (verdicts.BASE, "equal", "5 %")
 
 
 def tell(story: Story, config: Config) -> None:
-    """Tell all parts, as the machine is and then loaded."""
+    """Tell all parts, first with the machine as it is and then loaded."""
     story.part(known_durations, config)
     story.part(rules, config)
     if config.loaded:
@@ -37,7 +37,7 @@ def tell(story: Story, config: Config) -> None:
 
 
 def known_durations(story: Story, config: Config) -> None:
-    """`measure` on work whose duration is known, as the machine is."""
+    """`measure` on work whose duration is known, with the machine as it is."""
     story.heading("Known durations")
     story.text(
         """Each duration below is known without `measure`. Counted work is a loop in C of so many steps; the
@@ -63,7 +63,7 @@ def known_durations(story: Story, config: Config) -> None:
 
 
 def known_durations_loaded(story: Story, config: Config) -> None:
-    """The same while a busy program wants each core."""
+    """The same while a busy program runs on each core."""
     story.heading("Known durations on a loaded machine")
     story.text(
         f"""Now {_cores()} other programs want a core each, all the time. Counted work takes longer then, as
@@ -114,7 +114,7 @@ def _show(story: Story, checked: Sequence[Checked], watch: Watch, where: str) ->
 
 
 def _curves(way: str, checked: Sequence[Checked]) -> Iterator[Curve]:
-    """The medians of one way of knowing over the known durations, and the ends of their intervals."""
+    """The medians for one way of knowing, over the known durations, and the ends of their intervals."""
     ours = [c for c in checked if c.way == way]
     x = tuple(c.known_s * 1e6 for c in ours)
     yield Curve(way, x, tuple(c.ratio.median for c in ours), color=way)
@@ -132,7 +132,7 @@ def _span(durations: Sequence[float]) -> str:
 
 
 def rules(story: Story, config: Config) -> None:
-    """Both rules on equal programs and on true differences, as the machine is."""
+    """Both rules on equal programs and on true differences, with the machine as it is."""
     story.heading("Equal programs and true differences")
     story.text(
         f"""One compiled loop runs {verdicts.STEPS} steps, the same number again, and 2, 5, 10 and 20 % more.
@@ -158,7 +158,7 @@ def rules(story: Story, config: Config) -> None:
 
 
 def rules_loaded(story: Story, config: Config) -> None:
-    """Equal programs and a difference of 5 % while a busy program wants each core."""
+    """Equal programs and a difference of 5 % while a busy program runs on each core."""
     story.heading("Equal programs and true differences on a loaded machine")
     parts = {name: part for name, part in verdicts.programs().items() if name in LOADED}
     paired, defaults = [], []
@@ -170,7 +170,7 @@ def rules_loaded(story: Story, config: Config) -> None:
 
 
 def _tell(story: Story, config: Config, paired: Trials, defaults: Trials, watch: Watch, where: str) -> None:
-    """What both rules said with all rounds and with `measure`'s default settings."""
+    """Tell what both rules said with all rounds and with `measure`'s default settings."""
     story.say(f"{config.trials} trials{where}; {watch}")
     _noise(story, defaults, where)
     rounds = verdicts.count(paired, verdicts.by_ratio, [config.rounds])

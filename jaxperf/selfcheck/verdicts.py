@@ -31,11 +31,11 @@ Trial = Mapping[str, Measurement]  # every program's values, by the program's na
 
 @dataclass(frozen=True)
 class Counts:
-    """What a rule said about one program next to the base, in all trials.
+    """What a rule said about one program compared with the base, in all trials.
 
     Attributes:
       difference: the true one, as a fraction of the base's work.
-      values: how many values each side had; None for as many as `measure` took.
+      values: how many values each side had; None for the number that `measure` took.
       slower, faster, neither: how many trials had this verdict.
     """
 
@@ -47,7 +47,7 @@ class Counts:
 
     @property
     def trials(self) -> int:
-        """How many there were."""
+        """The number of trials."""
         return self.slower + self.faster + self.neither
 
     @property
@@ -58,19 +58,19 @@ class Counts:
 
 @dataclass(frozen=True)
 class Share:
-    """How many of so many trials, and between which shares the true one is at 95 % (exact binomial)."""
+    """How many of how many trials, and the 95 % interval of the true share (exact binomial)."""
 
     count: int
     trials: int
 
     def at_least(self, share: float) -> Decision:
-        """Whether it is; undecided where it falls short by no more than so many trials can by chance."""
+        """Whether it is; undecided if it falls short by no more than chance allows in so many trials."""
         if self.count >= share * self.trials:
             return True
         return False if self._ends()[1] < share else None
 
     def below(self, share: float) -> Decision:
-        """Whether it is; undecided where it exceeds it by no more than so many trials can by chance."""
+        """Whether it is; undecided if it exceeds `share` by no more than chance allows in so many trials."""
         if self.count < share * self.trials:
             return True
         return False if self._ends()[0] >= share else None
@@ -111,7 +111,7 @@ def in_runs(parts: Mapping[str, Callable[[], Any]], **options: Any) -> Trial:
 
 
 def by_ratio(base: Measurement, other: Measurement) -> str:
-    """The verdict of the one rule for paired values."""
+    """The verdict of `Ratio`, the one rule for paired values."""
     return ratio_of([b / a for a, b in zip(base.values, other.values, strict=True)]).word
 
 
@@ -131,7 +131,7 @@ def count(
     verdict: Callable[[Measurement, Measurement], str],
     numbers: Iterable[int | None],
 ) -> list[Counts]:
-    """Ask a rule about every program but the base, with the first so many values of each side."""
+    """Ask a rule about every program but the base, with the first values of each side."""
     found = []
     for number in numbers:
         for name in trials[0]:

@@ -1,4 +1,4 @@
-"""Training: the loop, evaluation on all devices, the live curve, and checkpoints to go on from."""
+"""Training: the loop, evaluation on all devices, the live curve, and checkpoints to resume from."""
 
 from jaxperf.train.animator import Animator, check_picture
 from jaxperf.train.checkpoint import Checkpoints, Policy

@@ -21,15 +21,15 @@ WIDTH = 40
 
 
 class Animator:
-    """Add points to named curves as they come; on a terminal the curves are redrawn each time.
+    """Add points to named curves one by one; on a terminal the curves are redrawn each time.
 
     Args:
       xlabel: what x counts, e.g. "epoch".
       legend: the curves' names, in the order in which `add` takes their values.
-      ylim: the range drawn; the range of the data where None.
+      ylim: the range drawn; the range of the data if None.
       console: where to draw; nothing is drawn when it is not a terminal.
 
-    Use it as a context manager, so that the terminal is given back::
+    Use it as a context manager, so that the terminal is restored::
 
         with Animator("epoch", ["train acc", "test acc"], ylim=(0, 1)) as animator:
             animator.add(1, (0.4, 0.5))
@@ -67,7 +67,7 @@ class Animator:
         """Add a point to each curve.
 
         Raises:
-          JaxperfError: another number of values than of curves.
+          JaxperfError: the number of values differs from the number of curves.
         """
         if len(y) != len(self.legend):
             raise JaxperfError(f"{len(y)} values for {len(self.legend)} curves; give one for each")
@@ -135,7 +135,7 @@ def check_picture(path: Path) -> None:
 
 
 def _bars(values: Sequence[float], low: float, high: float) -> str:
-    """Return each value as one of nine block heights, and what is not finite as a question mark."""
+    """Return each value as one of nine block heights, and values that are not finite as question marks."""
     span = (high - low) or 1.0
     steps = len(BLOCKS) - 1
     return "".join(

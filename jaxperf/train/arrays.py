@@ -1,4 +1,4 @@
-"""A tree of arrays in a folder: Orbax writes it behind the next steps, and restores it."""
+"""A tree of arrays in a folder: Orbax writes it in the background during the next steps, and restores it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Tree = Any
 
 
 class Arrays:
-    """Orbax as one process uses it by itself, even if there are several: none waits for another in it."""
+    """Orbax as a single process uses it, even if there are several: processes do not wait for each other."""
 
     def save(self, path: Path, tree: Tree) -> None:
         """Start to write a tree of arrays to a new folder; returns once they are copied."""
-        # As NumPy arrays, which Orbax copies, so the next step may use the state up
+        # As NumPy arrays, which Orbax copies, so the next step may donate the state
         self._orbax.save(path, args=_arguments().StandardSave(jax.tree.map(np.asarray, tree)))
 
     def wait(self) -> None:
-        """Wait until all is written, or raise what went wrong."""
+        """Wait until everything is written, or raise the error that occurred."""
         self._orbax.wait_until_finished()
 
     def restore(self, path: Path, like: Tree) -> Tree:
         """Return the tree of NumPy arrays in a folder; `like` has its structure, shapes and dtypes.
 
         Raises:
-          DamagedError: the files are of something else, or those that say what they are were changed.
+          DamagedError: the files hold something else, or the files that describe them were changed.
         """
         wanted = jax.tree.map(lambda a: np.empty(a.shape, a.dtype), like)
         try:
@@ -47,14 +47,14 @@ class Arrays:
         return tree
 
     def close(self) -> None:
-        """Wait, and end the threads; what went wrong has been raised before. It can be used again."""
+        """Wait, and end the threads; errors have been raised before. The object can be used again."""
         if used := self.__dict__.pop("_orbax", None):
             with contextlib.suppress(Exception):
                 used.close()
 
     @functools.cached_property
     def _orbax(self) -> Any:
-        import orbax.checkpoint as ocp  # 0.8 s, which runs without checkpoints need not wait for
+        import orbax.checkpoint as ocp  # takes 0.8 s, which runs without checkpoints save
 
         _drop_late_errors()
         own = jax.process_index()
@@ -62,7 +62,7 @@ class Arrays:
         return ocp.AsyncCheckpointer(
             ocp.StandardCheckpointHandler(multiprocessing_options=alone),
             multiprocessing_options=alone,
-            # Where Orbax cannot make a folder behind our back, its other threads wait 300 s for that
+            # If Orbax cannot create a folder in the background, its other threads wait 300 s for it
             async_options=ocp.options.AsyncOptions(create_directories_asynchronously=False),
         )
 
@@ -74,7 +74,7 @@ def described(tree: Tree) -> dict[str, str]:
 
 
 def reason(error: Exception) -> str:
-    """Return the cause in a few words; TensorStore says the system's number within a long sentence."""
+    """Return the cause in a few words; TensorStore gives the system's error number in a long sentence."""
     number = re.search(r"os_error_code='(\d+)'", str(error))
     if number:
         return os.strerror(int(number[1]))
@@ -90,11 +90,11 @@ def _arguments() -> Any:
 
 @functools.cache
 def _drop_late_errors() -> None:
-    """Drop what is said of arrays that fail after the first that failed, which we tell of.
+    """Drop the errors of arrays that fail after the first, which is the one that we report.
 
-    The first one ends Orbax's event loop, to which TensorStore's threads still report: "Event loop is
-    closed". No handler is above them, so Python would print a traceback for each array. Of arrays that had
-    failed before that, asyncio tells later, with all of their specification.
+    The first failure ends Orbax's event loop, to which TensorStore's threads still report: "Event loop is
+    closed". Nothing handles that error, so Python would print a traceback for each array. asyncio reports
+    arrays that had failed earlier later on, with their full specification.
     """
     logging.getLogger("asyncio").addFilter(lambda record: "tensorstore_spec" not in record.getMessage())
     shown = sys.unraisablehook

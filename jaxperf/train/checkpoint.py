@@ -1,9 +1,9 @@
-"""Checkpoints of one training: written by Orbax behind the next steps, found again, and never trusted unread.
+"""Checkpoints of one training: written by Orbax in the background, found again, and always verified first.
 
 2-devices/step-00000200/state/          what Orbax wrote
 2-devices/step-00000200/manifest.json   what it is, and the SHA-256 of every file (manifest.py)
 2-devices/step-00000300.part/           being written; the rename to its name makes it a checkpoint
-2-devices/step-00000100.damaged/        was found damaged, and is left to you
+2-devices/step-00000100.damaged/        found damaged; jaxperf leaves it for you to remove
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Policy:
     """When to save and what to keep.
 
     Attributes:
-      every_steps: save after each so many updates; 0 for no such rule.
-      every_s: save once so many seconds have passed since the last time; 0 for no such rule.
-      keep: how many checkpoints of a training are kept, the newest.
+      every_steps: save each time after this many updates; 0 for no such rule.
+      every_s: save once this many seconds have passed since the last save; 0 for no such rule.
+      keep: how many of the newest checkpoints of a training are kept.
     """
 
     every_steps: int = 100
@@ -53,9 +53,9 @@ class Checkpoints:
     Args:
       folder: where they are.
       policy: when to save, and how many to keep.
-      resume: whether `load` looks for one.
-      stop: `stop()` gives the signal that asks the training to end after the step just made, or 0.
-      settings: what else must be the same to go on.
+      resume: whether `load` looks for a checkpoint.
+      stop: `stop()` gives the signal that asks the training to end after the current step, or 0.
+      settings: what else must be the same to resume.
     """
 
     def __init__(
@@ -74,29 +74,29 @@ class Checkpoints:
             for name in _names(folder)
             if (found := STEP.fullmatch(name)) and self._path(step := int(found[1])).name == name
         )
-        self._saved_at = time.monotonic()  # which no clock jump moves
+        self._saved_at = time.monotonic()  # not affected by changes of the system clock
         self._arrays, self._writer = Arrays(), ThreadPoolExecutor(1)
         self._pending: tuple[int, Future[None] | None] | None = None
 
     def due(self, step: int) -> bool:
-        """Whether the policy wants the state after this step saved."""
+        """Whether the policy says to save the state after this step."""
         by_steps = self.policy.every_steps and step % self.policy.every_steps == 0
         by_time = self.policy.every_s and time.monotonic() - self._saved_at >= self.policy.every_s
         return bool(by_steps or by_time)
 
     def save(self, tree: Tree, about: About) -> None:
-        """Save a tree of arrays, whole in every process; returns once they are copied, and writes them then.
+        """Save a tree of arrays, complete in every process; returns once they are copied, and then writes.
 
-        A checkpoint that cannot be written, e.g. to a full disk, costs a line on standard error. The training
-        goes on, and what was saved before stays. Process 0 alone meets the disk: if two wrote together, one
-        whose disk is full would leave the other waiting in Orbax.
+        If a checkpoint cannot be written, e.g. to a full disk, this prints a line on standard error. The
+        training goes on, and earlier checkpoints stay. Only process 0 writes to the disk: if two wrote
+        together, one whose disk is full would leave the other waiting in Orbax.
         """
         self.wait()
         self._pending = about.step, self._begin(tree, about) if jax.process_index() == 0 else None
         self._saved_at = time.monotonic()
 
     def _begin(self, tree: Tree, about: About) -> Future[None] | None:
-        """Start to write, in process 0; None if not even that was possible, which it has said then."""
+        """Start to write, in process 0; None if not even that was possible, which is then reported."""
         part = self._path(about.step, PART)
         try:
             shutil.rmtree(part, ignore_errors=True)
@@ -108,9 +108,9 @@ class Checkpoints:
         return self._writer.submit(self._seal, part, about)
 
     def wait(self) -> None:
-        """Wait until what was saved is a checkpoint, or say why it is none.
+        """Wait until what was saved is a checkpoint, or report why it is not one.
 
-        All processes call it where no step is under way, since they tell each other.
+        All processes call it while no step is running, since they inform each other.
         """
         if self._pending:
             step, writing = self._pending
@@ -119,7 +119,7 @@ class Checkpoints:
             self._pending = None
 
     def _written(self, step: int, writing: Future[None] | None) -> bool:
-        """Whether this process has written a checkpoint; waits until it is whole."""
+        """Whether this process has written a checkpoint; waits until it is complete."""
         try:
             if writing:
                 writing.result()
@@ -129,13 +129,13 @@ class Checkpoints:
         return writing is not None
 
     def load(self, like: Callable[[About], Tree]) -> tuple[About, Tree] | None:
-        """Return what the newest checkpoint says and its arrays; None without `resume`, or if there is none.
+        """Return the newest checkpoint's description and arrays; None without `resume`, or if there is none.
 
-        A damaged one is reported in one line and renamed, and the one before it is used.
+        A damaged checkpoint is reported in one line and renamed, and the one before it is used.
 
         Args:
           like: `like(about)` gives the tree to restore, of arrays or shapes. It raises a `JaxperfError` if
-            the checkpoint is another training's, and `DamagedError` if it makes no sense.
+            the checkpoint belongs to another training, and `DamagedError` if it makes no sense.
 
         Raises:
           JaxperfError: as `like`, no checkpoint is intact, or several processes find different ones.
@@ -158,7 +158,7 @@ class Checkpoints:
         return None
 
     def _newest(self) -> About | None:
-        """What the newest intact checkpoint says, the same in all processes; damaged ones are set aside."""
+        """The newest intact checkpoint's description, equal in all processes; damaged ones are set aside."""
         about = None
         while self.steps and not about:
             path = self._path(self.steps[-1])
@@ -185,7 +185,7 @@ class Checkpoints:
                 )
 
     def close(self) -> None:
-        """Wait for the last checkpoint, and end the threads; for no other process, which may have failed."""
+        """Wait for the last checkpoint and end the threads, but not for other processes: they may be gone."""
         if self._pending:
             self._written(*self._pending)
             self._pending = None
@@ -196,10 +196,10 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}{suffix}"
 
     def _seal(self, part: Path, about: About) -> None:
-        """On the writer's thread: wait for Orbax, add the manifest, give the folder its name, prune."""
+        """On the writer's thread: wait for Orbax, add the manifest, rename the folder, remove old ones."""
         self._arrays.wait()
         write_manifest(part, about)
-        _remove(self._path(about.step))  # saved within the epoch, and now at its end
+        _remove(self._path(about.step))  # saved during the epoch, and now again at its end
         part.rename(self._path(about.step))
         for step in self._with(about.step)[: -self.policy.keep]:
             _remove(self._path(step))
@@ -227,7 +227,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint; killed meanwhile, what is left does not look like one."""
+    """Remove a checkpoint; if the process is killed meanwhile, the rest does not look like a checkpoint."""
     if path.exists():
         old = path.with_suffix(".old" + PART)
         path.rename(old)
@@ -235,5 +235,5 @@ def _remove(path: Path) -> None:
 
 
 def say(line: str) -> None:
-    """Tell the user of a checkpoint in one line on standard error, whatever its files are called and say."""
+    """Print one line about a checkpoint on standard error, whatever its file names and contents are."""
     print(one_line(line), file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Accuracy on all devices, with every example counted once.
 
-The last batch of an epoch is usually smaller. Evaluated as it is, it would need a compilation of its own;
-dropped, its examples would not count. It is padded to the full size, and a mask leaves the padding out.
+The last batch of an epoch is usually smaller. Evaluating it as it is would need another compilation, and
+dropping it would not count its examples. So it is padded to the full size, and a mask leaves the padding out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Apply = Callable[[Tree, jax.Array], jax.Array]
 
 
 class Evaluator:
-    """The share of hits of a network on several devices; compiled once, for any number of calls.
+    """The accuracy of a network on several devices; compiled once, for any number of calls.
 
     Args:
       apply: `apply(variables, X)` gives logits (n, classes) of images (n, ...).
-      devices: each batch is cut into equal shares over them, `variables` are copied to all.
+      devices: each batch is split into equal shares over them, and `variables` are copied to all.
       batch_size: images at a time, on all devices together.
 
     Raises:
@@ -53,10 +53,10 @@ class Evaluator:
     def accuracy(self, variables: Tree, images: Any, labels: Any) -> float:
         """Return the share of `images` (n, ...), uint8 or float32, whose largest logit is at `labels` (n,).
 
-        Of several processes, each predicts its own rows of every batch, and all return the same.
+        With several processes, each predicts its own rows of every batch, and all return the same result.
 
         Raises:
-          JaxperfError: no images, or another number of labels.
+          JaxperfError: no images, or a different number of labels.
         """
         variables = replicate(variables, self._mesh)
         rows = rows_of(self.batch_size, self._devices)

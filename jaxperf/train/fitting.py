@@ -1,4 +1,4 @@
-"""A batch that a device's memory cannot hold, told together with one that it can."""
+"""Report a batch that does not fit into a device's memory, together with one that does."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _LONGEST = 160  # characters of XLA's first line; a table of allocations may fol
 
 @contextmanager
 def fitting(batch_size: int, step: Callable[[int], Any], devices: Sequence[jax.Device]) -> Iterator[None]:
-    """Run a step in here; if it finds no memory, try half the batch, a quarter, ... and say what fits.
+    """Run a step inside; if memory runs out, try half the batch, a quarter, ... and report what fits.
 
     Args:
-      batch_size: images of the step in here.
-      step: `step(n)` does it with n images and returns its outputs; called only after a failure.
+      batch_size: images of the step inside.
+      step: `step(n)` runs it with n images and returns its outputs; called only after a failure.
       devices: those that share the batch, so n is a multiple of their number.
 
     Raises:
-      JaxperfError: the batch does not fit; names it, and the largest tried that does.
+      JaxperfError: the batch does not fit; the message names it and the largest one tried that does.
     """
     try:
         yield
@@ -33,7 +33,7 @@ def fitting(batch_size: int, step: Callable[[int], Any], devices: Sequence[jax.D
         if not no_memory(e):
             raise
         said = str(e).splitlines()[0][:_LONGEST]
-    # Out here nothing holds the arrays of the failed step any more.
+    # At this point nothing holds the arrays of the failed step any more.
     smaller, k = [batch_size], len(devices)
     while smaller[-1] // 2 >= k:
         smaller.append(smaller[-1] // 2 // k * k)
@@ -58,5 +58,5 @@ def _fits(step: Callable[[int], Any], n: int) -> bool:
 
 
 def no_memory(error: jax.errors.JaxRuntimeError) -> bool:
-    """Whether an error of XLA says that a device's memory is used up."""
+    """Whether an XLA error says that a device is out of memory."""
     return "RESOURCE_EXHAUSTED" in str(error)

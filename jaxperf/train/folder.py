@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: one run at a time, and what it does when it is told to end."""
+"""The folder of a run's checkpoints: one run at a time, and how a run ends on a signal."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class CheckpointFolder:
-    """The checkpoints of a run, a folder for each of its trainings.
+    """The checkpoints of a run, with one folder for each of its trainings.
 
-    While it is open, SIGTERM and SIGHUP end the training that runs after its current step, which is saved:
-    the exit status is 128 and the signal's number, so 143 after SIGTERM. In several processes a signal to one
-    of them ends all after the same step, which they agree on through JAX's preemption service
-    (`jax.distributed.initialize` starts it). The same signal again within `SAME_S` seconds is taken for the
-    same request; a later one ends the process at once.
+    While it is open, SIGTERM and SIGHUP end the running training after its current step, and its state is
+    saved. The exit status is 128 plus the signal's number, so 143 after SIGTERM. With several processes, a
+    signal to one of them ends all after the same step, which they agree on through JAX's preemption service
+    (`jax.distributed.initialize` starts it). The same signal again within `SAME_S` seconds counts as the same
+    request; a later one ends the process at once.
 
         with CheckpointFolder(Path("saved"), Policy(every_steps=50), resume=True) as folder:
             for epoch, state in train(step, data, ..., checkpoints=folder.of("lenet")):
@@ -42,17 +42,17 @@ class CheckpointFolder:
     Args:
       path: the folder; made if it is missing.
       policy: when to save, and how many to keep.
-      resume: go on from the newest checkpoints; where there are none, trainings start at the beginning.
+      resume: go on from the newest checkpoints; trainings without one start at the beginning.
 
     Raises (on entering):
-      JaxperfError: another run has it open, it cannot be written, it holds checkpoints and `resume` is false;
-        in several processes, whose clocks differ, seconds as a policy, or no preemption service.
+      JaxperfError: another run has it open, it cannot be written, or it holds checkpoints and `resume` is
+        false; with several processes, a policy in seconds (their clocks differ), or no preemption service.
     """
 
     def __init__(self, path: Path, policy: Policy | None = None, *, resume: bool = False) -> None:
         self.path, self.policy, self.resume = Path(path).absolute(), policy or Policy(), resume
-        self.signal = 0  # the one that came, or 0
-        self._second: threading.Timer | None = None  # counts from the signal on
+        self.signal = 0  # the signal received, or 0
+        self._second: threading.Timer | None = None  # starts when the signal arrives
         self._calls, self._asked = 0, False
         self._lock: IO[str] | None = None
         self._open: list[Checkpoints] = []
@@ -77,8 +77,8 @@ class CheckpointFolder:
     def of(self, name: str, **settings: Any) -> Checkpoints:
         """Return the checkpoints of a training, in a folder of this name (blanks become hyphens).
 
-        What its optimizer and its model do not tell, such as the learning rate, are `settings`: plain values
-        that must be the same when it goes on.
+        `settings` are what its optimizer and model do not show, such as the learning rate: plain values that
+        must be the same when the training is resumed.
         """
         folder = self.path / name.replace(",", "").replace(" ", "-")
         found = Checkpoints(folder, self.policy, resume=self.resume, stop=self.stop, settings=settings)
@@ -86,10 +86,10 @@ class CheckpointFolder:
         return found
 
     def stop(self) -> int:
-        """Return the signal to end with after the step just made, or 0; the same in all of several processes.
+        """Return the signal to end with after the current step, or 0; the same in all of several processes.
 
-        They all ask after each step, and after each epoch. The calls are counted, not the steps: those begin
-        at 1 again with the next training, where a step that was agreed on would never come.
+        All processes call it after each step and after each epoch. It counts calls, not steps: steps start at
+        1 again with the next training, which might never reach a step that was agreed on.
         """
         if jax.process_count() == 1:
             return self.signal
@@ -103,17 +103,17 @@ class CheckpointFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind not in (None, SystemExit) and jax.process_count() > 1:
-            return  # to end at once: the others may have gone, and it would wait for them
+            return  # end at once: the others may be gone, and this process would wait for them
         try:
             for checkpoints in self._open:
                 checkpoints.close()
-            if kind is None and jax.process_count() > 1:  # it came to one of them after the last step
+            if kind is None and jax.process_count() > 1:  # one of them got it after the last step
                 [self.signal] = max(gathered([self.signal]))
         finally:
             if self._second:
                 self._second.cancel()
             if self._lock:
-                self._remove_parts()  # Orbax's other threads may write on after an error in one
+                self._remove_parts()  # Orbax's other threads may continue to write after an error in one
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             self._quiet.close()
@@ -124,11 +124,11 @@ class CheckpointFolder:
 
     def _remove_parts(self) -> None:
         for part in self.path.glob(f"*/step-*{PART}"):
-            if not part.parent.is_symlink():  # to a folder of somebody else's
+            if not part.parent.is_symlink():  # to a folder that belongs to somebody else
                 shutil.rmtree(part, ignore_errors=True)
 
     def _told(self, number: int, frame: FrameType | None) -> None:
-        """Keep the first signal for `stop`; what comes after `SAME_S` is the system's, which ends us."""
+        """Keep the first signal for `stop`; after `SAME_S`, the system handles the next and ends us."""
         if not self.signal:
             self.signal = number
             self._second = threading.Timer(SAME_S, self._leave_to_system)
@@ -136,15 +136,15 @@ class CheckpointFolder:
             self._second.start()
 
     def _leave_to_system(self) -> None:
-        # Python hears a signal when a call of C++ is over, maybe long after it came, so its handler could not
-        # tell a late one from an early one. `signal.signal` works on the main thread only.
+        # Python sees a signal only after a C++ call ends, maybe long after it came, so its handler could not
+        # distinguish a late signal from an early one. `signal.signal` works only on the main thread.
         for number in self._before:
             ctypes.pythonapi.PyOS_setsig(int(number), None)  # SIG_DFL
 
 
 @contextlib.contextmanager
 def _orbax_kept_quiet() -> Iterator[None]:
-    """Keep back the tracebacks of an error that we tell in one line: of its log, and of its other threads."""
+    """Suppress tracebacks, in Orbax's log and from its threads, of an error that we report in one line."""
     log, before = logging.getLogger("absl"), sys.unraisablehook
     level = log.level
 
@@ -166,7 +166,7 @@ def _heeded(number: signal.Signals) -> bool:
 
 
 def _locked(path: Path, *, resume: bool) -> IO[str]:
-    """The folder's lock file, locked; the kernel unlocks it when this process ends, however it ends."""
+    """The folder's lock file, locked; the kernel unlocks it when this process ends, for whatever reason."""
     with contextlib.ExitStack() as refused:
         try:
             path.mkdir(parents=True, exist_ok=True)

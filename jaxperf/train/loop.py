@@ -1,4 +1,4 @@
-"""One training loop for every way to run a step, and what each epoch took and reached."""
+"""One training loop for every way to run a step, with each epoch's time, loss and accuracy."""
 
 from __future__ import annotations
 
@@ -40,34 +40,34 @@ def train(
     checkpoints: Checkpoints | None = None,
     data_on: DataOn = "auto",
 ) -> Iterator[tuple[Epoch, State]]:
-    """Train as sections 8.4 and 8.5 do, and yield each epoch when it is over.
+    """Train as sections 8.4 and 8.5 do, and yield each epoch when it has ended.
 
-    A step is queued while the one before it computes, so the devices never wait for the loop, which is at
-    most `AHEAD` steps before them.
+    A step is queued while the one before it computes, so the devices never wait for the loop, which runs at
+    most `AHEAD` steps ahead of them.
 
     Args:
-      step: from `make_step`; it says how and where.
+      step: from `make_step`; it determines how and where to compute.
       data: images and labels.
       epochs: how many.
       batch_size: images of one update, on all devices together; the trailing partial batch is dropped.
       seed: of the order of the images.
       updates: how many per epoch; as many as the full data set has batches if None, so that the small
         subset, used several times per epoch, follows the book's curve too.
-      state: where to start; the step's own fresh state if None. It is used up.
+      state: where to start; the step's own fresh state if None. It is donated.
       evaluator: for the test accuracy; one over the step's devices if None.
       progress: `progress(batches, updates)` goes through the batches of an epoch, e.g. with a bar.
-      checkpoints: where to keep the training and to go on from, of a `CheckpointFolder`; nowhere if None.
+      checkpoints: where to save the training and resume it from, made by a `CheckpointFolder`; none if None.
       data_on: "host" gathers each batch in NumPy and copies it; "devices" copies all images to each device
-        once and gathers there; "auto" does that on all but CPUs. The batches are the same.
+        once and gathers there; "auto" does that on all devices but CPUs. The batches are the same.
 
     Yields:
-      The epoch and the state after it, for `step.read`. The next epoch uses it up: copy what must last.
-      Epochs from before a resumed training come first, with None for a state that is gone.
+      The epoch and the state after it, for `step.read`. The next epoch donates it: copy what you need later.
+      The earlier epochs of a resumed training come first, with None for a state that is gone.
 
     Raises:
       JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data, a
         batch or images that do not fit into a device's memory, a loss that is NaN or infinite, or a
-        checkpoint of another training.
+        checkpoint that belongs to another training.
       SystemExit: a signal told the training to end; see `CheckpointFolder`.
     """
     if epochs < 1:
@@ -109,7 +109,7 @@ def train(
 
 
 def _fresh_step(step: Step, data: FashionMNIST, n: int) -> Any:
-    """One step on `n` images from a fresh state: what a batch of `n` takes of memory."""
+    """One step on `n` images from a fresh state, to see how much memory a batch of `n` takes."""
     return step.run(step.init(), _load(step, data, n))
 
 
@@ -119,7 +119,7 @@ def _load(step: Step, data: FashionMNIST, n: int) -> Any:
 
 
 def _rows(step: Step, n: int) -> slice:
-    """Which rows of a batch of `n` this process brings; by hand it is alone, and shares may differ."""
+    """The rows of a batch of `n` that this process loads: all if by hand, where shares may also differ."""
     return slice(None) if step.way == "manual" else rows_of(n, step.devices)
 
 

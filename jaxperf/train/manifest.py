@@ -1,8 +1,8 @@
 """The manifest of a checkpoint: what was saved, and the SHA-256 of every file, as JSON.
 
-Orbax restores flipped bits without a word, so nothing is restored before every file has been read and
-compared. The manifest is written last and holds a digest of itself. It finds damage; it is not a signature,
-since whoever can write the files can write a manifest too. Nothing in a checkpoint is pickled.
+Orbax silently restores flipped bits, so nothing is restored before every file has been read and compared.
+The manifest is written last and holds a digest of itself. It detects damage; it is not a signature, since
+anybody who can write the files can also write a manifest. Nothing in a checkpoint is pickled.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class About:
-    """What a checkpoint says of itself.
+    """What a checkpoint says about itself.
 
     Attributes:
       step: how many updates led to it.
       arrays: each array's path in the saved tree, with dtype and shape, e.g. "float32[5,5,1,20]".
-      training: what must be the same for the training to go on: the optimizer, the data, the seed, ...
-      surroundings: what must be the same for the same bits: the way, the devices, the versions.
+      training: what must be the same to resume the training: the optimizer, the data, the seed, ...
+      surroundings: what must be the same for bitwise equal results: the way, the devices, the versions.
       progress: where the training is, and what it has measured so far.
     """
 
@@ -50,7 +50,7 @@ class About:
 
 
 def write_manifest(folder: Path, about: About) -> None:
-    """Write the manifest of all files under `folder`, which nobody changes any more.
+    """Write the manifest of all files under `folder`, which must not change any more.
 
     Raises:
       OSError: a file cannot be read.
@@ -66,7 +66,7 @@ def verified(folder: Path) -> About:
 
     Raises:
       DamagedError: a file is missing, cut, changed or not listed, or the manifest itself is damaged.
-      JaxperfError: the manifest is of a newer version of jaxperf.
+      JaxperfError: the manifest is from a newer version of jaxperf.
     """
     try:
         about, listed = parse(_read(folder / NAME))
@@ -87,7 +87,7 @@ def verified(folder: Path) -> About:
 
 
 def parse(data: bytes) -> tuple[About, dict[str, tuple[int, str]]]:
-    """Return what a manifest says, and the size and SHA-256 of each file; never trusts a byte of it.
+    """Return what a manifest says, and the size and SHA-256 of each file, checking every part of it.
 
     Raises:
       DamagedError: not a manifest, or a changed one.
@@ -125,7 +125,7 @@ def _is_entry(row: Any) -> bool:
 
 
 def _digest(body: Mapping[str, Any]) -> str:
-    """The SHA-256 of a manifest without its own digest, however it is laid out."""
+    """The SHA-256 of a manifest without its own digest, independent of its formatting."""
     try:
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Training images that lie on the devices: a batch is the numbers of its images, gathered there.
+"""Training images that are kept on the devices: a batch is a list of image numbers, gathered there.
 
 From the host, each step gathers a batch in NumPy and copies it to the devices, 200 kB for 256 images of
-Fashion-MNIST; from the devices it sends 2 kB of numbers. All 60,000 images take 47 MB as bytes. On a CPU that
-gains nothing: the front end takes 589 us for such a batch, and 511 us from the host.
+Fashion-MNIST. With the images on the devices, it sends 2 kB of numbers. All 60,000 images take 47 MB as
+bytes. On a CPU that gains nothing: the front end takes 589 us for such a batch, and 511 us from the host.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DataOn = Literal["auto", "host", "devices"]
 
 
 def lie_on_devices(data_on: DataOn, step: Step) -> bool:
-    """Whether images lie on the devices; "auto" leaves them on the host where that is the same memory.
+    """Whether images are kept on the devices; "auto" leaves them on the host if that is the same memory.
 
     Raises:
-      JaxperfError: another word.
+      JaxperfError: an unknown value.
     """
     if data_on not in get_args(DataOn):
         raise JaxperfError(f"data_on {data_on!r} is none of {', '.join(get_args(DataOn))}")
@@ -37,7 +37,7 @@ class OnDevices:
     """All images and labels on each of a step's devices; `load(rows)` is then the step's `load`.
 
     Args:
-      step: from `make_step`; it says where, and how a batch is divided.
+      step: from `make_step`; it determines where, and how a batch is divided.
       images: (N, ...).
       labels: (N,).
 
@@ -68,7 +68,7 @@ class OnDevices:
 
 @functools.cache
 def _take(sharding: jax.sharding.Sharding) -> Any:
-    """The program that gathers; its outputs lie as a batch from the host would, so no step compiles anew."""
+    """The program that gathers; its outputs are placed like a batch from the host: no step is recompiled."""
 
     @functools.partial(jax.jit, out_shardings=sharding)
     def take(data: tuple[jax.Array, jax.Array], rows: jax.Array) -> Shares:

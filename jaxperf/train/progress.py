@@ -1,4 +1,4 @@
-"""How far a training is: the epochs behind it with their figures, and the steps of the one under way."""
+"""The progress of a training: its finished epochs with their figures, and the steps of the current one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Epoch:
       test_accuracy: after the epoch, on all test images.
       train_s: seconds from the first batch until the last parameter is ready; without compiling.
       compile_s: seconds for compiling the step, before the first epoch; 0 for the others.
-      data_s: of `train_s`, the most that the devices can have waited for batches: the seconds in which the
-        loop prepared and sent those that found nothing under way.
+      data_s: the part of `train_s` that the devices can have waited for batches at most: the seconds in which
+        the loop prepared and sent batches while no step was running.
       images: how many were trained on.
     """
 
@@ -53,9 +53,9 @@ class Progress:
     """What a checkpoint keeps of a training besides its arrays.
 
     Attributes:
-      update: how many updates of the epoch under way were made.
+      update: how many updates of the current epoch were made.
       train_s: seconds of this epoch so far.
-      data_s: of them, those of batches that found nothing under way.
+      data_s: the part of them spent on batches while no step was running.
       losses: of each of its updates.
       accuracies: likewise.
       epochs: those that ended.
@@ -70,7 +70,7 @@ class Progress:
 
 
 def progress_from(plain: Mapping[str, Any]) -> Progress:
-    """Return the progress that `dataclasses.asdict` made plain, read from a file that may hold anything.
+    """Return the progress from plain data (`dataclasses.asdict`), read from a file that may hold anything.
 
     Raises:
       DamagedError: it makes no sense.

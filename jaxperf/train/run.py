@@ -1,4 +1,4 @@
-"""A training as far as it has come: what it measured, whether its loss is finite, and where it goes on."""
+"""The state of a running training: what it measured, whether its loss is finite, and where it resumes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from jaxperf.train.manifest import About, DamagedError
 from jaxperf.train.progress import Epoch, Progress, progress_from
 
 Tree = Any
-# How many steps are queued behind the one that computes. Two keep the devices busy. CPU devices that meet in
-# a sum need a bound: 400 queued steps of LeNet on two devices and two cores stopped in six runs of six, one
-# device waiting in its all-reduce for the other, and with at most eight queued in none (JAX 0.10.2).
+# How many steps are queued behind the one that computes. Two keep the devices busy. CPU devices that sum over
+# devices need a bound: with 400 queued steps of LeNet on two devices and two cores, six runs of six
+# deadlocked, one device waiting in its all-reduce for the other; with at most eight queued, none did (JAX
+# 0.10.2).
 AHEAD = 2
-# What changes the numbers of a program, from outside it: `_settings` names those that are set.
+# Settings outside a program that change its results: `_settings` names those that are set.
 VARIABLES = ("XLA_FLAGS", BY_NAME, "NVIDIA_TF32_OVERRIDE")
 OPTIONS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_disable_most_optimizations")
 
 
 class Run:
-    """What a training loop tells after each step and epoch, and where it takes a training up again.
+    """What a training loop reports to after each step and epoch, and what it resumes a training from.
 
         run = Run(checkpoints, read=step.read, place=step.place, training={"seed": 0}, updates=8)
         state = run.start(state, epochs=epochs)
@@ -50,13 +51,14 @@ class Run:
             yield epoch, state
 
     Args:
-      checkpoints: where it is kept; nowhere if None.
+      checkpoints: where it is saved; nowhere if None.
       read: `read(state)` gives one copy of the state as a tree of arrays, a `TrainState` or parameters.
-      place: `place(tree)` gives the loop's state on its devices again, from a tree of NumPy arrays.
+      place: `place(tree)` puts a tree of NumPy arrays back on the devices as the loop's state.
       training: what must be the same when it is resumed, by name; plain values.
-      surroundings: what else must be the same for the same bits; processor, versions and settings are added.
+      surroundings: what else must be the same for bitwise equal results; processor, versions and settings are
+        added.
       updates: how many an epoch has.
-      remember: whether the state after each epoch is kept too, and given with `done`.
+      remember: whether the state after each epoch is also kept, and given with `done`.
 
     Attributes:
       step: how many updates were made.
@@ -92,7 +94,7 @@ class Run:
         """Return where to begin: `state`, or what the newest checkpoint holds.
 
         Raises:
-          JaxperfError: the checkpoint is of another model or training, or beyond so many epochs, or none of
+          JaxperfError: the checkpoint is from another model or training, or is beyond `epochs`, or none of
             several is intact.
         """
         if not self._checkpoints:
@@ -134,23 +136,23 @@ class Run:
             self.done[-1] = self.done[-1][0], known[-1] if self._remember else state
 
     def begin(self) -> None:
-        """Start an epoch's clock, or let it go on."""
+        """Start an epoch's clock, or continue it."""
         self._began = time.perf_counter() - self._before_s
 
     def brought(self, seconds: float) -> None:
-        """Take note of a batch that took so many seconds; they count if no step is under way any more."""
+        """Record a batch that took so many seconds; they count if no step is running any more."""
         if all(loss.is_ready() for loss, _ in self._queued):
             self.data_s += seconds
 
     def seconds(self) -> float:
-        """Return the seconds of this epoch so far, those before a checkpoint included."""
+        """Return the seconds of this epoch so far, including those before a checkpoint."""
         return time.perf_counter() - self._began
 
     def stepped(self, state: Any, loss: jax.Array, accuracy: jax.Array) -> None:
-        """Take note of a step, whose results may be still computing, and wait for the one `AHEAD` before it.
+        """Record a step, whose results may not be computed yet, and wait for the step `AHEAD` before it.
 
         Raises:
-          JaxperfError: a loss that is NaN or infinite, or such a parameter where the state is to be saved.
+          JaxperfError: a loss that is NaN or infinite, or such a parameter when the state is to be saved.
           SystemExit: a signal told the training to end; its state is saved.
         """
         self.step += 1
@@ -165,12 +167,12 @@ class Run:
         self._end_if(told)
 
     def means(self) -> tuple[float, float]:
-        """Return the means of loss and accuracy over the epoch's steps, all of which are waited for."""
+        """Return the means of loss and accuracy over the epoch's steps, after waiting for all of them."""
         self._settle(0)
         return float(np.mean(self._losses)), float(np.mean(self._accuracies))
 
     def ended(self, epoch: Epoch, state: Any) -> None:
-        """Take note of an epoch that was trained and evaluated, and save the state after it.
+        """Record an epoch that was trained and evaluated, and save the state after it.
 
         Raises:
           JaxperfError, SystemExit: as `stepped`.
@@ -193,7 +195,7 @@ class Run:
     def _save(self, state: Any, train_s: float) -> None:
         assert self._checkpoints
         one = self._read(state)
-        # Neither moments of an optimizer nor its best value so far have to be finite
+        # Neither an optimizer's moments nor its best value so far need to be finite
         values = (one.params, one.stats) if isinstance(one, TrainState) else one
         if not all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(values)):
             raise JaxperfError(self._not_finite("a parameter is not finite", self.step))
@@ -224,7 +226,7 @@ class Run:
         return f"{what} at step {step}, {before}{newest}; use a smaller learning rate"
 
     def _like(self, about: About, one: Tree) -> Tree:
-        """The tree to restore into, once it is known that the checkpoint is of this training."""
+        """The tree to restore into, after checking that the checkpoint belongs to this training."""
         for theirs, ours in ((about.training, self._training), (about.arrays, self._arrays)):
             other = _difference(theirs, ours)
             if other:
@@ -240,7 +242,7 @@ class Run:
 
 
 def _settings() -> dict[str, Any]:
-    """How many processes, and which flags are set: what else must be the same for the same bits."""
+    """The number of processes and the flags that are set: they too must match for bitwise equal results."""
     given = {name: os.environ.get(name) for name in VARIABLES}
     given |= {name: jax.config.values.get(name) for name in OPTIONS}
     set_to = {name: value for name, value in given.items() if value not in (None, "", "0", False)}
@@ -262,6 +264,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def optimizer_of(opt_state: Tree) -> str:
-    """Return an optimizer's name as its state tells it, e.g. "ScaleByAdamState, EmptyState"."""
+    """Return an optimizer's name, taken from its state, e.g. "ScaleByAdamState, EmptyState"."""
     states: Sequence[Any] = jax.tree.leaves(opt_state, is_leaf=lambda node: hasattr(node, "_fields"))
     return ", ".join(type(state).__name__ for state in states if hasattr(state, "_fields"))

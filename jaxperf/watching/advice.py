@@ -85,7 +85,7 @@ _TEXTS = {
     ),
 }
 _TEXTS |= advice_programs.TEXTS | advice_steps.TEXTS | advice_traces.TEXTS
-_WAITS = {  # what is waited for in vain
+_WAITS = {  # waits that are not needed
     "block_until_ready": "needless wait",
     "effects_barrier": "needless wait",
 }

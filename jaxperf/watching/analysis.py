@@ -1,6 +1,6 @@
-"""What a record says together: shares of the time, and what the front end does while devices are idle.
+"""What a record shows: shares of the time, and what the front end does while devices are idle.
 
-Devices are seen only in the profiler's windows. What is found in them is scaled to the time since the
+Devices are visible only in the profiler's windows. What is found in them is scaled to the time since the
 reader's first function was compiled, less the time in which something was traced or compiled.
 """
 
@@ -25,7 +25,7 @@ from jaxperf.watching.windows import plain
 
 
 def without(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """The stretches of `a` that are in none of `b`."""
+    """The stretches of `a` that no interval of `b` covers."""
     left = union(a)
     holes = union(b)
     if not left:
@@ -36,7 +36,7 @@ def without(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
 
 
 class Clock:
-    """How much of some stretches lies between two moments, quickly for many moments."""
+    """How many seconds of some stretches fall between two moments, computed quickly for many moments."""
 
     def __init__(self, stretches: Iterable[Interval]) -> None:
         self.stretches = union(stretches)
@@ -56,7 +56,7 @@ class Clock:
         return self.until(end) - self.until(start)
 
     def after(self, moment: float) -> Interval | None:
-        """The stretch that `moment` lies in."""
+        """The stretch that contains `moment`."""
         i = bisect.bisect_right(self._starts, moment) - 1
         return self.stretches[i] if i >= 0 and moment <= self.stretches[i][1] else None
 
@@ -82,14 +82,14 @@ class Line:
 
 
 class Analysis:
-    """Derives everything from a record; each figure is computed when somebody asks for it."""
+    """Derives everything from a record; each figure is computed on first use."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
 
     @functools.cached_property
     def samples(self) -> list[Sample]:
-        """What the front end did, with what the program's loops tell about it."""
+        """What the front end did, classified with the help of the program's loops."""
         r = self.record
         return between.explained(r.samples, r.compiled, r.puts, r.steps)
 
@@ -131,10 +131,10 @@ class Analysis:
 
     @functools.cached_property
     def begin(self) -> float:
-        """When the first function of the reader, or else anything, was compiled: before is preparation.
+        """When the reader's first function (or else anything) was compiled: the time before is preparation.
 
-        Of a function that was compiled before the watch, when it first ran. It is the start where JAX does
-        not say what it compiles.
+        For a function that was compiled before the watch, when it first ran. If JAX does not report what it
+        compiles, the start of the watch.
         """
         programs = self.record.seen.programs
         older = [programs[plain(c.name)] for c, _ in self.called if not c.stages]
@@ -164,7 +164,7 @@ class Analysis:
     def idle(self) -> Clock:
         """When no device computed or had anything to compute, in the windows, while nothing was compiled.
 
-        A device with something queued that does not compute has no processor: others use it.
+        A device that has work queued but does not compute lacks a processor: other programs use it.
         """
         return Clock(without(self.steady, [*self.busy, *self.record.seen.queued]))
 
@@ -197,7 +197,7 @@ class Analysis:
     ) -> dict[Place, float]:
         """Seconds of the run in which devices were idle while the front end was somewhere, the most first.
 
-        With `itself`, without what a wait just before is to blame for.
+        With `itself`, idle time that a wait just before has caused is left out.
         """
         found: dict[Place, float] = defaultdict(float)
         blamed = self._idle_by_waits if itself else self._idle_in_waits
@@ -213,9 +213,9 @@ class Analysis:
 
     @functools.cached_property
     def _idle_by_waits(self) -> Clock:
-        """Idle stretches in waits, and after each for as long as it took: what would run ahead without it.
+        """Idle stretches in waits, and after each for as long as it took: work that could have run ahead.
 
-        Also those in which a list becomes an array, for which there is a rule too.
+        Also those in which a list becomes an array, which has a rule of its own.
         """
         longer = [(w.start, 2 * w.end - w.start) for w in self.waits]
         longer += [(p.start, p.end) for p in self.record.puts if p.numbers]
@@ -258,5 +258,5 @@ class Analysis:
 
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:
-        """Seconds of idle devices while NumPy computed, by line; not where it waited for an array of JAX."""
+        """Seconds of idle devices while NumPy computed, by line, without its waits for JAX arrays."""
         return self.idle_at(lambda s: s.kind == NUMPY and not self.waiting.after(s.end))

@@ -9,7 +9,7 @@ import sys
 
 
 def started(*, otherwise: bool = False) -> bool:
-    """Whether a backend runs in this process; `otherwise` where this JAX does not say.
+    """Whether a backend runs in this process; `otherwise` if this JAX version does not say.
 
     JAX has no public way to ask: `jax.devices()` and `jax.live_arrays()` start one.
     """

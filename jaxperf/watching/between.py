@@ -1,7 +1,7 @@
-"""What the front end does between two steps: looks that a line alone does not explain, by its loop.
+"""What the front end does between two steps: samples that a line alone does not explain, but its loop does.
 
-A look knows the reader's line and what it called. Whether that is data for the next step, bookkeeping or part
-of the step itself depends on the loop around it, and on which of its lines call jitted functions.
+A sample knows the reader's line and what it called. Whether that is data for the next step, bookkeeping or
+part of the step itself depends on the loop around it, and on which of its lines call jitted functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxperf.watching.steps import Step
 
 
 def step_lines(compiled: Iterable[Compiled], steps: Iterable[Step] = ()) -> frozenset[Place]:
-    """The lines that call the reader's jitted functions, by themselves or further down."""
+    """The lines that call the reader's jitted functions, directly or indirectly."""
     calls: list[Compiled | Step] = [*(c for c in compiled if c.explained), *steps]
     return frozenset(p for call in calls for p in (call.at, *call.callers) if p != NOWHERE)
 
@@ -29,10 +29,10 @@ def explained(
     puts: Collection[Put] = (),
     steps: Collection[Step] = (),
 ) -> list[Sample]:
-    """The looks with what their loops tell.
+    """The samples, reclassified by their loops.
 
-    What could be computed ahead of the steps is data, at the loop's statement; other Python in a loop of
-    steps is `BETWEEN`, there too; and all that happens at the call of a jitted function is its dispatch.
+    What could be computed ahead of the steps is data, at the loop's statement; other Python code in a loop of
+    steps is `BETWEEN`, also there; and all that happens at the call of a jitted function is its dispatch.
     """
     lines = step_lines(compiled, steps)
     dispatching = {c.at for c in compiled if c.explained} | {s.at for s in steps if s.program}
@@ -52,7 +52,7 @@ def explained(
 def _explained(
     s: Sample, steps: frozenset[Place], dispatching: Collection[Place], batches: Collection[Place]
 ) -> tuple[str, Place]:
-    makes_jit = "jit(" in s.at.source  # the rule `eager` has it
+    makes_jit = "jit(" in s.at.source  # the rule `eager` covers it
     if s.kind in (EAGER, PYTHON, WRITE) and s.at in dispatching and not makes_jit:
         return DISPATCH, s.at
     preparing = s.kind in (PYTHON, NUMPY, DATA) or (s.kind == EAGER and s.at in batches)
@@ -62,7 +62,7 @@ def _explained(
     if at == NOWHERE:
         return (
             PYTHON if s.kind == WRITE else s.kind
-        ), s.at  # a file that is written once is none of a loop's
+        ), s.at  # a file that is written once is not part of a loop
     file = _file_written(s.at, s.kind) if s.kind in (WRITE, PYTHON) else NOWHERE
     if s.kind == WRITE or file != NOWHERE:
         return WRITE, (file if file != NOWHERE else s.at)
@@ -72,7 +72,7 @@ def _explained(
 
 
 def _in_loop(s: Sample, steps: frozenset[Place]) -> tuple[Place, str]:
-    """The statement of a loop of steps that a look belongs to; and the function in it, if that is a step."""
+    """The statement, in a loop of steps, that a sample belongs to; and its function, if that is a step."""
     chain = (s.at, *s.callers)
     on_the_way = {(p.file, p.function) for p in steps}
     for i in reversed(range(len(chain))):  # from the program's outermost line on
@@ -86,7 +86,7 @@ def _in_loop(s: Sample, steps: frozenset[Place]) -> tuple[Place, str]:
 
 
 def _file_written(at: Place, kind: str) -> Place:
-    """The `with` that opens the file that a line writes to, or whose end writes it; else NOWHERE."""
+    """The `with` that opens the file that a line writes, or that writes it when it closes; else NOWHERE."""
     loop = statements.enclosing(at, loop_body.LOOP)[-1:]
     for node in statements.enclosing(at, ast.With):
         mine = node.lineno == at.line if kind == PYTHON else not loop or loop[0].lineno < node.lineno

@@ -16,7 +16,7 @@ from jaxperf.watching.session import Record, Watcher
 
 
 class Watched:
-    """What a watch found, once its block is over: the `record` of all events and the report as a `result`."""
+    """What a watch found, once its block has ended: the `record` of all events and the report, a `result`."""
 
     def __init__(self) -> None:
         self.record: Record | None = None
@@ -36,7 +36,7 @@ def watch(
       json: file that takes the report as a result, for `jaxperf report`.
 
     Yields:
-      A `Watched`, filled in when the block is over.
+      A `Watched`, filled in when the block has ended.
 
     Raises:
       JaxperfError: another watch is open in this process, or `json` cannot be written.
@@ -55,7 +55,7 @@ def watch(
 
 
 def how_it_ended(error: BaseException) -> str:
-    """How a program ended that did not reach its end; "" for an ordinary exit."""
+    """How a program ended that stopped early; "" for an ordinary exit."""
     if isinstance(error, KeyboardInterrupt):
         return "until it was interrupted"
     if isinstance(error, Stopped):
@@ -66,9 +66,9 @@ def how_it_ended(error: BaseException) -> str:
 
 
 def report(result: Result, *, show: bool = True, json: Path | None = None) -> None:
-    """Print a report to standard error, and keep it in a file.
+    """Print a report to standard error, and write it to a file.
 
-    Of several processes the first one prints, and each has a file of its own: "watch.json", "watch-1.json".
+    With several processes, the first one prints, and each writes its own file: "watch.json", "watch-1.json".
     """
     number = _process()
     if show and number == 0:
@@ -82,6 +82,6 @@ def report(result: Result, *, show: bool = True, json: Path | None = None) -> No
 
 
 def _process() -> int:
-    """Which of several processes this is; 0 where it is the only one, or has not started JAX."""
+    """Which of several processes this is; 0 if it is the only one, or has not started JAX."""
     jax = sys.modules.get("jax")
     return int(jax.process_index()) if jax and backend.started(otherwise=True) else 0

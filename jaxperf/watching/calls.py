@@ -1,4 +1,4 @@
-"""What a call hands to a function that is traced, and what the function has from elsewhere, from frames."""
+"""What a call passes to a traced function, and what the function gets from elsewhere, read from frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxperf.watching import place
 
 
 def arguments(frame: FrameType | None) -> dict[str, Any]:
-    """The leaves of the arguments of the library's frame that the reader called, by name."""
+    """The leaves of the arguments in the library's frame that the reader called, by name."""
     if frame is None:
         return {}
     import jax  # has been imported by the program
@@ -33,7 +33,7 @@ def arguments(frame: FrameType | None) -> dict[str, Any]:
 
 
 def described(value: Any) -> str:
-    """An array's type, a number or text itself, and of other values what tells different ones apart."""
+    """An array's type, a number or text itself, and for other values what tells them apart."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if isinstance(value, bool | int | float | str | slice):
@@ -52,7 +52,7 @@ def traced(frame: FrameType, mine: FrameType | None, defined: str) -> FunctionTy
 
 
 def outside(function: FunctionType) -> dict[str, Any]:
-    """What a function has from outside of it, in its closure and as its defaults."""
+    """What a function gets from outside, in its closure and as its defaults."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     found = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
@@ -74,6 +74,6 @@ def _is_array(value: Any) -> bool:
 
 
 def identified(value: Any) -> str:
-    """A value's description, and which object it is where that does not tell all of it."""
+    """A value's description, with the object's address if the description does not identify it."""
     said = described(value)
     return f"{said} at {id(value):#x}" if hasattr(value, "dtype") else said

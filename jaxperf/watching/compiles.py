@@ -35,7 +35,7 @@ _STAGES = {
 _WITH_BODY = ("scan", "while", "cond")  # operations that are given functions
 _PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
-# what JAX logs as a warning only because it was told to explain
+# what JAX logs as warnings only because it was asked to explain
 _EXPLANATIONS = (
     MISS, "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry", "Writing "
 )  # fmt: skip
@@ -47,20 +47,20 @@ class Compiled:
 
     Attributes:
       name: the function's.
-      at: the line of the reader's code whose call set it off.
+      at: the line of the reader's code whose call triggered it.
       callers: the reader's lines around that one, outwards.
-      through: the library that the reader called, as "flax" for `nnx.jit`.
+      through: the library that the reader called, such as "flax" for `nnx.jit`.
       stages: when each stage began and ended, by `time.perf_counter`.
-      explained: whether JAX said why, which it does for the reader's functions and not for its own.
-      defined: file and line of the function, "" where JAX did not say.
-      changes: what made it trace a function that it has traced before; empty for a new function object.
+      explained: whether JAX said why, which it does for the reader's functions but not for its own.
+      defined: file and line of the function, "" if JAX did not say.
+      changes: why JAX traced a function that it had traced before; empty for a new function object.
       host: bytes of the NumPy arrays among the call's arguments, by name.
       host_float64: whether one of them has NumPy's default type.
       signature: the call's arguments, by name: arrays as their type, other values as themselves.
-      closure: what the function has from outside of it, closure and defaults, by name.
+      closure: what the function gets from outside, closure and defaults, by name.
       refers_to: the arrays among that and among the variables of its module, by name.
-      label: the function's name where the program has another, as under `pmap`.
-      cleared: the line whose `jax.clear_caches` is why; None for any other reason.
+      label: the function's name if the program's name is different, as under `pmap`.
+      cleared: the line whose `jax.clear_caches` caused this trace; None for any other reason.
     """
 
     name: str
@@ -81,12 +81,12 @@ class Compiled:
 
     @property
     def called(self) -> str:
-        """The reader's name of the function."""
+        """The reader's name for the function."""
         return self.label or self.name
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of all NumPy arrays that a call hands over."""
+        """Bytes of all NumPy arrays that a call passes."""
         return sum(self.host.values())
 
     @property
@@ -100,15 +100,15 @@ class Compiled:
         return length(self.stages.values())
 
     def seconds(self, stage: str) -> float:
-        """Seconds of one stage; 0 where it did not take place."""
+        """Seconds of one stage; 0 if it did not take place."""
         start, end = self.stages.get(stage, (0.0, 0.0))
         return end - start
 
 
 class Listener:
-    """Hears what JAX traces and compiles; `compiled` holds the outermost functions in the order of their end.
+    """Records what JAX traces and compiles; `compiled` holds the outermost functions, ordered by their end.
 
-    A function that is traced while another is belongs to that one. `open` is how many stages run now.
+    A function that is traced during another trace belongs to that one. `open` is how many stages run now.
     """
 
     def __init__(self, trouble: Trouble) -> None:
@@ -116,15 +116,15 @@ class Listener:
         self.pass_on = False  # the program itself asked for explanations
         self.compiled: list[Compiled] = []
         self.open = 0
-        self.count = 0  # of the events heard, for the overhead
-        self.spent_s = 0.0  # in hearing them
-        self.elsewhere = 0  # compiled in other threads than the one that made this
+        self.count = 0  # of the events received, for the overhead
+        self.spent_s = 0.0  # handling them
+        self.elsewhere = 0  # compiled in threads other than the one that created this
         self._thread = threading.get_ident()
         self._said = threading.local()
         self._lock = threading.Lock()
-        self.settings: dict[str, Place] = {}  # of JAX, those that were on, and where that was seen first
+        self.settings: dict[str, Place] = {}  # JAX settings that were on, and where each was first seen
         self._known: set[tuple[Any, ...]] = set()  # calls that were traced
-        self._forgotten: set[tuple[Any, ...]] = set()  # those before the last `jax.clear_caches`
+        self._forgotten: set[tuple[Any, ...]] = set()  # those from before the last `jax.clear_caches`
         self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
         self._cleared_at = NOWHERE
 
@@ -169,7 +169,7 @@ class Listener:
         self.compiled.append(found)
 
     def _describe(self, found: Compiled, mine: FrameType | None, called: FrameType | None) -> None:
-        """What a trace was given, why it took place, and what its function has from elsewhere."""
+        """Record a trace's arguments, its cause, and what its function gets from elsewhere."""
         found.through = place.library(called.f_code.co_filename) if called else ""
         arguments = calls.arguments(called)
         arrays = {
@@ -200,7 +200,7 @@ class Listener:
                 self.settings.setdefault(setting, at)
 
     def _remember(self, found: Compiled, function: FunctionType | None) -> None:
-        """Tell what is traced only because the program made JAX forget that it had traced the same."""
+        """Recognize traces that happen only because the program made JAX forget the same trace."""
         call = found.name, found.defined, tuple(found.signature.items())
         new = function is not None and self._functions.get(found.defined) is not function
         if self._forgotten and not found.changes and not new:
@@ -216,7 +216,7 @@ class Listener:
         self._known.add(call)
 
     def clearing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`jax.clear_caches`, in whose place this stands: what was traced until then is forgotten."""
+        """Replacement for `jax.clear_caches`: it notes that what was traced until then is forgotten."""
 
         def clear(*args: Any, **kwargs: Any) -> Any:
             with self._lock, self.trouble.kept("a call of clear_caches"):
@@ -227,7 +227,7 @@ class Listener:
         return named_as(function, clear)
 
     def without_jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`jax.disable_jit`, in whose place this stands: JAX turns it off while it traces one operation."""
+        """Replacement for `jax.disable_jit`, which JAX turns off while it traces one operation."""
 
         def disable(*args: Any, **kwargs: Any) -> Any:
             with self.trouble.kept("a call of disable_jit"):
@@ -246,7 +246,7 @@ class Listener:
                 found.defined, found.changes = said[i].defined, said[i].changes
                 del said[i:]
                 break
-        if not found.explained and found.name in _WITH_BODY and said:  # all of it is of this call
+        if not found.explained and found.name in _WITH_BODY and said:  # all of it belongs to this call
             new = [e.name for e in said if not e.changes]
             body = Change("new body", "", "", f"{new[-1]} is a new function each time") if new else None
             found.changes = (body,) if body else said[-1].changes
@@ -256,7 +256,7 @@ class Listener:
             found.changes = differences(next(before, found).signature, found.signature) or found.changes
 
     def _explain_pmap(self, found: Compiled, function: Any) -> None:
-        """What JAX says nothing about: a function under `pmap`, whose name in the program is JAX's own."""
+        """Explain what JAX does not: a function under `pmap`, whose name in the program is JAX's own."""
         code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
         found.explained, found.label = True, code.co_name if code else ""
         found.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(found.at)
@@ -264,8 +264,8 @@ class Listener:
         found.changes = differences(before.signature, found.signature) if before else ()
 
     def on_log(self, record: logging.LogRecord) -> bool:
-        """A filter for JAX's loggers: keeps explanations of cache misses, and lets all else pass."""
-        message = str(record.msg)  # JAX formats explanations itself; other records are none of ours
+        """A filter for JAX's loggers: it keeps explanations of cache misses, and passes on all else."""
+        message = str(record.msg)  # JAX formats explanations itself; other records do not concern us
         if message.startswith(MISS):
             with self.trouble.kept("an explanation of a cache miss"):
                 if not hasattr(self._said, "explanations"):
@@ -279,16 +279,17 @@ def _inside(known: Compiled, span: Interval) -> bool:
 
 
 def _by_pmap(name: str, called: FrameType | None) -> bool:
-    """Whether it is the function that pmap makes of the reader's, not one that moves its arguments."""
+    """Whether it is the function that pmap makes from the reader's, not one that moves its arguments."""
     return name == "_fun" and called is not None and called.f_code.co_filename.endswith("pmap.py")
 
 
 def keep_what_later_calls_hand_over(
     compiled: Iterable[Compiled], seen: Mapping[str, Program], programs: Iterable[Facts]
 ) -> None:
-    """Drop from `host` what was NumPy at the first call only, as parameters often are.
+    """Drop from `host` the arrays that were NumPy at the first call only, as parameters often are.
 
-    Windows count what a later call copies, Python's numbers too, and no sizes: the smallest arrays are kept.
+    Windows count how many arrays (and Python numbers) a later call copies, but not their sizes, so the
+    smallest arrays are kept.
     """
     taken = {plain(facts.name): len(facts.layout[0]) for facts in programs if not facts.old}
     for c in compiled:

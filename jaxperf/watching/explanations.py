@@ -15,7 +15,7 @@ _NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?
 _AGAIN = re.compile(r"for (?P<name>.+?) defined at (?P<at>\S+)")
 _CHANGE = re.compile(
     r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)(?=https?://|,? so |\n\s*\* at |\s*\Z)",
-    re.S,  # what a value prints may take several lines
+    re.S,  # a printed value may take several lines
 )
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
 _SHOWN = 60  # letters of a value in a reason
@@ -38,7 +38,7 @@ class Change:
 
 
 def _around_difference(before: str, now: str) -> tuple[str, str]:
-    """Two values, long ones only from shortly before the point at which they differ."""
+    """Two values; long ones start shortly before the point at which they differ."""
     pairs = enumerate(zip(before, now))
     common = next((i for i, (then, later) in pairs if then != later), min(len(before), len(now)))
     start = max(0, common - _SHOWN // 3) if max(len(before), len(now)) > _SHOWN else 0
@@ -46,13 +46,13 @@ def _around_difference(before: str, now: str) -> tuple[str, str]:
 
 
 def shortened(value: str, start: int = 0) -> str:
-    """A value from a letter on, no longer than a reason can take."""
+    """A value from the character at `start` on, cut to the length that fits in a reason."""
     end = start + _SHOWN
     return "..." * (start > 0) + value[start:end] + "..." * (end < len(value))
 
 
 class Explanation(NamedTuple):
-    """Why a function was traced: its name, file and line; what changed, nothing for a new function object."""
+    """Why a function was traced: its name, file, line and changes (none for a new function object)."""
 
     name: str
     defined: str
@@ -97,7 +97,7 @@ def _change(what: str, before: str, now: str) -> Change:
 
 
 def _on_one_line(value: str) -> str:
-    """What a value prints, as a Linen module does in several lines, without comments in it."""
+    """A printed value on one line, without comments; a Linen module, for one, prints several lines."""
     rows = [row.strip() for row in value.splitlines() if not row.strip().startswith("#")]
     return " ".join(rows).replace("( ", "(").replace(" )", ")")
 
@@ -118,7 +118,7 @@ def _aval(text: str) -> tuple[str, str, str]:
 
 
 def shape_of(text: str) -> tuple[int, ...]:
-    """The shape in "f32[3,4]"; empty where it holds no numbers."""
+    """The shape in "f32[3,4]"; empty if it holds no numbers."""
     numbers = _aval(text)[1].split(",")
     return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
 

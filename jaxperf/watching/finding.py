@@ -19,9 +19,9 @@ class Finding:
       seconds: what a change could save in this run.
       reason: what was seen, in one sentence.
       name: the function, call or operation that the advice names.
-      memory_bytes: what a change would free; 0 where that is not the point.
-      argument: the one that it is about, as "rate" or "argument 2"; for a donation, an option of `jit`.
-      doubt: how many times the least share of the run's time the seconds must be to be reported.
+      memory_bytes: what a change would free; 0 if memory is not the point.
+      argument: the argument concerned, such as "rate" or "argument 2"; for a donation, an option of `jit`.
+      doubt: the factor by which the seconds must exceed the smallest reported share of the run's time.
     """
 
     cause: str

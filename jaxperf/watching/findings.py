@@ -1,7 +1,8 @@
 """Rules: what a program loses, where, and why. Each gives findings with the seconds that a change could save.
 
 A rule reports nothing below a share of the run's time, so that programs without a fault have no findings.
-Seconds are an estimate from this run: what was spent again, or how long devices were idle for that reason.
+Seconds are an estimate from this run: what was spent repeatedly, or how long devices were idle for that
+reason.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
 
 
 def find(analysis: Analysis) -> list[Finding]:
-    """Everything that could save a share of the run's time, the most first."""
+    """Everything that could save a share of the run's time, largest first."""
     r = analysis.record
     steady_s = r.wall_s - analysis.compiling.within(r.start, r.end)
     settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
@@ -56,7 +57,7 @@ def find(analysis: Analysis) -> list[Finding]:
 
 
 def _worst(found: Iterable[Finding]) -> list[Finding]:
-    """Of findings with one cause at one line, as of programs of several sizes, the one that costs most."""
+    """The costliest of the findings with one cause at one line, such as for programs of several sizes."""
     worst: dict[tuple[str, Place], Finding] = {}
     for finding in sorted(found, key=lambda f: (f.seconds, f.memory_bytes)):
         worst[finding.cause, finding.at] = finding

@@ -1,7 +1,7 @@
 """The programs that kept devices busy longest: what a call costs, and how near it is to the machine's limits.
 
-The profiler's windows know a program by its name alone, and say nothing of its size. So where several
-programs of one name differ in their work, there is no telling which one ran, and none gets figures of it.
+The profiler's windows know a program only by its name, and say nothing about its size. So if several
+programs with one name differ in their work, nobody can tell which one ran, and none gets figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxperf.watching.windows import Program, plain
 if TYPE_CHECKING:
     from jaxperf.measure.roofline import Position, Roofline
 
-ROWS, KEPT = 6, 100  # of a table on a terminal, and in the result
+ROWS, KEPT = 6, 100  # in a table on a terminal, and in the result
 PLACED = 3  # programs that get a place under the roofline
 NAME = 22  # letters of a program's name in the table
 ABOVE = 1.05  # of the roofline; noise explains less than this
@@ -34,12 +34,12 @@ class Hot:
     """A program, per call.
 
     Attributes:
-      name, calls: the function's, and how often Python called it in the windows.
-      dispatch_s: seconds until a call returned, t1; None where no call was seen.
-      device_s: seconds in which a device computed, t2, as a mean of the devices.
-      facts: the one program of this name; None where there are several, or none is known.
-      host_bytes: of NumPy arrays that a call handed over.
-      doubt: why it has no place under the roofline; "" where it may have one.
+      name, calls: the function's name, and how often Python called it in the windows.
+      dispatch_s: seconds until a call returned, t1; None if no call was seen.
+      device_s: seconds in which a device computed, t2, as a mean over the devices.
+      facts: the one program of this name; None if there are several, or none is known.
+      host_bytes: of NumPy arrays that a call passed.
+      doubt: why it has no place under the roofline; "" if it may have one.
     """
 
     name: str
@@ -70,7 +70,7 @@ def blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
 
 
 def _work(facts: Facts | None) -> tuple[str, str]:
-    """FLOPs and bytes, as least values where there are loops: the compiler counts one turn."""
+    """FLOPs and bytes; lower bounds if there are loops, of which the compiler counts one turn."""
     least = "> " if facts and facts.loops else ""
     return (
         least + quantity(facts.flops if facts else None, "FLOP"),
@@ -79,7 +79,7 @@ def _work(facts: Facts | None) -> tuple[str, str]:
 
 
 def hottest(analysis: Analysis) -> list[Hot]:
-    """The programs that devices computed in the windows, those that took longest first."""
+    """The programs that devices computed in the windows, longest first."""
     known: dict[str, list[Facts]] = defaultdict(list)
     for facts in analysis.record.programs:
         known[plain(facts.name)].append(facts)
@@ -106,16 +106,16 @@ def _hot(program: Program, busy_s: float, known: list[Facts], host_bytes: int) -
 
 
 def _only(known: list[Facts]) -> Facts | None:
-    """The program of a name, if all that have it do the same work; one whose text was kept."""
+    """The program of a name, if all programs with it do the same work; preferably one whose text was kept."""
     work = {(f.platform, f.flops, f.bytes_accessed) for f in known}
     return max(known, key=lambda f: len(f.text)) if len(work) == 1 else None
 
 
 def executions(program: Program, facts: Facts) -> float:
-    """How often each device executed a program in the windows, with the part of one that a window cut off.
+    """How often each device executed a program in the windows, including fractions that a window cut off.
 
-    The front end runs ahead, so its calls may be others than those that a device computed meanwhile. What
-    counts is how often the instructions ran that an execution runs once, weighted by the time they take.
+    The front end runs ahead, so its calls may not be those that a device computed at the same time. The
+    count is how often the instructions ran that an execution runs once, weighted by the time they take.
     """
     once = [times for (_, op), times in program.ops.items() if op in facts.steps and times]
     means_s = sum(sum(times) / len(times) for times in once)
@@ -164,7 +164,7 @@ def _no_place(facts: Facts | None, environment: Environment) -> str:
 
 
 def sentence(at: Position) -> str:
-    """What a program reaches, and how much of what limits it."""
+    """The rate that a program reaches, and its share of the limit."""
     reached = f"{quantity(at.flops_per_s, 'FLOP/s')} and {quantity(at.bytes_per_s, 'bytes/s')}"
     if at.limit == "dispatch":
         return f"{reached}; so little work that dispatching a call limits it"

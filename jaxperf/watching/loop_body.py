@@ -1,6 +1,6 @@
-"""What the statements of a loop hand to each other: which of them wait for a step, and which could run ahead.
+"""Data flow between the statements of a loop: which of them wait for a step, and which could run ahead.
 
-A step is a statement of a loop in the reader's code that calls a jitted function, by itself or further down.
+A step is a statement of a loop in the reader's code that calls a jitted function, directly or indirectly.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
 
     Args:
       at: a line of the statement.
-      steps: lines that call jitted functions, by themselves or further down.
-      called: of a step, the function among its arguments that is meant.
+      steps: lines that call jitted functions, directly or indirectly.
+      called: if the statement is a step, the function among its arguments that is meant.
     """
     loop, own = stepping_loop(at, steps), statements.enclosing(at, ast.stmt)
     if loop is None:
@@ -67,7 +67,7 @@ def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
 
 
 def comes_back(at: Place) -> bool:
-    """Whether what a statement assigns decides what it reads in the next turn of its loop."""
+    """Whether what a statement assigns affects what it reads in the next turn of its loop."""
     loop, own = statements.enclosing(at, LOOP)[-1:], statements.enclosing(at, ast.stmt)[-1:]
     if not loop or not own or own == loop:
         return False
@@ -76,7 +76,7 @@ def comes_back(at: Place) -> bool:
 
 
 def reads_from(at: Place, other: Place) -> bool:
-    """Whether a statement reads what another one of its function makes, or is that one itself."""
+    """Whether a statement reads what another one in its function makes, or is that statement itself."""
     if (at.file, at.function) != (other.file, other.function):
         return False
     mine, making = (statements.enclosing(p, ast.stmt)[-1:] for p in (at, other))
@@ -88,12 +88,12 @@ def reads_from(at: Place, other: Place) -> bool:
 
 
 def changed_in(loop: ast.stmt, file: str) -> frozenset[str]:
-    """Variables that a turn of a loop changes, with the one that it counts in."""
+    """Variables that a turn of a loop changes, including its counter."""
     return _writes(_flows(file, loop))
 
 
 def depending(loop: ast.stmt, file: str, names: Collection[str]) -> frozenset[str]:
-    """Variables of a loop that depend on some, in this turn or a later one."""
+    """Variables of a loop that depend on `names`, in this turn or a later one."""
     return _reached(names, _flows(file, loop))
 
 
@@ -104,7 +104,7 @@ def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
 
 @functools.cache
 def _flows(file: str, loop: ast.stmt) -> tuple[Flow, ...]:
-    """Every statement of a loop, its own head too; those of functions inside it are one each."""
+    """Every statement of a loop, including its head; a function defined inside counts as one statement."""
     return tuple(_flow(node) for node in _statements(loop))
 
 
@@ -140,7 +140,7 @@ def _flow(node: ast.stmt) -> Flow:
 
 
 def _reads(*nodes: ast.AST) -> frozenset[str]:
-    """The variables in some expressions, the longest names there are: "self.table" and not "self"."""
+    """The variables in some expressions, by their longest names: "self.table" and not "self"."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
@@ -152,7 +152,7 @@ def _reads(*nodes: ast.AST) -> frozenset[str]:
 
 
 def _targets(*nodes: ast.expr) -> frozenset[str]:
-    """The variables that are assigned, wholly or in part."""
+    """The variables that are assigned, fully or in part."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Tuple | ast.List):
@@ -181,7 +181,7 @@ def _writes(flows: Iterable[Flow]) -> frozenset[str]:
 
 
 def _reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
-    """The variables that depend on some, in this turn of the loop or a later one."""
+    """The variables that depend on `names`, in this turn of the loop or a later one."""
     found, before = frozenset(names), frozenset[str]()
     while found != before:
         before = found
@@ -190,5 +190,5 @@ def _reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
 
 
 def _share(a: Collection[str], b: Collection[str]) -> bool:
-    """Whether two sets have a variable in common, or one has a part of what the other has."""
+    """Whether two sets have a variable in common, or one has a part of a variable in the other."""
     return any(x == y or x.startswith(y + ".") or y.startswith(x + ".") for x in a for y in b)

@@ -1,8 +1,8 @@
 """Where in the reader's own code something happened: the innermost frame that belongs to no library.
 
 A library is whatever is installed (site-packages, the standard library, jaxperf), except what is being run:
-the package of `jaxperf watch -m package.train` is the reader's code wherever it lies. A frame's exact
-instruction tells which call of its line is running, and whether the line is a `for` that waits for an item.
+the package of `jaxperf watch -m package.train` is the reader's code wherever it is. A frame's exact
+instruction shows which call of its line is running, and whether the line is a `for` that waits for an item.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The line itself, without its indentation; "" where the file cannot be read."""
+        """The line itself, without its indentation; "" if the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
 
@@ -42,7 +42,7 @@ NOWHERE = Place("", 0)
 
 
 def shorten(file: str) -> str:
-    """A file's path from the working directory where it is in there, else its last two parts."""
+    """A file's path relative to the working directory if it is inside it, else its last two parts."""
     path = Path(file)
     try:
         return str(path.relative_to(Path.cwd()))
@@ -69,7 +69,7 @@ _own_roots: list[str] = []
 
 @contextlib.contextmanager
 def own_code(roots: Iterable[str]) -> Iterator[None]:
-    """Take files below some paths for the reader's own code, wherever they are installed."""
+    """Treat files below some paths as the reader's own code, wherever they are installed."""
     _own_roots[:] = roots
     library.cache_clear()
     try:
@@ -88,7 +88,7 @@ def _roots() -> tuple[str, ...]:
 
 
 def by_a_library(defined: str, called: FrameType | None) -> bool:
-    """Whether a library jits a function and calls it for itself, as Optax does; Equinox does for the reader.
+    """Whether a library jits a function for its own use, as Optax does; Equinox does so for the reader.
 
     Args:
       defined: file and line of the function.
@@ -111,7 +111,7 @@ def own(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
     for f in stack(frame):
         if not library(f.f_code.co_filename):
             return f, called
-        called = f if library(f.f_code.co_filename) != "jaxperf" else called  # a wrapper of ours
+        called = f if library(f.f_code.co_filename) != "jaxperf" else called  # one of our wrappers
     return None, None
 
 
@@ -129,7 +129,7 @@ def callers(frame: FrameType | None) -> tuple[Place, ...]:
 
 
 def here() -> Place:
-    """The line of the reader's own code that called what calls this."""
+    """The line of the reader's own code that called the caller of this function."""
     return place_of(own(sys._getframe(1))[0])
 
 
@@ -151,14 +151,14 @@ def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
 
 
 def callee(frame: FrameType) -> Any:
-    """What the frame's running instruction calls, by its dotted name; None where that is unknown."""
+    """What the frame's running instruction calls, by its dotted name; None if that is unknown."""
     return named(called_name(frame), functools.partial(variable, frame))[0]
 
 
 def named(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
-    """What a dotted name stands for; of a method its object, which says whose it is, and the name from there.
+    """What a dotted name refers to; for a method, the object that owns it and the rest of the name.
 
-    Names and attributes are looked up where they are stored, so that nothing of the program runs.
+    Names and attributes are looked up where they are stored, so that no code of the program runs.
     """
     first, *rest = dotted.split(".")
     found = lookup(first) if first else None
@@ -176,7 +176,7 @@ def named(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
 
 
 def variable(frame: FrameType, name: str) -> Any:
-    """What a name stands for in a running function or module; None where it stands for nothing yet."""
+    """What a name refers to in a running function or module; None if it is not defined yet."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class
         found = frame.f_locals.get(name)
@@ -187,15 +187,15 @@ def variable(frame: FrameType, name: str) -> Any:
     return frame.f_globals.get(name, frame.f_builtins.get(name)) if found is None else found
 
 
-_ALONE = 3  # references to what nobody but a frame and `_local` has
+_ALONE = 3  # reference count of what only a frame and `_local` hold
 
 
 def _local(frame: FrameType, name: str, local: Iterable[str]) -> Any:
     """A variable of a running function.
 
-    Before Python 3.13 a frame keeps the copy of its variables that it gives away, and with it arrays that the
-    program has dropped since. The copy is emptied, unless the program has it from `locals()`, or a tracer
-    that writes it back.
+    Before Python 3.13, a frame keeps the copy of its variables that it hands out, and with it arrays that the
+    program has since dropped. So the copy is emptied, unless the program holds it from `locals()`, or a trace
+    function is set, which would write it back.
     """
     held = frame.f_locals
     found = held.get(name)
@@ -209,7 +209,7 @@ _METHOD = object()
 
 
 def _held(owner: Any, name: str) -> Any:
-    """What an object or its class stores under a name; `_METHOD` where that is a method, or not known."""
+    """What an object or its class stores under a name; `_METHOD` if that is a method, or not known."""
     with contextlib.suppress(AttributeError):  # it may have no dictionary
         if name in (stored := object.__getattribute__(owner, "__dict__")):
             return stored[name]
@@ -223,7 +223,7 @@ def _held(owner: Any, name: str) -> Any:
 
 
 def called_name(frame: FrameType) -> str:
-    """The dotted name that is being called, as in "np.dot"; "" where the expression is no such call."""
+    """The dotted name that is being called, as in "np.dot"; "" if the expression is not such a call."""
     return _called_names(frame.f_code).get(frame.f_lasti, ("", 0))[0]
 
 
@@ -234,7 +234,7 @@ def calls(code: CodeType) -> frozenset[tuple[str, int]]:
 
 @functools.cache
 def _called_names(code: CodeType) -> dict[int, tuple[str, int]]:
-    """For each CALL of a function the dotted name before its parenthesis, from the source, and its line."""
+    """For each CALL instruction, the dotted name before its parenthesis, from the source, and its line."""
     names: dict[int, tuple[str, int]] = {}
     for offsets, instruction in _instructions(code):
         at = instruction.positions

@@ -42,7 +42,7 @@ def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: 
     def run() -> None:
         main = types.ModuleType("__main__")
         main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
-        sys.modules["__main__"] = main  # pickling and inspecting look there
+        sys.modules["__main__"] = main  # pickle and inspect look there
         sys.path.insert(0, str(path.resolve().parent))
         exec(code, main.__dict__)
 
@@ -66,11 +66,11 @@ def run_module(name: str, words: Sequence[str], *, profile: bool = True, json: P
 
 
 def _roots(name: str) -> list[str]:
-    """Where the code of a module's package lies; nothing for what watching itself needs."""
+    """Where the code of a module's package is; nothing for packages that watching itself needs."""
     parts = name.split(".")
     if parts[0] in (*sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
         return []
-    with contextlib.suppress(ImportError, ValueError, AttributeError):  # running it says what is wrong
+    with contextlib.suppress(ImportError, ValueError, AttributeError):  # running it will report the error
         for i in range(1, len(parts) + 1):
             spec = importlib.util.find_spec(".".join(parts[:i]))
             if spec and spec.origin and spec.has_location:  # not a folder that several packages share
@@ -103,7 +103,7 @@ def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: boo
 
 
 def _status(end: SystemExit) -> int:
-    """The exit status that Python gives, which prints what is no number."""
+    """The exit status that Python would give; like Python, print one that is not a number."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     print(end.code, file=sys.stderr)
@@ -111,7 +111,7 @@ def _status(end: SystemExit) -> int:
 
 
 def _show_traceback(error: BaseException) -> None:
-    """Print the traceback as Python does, without the frames of ours that ran the program."""
+    """Print the traceback as Python does, without our own frames that ran the program."""
     frames = error.__traceback__
     while frames and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
         frames = frames.tb_next

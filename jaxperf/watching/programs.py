@@ -1,7 +1,7 @@
-"""The compiled programs themselves: FLOPs, bytes, what shares memory, and what their instructions give away.
+"""The compiled programs themselves: FLOPs, bytes, what shares memory, and what their instructions reveal.
 
-They come from `live_executables()` of each device's client, and are asked for while the program runs, since a
-function that is dropped takes its program along.
+They come from `live_executables()` of each device's client, which is called while the program runs, since a
+function that is dropped takes its compiled program with it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from jaxperf.watching import place
 from jaxperf.watching.place import NOWHERE, Place
 
 Array = tuple[str, str]  # type and shape of an array in a program's text, as in ("f32", "3,4")
-PER_NAME = 3  # texts kept of programs with one name, before the watch and during it
-LONGEST = 4_000_000  # characters of a text that is still kept
+PER_NAME = 3  # texts kept for programs with one name, before the watch and during it
+LONGEST = 4_000_000  # characters; longer texts are not kept
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
           "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}  # fmt: skip
 _TYPES = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u", "complex": "c", "bool": "pred"}
@@ -38,7 +38,7 @@ class Facts:
     """One compiled program; FLOPs and bytes are the compiler's estimates for one execution on one device.
 
     `peak_bytes` are arguments, outputs and temporaries; `devices` are the ids of those that it runs on; `old`
-    is whether it was there before the watch began.
+    is whether it existed before the watch began.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Facts:
 
     @functools.cached_property
     def loops(self) -> int:
-        """Loops, of whose body the compiler's estimates count one turn."""
+        """How many loops there are; the compiler's estimates count one turn of each."""
         return sum(opcode == "while" for opcode, _, _ in _instructions(self.text))
 
     @functools.cached_property
     def opcodes(self) -> frozenset[str]:
-        """What its instructions do, those inside of fusions and loops too; none without its text."""
+        """The opcodes of its instructions, also those inside fusions and loops; none without its text."""
         return frozenset(opcode for opcode, _, _ in _instructions(self.text))
 
     @functools.cached_property
@@ -74,18 +74,18 @@ class Facts:
 
     @functools.cached_property
     def steps(self) -> frozenset[str]:
-        """The instructions that each execution runs once: those outside of loops, branches and fusions."""
+        """The instructions that each execution runs once: those outside loops, branches and fusions."""
         return frozenset(_INSTRUCTION.findall(self.text.partition("\nENTRY ")[2]))
 
     @functools.cached_property
     def layout(self) -> tuple[list[Array], list[Array]]:
-        """The arrays that an execution is given and those that it makes; none where the text does not say."""
+        """The arrays that an execution takes and those that it makes; none if the text does not say."""
         found = _LAYOUT.search(self.text.partition("\n")[0] + ", x=")
         return (_ARRAY.findall(found[1]), _ARRAY.findall(found[2])) if found else ([], [])
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes of all arrays that an execution is given."""
+        """Bytes of all arrays that an execution takes."""
         return sum(_size(*array) for array in self.layout[0])
 
     def at(self, line: str) -> Place:
@@ -98,7 +98,7 @@ class Facts:
         return next((p for p in places if not place.library(p.file)), NOWHERE)
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
-        """Instructions that call back into Python: their name and line."""
+        """Instructions that call back into Python: their names and lines."""
         for opcode, _, line in _instructions(self.text):
             target = re.search(r'custom_call_target="([^"]*callback[^"]*)"', line)
             if opcode == "custom-call" and target and (name := _INSTRUCTION.search(line)):
@@ -123,7 +123,7 @@ class Facts:
                 yield array, _size(*array)
 
     def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
-        """Bytes of outputs for which an argument of the same type exists and gives its memory to none.
+        """Bytes of outputs for which there is an argument of the same type that shares its memory with none.
 
         Args:
           among: the arguments in question, by type; all of them if None.
@@ -142,7 +142,7 @@ class Facts:
 
 
 def array_type(described: str) -> Array | None:
-    """The compiler's name for "float32[3,4]"; None for what is no array."""
+    """The compiler's name for "float32[3,4]"; None for anything but an array."""
     found = _DESCRIBED.fullmatch(described)
     return (_TYPES[found[1]] + found[2], found[3]) if found and found[1] in _TYPES else None
 
@@ -163,7 +163,7 @@ def _size(dtype: str, dims: str) -> int:
 
 
 def _frames(text: str) -> dict[int, list[Place]]:
-    """The tables at the head of a program's text, put together; empty where it has none."""
+    """The tables at the head of a program's text, combined; empty if it has none."""
     tables: dict[str, dict[int, Any]] = {}
     rows: dict[int, Any] = {}
     for line in text.splitlines():
@@ -183,7 +183,7 @@ def _frames(text: str) -> dict[int, list[Place]]:
     }
     found: dict[int, list[Place]] = {}
     for i, frame in sorted(tables.get("StackFrames", {}).items()):
-        parent = frame.get("parent_frame_id", 1) - 1  # counted from one, and one is none
+        parent = frame.get("parent_frame_id", 1) - 1  # counted from one; one means that there is none
         found[i] = [places.get(frame.get("file_location_id"), NOWHERE), *found.get(parent, [])]
     return found
 

@@ -1,8 +1,8 @@
 """Large NumPy arrays that the program itself puts on a device, by `jnp.array`, `jnp.asarray` or `device_put`.
 
-The functions are wrapped as those that wait are. An array whose bytes are the same as at one of its last
-times at a line need not have been put there again; whether they are is asked of a thousand elements. Four
-arrays are remembered for each line, since one in a function may serve data, labels and weights in turns.
+The functions are wrapped in the same way as those that wait. If an array has the same bytes as a recent one
+at the same line, it need not have been put there again; a thousand elements are compared. Four arrays are
+remembered for each line, since a line in a function may serve data, labels and weights in turn.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from jaxperf.watching.trouble import Trouble
 
 LARGE = 1 << 20  # bytes
 MANY = 100  # numbers in a list
-_ELEMENTS = 1000  # that are compared
-_KEPT = 4  # arrays of a line; a data set of so few batches is better kept on the device as well
+_ELEMENTS = 1000  # compared
+_KEPT = 4  # arrays per line; a data set of so few batches should also be kept on the device
 
 
 class Put(NamedTuple):
     """An array on its way to a device, and whether this line has put the same bytes there before.
 
-    One that is made of a list has the `numbers` of that, which JAX takes one by one, and no bytes.
+    An array made from a list has the count of its `numbers`, which JAX converts one by one, and no bytes.
     """
 
     at: Place
@@ -39,7 +39,7 @@ class Put(NamedTuple):
 
 
 class Puts:
-    """Hears of large arrays; `puts` holds those that the opening thread put on a device."""
+    """Records large arrays; `puts` holds those that the opening thread put on a device."""
 
     def __init__(self, trouble: Trouble) -> None:
         self.trouble = trouble
@@ -48,7 +48,7 @@ class Puts:
         self._thread = threading.get_ident()
 
     def open(self, jax: Any, replace: Callable[[Any, str, Any], None]) -> None:
-        """Wrap the functions by `replace`, which puts them back; `jax` is the imported module."""
+        """Wrap the functions with `replace`, which later restores them; `jax` is the imported module."""
         self._thread = threading.get_ident()
         numpy = sys.modules["numpy"]
         for owner, name in ((jax.numpy, "array"), (jax.numpy, "asarray"), (jax, "device_put")):
@@ -85,7 +85,7 @@ class Puts:
 
 
 def _numbers(value: Any) -> int:
-    """How many numbers of Python's there are in a list, or in lists of a list; 0 where it holds others."""
+    """How many Python numbers there are in a list, or in a list of lists; 0 if it holds anything else."""
     count = 1
     while type(value) in (list, tuple) and value:
         count, value = count * len(value), value[0]
@@ -93,7 +93,7 @@ def _numbers(value: Any) -> int:
 
 
 def named_as(old: Any, new: Any) -> Any:
-    """Let `new` look like `old`, also to a look; `functools.wraps` fails on C++ methods without a name."""
+    """Make `new` look like `old`, also to the sampler; `functools.wraps` fails on nameless C++ methods."""
     new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
     new.__module__ = getattr(old, "__module__", None) or new.__module__
     return new

@@ -1,4 +1,4 @@
-"""The rule about operations outside of jit, which are dispatched one by one, and computed one by one."""
+"""The rule about operations outside jit, which are dispatched and computed one by one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jaxperf.watching.rules_idle import OFTEN, REPEATS, by_function
 from jaxperf.watching.sampler import EAGER, Sample
 from jaxperf.watching.windows import plain
 
-RATE = 200  # operations per second; fewer are not what keeps devices idle
-A_SHARE = 0.2  # of the looks at a line within: a caller that dispatches so much has a part in it
+RATE = 200  # operations per second; fewer do not explain idle devices
+A_SHARE = 0.2  # of the samples at a line within: a caller that dispatches this much is part of the cause
 IN_A_ROW = 3  # elementwise operations that are worth a program
 SAVED = 0.5  # of their time, if they were one: six over 16 MB took 4 to 17 times as long as one program
 # what XLA makes of an operation on each element, and nothing else
@@ -36,7 +36,7 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
         seconds = idle.pop(at)
-        if traced[at] <= REPEATS:  # else the rule `retraced` has it
+        if traced[at] <= REPEATS:  # else the rule `retraced` covers it
             yield Finding("new function", at, seconds, reason, "function", doubt=IDLE_DOUBT)
     own = {plain(c.name) for c, _ in analysis.called}
     programs = analysis.record.seen.programs
@@ -58,9 +58,9 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
-    """To which line an operation belongs: to a caller's, where that dispatches about as much by itself.
+    """The line that an operation belongs to: its caller's, if the caller dispatches about as much itself.
 
-    `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` makes of it: one cause, on two lines.
+    `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` derives from it: one cause, on two lines.
     """
     looks = Counter(s.at for s in analysis.samples if s.kind == EAGER)
 
@@ -71,9 +71,9 @@ def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
 
 
 def _unfused(analysis: Analysis, own: Collection[str], line: Callable[[Sample], Place]) -> dict[Place, float]:
-    """Seconds of devices that one program would save, by the lines that dispatch operations outside of jit.
+    """Device seconds that a single program would save, by the lines that dispatch operations outside jit.
 
-    Nothing where such operations take less than half of what devices do.
+    Nothing if such operations take less than half of the devices' time.
     """
     known: dict[str, set[bool]] = {}
     for facts in (f for f in analysis.record.programs if f.opcodes and plain(f.name) not in own):

@@ -15,8 +15,8 @@ from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.sampler import DATA, DISPATCH, EAGER
 from jaxperf.watching.windows import plain
 
-REPEATS = 3  # waits at one line that make a habit
-OFTEN = 20  # calls of one operation in the windows: fewer are the program's beginning
+REPEATS = 3  # waits at one line that count as repeated
+OFTEN = 20  # calls of one operation in the windows: fewer belong to the program's startup
 COPIED = 1 << 20  # bytes of NumPy arrays per call
 
 
@@ -24,14 +24,14 @@ def waits(analysis: Analysis) -> Iterator[Finding]:
     """Lines whose waiting keeps the front end from running ahead."""
     for line in analysis.lines:
         if any(_for_numpy(line, at) for at in analysis.numpy_idle):
-            continue  # the rule `numpy` has it
+            continue  # the rule `numpy` covers it
         if line.count >= REPEATS and line.at != NOWHERE:
             cause = "logging" if line.kind == "print" or _prints(line) else "wait"
             yield Finding(cause, line.at, line.lost_s, _wait_reason(line), line.kind)
 
 
 def _for_numpy(line: Line, at: Place) -> bool:
-    """Whether a value is waited for that NumPy computes from at a line of the same function."""
+    """Whether NumPy computes something from the awaited value at a line of the same function."""
     return line.kind == "np.asarray" and loop_body.reads_from(at, line.at)
 
 
@@ -77,14 +77,14 @@ def transfers(analysis: Analysis) -> Iterator[Finding]:
 
 
 def copies_much(analysis: Analysis, c: Compiled) -> bool:
-    """Whether calls of a program hand it large NumPy arrays, or may do where that is not known."""
+    """Whether calls of a program pass it large NumPy arrays, or may do so if that is not known."""
     program = analysis.record.seen.programs.get(plain(c.name))
     sizes = (f.argument_bytes for f in analysis.record.programs if plain(f.name) == plain(c.name))
     return bool(program and program.copies) and (c.host_bytes or max(sizes, default=0)) >= COPIED
 
 
 def mostly(analysis: Analysis, kind: str, at: Place) -> str:
-    """The line in what a statement calls that it is at most of the time, in words; "" where it is its own."""
+    """The line, inside what a statement calls, that takes most of its time, in words; "" if it is its own."""
     inside = Counter(
         s.inside for s in analysis.samples if s.kind == kind and _function(s.at) == _function(at)
     )
@@ -93,7 +93,7 @@ def mostly(analysis: Analysis, kind: str, at: Place) -> str:
 
 
 def by_function(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
-    """One finding per function, at its worst line: neighboring lines have one cause."""
+    """One finding per function, at its worst line: neighboring lines share one cause."""
     functions: dict[tuple[str, str], list[tuple[Place, float]]] = defaultdict(list)
     for at, seconds in idle.items():
         if at != NOWHERE:

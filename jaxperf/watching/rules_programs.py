@@ -24,17 +24,17 @@ from jaxperf.watching.unrolled import loops
 from jaxperf.watching.windows import plain
 
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
-CONSTANT = 1 << 20  # bytes of the arrays in a program that are worth a word
+CONSTANT = 1 << 20  # bytes of the arrays in a program that are worth reporting
 SMALL = 1 << 12  # bytes of an array that does not count
 COMPILED = 60e6  # bytes/s at most at which constants compile; 17 MB took 0.24 s, 67 MB 2.5 s
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 WIDE = ("float64", "double", "complex128")
-LONG_S = 0.5  # of compiling, from which on a loop of few turns is worth a word
+LONG_S = 0.5  # of compiling, from which on a loop of few turns is worth reporting
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
 def donation(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that copy an argument which the caller replaces by the result."""
+    """Programs that copy an argument that the caller replaces by the result."""
     for facts, c, program_s in _called(analysis):
         shared = facts.unshared_bytes()
         if shared and replaces_argument(c.at):
@@ -43,7 +43,7 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
 
 
 def eager_copies(analysis: Analysis) -> Iterator[Finding]:
-    """Updates outside of jit that copy an array to change a part of it, as in `x = x.at[i].set(y)`."""
+    """Updates outside jit that copy an array to change a part of it, as in `x = x.at[i].set(y)`."""
     calls = {plain(c.name): c for c in analysis.record.compiled if not c.explained and _changes_part(c.at)}
     looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
     most = next((at for at, _ in looks.most_common() if _changes_part(at)), None)
@@ -108,7 +108,7 @@ def _names(node: ast.expr) -> Iterator[str]:
 
 
 def float64(analysis: Analysis) -> Iterator[Finding]:
-    """Programs in which a float that was 32 bits wide becomes 64 bits wide, and those that get no others."""
+    """Programs in which a 32-bit float becomes a 64-bit one, and those whose float arrays are all 64-bit."""
     compiled = analysis.record.compiled
     for facts, c, program_s in _called(analysis):
         lines = Counter(p for p in facts.widened())
@@ -119,7 +119,7 @@ def float64(analysis: Analysis) -> Iterator[Finding]:
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
         elif any(map(_asks_for_float64, {p.file for p in (c.at, *c.callers)})):
-            continue  # it is meant
+            continue  # it is intended
         elif "f64[" in facts.text and any(x.host_float64 for x in (c, *compiled) if x.at == c.at):
             reason = f"{facts.name} gets NumPy arrays of NumPy's default type here, so it computes in float64"
             yield Finding("float64", c.at, program_s / 2, reason, facts.name)
@@ -133,14 +133,14 @@ def float64(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _only_wide(facts: Facts) -> bool:
-    """Whether a program gets arrays of floats, and none that is narrower than 64 bits."""
+    """Whether a program takes arrays of floats, all of them at least 64 bits wide."""
     floats = {kind for kind, dims in facts.layout[0] if dims and kind[0] in "fbc"}  # as in f32, bf16, c64
     return bool(floats) and floats <= {"f64", "c128"}
 
 
 @functools.cache
 def _asks_for_float64(file: str) -> bool:
-    """Whether the code of a file names a type of 64-bit floats, so that they are meant."""
+    """Whether the code of a file names a type of 64-bit floats, so that they are intended."""
     for node in ast.walk(statements.parsed(file)):
         named = getattr(node, "attr", "") or getattr(node, "id", "") or getattr(node, "value", "")
         if isinstance(node, ast.Attribute | ast.Name | ast.Constant) and named in WIDE:
@@ -149,7 +149,7 @@ def _asks_for_float64(file: str) -> bool:
 
 
 def _made(c: Compiled) -> tuple[Place, str]:
-    """Where the largest argument is made, and its variable; the call itself where that is not known."""
+    """Where the largest argument is made, and its variable; the call itself if that is not known."""
     arrays = {where: array for where, text in c.signature.items() if (array := array_type(text))}
     sizes = {where: math.prod(int(n) for n in dims.split(",") if n) for where, (_, dims) in arrays.items()}
     largest = max(sizes, key=lambda where: sizes[where], default="")
@@ -180,7 +180,7 @@ def unrolled(analysis: Analysis) -> Iterator[Finding]:
 
 
 def captured(analysis: Analysis) -> Iterator[Finding]:
-    """Programs of which arrays are a part, to which their functions only refer."""
+    """Programs that contain arrays as constants because their functions only refer to them."""
     for facts in (f for f in analysis.record.programs if not f.old):
         c = _call(analysis, facts)
         if c is None or c.at == NOWHERE or place.library(c.defined.rpartition(":")[0]):
@@ -208,7 +208,7 @@ def callbacks(analysis: Analysis) -> Iterator[Finding]:
 
 
 def accelerators(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that run on the CPU beside an accelerator."""
+    """Programs that run on the CPU although there is an accelerator."""
     r = analysis.record
     others = dict.fromkeys([r.backend, *(f.platform for f in r.programs)])
     beside = [name for name in others if name not in ("", "cpu")]
@@ -230,7 +230,7 @@ def shards(analysis: Analysis) -> Iterator[Finding]:
         defined = {c.defined for c in analysis.record.compiled if c.explained and plain(c.name) == name}
         if program is None or at == NOWHERE or len(flops) < 2 or not apart:
             continue
-        if len(defined) > 1 or not min(flops.values()):  # several functions of one name, as lambdas are
+        if len(defined) > 1 or not min(flops.values()):  # several functions with one name, like lambdas
             continue
         most, mean = max(flops.values()), sum(flops.values()) / len(flops)
         if most >= UNEQUAL * mean:
@@ -245,11 +245,11 @@ def shards(analysis: Analysis) -> Iterator[Finding]:
 def _called(
     analysis: Analysis, call: Callable[[Facts], Compiled | None] | None = None
 ) -> Iterator[tuple[Facts, Compiled, float]]:
-    """Programs that ran in windows: facts, the call that made it, device seconds.
+    """Programs that ran in windows: facts, the call that made each, device seconds.
 
-    Those for which `call` gives one; the reader's own functions without it.
+    Only those for which `call` gives a call; without `call`, the reader's own functions.
 
-    Windows know a program by its name, so where several have one, each gets the time of
+    Windows know a program by its name, so if several share one, each gets the time of
     its instructions' names.
     """
     several = Counter(plain(facts.name) for facts in analysis.record.programs)
@@ -265,7 +265,7 @@ def _called(
 
 
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
-    """The call that made a program: of those with its name, one whose line its instructions come from."""
+    """The call that made a program: the one with its name whose line its instructions come from."""
     named = [(c, at) for c, at in analysis.called if plain(c.name) == plain(facts.name)]
     lines = {(p.file, p.line) for places in facts.frames.values() for p in places} if named[1:] else set()
     traced = (call for call in named if (call[0].at.file, call[0].at.line) in lines)

@@ -12,7 +12,7 @@ from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.sampler import DISPATCH, EAGER
 
 _WHILE_TRACING = ("jax_check_tracer_leaks", "jax_enable_checks")
-_FOR_NOTHING = ("jax_log_compiles",)  # a line per program, which costs next to nothing
+_FOR_NOTHING = ("jax_log_compiles",)  # one line per program, which costs almost nothing
 _SAID = {
     "jax_disable_jit": "runs jitted functions one operation at a time",
     "jax_debug_nans": "reads every result on the host, so that each call waits for the device",
@@ -24,7 +24,7 @@ _SAID = {
 _DONATIONS = ("donation", "eager copy", "module state")
 _READS = ("jax_debug_nans", "jax_debug_infs")  # by np.asarray
 _OTHER_NAMES = {"jax_check_tracer_leaks": "checking_leaks"}  # of the context manager
-# findings that are of the setting and not of the program
+# findings caused by the setting and not by the program
 EXPLAINS = {
     "jax_disable_jit": ("eager", "eager recompiles", "eager shapes", "new body", *_DONATIONS),
     **dict.fromkeys(_READS, ("wait", *_DONATIONS)),  # JAX leaves donation out then
@@ -47,7 +47,7 @@ def debugging(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _cost_s(flag: str, analysis: Analysis) -> float:
-    """Seconds that a setting may cost: of tracing, or of devices that are idle during a dispatch."""
+    """Seconds that a setting may cost: tracing time, or devices' idle time during dispatch."""
     if flag in _WHILE_TRACING:
         return sum(c.seconds(TRACE) for c in analysis.record.compiled)
     calls = (DISPATCH, EAGER)
@@ -58,7 +58,7 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
 
 
 def _set_at(flag: str, analysis: Analysis, seen: Place) -> Place | None:
-    """The line that turns a setting on, in the files from which something was traced."""
+    """The line that turns a setting on, in the files whose code was traced."""
     words = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
     places = (p for c in analysis.record.compiled for p in (c.at, *c.callers))
     for file in dict.fromkeys(p.file for p in (seen, *places)):

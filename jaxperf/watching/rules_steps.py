@@ -39,7 +39,7 @@ def _device_s(program: Program) -> float:
 
 
 def lists(analysis: Analysis) -> Iterator[Finding]:
-    """Lines that make arrays of many numbers of Python's, one after the other."""
+    """Lines that make arrays from many Python numbers, one after the other."""
     for at, made in _by_line(p for p in analysis.record.puts if p.numbers).items():
         lost_s = sum(analysis.idle.within(put.start, put.end) for put in made) * analysis.scale
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
@@ -74,7 +74,7 @@ def write(analysis: Analysis) -> Iterator[Finding]:
 
 
 def python(analysis: Analysis) -> Iterator[Finding]:
-    """Python of the reader's between two steps, which keeps the next step from being dispatched."""
+    """The reader's Python code between two steps, which delays the dispatch of the next step."""
     idle = analysis.idle_at(lambda s: s.kind == BETWEEN, itself=True)
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
     for finding in by_function("python", idle, reason):

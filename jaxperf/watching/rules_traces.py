@@ -13,17 +13,17 @@ from jaxperf.watching.explanations import Change, differences, shape_of, shorten
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import NOWHERE, Place
 
-REPEATS = 3  # traces that make a habit
-_ELSEWHERE = ("placement", "cleared")  # each device needs a program; the rule `cleared` has the other
-_ANYWHERE = ("new function", "weak type")  # what nobody wants, from whichever lines it comes
+REPEATS = 3  # traces that count as repeated
+_ELSEWHERE = ("placement", "cleared")  # each device needs a program; the rule `cleared` covers the other
+_ANYWHERE = ("new function", "weak type")  # never wanted, from whichever lines it comes
 # one of these may be wanted: two functions, the two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape")
 
 
 def retraced(analysis: Analysis) -> Iterator[Finding]:
-    """Functions of the reader that were traced and compiled again, by the reason that cost most.
+    """The reader's functions that were traced and compiled again, by the reason that cost most.
 
-    The first trace from a line, called from the same lines, is none: training and testing may well differ.
+    The first trace from a line, called from the same lines, does not count: training and testing may differ.
     """
     groups: dict[str, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
@@ -43,7 +43,7 @@ def retraced(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _kind(c: Compiled) -> str:
-    """The reason of a trace; of several, the one that explains the others."""
+    """The reason for a trace; of several, the one that explains the others."""
     kinds = {change.kind for change in c.changes}
     order = (*_ELSEWHERE, "structure", "static value", "shape", "dtype", "weak type", "setting", "other")
     return next((kind for kind in order if kind in kinds), "new function")
@@ -78,7 +78,7 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
 
 
 def _closed_over(traces: list[Compiled]) -> dict[str, str]:
-    """What new functions have from outside that differs, by name, with how it was said to differ first."""
+    """What differs in the new functions' closures and defaults, by name, and how it first differed."""
     found: dict[str, str] = {}
     for old, new in itertools.pairwise(traces):
         for change in differences(old.closure, new.closure) if old.closure else ():
@@ -96,12 +96,12 @@ def _plain_value(value: str) -> str:
 
 
 def _another_object(change: Change) -> bool:
-    """Whether a static value prints the same but for its address, so that it is another object."""
+    """Whether a static value prints the same except for its address, so that it is another object."""
     return _plain_value(change.before) == _plain_value(change.now)
 
 
 def _partial_batch(repeats: list[Compiled]) -> bool:
-    """Whether only one smaller leading dimension came up, as of the last batch of an epoch."""
+    """Whether only one smaller leading dimension came up, like that of the last batch of an epoch."""
     changes: list[Change] = [change for c in repeats for change in c.changes if change.kind == "shape"]
     pairs = [(shape_of(c.before), shape_of(c.now)) for c in changes]
     smaller = {(before[0], now[0]) for before, now in pairs if before and now and before[1:] == now[1:]}
@@ -110,7 +110,7 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
 
 
 def cleared(analysis: Analysis) -> Iterator[Finding]:
-    """Calls of `jax.clear_caches` after which the same was traced and compiled again."""
+    """Calls of `jax.clear_caches` after which the same functions were traced and compiled again."""
     found: dict[Place, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
         if c.cleared is not None:
@@ -125,7 +125,7 @@ def cleared(analysis: Analysis) -> Iterator[Finding]:
 
 
 def eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
-    """Operations outside of `jit` that were compiled again and again at one line."""
+    """Operations outside `jit` that were compiled again and again at one line."""
     found: dict[Place, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
         if not c.explained and COMPILE in c.stages and c.at != NOWHERE and c.cleared is None:
@@ -147,7 +147,7 @@ EAGER_CAUSES = {
 
 
 def eager_cause(compiled: list[Compiled]) -> str:
-    """What differs most often between one call of an operation outside of jit and the next."""
+    """What differs most often between one call of an operation outside jit and the next."""
     causes = Counter(itertools.starmap(_eager_cause, itertools.pairwise(compiled)))
     return causes.most_common(1)[0][0] if causes else "eager recompiles"
 

@@ -1,8 +1,8 @@
-"""A thread that looks at what the program does every few milliseconds: its line, and the memory it holds.
+"""A thread that samples what the program does every few milliseconds: its line, and the memory it holds.
 
-A look costs the same whatever the program does, where a hook on every call would cost a share of it. A look
-stands for the time since the one before. While C code holds Python's lock the thread cannot look; its next
-look is at the end of that very instruction, so the time still goes to the right line.
+A sample costs the same whatever the program does, while a hook on every call would cost a share of each. A
+sample represents the time since the one before. While C code holds Python's lock, the thread cannot sample;
+its next sample is at the end of that very instruction, so the time still goes to the right line.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.steps import Steps, jitted, module_of
 from jaxperf.watching.trouble import Trouble
 
-CLOSE_S = 0.005  # from one look to the next, in a window of the profiler
+CLOSE_S = 0.005  # from one sample to the next, in a window of the profiler
 WIDE_S = 0.025  # the same outside of windows, after a second or so
-WIDER = 0.02  # of the time since the first look, until then
-SPARSE = 2  # times as long where no window ever comes; a look costs an eager program 0.25 to 0.3 ms
+WIDER = 0.02  # of the time since the first sample, until then
+SPARSE = 2  # times as long if no window ever comes; a sample costs an eager program 0.25 to 0.3 ms
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
 WRITE = "write"  # a checkpoint, most likely
-BETWEEN = "between"  # Python in a loop of steps, which `between` finds out
+BETWEEN = "between"  # Python in a loop of steps, as `between` determines
 IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # or the call of a jitted function
 _WRITERS = {"dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write"}
-_LONG_S = 10.0  # no look takes so long
-_MEMORY_EVERY_S = 0.05  # reading it costs as much as the look
-_PEAK_STEP = 1.05  # live arrays are listed when memory is this much over the last such list
+_LONG_S = 10.0  # no sample takes this long
+_MEMORY_EVERY_S = 0.05  # reading it costs as much as the sample
+_PEAK_STEP = 1.05  # live arrays are listed when memory is this many times that at the last list
 
 
 class Sample(NamedTuple):
@@ -53,16 +53,16 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Looks at the thread that opened it, until it is closed.
+    """Samples the thread that opened it, until it is closed.
 
     Attributes:
-      samples: what each look saw.
+      samples: what was seen each time.
       steps: the lines that call jitted functions.
       memory: resident bytes over time, as (time, bytes).
-      held: what the arrays alive near the peak are, largest first, as (type, number, bytes).
-      on_look: called after each look, in the sampler's thread; returns whether to look closely.
+      held: the arrays alive near the peak, largest first, as (type, number, bytes).
+      on_look: called after each sample, in the sampler's thread; returns whether to sample often.
       started: whether JAX's backend runs, so that listing arrays does not start it.
-      sparse: look half as often, since `on_look` never asks to look closely.
+      sparse: sample half as often, since `on_look` never asks to sample often.
       spent_s: processor time of the sampler's own work.
     """
 
@@ -87,14 +87,14 @@ class Sampler:
         self._process = psutil.Process()
 
     def open(self) -> None:
-        """Begin to look at the calling thread."""
+        """Start sampling the calling thread."""
         self._thread_id, self._last = threading.get_ident(), time.perf_counter()
         self._first = self._last
         self._thread = threading.Thread(target=self._run, name="jaxperf-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._stop.set()
         self._thread.join()
         self._weigh()
@@ -130,7 +130,7 @@ class Sampler:
         self._last = now
 
     def _read_sources(self) -> None:
-        """Read the files that a look needs before it: reading gives the lock away for long."""
+        """Read the files that a sample needs before taking it: reading releases the lock for a long time."""
         with _undisturbed():
             frames = place.stack(sys._current_frames().get(self._thread_id))
             files = {f.f_code.co_filename for f in frames}
@@ -149,10 +149,10 @@ class Sampler:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let no other thread take Python's lock away for now, so that no frame ends while it is looked at.
+    """Keep other threads from taking Python's lock for now, so that no frame ends while it is inspected.
 
-    A look takes 0.1 ms, far below the 5 ms after which a thread that waits may ask for the lock; but a busy
-    host may stop us in between. Python 3.11 has crashed in a look, on a frame without code.
+    A sample takes 0.1 ms, far below the 5 ms after which a waiting thread may ask for the lock; but a busy
+    host may stop us in between. Python 3.11 has crashed while sampling, on a frame without code.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_LONG_S)
@@ -180,7 +180,7 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
 
 
 def _kind(frame: FrameType | None, mine: FrameType, called: FrameType | None) -> str:
-    """What the reader's frame is busy with: by the library that it is in, or else by what it calls."""
+    """What the reader's frame is busy with: by the library that it called into, or else by what it calls."""
     if place.called_name(mine).rpartition(".")[2] in _WRITERS:
         return WRITE
     if called is None:
@@ -216,13 +216,13 @@ def _kind_of_callee(called: object) -> str:
 
 
 def _live(jax: Any) -> list[tuple[str, int, int]]:
-    """Live arrays by type, those that hold most bytes first."""
+    """Live arrays by type, those with the most bytes first."""
     found: dict[str, tuple[int, int]] = {}
     try:
         for array in jax.live_arrays():
             name = f"{array.dtype}[{','.join(map(str, array.shape))}]"
             number, total = found.get(name, (0, 0))
             found[name] = number + 1, total + array.nbytes
-    except Exception:  # the program deletes arrays, and starts its backend, while we look
+    except Exception:  # the program may delete arrays, or start its backend, meanwhile
         return []
     return sorted(((n, *v) for n, v in found.items()), key=lambda row: -row[2])[:5]

@@ -1,4 +1,4 @@
-"""A watch: the instruments open while a program runs, and what they saw.
+"""A watch: the instruments that are open while a program runs, and what they saw.
 
 JAX is not imported before the program imports it, since a program may set JAX's environment first.
 """
@@ -28,7 +28,7 @@ from jaxperf.watching.trouble import Trouble
 from jaxperf.watching.waits import Wait, Waits
 from jaxperf.watching.windows import Profiler, Seen
 
-LOOKS = 10  # at calls in windows of the profiler, of which it must know one
+LOOKS = 10  # after this many samples at calls in its windows, the profiler must have seen a call
 FLAG = "jax_explain_cache_misses"
 _open_watch: Watcher | None = None
 
@@ -50,8 +50,8 @@ class Record:
     overhead_s: dict[str, float] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
-    settings: dict[str, Place] = field(default_factory=dict)  # of JAX, that were on
-    backend: str = ""  # the platform of the devices that JAX takes unless told otherwise
+    settings: dict[str, Place] = field(default_factory=dict)  # JAX settings that were on
+    backend: str = ""  # the platform of the devices that JAX uses by default
     steps: list[Step] = field(default_factory=list)
 
     @property
@@ -105,7 +105,7 @@ class Watcher:
         self.sampler.open()
 
     def close(self) -> Record:
-        """End; everything is as it was before."""
+        """End the watch, and restore everything to what it was before."""
         global _open_watch
         end = time.perf_counter()
         self.sampler.close()
@@ -127,7 +127,7 @@ class Watcher:
         )  # fmt: skip
 
     def _attach(self, jax: ModuleType) -> None:
-        """Install what needs JAX, in the moment in which the program has imported it."""
+        """Install what needs JAX, as soon as the program has imported it."""
         if not hasattr(jax, "monitoring"):
             importlib.import_module("jax.monitoring")
         jax.monitoring.register_event_duration_secs_listener(self.listener.on_duration)
@@ -147,7 +147,7 @@ class Watcher:
             self._undo.enter_context(_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way))
 
     def _look(self) -> bool:
-        """What the sampler's thread does beside sampling: note programs, open and close windows.
+        """What the sampler's thread does besides sampling: note programs, open and close windows.
 
         Returns whether a window is open, in which the front end's lines explain what devices do.
         """
@@ -189,7 +189,7 @@ class Watcher:
         return found
 
     def _untold(self, seen: Seen) -> Iterator[str]:
-        """What this JAX does not report, as a release that renames its events would not."""
+        """What this JAX version does not report, for example because its events were renamed."""
         version = getattr(sys.modules.get("jax"), "__version__", "")
         new = sum(not facts.old for facts in self.programs.facts)
         if new and not self.listener.count:
@@ -262,7 +262,7 @@ def _is_ours() -> bool:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds one module as the others do, and calls `then` once it has been imported."""
+    """Finds one module as the other finders do, and calls `then` once it has been imported."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name, self.then = name, then

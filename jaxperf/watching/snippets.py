@@ -1,4 +1,4 @@
-"""Changes that are made from the statements of a loop; each is empty where its statements do not allow it."""
+"""Changes that are built from the statements of a loop; each is empty if the statements do not allow it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_ahead(at: Place) -> list[str]:
             return []
         first, later = _submitted(value, count, ""), _submitted(value, count, f" + {AHEAD}")
         start, threads = f"deque({first} for {count} in range({AHEAD}))", AHEAD
-    else:  # what is not told which batch to make counts by itself, and not in several threads
+    else:  # what is not told which batch to make keeps its own count, and cannot run in several threads
         later = f"pool.submit(lambda: {ast.unparse(value)})"
         start, threads = f"deque({later} for _ in range({AHEAD}))", 1
     return [
@@ -70,7 +70,7 @@ def several_steps(at: Place) -> list[str]:
         return []
     varying = sorted((loop_body.changed_in(loop, at.file) - {*results}) & {*inputs})
     if {*varying} & loop_body.depending(loop, at.file, results):
-        return []  # what the host makes of one turn's results for the next
+        return []  # the host computes something from one turn's results for the next
     fixed = [n for n in inputs if n not in (*carried, *varying)]
     others, rows = [n for n in results if n not in carried], statements.whole(at)
     call = f"several({', '.join([*carried, *fixed, *(f'all_{n}' for n in varying)])})"
@@ -94,7 +94,7 @@ def _group(names: list[str]) -> str:
 
 
 def without_wait(at: Place) -> list[str]:
-    """The statement without `block_until_ready`, which stands once after the loop."""
+    """The statement without `block_until_ready`, which moves to after the loop."""
     found = statements.enclosing(at, ast.stmt)
     match found[-1:]:
         case [ast.Expr(value=ast.Call())]:

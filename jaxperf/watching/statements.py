@@ -20,7 +20,7 @@ _ON_HOST = {"float", "int", "bool", "print", "item", "tolist", "asarray", "array
 
 @functools.cache
 def parsed(file: str) -> ast.Module:
-    """The syntax tree of a file; empty where there is none."""
+    """The syntax tree of a file; empty if there is none."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -28,7 +28,7 @@ def parsed(file: str) -> ast.Module:
 
 
 def whole(at: Place) -> list[str]:
-    """The rows of the statement that a line belongs to; of one with a body its head, and "..." for that."""
+    """The rows of the statement that a line belongs to; if it has a body, its head and "..." for the body."""
     found = enclosing(at, ast.stmt)
     if not found:
         return [at.source or "..."]
@@ -40,7 +40,7 @@ def whole(at: Place) -> list[str]:
 
 
 def loop(at: Place) -> list[str]:
-    """The rows of the innermost loop around a line, of a long one its head; else its statement's."""
+    """The rows of the innermost loop around a line (of a long one, its head), or else of its statement."""
     found = enclosing(at, _LOOP)
     if not found:
         return whole(at)
@@ -49,7 +49,7 @@ def loop(at: Place) -> list[str]:
 
 
 def head(file: str, function: str) -> list[str]:
-    """The head of a function, "def step(w, x):"; one with any arguments where it is not found."""
+    """The head of a function, "def step(w, x):"; with placeholder arguments if it is not found."""
     for node in ast.walk(parsed(file)):
         if isinstance(node, _FUNCTION) and node.name == function:
             return _head(file, node)
@@ -57,10 +57,10 @@ def head(file: str, function: str) -> list[str]:
 
 
 def jitted(at: Place) -> list[str]:
-    """The rows of a change that puts a line's operations into one program; empty where none is at hand.
+    """The rows of a change that puts a line's operations into one program; empty if there is no such change.
 
-    That is the function around it, where all of it can be traced, or else the statement in a function of its
-    own.
+    It jits the function around the line if all of that can be traced, or else puts the statement into a
+    function of its own.
     """
     around = enclosing(at, _FUNCTION)
     found = enclosing(at, ast.stmt)
@@ -76,9 +76,9 @@ def jitted(at: Place) -> list[str]:
 
 
 def in_function(at: Place, *, donated: bool = False) -> list[str]:
-    """The rows of a change that puts a statement into a jitted function; empty where that cannot be traced.
+    """The rows of a change that puts a statement into a jitted function; empty if that cannot be traced.
 
-    With `donated` the function gets the memory of what it assigns to.
+    With `donated`, the variable that the statement assigns is donated to the function.
     """
     found = enclosing(at, ast.stmt)
     statement = found[-1] if found else None
@@ -100,7 +100,7 @@ def in_function(at: Place, *, donated: bool = False) -> list[str]:
 
 
 def made_once(at: Place, function: str, argument: str) -> list[str]:
-    """The rows of a change that makes an argument once; empty where the call's statement does not make it."""
+    """The rows of a change that makes an argument once; empty if the call's statement does not make it."""
     rows, given = whole(at), given_for(at, function, argument)
     keyword = _keyword(at.file, function, argument)
     value = ast.unparse(given) if isinstance(given, ast.Call) else ""
@@ -115,7 +115,7 @@ def made_once(at: Place, function: str, argument: str) -> list[str]:
 
 
 def given_for(at: Place, function: str, argument: str) -> ast.expr | None:
-    """What the call in a line gives for an argument ("rate", "argument 2"); None where it is not clear."""
+    """What the call in a line passes for an argument ("rate", "argument 2"); None if that is not clear."""
     calls = [n for s in enclosing(at, ast.stmt)[-1:] for n in ast.walk(s) if isinstance(n, ast.Call)]
     named = [call for call in calls if _last_name(call.func) == function]
     position, keyword = argument.removeprefix("argument "), _keyword(at.file, function, argument)
@@ -130,13 +130,13 @@ def _keyword(file: str, function: str, argument: str) -> str:
 
 
 def _parameters(file: str, function: str) -> list[str]:
-    """The names of a function's positional parameters; none where there is not one such function."""
+    """The names of a function's positional parameters; none unless there is exactly one such function."""
     found = [n for n in ast.walk(parsed(file)) if isinstance(n, _FUNCTION) and n.name == function]
     return [a.arg for a in [*found[0].args.posonlyargs, *found[0].args.args]] if len(found) == 1 else []
 
 
 def _given(call: ast.Call, position: str, keyword: str) -> list[ast.expr]:
-    """What a call gives for an argument."""
+    """What a call passes for an argument."""
     by_place = [call.args[int(position)]] if position.isdigit() and int(position) < len(call.args) else []
     return by_place + [k.value for k in call.keywords if k.arg == keyword]
 
@@ -149,11 +149,11 @@ def _head(file: str, function: Any) -> list[str]:
     rows, first = _rows(file, function.lineno, head_end(function)), function.body[0]
     if first.lineno > function.lineno:
         return rows
-    return [rows[0][: first.col_offset - function.col_offset].rstrip()]  # its body stands on the same line
+    return [rows[0][: first.col_offset - function.col_offset].rstrip()]  # its body is on the same line
 
 
 def enclosing(at: Place, kind: Any) -> list[Any]:
-    """Nodes of a kind of statement around a line, the innermost last."""
+    """Nodes of one kind of statement around a line, the innermost last."""
     nodes = [n for n in ast.walk(parsed(at.file)) if isinstance(n, kind)]
     return sorted((n for n in nodes if _begin(n) <= at.line <= n.end_lineno), key=_begin)
 
@@ -172,12 +172,12 @@ def _indented(rows: list[str]) -> list[str]:
 
 
 def head_end(node: Any) -> int:
-    """The last line of what stands before a body."""
+    """The last line before a body."""
     return max(node.lineno, _begin(node.body[0]) - 1)
 
 
 def _can_be_traced(function: ast.stmt) -> bool:
-    """Whether a function is plain arithmetic: no method, no loop or branch, nothing that needs a value."""
+    """Whether a function is plain arithmetic: not a method, no loop or branch, nothing that needs a value."""
     assert isinstance(function, _FUNCTION)
     arguments = [a.arg for a in function.args.args]
     plain = isinstance(function, ast.FunctionDef) and not function.decorator_list and arguments
@@ -200,13 +200,13 @@ def gives_a_value(at: Place) -> bool:
 
 
 def jit(file: str) -> str:
-    """The decorator that jits a function of what a file computes with: modules that keep state, or arrays."""
+    """The decorator to jit with: it depends on whether a file uses modules that keep state, or arrays."""
     imported = _bound(parsed(file))
     return "@nnx.jit" if "nnx" in imported else "@eqx.filter_jit" if "eqx" in imported else "@jax.jit"
 
 
 def plain_names(target: ast.expr) -> list[str]:
-    """The variables that a statement assigns; empty where it assigns parts of objects."""
+    """The variables that a statement assigns; empty if it assigns parts of objects."""
     parts = target.elts if isinstance(target, ast.Tuple) else [target]
     names = [n.id for n in parts if isinstance(n, ast.Name)]
     return names if len(names) == len(parts) else []
@@ -244,7 +244,7 @@ def _free(node: ast.AST) -> Iterator[str]:
 
 
 def objects(node: ast.AST) -> set[str]:
-    """Variables of which attributes are read that no array has."""
+    """Variables of which the code reads attributes that no array has."""
     from numpy import ndarray  # which the program that is watched imports itself
 
     read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]

@@ -1,8 +1,8 @@
-"""Which of the reader's lines call jitted functions, asked of the functions that looks find running.
+"""Which of the reader's lines call jitted functions, found from the functions that samples see running.
 
-Where a function was traced tells it too, but not of a loop that a call before it has warmed up, nor of what
-was compiled before the watch. And a call may be over so soon that no look ever finds it, while the function
-around it runs at nearly every look: the names that it calls lead to what they stand for.
+The place where a function was traced shows this too, but not for a loop that an earlier call has warmed up,
+nor for what was compiled before the watch. And a call may be so short that no sample ever sees it, while
+nearly every sample sees the function around it: so the names that this function calls are looked up.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.place import Place
 from jaxperf.watching.windows import plain
 
-DEPTH = 3  # functions that are followed, one from the other, from one that a look finds
+DEPTH = 3  # how many nested functions are followed from one that a sample finds
 
 
 class Step(NamedTuple):
-    """A line that calls a jitted function; of one that does so further down, `program` is empty."""
+    """A line that calls a jitted function; `program` is empty if it does so indirectly."""
 
     at: Place
     program: str = ""
@@ -35,7 +35,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.found: set[Step] = set()
-        self._left: dict[CodeType, Collection[tuple[str, int]]] = {}  # names that stood for nothing yet
+        self._left: dict[CodeType, Collection[tuple[str, int]]] = {}  # names that were not defined yet
         self._stepping: set[CodeType] = set()  # functions that have steps
 
     def look(self, frame: FrameType | None) -> None:
@@ -66,7 +66,7 @@ class Steps:
         return code in self._stepping
 
     def _goes_on(self, called: Any, method: str, callers: tuple[Place, ...], depth: int) -> bool:
-        """Whether what is called is a function of the reader's that has steps."""
+        """Whether what is called is one of the reader's functions that has steps."""
         function, owner = _function(called, method)
         if function is None or not depth or place.library(function.__code__.co_filename):
             return False
@@ -86,7 +86,7 @@ def _function(called: Any, method: str) -> tuple[FunctionType | None, Any]:
 
 
 def _names(function: FunctionType, owner: Any) -> Callable[[str], Any]:
-    """What names stand for in a function that does not run, and so has no variables of its own yet."""
+    """What names refer to in a function that is not running, and so has no local variables yet."""
     code, known = function.__code__, calls.outside(function)
     if owner is not None and code.co_argcount:
         known[code.co_varnames[0]] = owner
@@ -95,13 +95,13 @@ def _names(function: FunctionType, owner: Any) -> Callable[[str], Any]:
 
 
 def jitted(called: Any, name: str = "") -> str:
-    """The program of a jitted function of the reader's, or of what `compile` made of one; else "".
+    """The program of one of the reader's jitted functions, or of its `compile` result; else "".
 
-    All that jit, pmap, nnx.jit and eqx.filter_jit make can `lower`.
+    Everything that jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`.
 
     Args:
       called: any object.
-      name: what the reader calls it, for one that does not say.
+      name: what the reader calls it, for an object that does not know its name.
     """
     name = name.rpartition(".")[2]
     if issubclass(type(called), getattr(sys.modules.get("jax.stages"), "Compiled", ())):
@@ -116,7 +116,7 @@ def jitted(called: Any, name: str = "") -> str:
 
 
 def module_of(value: object) -> str:
-    """The package that an object or its class is from: "jax" of JAX's own, not of a reader's "jaxrl"."""
+    """The package that an object or its class is from: "jax" for JAX's own, not for a reader's "jaxrl"."""
     return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
@@ -125,12 +125,12 @@ def called_at(
 ) -> list[tuple[Compiled, Place]]:
     """The reader's jitted functions, each with the line that calls it again and again.
 
-    That is where it was traced, unless a line deeper inside loops, which has traced nothing, calls it too.
+    That is where it was traced, unless a line that is deeper in loops and has traced nothing also calls it.
 
     Args:
       compiled: what was traced.
       steps: lines that call jitted functions.
-      ran: programs that ran, by name; those that were not traced are from before the watch.
+      ran: programs that ran, by name; those that were not traced were compiled before the watch.
     """
     traced = [c for c in compiled if c.explained]
     free = {(plain(s.program), s.at): s for s in sorted(steps) if s.program}

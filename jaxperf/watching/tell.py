@@ -32,12 +32,12 @@ from jaxperf.watching.place import NOWHERE, shorten
 from jaxperf.watching.rules_traces import EAGER_CAUSES, eager_cause
 from jaxperf.watching.session import Record
 
-FINDINGS = 5  # with their snippets
+FINDINGS = 5  # shown with their snippets
 WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a table
 
 
 def result(record: Record, *, command: str = "", ended: str = "") -> Result:
-    """The record as a result; `ended` says how the program ended if not well."""
+    """The record as a result; `ended` says how the program ended if it did not end normally."""
     analysis, environment = Analysis(record), _environment()
     return Result(
         experiment="watch",

@@ -1,4 +1,4 @@
-"""What goes wrong in a hook of ours must not reach the program: it is kept for the report."""
+"""Errors in our hooks must not reach the program: they are kept for the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Trouble:
 
     @contextlib.contextmanager
     def kept(self, what: str) -> Iterator[None]:
-        """Keep any error inside as the loss of `what`."""
+        """Catch any error inside and record it as the loss of `what`."""
         try:
             yield
         except Exception as e:

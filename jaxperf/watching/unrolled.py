@@ -1,8 +1,8 @@
-"""Python loops that became one operation per turn, told from layers that have weights of their own.
+"""Python loops that became one operation per turn, as opposed to layers that have weights of their own.
 
-In an optimized program's text the turns of a loop are equal operations of one line. They could share one body
-if each turn reads what the one before made, and all else that it reads is the same. Layers of a network read
-weights of their own, and updates of many arrays do not read each other.
+In an optimized program's text, the turns of a loop are equal operations from one line. They could share one
+body if each turn reads what the one before made, and everything else that it reads is the same. Layers of a
+network read weights of their own, and updates of many arrays do not read each other.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.programs import Facts
 
 LEAST = 64  # equal operations; fusing makes copies, so that ten turns may give 56
-FEW = 16  # operations one after the other, which are turns and no copies; where compiling takes long
-LAYERS = 8  # so many sets of weights are not one body's, and so many operations in a row are a loop
+FEW = 16  # consecutive operations, which are turns and not copies; if compiling takes long
+LAYERS = 8  # this many sets of weights are not of one body, and this many operations in a row are a loop
 _HEAD = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\((.*)")
 _NAME = re.compile(r"%([\w.-]+)")
 _CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _ORIGIN = re.compile(r'stack_frame_id=\d+|source_file="[^"]*" source_line=\d+')
-_CALLS = ("fusion", "call")  # they hand each operand to a parameter, and are described as what is inside
+_CALLS = ("fusion", "call")  # they pass each operand to a parameter, and are described by what is inside
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
-_ROUNDS = "threefry"  # of a random number, which JAX unrolls on a GPU
+_ROUNDS = "threefry"  # of a random number generator, which JAX unrolls on a GPU
 _IN_BODY = "closed_call"  # what JAX calls the body of a scan
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
@@ -60,19 +60,19 @@ class _Instruction(NamedTuple):
     name: str
     opcode: str
     operands: list[str]
-    number: int  # of a parameter
+    number: int  # for a parameter
     called: str  # the computation inside; "" for none
     several: bool  # whether its result is more than a number
-    kind: _Kind | None  # None for what is no operation of its own, or has a number as its result
+    kind: _Kind | None  # None if it is not an operation of its own, or if its result is a number
 
 
 def loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
-    """The unrolled loops of a program, those with most copies first.
+    """The unrolled loops of a program, those with the most copies first.
 
     Args:
       facts: the program.
-      few: also those of few turns.
-      outside: lines that call the program, whose loops are none of it.
+      few: also report loops with few turns.
+      outside: lines that call the program, whose loops are not part of it.
     """
     program, least = _parsed(facts.text), FEW if few else LEAST
     everything = [i for computation in program.values() for i in computation]
@@ -111,7 +111,7 @@ def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Plac
 
 
 def _in_a_loop(places: Iterable[Place]) -> bool:
-    """Whether one of some lines stands in a loop of its own function."""
+    """Whether one of some lines is in a loop of its own function."""
     for at in places:
         function = max((n.lineno for n in statements.enclosing(at, ast.FunctionDef)), default=0)
         if any(loop.lineno > function for loop in statements.enclosing(at, _LOOPS)):
@@ -149,9 +149,9 @@ def _instruction(name: str, result: str, opcode: str, rest: str) -> _Instruction
 
 
 def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
-    """For each instruction which arguments and constants its operands come from, a bit for each.
+    """For each instruction, the arguments and constants that its operands come from, one bit for each.
 
-    Callers stand after what they call, so the other way round a computation's parameters are known before it.
+    Callers come after what they call, so in reverse order a computation's parameters are known before it.
     """
     read: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int] = {}
@@ -173,7 +173,7 @@ def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
 
 
 def _chain(program: dict[str, list[_Instruction]], kind: _Kind) -> int:
-    """How many operations of a kind lie one after the other on a way through the program."""
+    """How many operations of a kind follow each other on a path through the program."""
     until: dict[str, int] = {}
     inside: dict[str, int] = defaultdict(int)
     for name, computation in program.items():

@@ -3,10 +3,10 @@
 The calls are the public methods that Python itself uses (`float(x)` is `x.__float__`, an `if` is
 `x.__bool__`, `print` is `x.__str__`), so their names cannot change without breaking every JAX program. They
 are wrapped on the concrete subclasses of `jax.Array`. On a CPU, NumPy reads an array through the buffer
-protocol, which no method sees: `np.asarray` and `np.array` are wrapped too, and other NumPy functions show
-in the samples.
+protocol, without calling any method. So `np.asarray` and `np.array` are wrapped too, and other NumPy
+functions appear in the samples.
 
-Why not otherwise: the profiler's Python tracer and `sys.setprofile` slow every Python call of the program;
+Alternatives: the profiler's Python tracer and `sys.setprofile` slow every Python call of the program;
 `sys.monitoring` could be limited to the reader's code, but exists only from Python 3.12 on.
 """
 
@@ -24,13 +24,13 @@ from jaxperf.watching.place import Place
 from jaxperf.watching.puts import named_as
 from jaxperf.watching.trouble import Trouble
 
-# `__iter__` is none of them: JAX cuts the array on its device, and gives arrays; `copy.deepcopy` copies there
+# `__iter__` is not among them: JAX slices the array on its device into arrays; `copy.deepcopy` copies there
 METHODS = {
     "item": "item", "tolist": "tolist", "tobytes": "tobytes", "__array__": "np.asarray", "__bool__": "if",
     "__float__": "float", "__int__": "int", "__index__": "int", "__complex__": "complex",
     "__format__": "print", "__repr__": "print", "__str__": "print", "block_until_ready": "block_until_ready",
 }  # fmt: skip
-_FUNCTIONS = ("block_until_ready", "effects_barrier", "device_get")  # of JAX, and of whole pytrees
+_FUNCTIONS = ("block_until_ready", "effects_barrier", "device_get")  # JAX functions, which take whole pytrees
 _NOTHING_COMES = ("block_until_ready", "effects_barrier")
 
 
@@ -47,8 +47,8 @@ class Wait(NamedTuple):
 class Waits:
     """Wraps the methods while it is open; `waits` holds the calls, outermost ones only.
 
-    `missing` names what this JAX does not have or did not let itself be wrapped; `elsewhere` counts calls in
-    other threads than the one that opened it.
+    `missing` names what this JAX version does not have or what could not be wrapped; `elsewhere` counts calls
+    in threads other than the one that opened it.
     """
 
     def __init__(self, trouble: Trouble) -> None:
@@ -75,11 +75,11 @@ class Waits:
             self.replace(jax, function, self._method(getattr(jax, function), function))
 
     def close(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         self._undo.close()
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Put a function in another's place until `close`."""
+        """Replace a function by another until `close`."""
         old = vars(owner)[name]
         try:
             setattr(owner, name, new)
@@ -95,7 +95,7 @@ class Waits:
         return named_as(method, waiting)
 
     def _function(self, function: Callable[..., Any], kind: type) -> Callable[..., Any]:
-        # JAX's own type check is slow for what is no array, and this runs for every np.asarray there is
+        # JAX's own type check is slow for anything but an array, and this runs at every np.asarray
         subclasses: list[type] = kind.__subclasses__()
         concrete = tuple(c for c in subclasses if "__array__" in vars(c))
 
@@ -113,7 +113,7 @@ class Waits:
         if threading.get_ident() != self._thread:
             self.elsewhere += 1
             return call(*args, **kwargs)
-        if self._inside:  # `print` formats by way of `__array__`
+        if self._inside:  # `print` formats through `__array__`
             return call(*args, **kwargs)
         self._inside = True
         start = time.perf_counter()
@@ -125,7 +125,7 @@ class Waits:
             with self.trouble.kept("a wait"):
                 mine, called = place.own(sys._getframe(1))
                 by = place.library(called.f_code.co_filename) if called else ""
-                # jax.debug.print formats within the call that runs its program; the rule `callbacks` has it
+                # jax.debug.print formats in the call that runs its program; the rule `callbacks` covers it
                 if not (kind == "print" and by == "jax"):
                     nbytes = 0 if kind in _NOTHING_COMES else _nbytes((args, kwargs))
                     self.waits.append(Wait(kind, place.place_of(mine), start, end, nbytes))

@@ -1,8 +1,8 @@
 """Short windows of JAX's profiler: when devices computed, what was dispatched, what was copied to them.
 
 The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each.
-So it is on only for short windows while nothing compiles. They are shorter where there is much to write, and
-the next one waits until the last one's cost is a small share of the run.
+So it is on only for short windows while nothing compiles. Windows are shorter if there is much to write, and
+the next one waits until the cost of the last one is a small share of the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Program:
     Attributes:
       name: the function's.
       calls, dispatch_s: calls from Python, and the seconds that each took to return.
-      copies: host arrays that these calls handed to a device.
+      copies: host arrays that these calls copied to a device.
       devices: the stretches in which each device computed it.
       ops: seconds of each instruction, by device and name.
     """
@@ -48,7 +48,7 @@ class Program:
     ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def op_s(self, wanted: Callable[[str], bool]) -> float:
-        """Seconds of the instructions of some names, on all devices."""
+        """Seconds of the instructions whose names are `wanted`, on all devices."""
         return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
 
 
@@ -59,10 +59,10 @@ class Seen:
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, Program] = field(default_factory=dict)
     spent_s: float = 0.0  # starting and stopping
-    queued: list[Interval] = field(default_factory=list)  # a call has ended, and its execution not begun
+    queued: list[Interval] = field(default_factory=list)  # a call has ended, but its execution has not begun
 
     def program(self, name: str) -> Program:
-        """The program of that name, made when it is new."""
+        """The program of that name, created if it is new."""
         return self.programs.setdefault(name, Program(name))
 
     @property
@@ -103,7 +103,7 @@ class Profiler:
             return self._opened is not None
 
     def give_way(self) -> None:
-        """The program takes a profile itself, and there can be only one: end ours, and take no more."""
+        """End our profile, and take no more: the program takes one itself, and there can be only one."""
         self._yielded = True
         self.close()
 
@@ -169,7 +169,7 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
 
     done = trace.ends(lines)
     executed = [list(trace.executed(line, done)) for line in lines]
-    # what a CPU was given before the window began leaves no trace: what runs first tells where to begin
+    # what was queued on a CPU before the window leaves no trace: what runs first shows where to begin
     first = min((clock(e[3]) for events in executed for e in events), default=tied)
     window = (max(first, tied), ended)
     seen.windows.append(window)
@@ -197,8 +197,8 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
 def queued(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:
     """From the end of each call of a program to the start of its execution, where that is later.
 
-    Executions come in the order of calls. The first ones may be of calls before the window: as many as it
-    takes for no execution to begin before its call. There may be more of those, so this is the least.
+    Executions come in the order of calls. The first ones may belong to calls before the window: at least as
+    many as it takes for no execution to begin before its call. There may be more, so this is a lower bound.
     """
     in_order, runs = sorted(calls), sorted(starts)
     before = max((bisect.bisect_left(runs, start) - k for k, (start, _) in enumerate(in_order)), default=0)
@@ -207,7 +207,7 @@ def queued(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]
 
 
 def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
-    """Outermost calls of jitted functions of a thread, and how many host arrays each handed over."""
+    """Outermost calls of jitted functions in a thread, and how many host arrays each passed."""
     over, name, start, copies = 0.0, "", 0.0, 0
     for e in line.events:
         if e.start >= over and (found := _DISPATCH.fullmatch(e.name)):

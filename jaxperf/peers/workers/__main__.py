@@ -12,7 +12,7 @@ from pathlib import Path
 def main() -> None:
     """Become the worker of the system that the command line names."""
     folder = Path(__file__).resolve().parent
-    sys.path[0] = str(folder.parent)  # only while these modules are imported: the host's have common names
+    sys.path[0] = str(folder.parent)  # only for these imports: the host's modules have common names
     start = json.loads(sys.argv[2])
     if start.get("cores") and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, start["cores"])  # before a framework counts them

@@ -1,4 +1,4 @@
-"""Weights and inputs as the host wrote them for all systems, float32 unless said otherwise.
+"""Weights and inputs as the host wrote them for all systems, float32 unless stated otherwise.
 
 Networks keep Gluon's names and layout, which is PyTorch's too: convolutions (out, in, height, width), dense
 (out, in), images (n, 1, 28, 28). LeNet is the book's list W1, b1, ..., W4, b4, with dense weights (in, out).
@@ -12,13 +12,13 @@ import numpy as np
 
 
 def arrays(path: str) -> dict[str, np.ndarray]:
-    """All arrays of an .npz by name, in the order written."""
+    """All arrays of an .npz file by name, in the order written."""
     with np.load(path) as file:
         return {name: file[name] for name in file.files}
 
 
 def batches(settings: dict[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The batches that training goes round and round through: X (n, 1, 28, 28) in 0..1, y (n,) int32."""
+    """The batches that training cycles through: X (n, 1, 28, 28) in 0..1, y (n,) int32."""
     found, n = arrays(settings["images"]), settings["batch"]
     X = found["X"].astype(np.float32).reshape(-1, 1, 28, 28) / 255
     y = found["y"].astype(np.int32)

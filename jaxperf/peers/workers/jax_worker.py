@@ -1,7 +1,7 @@
 """JAX's side, in jaxperf's own environment: the package's models and steps, as the sections use them.
 
-`jax_train` holds the training. Images come channels first; of one channel, a reshape makes them channels
-last.
+`jax_train` holds the training. Images come with channels first; since there is one channel, a reshape puts
+channels last.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from . import files, jax_train
 from .wire import Task, timed_first
 
-COMPILED = "with machine code"  # of an export, beside the program
+COMPILED = "with machine code"  # of an export, next to the program
 
 
 def greet(start: dict[str, Any]) -> dict[str, Any]:
-    """Versions and threads, JAX started."""
+    """Start JAX, and return versions and threads."""
     import flax
     import jax
     import numpy as np
@@ -59,7 +59,7 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
 
 
 def forward(settings: dict[str, Any], configuration: str) -> Task:
-    """`net(x)` queued so many times, then all outputs waited for (section 8.1.2's benchmark)."""
+    """Queue `net(x)` many times, then wait for all outputs (section 8.1.2's benchmark)."""
     import jax
     import numpy as np
     from flax import nnx
@@ -109,7 +109,7 @@ def _input(settings: dict[str, Any]) -> Any:
 
 
 def export(settings: dict[str, Any], configuration: str) -> Task:
-    """`export_net`, and `load_net` until the first output is there; traced the first time only."""
+    """`export_net`, and `load_net` until the first output is ready; traced only the first time."""
     from jaxperf.models.export import export_net
     from jaxperf.models.hybridize import hybridize
 
@@ -127,7 +127,7 @@ def export(settings: dict[str, Any], configuration: str) -> Task:
 
 
 def reload(settings: dict[str, Any], configuration: str) -> Task:
-    """What `export` wrote, in a process that has never seen the network."""
+    """Read what `export` wrote, in a process that has never seen the network."""
     import jaxperf.models.export  # noqa: F401 - like the other systems' own code, imported before
 
     x = _input(settings)
@@ -150,7 +150,7 @@ def _reload(stem: Path, x: Any) -> Any:
 
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:
-    """Section 8.2.1: queued, then finished (both since the beginning)."""
+    """Section 8.2.1: the time until queued and until finished, both from the start."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -174,7 +174,7 @@ def dot(settings: dict[str, Any], configuration: str) -> Task:
 
 
 def loop(settings: dict[str, Any], configuration: str) -> Task:
-    """Section 8.2.3: `y = x + 1`, waited for each time or once; one device finishes them in order."""
+    """Section 8.2.3: `y = x + 1`, waiting each time or once; one device finishes them in order."""
     import jax
     import jax.numpy as jnp
     import numpy as np

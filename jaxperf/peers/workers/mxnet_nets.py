@@ -1,4 +1,4 @@
-"""The book's networks in MXNet, as it writes them; Gluon's are hybrid, so that they run either way."""
+"""The book's networks in MXNet, as the book writes them; Gluon's are hybrid, so that they run either way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build(settings: dict[str, Any], weights: dict[str, np.ndarray], ctx: list[An
     else:
         net = resnet(settings["stages"])
     net.initialize(ctx=ctx)
-    net(nd.zeros(example, ctx=ctx[0])).wait_to_read()  # only a batch tells Gluon the shapes
+    net(nd.zeros(example, ctx=ctx[0])).wait_to_read()  # Gluon learns the shapes only from a batch
     params = list(net.collect_params().values())
     if len(params) != len(weights):
         raise ValueError(f"{len(weights)} arrays for {len(params)} parameters")
@@ -39,12 +39,12 @@ def mlp(sizes: list[int]) -> Any:
 
 
 def as_gluon(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """LeNet's list of arrays with its dense weights as Gluon keeps them."""
+    """LeNet's list of arrays with its dense weights in Gluon's layout."""
     return {name: a.T if name in ("W3", "W4") else a for name, a in params.items()}
 
 
 def lenet_gluon() -> Any:
-    """Section 8.4's LeNet out of layers."""
+    """Section 8.4's LeNet, built from layers."""
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()

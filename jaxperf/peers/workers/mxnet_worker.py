@@ -13,7 +13,7 @@ from .wire import Task, timed_first
 
 
 def greet(start: dict[str, Any]) -> dict[str, Any]:
-    """Versions and threads, MXNet imported."""
+    """Import MXNet, and return versions and threads."""
     import mxnet as mx
     import numpy as np
 
@@ -37,7 +37,7 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
 
 
 def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """`net(x)` so many times, then `waitall` (section 8.1.2's benchmark)."""
+    """`net(x)` many times, then `waitall` (section 8.1.2's benchmark)."""
     import mxnet as mx
     from mxnet import nd
 
@@ -64,7 +64,7 @@ def _input(settings: dict[str, Any]) -> Any:
 
 
 def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """`net.export`, and back into a `SymbolBlock` until the first output is there."""
+    """`net.export`, then import into a `SymbolBlock` until the first output is ready."""
     import mxnet as mx
     from mxnet import nd
 
@@ -86,7 +86,7 @@ def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) 
 
 
 def reload(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """What `export` wrote, in a process that has never seen the network."""
+    """Read what `export` wrote, in a process that has never seen the network."""
     from mxnet import nd
 
     stem = os.path.join(settings["folder"], "mxnet-" + configuration)  # noqa: PTH118
@@ -103,7 +103,7 @@ def _reload(stem: str, x: Any) -> Any:
 
 
 def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.1: queued, then finished (both since the beginning)."""
+    """Section 8.2.1: the time until queued and until finished, both from the start."""
     from mxnet import nd
 
     x = nd.array(files.arrays(settings["square"])["x"])
@@ -124,7 +124,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
 
 
 def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.3: `y = x + 1`, waited for each time or once."""
+    """Section 8.2.3: `y = x + 1`, waiting each time or once."""
     from mxnet import nd
 
     x = nd.array(files.arrays(settings["square"])["x"])

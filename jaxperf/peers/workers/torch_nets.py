@@ -1,4 +1,4 @@
-"""The same networks in PyTorch; state dictionaries are Gluon's arrays, two names changed."""
+"""The same networks in PyTorch; state dictionaries are Gluon's arrays with two names changed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ RENAMED = {"gamma": "weight", "beta": "bias"}
 
 
 def device(settings: dict[str, Any]) -> str:
-    """PyTorch's name of the device to compute on."""
+    """PyTorch's name for the device to compute on."""
     return "cuda" if settings["platform"] == "gpu" else "cpu"
 
 
 def halved(settings: dict[str, Any], held: Any) -> Any:
-    """A network or images in bfloat16, where that is what to compute in."""
+    """A network or images, in bfloat16 if the settings say so."""
     import torch
 
     return held.to(torch.bfloat16) if settings["precision"] == "bfloat16" else held
 
 
 def mixed(settings: dict[str, Any]) -> Any:
-    """A block that computes in bfloat16, if so told, from parameters that stay float32."""
+    """A block that computes in bfloat16, if the settings say so, from parameters that stay float32."""
     import torch
 
     wanted = settings["precision"] == "bfloat16"
@@ -30,7 +30,7 @@ def mixed(settings: dict[str, Any]) -> Any:
 
 
 def finish(settings: dict[str, Any]) -> None:
-    """Wait for all that a GPU was handed; a CPU's operations are finished when they return."""
+    """Wait for all work queued on a GPU; a CPU's operations are finished when they return."""
     import torch
 
     if settings["platform"] == "gpu":
@@ -45,11 +45,11 @@ def in_layout(held: Any, configuration: str) -> Any:
 
 
 def as_configured(net: Any, configuration: str) -> Any:
-    """The network in the layout of the configuration, compiled where that is what it says."""
+    """The network in the layout of the configuration, compiled if the configuration says so."""
     import torch
 
     if configuration in ("compiled", "CUDA graphs"):
-        torch.compiler.reset()  # what earlier workloads left counts against a limit
+        torch.compiler.reset()  # programs of earlier workloads count toward a limit
         mode = "reduce-overhead" if configuration == "CUDA graphs" else "default"
         return torch.compile(net, dynamic=False, mode=mode)
     return in_layout(net, configuration)

@@ -1,7 +1,7 @@
 """Further processes for DistributedDataParallel: this worker is rank 0, the others are workers it starts.
 
-They speak the host's language (`wire`): rank 0 passes on what it was asked, does its own share meanwhile and
-then reads their answers. They talk to each other by Gloo over loopback.
+They use the host's protocol (`wire`): rank 0 passes on its requests, does its own share meanwhile and then
+reads the answers. The processes communicate through Gloo over loopback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE = datetime.timedelta(seconds=60)
 
 
 class Group:
-    """This process among `world`, which train on each batch together, every one on its own share."""
+    """This process among `world`, which train on each batch together, each on its own share."""
 
     def __init__(self, rank: int, world: int, others: list[Any]) -> None:
         self.rank, self.world, self.others = rank, world, others
@@ -55,9 +55,9 @@ class Group:
 
     @contextmanager
     def doing(self, **request: Any) -> Iterator[None]:
-        """The other processes do what is requested while this one does what is inside.
+        """Have the other processes do what is requested while this one runs the block.
 
-        Where anything fails they are out of step forever, so this worker ends: the host starts another.
+        If anything fails, they are out of step forever, so this worker ends: the host starts another.
         """
         try:
             for other in self.others:
@@ -76,7 +76,7 @@ class Group:
 
 @contextmanager
 def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Iterator[Group]:
-    """All ranks make inside what `settings` describes; rank 0 starts the others when it is first here."""
+    """Inside, all ranks build what `settings` describes; rank 0 starts the others on its first call."""
     rank, world, others = start.get("rank", 0), settings["devices"], []
     if rank == 0:
         others = _start_others(world, json.dumps(start), settings["folder"])
@@ -109,7 +109,7 @@ def join(rank: int, world: int, store: str) -> None:
 
 
 def _hear(others: list[Any]) -> None:
-    """Every other process's answer; an error of one is ours."""
+    """Read every other process's answer; an error in one becomes ours."""
     for rank, other in enumerate(others, 1):
         line = other.stdout.readline()
         answer = json.loads(line) if line else {"ok": False, "error": "ended"}

@@ -1,7 +1,7 @@
 """PyTorch's side of sections 8.1 to 8.3. `torch_train` holds the training, `torch_ranks` its processes.
 
-PyTorch's CPU operations are finished when they return: "queued" and "finished" are one there, and only
-a GPU is waited for. A CPU is one device to it, so two devices are two threads here and two processes in
+PyTorch's CPU operations are finished when they return: "queued" and "finished" are the same there, and only a
+GPU needs waiting. To PyTorch a CPU is one device, so two devices are two threads here and two processes in
 training.
 """
 
@@ -19,7 +19,7 @@ from .wire import Task, timed_first
 
 
 def greet(start: dict[str, Any]) -> dict[str, Any]:
-    """Versions and threads, PyTorch imported."""
+    """Import PyTorch, and return versions and threads."""
     import numpy as np
     import torch
 
@@ -90,9 +90,9 @@ def _net_and_input(settings: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """`torch.jit.save`, or `torch.export.save`, and back until the first output is there.
+    """`torch.jit.save`, or `torch.export.save`, then loading until the first output is ready.
 
-    Traced only once, as the other systems do by themselves.
+    Traced only once, as the other systems do automatically.
     """
     import torch
 
@@ -116,7 +116,7 @@ def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) 
 
 
 def reload(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """What `export` wrote, in a process that has never seen the network."""
+    """Read what `export` wrote, in a process that has never seen the network."""
     x = _net_and_input(settings)[1]
     first_s, y = timed_first(lambda: _reload(_export_path(settings, configuration), configuration, x))
     return Task(first_s, {"output": y}, lambda calls: {})
@@ -135,7 +135,7 @@ def _reload(path: str, configuration: str, x: Any) -> Any:
 
 
 def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.1: until the call returned, and until the value was there."""
+    """Section 8.2.1: the time until the call returned, and until the value was ready."""
     import torch
 
     x = torch.from_numpy(files.arrays(settings["square"])["x"]).to(torch_nets.device(settings))
@@ -155,7 +155,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
 
 
 def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.3: `y = x + 1`, waited for each time or once, which is the same on a CPU."""
+    """Section 8.2.3: `y = x + 1`, waiting each time or once, which is the same on a CPU."""
     import torch
 
     x = torch.from_numpy(files.arrays(settings["square"])["x"]).to(torch_nets.device(settings))

@@ -3,11 +3,11 @@
     {"id": 1, "op": "prepare", "key": K, "settings": {...}, "configuration": C, "answers": PATH}
     {"id": 1, "ok": true, "value": {"first_s": 0.41}}          the answers are in PATH, an .npz
     {"id": 2, "op": "turn", "key": K, "calls": 100, "lead": 10}
-    {"id": 2, "ok": true, "value": {"": 1.2e-05}}              seconds a call, by quantity
+    {"id": 2, "ok": true, "value": {"": 1.2e-05}}              seconds per call, by quantity
     {"id": 3, "op": "drop", "key": K}
-    {"id": 4, "ok": false, "error": "one line"}                the worker lives on
+    {"id": 4, "ok": false, "error": "one line"}                the worker stays alive
 
-Before the first question it greets with id 0. It ends when its standard input does, or its parent.
+Before the first request it sends a greeting with id 0. It ends when its standard input or its parent ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Task(NamedTuple):
     Attributes:
       first_s: seconds of its first call: tracing, compiling and running once.
       answers: arrays that the other systems must agree with.
-      turn: `turn(calls)` does the work that often and gives seconds a call by quantity.
+      turn: `turn(calls)` does the work that often and gives seconds per call, by quantity.
     """
 
     first_s: float
@@ -95,7 +95,7 @@ def _reply(out: Any, number: int, work: Callable[..., Any], *args: Any) -> None:
 
 
 def _take_stdout() -> Any:
-    """Standard output for answers alone: whatever a library prints there goes to standard error."""
+    """Reserve standard output for answers: whatever a library prints there goes to standard error."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
