@@ -32,7 +32,7 @@ _ORIGIN = re.compile(r'stack_frame_id=\d+|source_file="[^"]*" source_line=\d+')
 _CALLS = ("fusion", "call")  # they pass each operand to a parameter, and are described by what is inside
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
 _ROUNDS = "threefry"  # of a random number generator, which JAX unrolls on a GPU
-_IN_BODY = "closed_call"  # what JAX calls the body of a scan
+_BODIES = {"closed_call", "eval_jaxpr"}  # what JAX calls the body of a scan; the second from 0.12 on
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
 
@@ -92,7 +92,7 @@ def loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
         if at == NOWHERE or max(sets[most].values()) < least or any(map(_layers, sets.values())):
             continue
-        if _IN_BODY in most.op_name and not _in_a_loop(_way(facts, most.origin, outside)):
+        if _BODIES & {*most.op_name.split("/")} and not _in_a_loop(_way(facts, most.origin, outside)):
             continue  # copies that `scan` made, as it was told to
         copies, turns = len(equal[most]), _chain(program, most)
         if turns >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
