@@ -15,6 +15,7 @@ if __name__ == "__main__":
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
 import os
+import random
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -92,8 +93,9 @@ def main(config: Config) -> int:
             for save in (False, True):
                 steps(save)  # compiles, and loads Orbax
             values: dict[bool, list[float]] = {False: [], True: []}
-            for number in range(config.rounds):
-                for save in turns((False, True), number):
+            draw = random.Random()
+            for _ in range(config.rounds):
+                for save in turns((False, True), draw):
                     values[save].append(steps(save))
             added = [a - b for a, b in zip(values[True], values[False])]
             alone, (low, high) = statistics.median(values[False]), interval(added)

@@ -3,7 +3,8 @@
     python scripts/simulate_verdicts.py
 
 Each row is a spread of the values (interquartile range over median). Runs stop as those of `measure` do with
-its default settings: after 7 values whose spread is at most 2 %, or after 200.
+its default settings: after 7 values whose spread is at most 2 %, or after 200. Rounds that stop do so as those of
+`jaxperf measure`: when their ratio is known within 2 %, at the earliest after 15, or after 1000.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from functools import partial
 from typing import Annotated
 
 from jaxperf.flags import at_least
+from jaxperf.measure.rounds import precise
+from jaxperf.own.options import Measure
 from jaxperf.result import Measurement
 from jaxperf.selfcheck.verdicts import by_ranks, by_ratio
 
 SPREADS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.12)
 ROUNDS = (6, 12, 20, 40, 100)
+MOST = 1000  # rounds that fit into the 5 s of `jaxperf measure`, for calls of 2 ms
 IQR_OF_SIGMA = 1.349
 
 
@@ -57,22 +61,41 @@ def _full(number: int, found: list[float]) -> bool:
     return len(found) >= number
 
 
+def rounds_that_stop(rng: random.Random, spread: float, factor: float) -> list[Measurement]:
+    """Two programs in rounds, until these know the ratio."""
+    first: list[float] = []
+    other: list[float] = []
+    more = Measure.rounds
+    while more and len(first) < MOST:
+        for _ in range(more):
+            first.append(rng.lognormvariate(0, spread / IQR_OF_SIGMA))
+            other.append(factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA))
+        more = 0 if precise(first, other) else len(first) // 4
+    return [Measurement("m", "s", tuple(values)) for values in (first, other)]
+
+
 def main(config: Config) -> int:
     """Print a row per spread: how often each rule is right, and wrong about equal runs."""
-    print(f"{'spread':>6}  {'compare':>8} {'wrong':>6}  " + "".join(f"{f'{n} rounds':>11}" for n in ROUNDS))
+    heads = "".join(f"{f'{n} rounds':>11}" for n in ROUNDS)
+    print(f"{'spread':>6}  {'compare':>8} {'wrong':>6}  {'measure':>8} {'wrong':>6} {'rounds':>6}  {heads}")
     for spread in SPREADS:
         rng = random.Random(0)
-        said: dict[object, int] = dict.fromkeys(("found", "wrong", *ROUNDS), 0)
+        said: dict[object, int] = dict.fromkeys(("found", "wrong", "slower", "differs", "taken", *ROUNDS), 0)
         for _ in range(config.trials):
             base, equal, slow = (values(rng, spread, f, settled) for f in (1, 1, 1 + config.difference))
             said["found"] += by_ranks(base, slow) == "slower"
             said["wrong"] += by_ranks(base, equal) in ("slower", "faster")
+            pair = rounds_that_stop(rng, spread, 1 + config.difference)
+            said["slower"] += by_ratio(*pair) == "slower"
+            said["taken"] += len(pair[0].values)
+            said["differs"] += by_ratio(*rounds_that_stop(rng, spread, 1)) != "undecided"
             for n in ROUNDS:
                 pair = [values(rng, spread, f, partial(_full, n)) for f in (1, 1 + config.difference)]
                 said[n] += by_ratio(*pair) == "slower"
         share = {what: count / config.trials for what, count in said.items()}
         rounds = "".join(f"{share[n]:11.0%}" for n in ROUNDS)
-        print(f"{spread:6.0%}  {share['found']:8.0%} {share['wrong']:6.1%}  {rounds}", flush=True)
+        stopped = f"{share['slower']:8.0%} {share['differs']:6.1%} {share['taken']:6.0f}"
+        print(f"{spread:6.0%}  {share['found']:8.0%} {share['wrong']:6.1%}  {stopped}  {rounds}", flush=True)
     return 0
 
 

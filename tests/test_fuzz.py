@@ -231,12 +231,18 @@ def signed(text: str, rest: dict[str, Any]) -> bytes:
     return text.encode()
 
 
+@functools.cache
+def start() -> Any:
+    """The state that a checkpoint's arrays replace: one for all inputs saves a fifth of their time."""
+    return STEP.init()
+
+
 def goes_on(folder: Path) -> bool:
     """Whether a training goes on from there; it must say why not, and leave the terminal alone."""
 
     def resume() -> int:
         with contextlib.suppress(InterruptedTrainingError):
-            trained(STEP, folder, before=at(2), policy=Policy(every_steps=0))
+            trained(STEP, folder, before=at(2), policy=Policy(every_steps=0), state=start())
         return 0
 
     status, out, err = said(resume)

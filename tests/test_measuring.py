@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def measured(*words: str, rounds: int = 2) -> Result:
-    assert cli.main(["measure", *words, f"--rounds={rounds}", "--json=r.json"]) == 0
+    assert cli.main(["measure", *words, f"--rounds={rounds}", "--budget-s=0", "--json=r.json"]) == 0
     return load_result(Path("r.json"))
 
 

@@ -1,12 +1,15 @@
 """Interleaved rounds: each part once per round, warm-up apart, enough calls, inputs made outside."""
 
+import math
+import random
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import RetraceError
-from jaxperf.measure.rounds import TRIED_CALLS, Together, interleaved, per_round, together
+from jaxperf.measure.rounds import PRECISE, TRIED_CALLS, Together, interleaved, per_round, together
 from jaxperf.result import Measurement, ratio
 
 
@@ -32,10 +35,41 @@ def test_every_part_takes_one_turn_per_round_and_what_comes_first_is_warm_up():
 
     parts = {"a": part("a", 1.0), "b": part("b", 2.0), "c": part("c", 4.0)}
     found = interleaved(parts, count=3, clock=clock)
-    assert "".join(calls) == "aabbcc" + "abc" + "cba" + "bca"
+    rounds = ["".join(calls)[i : i + 3] for i in range(6, 15, 3)]
+    assert calls[:6] == list("aabbcc")
+    assert [sorted(order) for order in rounds] == [list("abc")] * 3
     assert {n: m.values for n, m in found.items()} == {"a": (1.0,) * 3, "b": (2.0,) * 3, "c": (4.0,) * 3}
     assert all(m.warmup == (100.0,) and m.unit == "s" and m.loops == 1 for m in found.values())
     assert len({m.rounds for m in found.values()}) == 1
+
+
+def test_rounds_go_on_until_ratios_are_known_or_the_budget_is_spent():
+    clock, draw = Clock(), random.Random(0)
+
+    def part(noise):
+        def run():
+            clock.now += draw.lognormvariate(0, noise)
+
+        return run
+
+    steady, noisy = ({"a": part(noise), "b": part(noise)} for noise in (0.001, 0.1))
+    options = {"count": 8, "loops": 1, "seed": 0, "clock": clock}
+    assert len(interleaved(steady, budget_s=1e6, **options)["a"].values) == 8
+    assert len(interleaved(noisy, **options)["a"].values) == 8
+    many = interleaved(noisy, budget_s=1e6, **options)
+    found = ratio(many["b"], many["a"])
+    assert 100 < found.rounds < 2000
+    assert found.high - found.low <= 2 * PRECISE * found.median
+    began = clock.now
+    few = len(interleaved(noisy, budget_s=60.0, **options)["a"].values)
+    assert 8 < few < 50
+    assert clock.now - began < 2 * 60
+    alone = {"a": part(0.1)}
+    assert len(interleaved(alone, budget_s=1e6, **options)["a"].values) > 50
+    assert interleaved({}, budget_s=1.0, **options) == {}
+    for budget_s in (-1.0, math.nan, math.inf):
+        with pytest.raises(JaxperfError, match=f"a budget of {budget_s} s is none"):
+            interleaved(steady, budget_s=budget_s, **options)
 
 
 def test_a_value_lasts_two_milliseconds_at_least():

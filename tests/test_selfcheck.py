@@ -15,7 +15,7 @@ from jaxperf.result import Grid, Lines, Result, load_result
 from jaxperf.selfcheck import command, known, telling, verdicts
 from jaxperf.selfcheck.config import Config
 
-TINY = Config(known_s=(1e-5, 1e-3), trials=2, rounds=6, values=6, numbers=(6,))
+TINY = Config(known_s=(1e-5, 1e-3), trials=2, rounds=6, values=6, numbers=(6,), least=6, budget_s=0)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -102,13 +103,14 @@ def watch_child(programs: dict[str, list[Any]], seed: int, rounds: int) -> dict[
     """
     step, mean, params = make_step(seed)
     found: dict[str, Runs] = {}
+    draw = random.Random()
     for feed, (batch_size, ways) in programs.items():
         run = functools.partial(watched, step, mean, params, feed, batch_size=batch_size, seed=seed)
         for task in ("train", "predict"):  # compile both
             run(task, "each", 3)
         runs: Runs = {name: [] for name in ways}
-        for i in range(rounds):
-            for name in turns(list(ways), i):
+        for _ in range(rounds):
+            for name in turns(list(ways), draw):
                 runs[name].append(run(*ways[name]))
         found[feed] = runs
     return found

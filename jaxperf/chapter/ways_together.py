@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -55,8 +56,9 @@ def ways_together(story: Story, data: FashionMNIST, *, batch_size: int, rounds: 
     for way in WAYS:
         turn(way)  # compiles
     with nothing_compiles("the ways over several processes"):
-        for number in range(rounds):
-            for way in turns(WAYS, number):
+        draw = random.Random(0)  # every process must take the same turns
+        for _ in range(rounds):
+            for way in turns(WAYS, draw):
                 values[way].append(turn(way))
     title = f"A step of LeNet on {story.processes} processes, batch {batch_size}"
     finished, returned = ({way: [pair[i] for pair in values[way]] for way in WAYS} for i in (0, 1))

@@ -6,17 +6,20 @@ A machine that is busy for a second then slows all parts of that round, and the 
 from __future__ import annotations
 
 import itertools
+import math
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import nothing_compiles, refuse_debug_flags
 from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, time_value
-from jaxperf.result import Measurement, Ratio, ratio, turns
+from jaxperf.result import Measurement, Ratio, ratio, ratio_of, turns
 
 Part = Callable[..., Any]
+PRECISE = 0.02  # half of an interval over the median; a difference of 5 % is then found nearly always
 TRIED_CALLS, TRIED_S = 5, 0.05  # calls to choose the calls per value; fewer once they have taken this long
 _numbers = itertools.count(1)
 
@@ -25,49 +28,71 @@ def interleaved(
     parts: Mapping[str, Part],
     *,
     count: int,
+    budget_s: float = 0.0,
     before: Mapping[str, Callable[[], Any]] | None = None,
     wait: Wait = "each",
     loops: int | None = None,
     items: float = 0,
+    seed: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Measurement]:
-    """Seconds per call of each part, once per round for `count` rounds, waiting for all its outputs.
+    """Seconds per call of each part, once per round, waiting for all its outputs.
 
     A warm-up round comes first: it compiles, and it shows how many calls make a value of 2 ms.
 
     Args:
       parts: what to time, by the name of its measurement; each returns a pytree of arrays.
       count: how many rounds; `values[i]` of every measurement is of round i. A `Ratio` needs at least 6.
+      budget_s: go on after `count` rounds, until the interval of every part's ratio to the first (of the
+        median, if there is only one part) is within 2 % of its middle, or so many seconds are over.
       before: what to do before a part, untimed; if it returns anything but None, the part is called with that
         (an input that may be used only once). Such a part is called once per round.
       wait: "each" waits after every call (latency); "end" queues the calls of one value and then waits for
         all their outputs (throughput).
       loops: calls per value; chosen for each part if None.
       items: work items per call, e.g. images.
+      seed: of the order in which the parts take turns, which every round draws anew; None for any.
       clock: reads seconds.
 
     Raises:
       RetraceError: something was traced or compiled while the clock ran.
-      JaxperfError: `count` is not positive, `before` names an unknown part, or a JAX debug flag is on.
+      JaxperfError: `count` is not positive, `budget_s` is negative or not finite, `before` names an unknown
+        part, or a JAX debug flag is on.
     """
     prepare = before or {}
     if count < 1:
         raise JaxperfError(f"{count} rounds are too few; give at least 1")
+    if not 0 <= budget_s < math.inf:
+        raise JaxperfError(f"a budget of {budget_s} s is none; give seconds, or 0 for `count` rounds")
     if unknown := prepare.keys() - parts.keys():
         raise JaxperfError(f"nothing is called {sorted(unknown)[0]!r} among {list(parts)}")
     refuse_debug_flags()
     rounds = f"rounds {next(_numbers)}"
     chosen = {name: _warm_up(parts[name], prepare.get(name), wait, loops, clock) for name in parts}
     values: dict[str, list[float]] = {name: [] for name in parts}
-    for i in range(count):
-        for name in turns(list(parts), i):
-            args = _prepared(prepare.get(name))
-            with nothing_compiles(name):
-                values[name].append(time_value(parts[name], args, chosen[name][1], wait, clock))
+    draw, ends, more = random.Random(seed), clock() + budget_s, count
+    while more:
+        for _ in range(more):
+            for name in turns(list(parts), draw):
+                args = _prepared(prepare.get(name))
+                with nothing_compiles(name):
+                    values[name].append(time_value(parts[name], args, chosen[name][1], wait, clock))
+        over = not values or clock() >= ends or precise(*values.values())
+        more = 0 if over else max(1, len(next(iter(values.values()))) // 4)
     return {
         name: Measurement(name, "s", tuple(v), (chosen[name][0],), chosen[name][1], items, rounds=rounds)
         for name, v in values.items()
     }
+
+
+def precise(first: Sequence[float], *others: Sequence[float]) -> bool:
+    """Whether every part's ratio to the first is known within 2 %, or the first's median if it is alone.
+
+    Only the width of an interval counts, not where it lies: whoever stops as soon as two programs differ
+    calls equal ones different far more often than in 5 % of the cases.
+    """
+    series = [ratio_of([b / a for a, b in zip(first, other)]) for other in others] or [ratio_of(first)]
+    return all(found.high - found.low <= 2 * PRECISE * found.median for found in series)
 
 
 def _warm_up(

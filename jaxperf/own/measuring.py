@@ -61,12 +61,12 @@ def main(asked: Measure) -> int:
     given = arguments(asked.args, asked.setup, asked.npz)
     config = {
         "functions": asked.functions, "args": asked.args, "setup": asked.setup,
-        "npz": str(asked.npz or ""), "jit": asked.jit, "rounds": asked.rounds,
+        "npz": str(asked.npz or ""), "jit": asked.jit, "rounds": asked.rounds, "budget_s": asked.budget_s,
     }  # fmt: skip
     title = listed(list(functions)) if len(functions) <= 3 else f"{len(functions)} functions"
     section = Section("measure", "", title, "Where does the time of a call go, and what limits it?", 0)
     story = Story(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
-    tell(story, functions, given, rounds=asked.rounds)
+    tell(story, functions, given, rounds=asked.rounds, budget_s=asked.budget_s)
     if asked.json:
         save_result(story.result(), asked.json)
     print(f"result: {asked.json}" if asked.json else "result: not kept; give --json PATH to keep it")
@@ -90,14 +90,21 @@ def is_jitted(fn: Callable[..., Any]) -> bool:
     return hasattr(fn, "trace") and hasattr(fn, "clear_cache")
 
 
-def tell(story: Story, functions: Mapping[str, Callable[..., Any]], given: Arguments, *, rounds: int) -> None:
+def tell(
+    story: Story,
+    functions: Mapping[str, Callable[..., Any]],
+    given: Arguments,
+    *,
+    rounds: int,
+    budget_s: float = 0.0,
+) -> None:
     """Measure the functions with the same arguments, and tell the story everything about them.
 
     Args:
       story: is told the results.
       functions: by name; the others are compared with the first.
       given: the arguments, which stay as they are.
-      rounds: values per function.
+      rounds, budget_s: as `count` and `budget_s` of `interleaved`.
     """
     for fn in functions.values():
         with contextlib.suppress(OSError, TypeError):  # a function without source, e.g. of a C library
@@ -107,7 +114,7 @@ def tell(story: Story, functions: Mapping[str, Callable[..., Any]], given: Argum
     story.table(rows, title="Once, before the program is warm")
     parts, before = _parts(functions, firsts, given)
     with theirs("a later call"):
-        timed = interleaved(parts, count=rounds, before=before)
+        timed = interleaved(parts, count=rounds, budget_s=budget_s, before=before)
     base = next(iter(timed))
     story.table(timed.values(), title="Seconds per call, in turns", base=base if len(timed) > 1 else "")
     roofline = stored(story.environment)

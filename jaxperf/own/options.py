@@ -30,7 +30,9 @@ class Measure:
     jit: bool = False
     """Jit what is not jitted yet."""
     rounds: Annotated[int, at_least(1)] = 15
-    """Values per function; every function has its turn in each round. An interval needs 6."""
+    """Values per function, at least; every function has its turn in each round. An interval needs 6."""
+    budget_s: Annotated[float, at_least(0)] = 5.0
+    """Seconds to go on for, at most, until ratios (or a lone function's time) are known within 2 %."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Write the result here; `jaxperf report` and `compare` read it."""
 

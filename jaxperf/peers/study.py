@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,11 +182,11 @@ class _Run:
             entry.losses = dict(enumerate(np.asarray(answers["loss"], float).tolist()))
 
     def take_turns(self) -> None:
-        began = time.monotonic()
+        began, draw = time.monotonic(), random.Random()
         for turn in range(self.workload.rounds + 1 if self.workload.rounds else 0):  # round 0 is warm-up
             if turn > 6 and time.monotonic() - began > self.limits.budget_s:
                 break
-            for entry in turns(self.alive(), turn):
+            for entry in turns(self.alive(), draw):
                 if not entry.lost:  # its worker may have been lost in this very round
                     self.attempt(entry, partial(self.take_turn, entry, turn))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxperf.own.options import Measure
+
 
 @dataclass(frozen=True)
 class Config:
@@ -14,6 +16,7 @@ class Config:
       trials: how many trials the rules get.
       rounds, values: how many values of each program a trial takes, for each of the rules.
       numbers: the numbers of values with which the rules are asked.
+      least, budget_s: the least rounds and the seconds of a trial that stops as `jaxperf measure` does.
       loaded: whether to repeat everything while a busy program runs on each core.
     """
 
@@ -22,6 +25,8 @@ class Config:
     rounds: int
     values: int
     numbers: tuple[int, ...]
+    least: int = Measure.rounds
+    budget_s: float = Measure.budget_s
     loaded: bool = True
 
 

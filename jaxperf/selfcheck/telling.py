@@ -24,7 +24,7 @@ QUICKEST: dict[Callable[[float], Checked], float] = {known.clocked: 1e-5, known.
 
 
 ENOUGH = 100  # trials; at a chance of 5 %, 95 % of the time 1 to 10 of 100 are told apart
-LOADED = (verdicts.BASE, "equal", "5 %")
+JUDGED = (verdicts.BASE, "equal", "5 %")
 
 
 def tell(story: Story, config: Config) -> None:
@@ -143,13 +143,15 @@ def rules(story: Story, config: Config) -> None:
     )
     story.code(verdicts.programs)
     parts = verdicts.programs()
-    paired, runs, defaults = [], [], []
+    judged = {name: parts[name] for name in JUDGED}
+    paired, runs, settled, defaults = [], [], [], []
     with watching() as watch:
         for _ in story.progress(range(config.trials), config.trials):
             paired.append(verdicts.in_rounds(parts, rounds=config.rounds))
             runs.append(verdicts.in_runs(parts, min_values=config.values, max_values=config.values))
+            settled.append(verdicts.in_rounds(judged, rounds=config.least, budget_s=config.budget_s))
             defaults.append(verdicts.in_runs(parts))
-    _tell(story, config, paired, defaults, watch, "")
+    _tell(story, settled, defaults, watch, "")
     for rule, trials, most in (
         (verdicts.by_ratio, paired, config.rounds),
         (verdicts.by_ranks, runs, config.values),
@@ -160,32 +162,34 @@ def rules(story: Story, config: Config) -> None:
 def rules_loaded(story: Story, config: Config) -> None:
     """Equal programs and a difference of 5 % while a busy program runs on each core."""
     story.heading("Equal programs and true differences on a loaded machine")
-    parts = {name: part for name, part in verdicts.programs().items() if name in LOADED}
-    paired, defaults = [], []
+    parts = {name: part for name, part in verdicts.programs().items() if name in JUDGED}
+    settled, defaults = [], []
     with cores_busy(_cores()), watching() as watch:
         for _ in story.progress(range(config.trials), config.trials):
-            paired.append(verdicts.in_rounds(parts, rounds=config.rounds))
+            settled.append(verdicts.in_rounds(parts, rounds=config.least, budget_s=config.budget_s))
             defaults.append(verdicts.in_runs(parts))
-    _tell(story, config, paired, defaults, watch, " under load")
+    _tell(story, settled, defaults, watch, " under load")
 
 
-def _tell(story: Story, config: Config, paired: Trials, defaults: Trials, watch: Watch, where: str) -> None:
-    """Tell what both rules said with all rounds and with `measure`'s default settings."""
-    story.say(f"{config.trials} trials{where}; {watch}")
-    _noise(story, defaults, where)
-    rounds = verdicts.count(paired, verdicts.by_ratio, [config.rounds])
-    _judge(story, f"`Ratio` over {config.rounds} rounds", where, rounds, watch)
+def _tell(story: Story, settled: Trials, defaults: Trials, watch: Watch, where: str) -> None:
+    """Tell what both rules said with the default settings of `jaxperf measure` and of `measure`."""
+    story.say(f"{len(settled)} trials{where}; {watch}")
+    _noise(story, settled, defaults, where)
+    rounds = verdicts.count(settled, verdicts.by_ratio, [None])
+    _judge(story, "`Ratio` with the default settings of `jaxperf measure`", where, rounds, watch)
     runs = verdicts.count(defaults, verdicts.by_ranks, [None])
     _judge(story, "`compare` of two runs with the default settings of `measure`", where, runs, watch)
 
 
-def _noise(story: Story, trials: Trials, where: str) -> None:
-    base = [t[verdicts.BASE] for t in trials]
+def _noise(story: Story, settled: Trials, defaults: Trials, where: str) -> None:
+    base = [t[verdicts.BASE] for t in defaults]
+    rounds = tuple(float(len(t[verdicts.BASE].values)) for t in settled)
     story.table(
         [
             Measurement(f"a call{where}", "s", tuple(m.median for m in base), note="a median per run"),
             Measurement(f"values per run{where}", "", tuple(float(len(m.values)) for m in base)),
             Measurement(f"interquartile range over median{where}", "", tuple(m.rel_iqr for m in base)),
+            Measurement(f"rounds of `jaxperf measure`{where}", "", rounds),
         ],
         title="How noisy the runs were",
         detail=True,

@@ -24,7 +24,6 @@ BASE = "base"
 PROGRAMS = {BASE: 0.0, "equal": 0.0, "2 %": 0.02, "5 %": 0.05, "10 %": 0.10, "20 %": 0.20}
 WRONG = 0.05  # both rules state this chance of a wrong verdict
 FOUND = 0.90
-SETTLED = "default"  # as many values as `measure` takes by itself
 
 Trial = Mapping[str, Measurement]  # every program's values, by the program's name
 
@@ -100,9 +99,9 @@ def programs() -> dict[str, Callable[[], jax.Array]]:
     }
 
 
-def in_rounds(parts: Mapping[str, Callable[[], Any]], *, rounds: int) -> Trial:
-    """One trial for `Ratio`: all programs in the same rounds."""
-    return interleaved(parts, count=rounds)
+def in_rounds(parts: Mapping[str, Callable[[], Any]], *, rounds: int, budget_s: float = 0.0) -> Trial:
+    """One trial for `Ratio`: all programs in the same rounds, as many as `interleaved` takes."""
+    return interleaved(parts, count=rounds, budget_s=budget_s)
 
 
 def in_runs(parts: Mapping[str, Callable[[], Any]], **options: Any) -> Trial:
