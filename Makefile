@@ -3,6 +3,7 @@
 # make install lint types clean
 # make bundle all that a machine without a network needs, into bundle/; there, WHEELS=bundle/wheels
 #             installs without any index (docs/offline.md); BUNDLE_ARGS="--python 3.12 --kind cuda12"
+# make trust  the figures of docs/trust.md: the instruments checked in full, which takes hours, and the plots
 #
 # PYTHON=python3.12 chooses the interpreter that makes the environment, VENV=DIR where to put it;
 # ARGS="hybridize --smoke" replaces what `make run` runs, PYTEST_ARGS are handed to pytest.
@@ -29,7 +30,7 @@ CUDA := $(if $(WHEELS),--editable ".[cuda12]",--requirement requirements.txt)
 # Which wheels are too few, pip has said; this says what to do.
 NOT_INSTALLED = { [ -z "$(WHEELS)" ] || echo "error: $(WHEELS) lacks wheels that $$($(PY) -V) ($(KIND)) needs; make the bundle for it, see docs/offline.md" >&2; exit 2; }
 
-.PHONY: help install run test lint types bundle clean
+.PHONY: help install run test lint types bundle trust clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -59,6 +60,11 @@ types: $(STAMP)
 
 bundle: $(STAMP)
 	$(PY) scripts/bundle.py $(BUNDLE_ARGS)
+
+trust: $(STAMP)
+	$(PY) -m jaxperf selfcheck --full --out "$(OUT)"
+	$(PY) scripts/plot_trust.py "$(OUT)" docs/trust
+	$(PY) scripts/simulate_verdicts.py
 
 clean:
 	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache

@@ -3,8 +3,9 @@
     python scripts/simulate_verdicts.py
 
 Each row is a spread of the values (interquartile range over median). Runs stop as those of `measure` do with
-its default settings: after 7 values whose spread is at most 2 %, or after 200. Rounds that stop do so as those of
-`jaxperf measure`: when their ratio is known within 2 %, at the earliest after 15, or after 1000.
+its default settings: after 7 values whose spread is at most 2 %, or after 200. The columns "measure" are of
+rounds that stop as those of `jaxperf measure` do: after 15 if their ratio is known within 2 % by then, later,
+or after 1000.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def main(*, full: bool = False, trials: int | None = None, out: Path, verbose: b
     """Check the instruments, print what was found, write `out/selfcheck.json`; return the exit status.
 
     Args:
-      full: 400 trials and durations up to 1 s, which takes an hour, instead of a minute's worth.
+      full: 400 trials and durations up to 1 s, which take hours on a noisy machine, instead of minutes.
       trials: another number of trials.
       out: folder of the result.
       verbose: print text and figures too.
@@ -37,6 +37,7 @@ def main(*, full: bool = False, trials: int | None = None, out: Path, verbose: b
     path = out / f"{SECTION.name}.json"
     check_writable(path)
     script.prepare(devices=1, platform="auto")
+    script.import_jax()
     story = script.begin(SECTION, script.Flags(config, json=path, verbose=verbose))
     from jaxperf.selfcheck import telling  # JAX, which must not start before
 
