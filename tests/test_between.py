@@ -19,6 +19,10 @@ def get_batch(i):
 def update(w, x):
     return step(w, x)
 
+def decoded(w, i):
+    codes = decode(i)
+    return step(w, codes)
+
 def main(w):
     table = prepare()
     for i in range(9):
@@ -27,6 +31,7 @@ def main(w):
         w = update(w, x)
         describe(w)
         w = update(w, get_batch(i))
+        w = decoded(w, i)
         with open(name + ".npz", "wb") as file:
             np.savez(file, w)
         with open("wax.txt") as file:
@@ -62,8 +67,12 @@ def line(start: str) -> int:
         ("numpy", ("describe(w)", "main(1)"), "numpy", "describe(w)"),
         ("write", ("np.savez(file", "main(1)"), "write", 'with open(name + ".npz"'),
         ("python", ('with open(name + ".npz"', "main(1)"), "write", 'with open(name + ".npz"'),
-        ("python", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
-        ("eager", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
+        ("python", ("return step(w, x)", "w = update(w, x)", "main(1)"), "dispatch", "return step(w, x)"),
+        ("eager", ("return step(w, x)", "w = update(w, x)", "main(1)"), "dispatch", "return step(w, x)"),
+        ("python", ("codes", "w = decoded", "main(1)"), "between", "codes"),
+        ("numpy", ("codes", "w = decoded", "main(1)"), "numpy", "codes"),
+        ("write", ("codes", "w = decoded", "main(1)"), "write", "codes"),
+        ("python", ("codes", "main(1)"), "python", "codes"),
         ("python", ("table", "main(1)"), "python", "table"),
         ("write", ("np.savez(last", "main(1)"), "python", "np.savez(last"),
         ("import", ("table", "main(1)"), "import", "table"),
@@ -72,14 +81,25 @@ def line(start: str) -> int:
 def test_what_a_look_was_busy_with_follows_from_its_loop(
     kind: str, chain: tuple[str, ...], as_kind: str, at: str, file: str
 ) -> None:
-    functions = {"return np": "get_batch", "return step": "update", "main(1)": "<module>"}
+    functions = {
+        "return np": "get_batch",
+        "return step(w, x)": "update",
+        "codes": "decoded",
+        "main(1)": "<module>",
+    }
     innermost, *callers = (Place(file, line(start), functions.get(start, "main")) for start in chain)
     steps = [
-        Compiled("step", Place(file, line("return step"), "update"), explained=True, callers=(outer, module))
+        Compiled(
+            "step",
+            Place(file, line(call), of),
+            explained=True,
+            callers=(Place(file, line(outer), "main"), module),
+        )
         for module in (Place(file, line("main(1)"), "<module>"),)
-        for outer in (
-            Place(file, line("w = update(w, x)"), "main"),
-            Place(file, line("w = update(w, g"), "main"),
+        for call, of, outer in (
+            ("return step(w, x)", "update", "w = update(w, x)"),
+            ("return step(w, x)", "update", "w = update(w, g"),
+            ("return step(w, codes)", "decoded", "w = decoded"),
         )
     ]
     put = Put(Place(file, line("x = jnp"), "main"), 0.0, 1.0, 1 << 20, again=False)

@@ -51,7 +51,10 @@ from jaxperf.watching.waits import Wait
 from jaxperf.watching.windows import Program, Seen, queued
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
-FAST = sorted((Path(__file__).parent / "fast_programs").glob("*.py"))
+FAST = [
+    *sorted((Path(__file__).parent / "fast_programs").glob("*.py")),
+    Path(__file__).parents[1] / "docs" / "watch" / "train_changed.py",
+]
 NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
 RUNS = 3  # at most: what a device does within a tenth of a second is hard to see on a busy machine
 QUICK = ("item_in_loop", "new_jit", "no_prefetch", "varying_static")
@@ -350,8 +353,8 @@ def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not() -
 def test_wrapped_functions_are_taken_for_the_librarys_own() -> None:
     with jaxperf.watch(show=False, profile=False):
         assert np.array.__module__ == "numpy" and jax.device_get.__module__.startswith("jax")
+    rows = [[float(i + j) for j in range(300)] for i in range(300)]
     with jaxperf.watch(show=False, profile=False) as found:
-        rows = [[float(i + j) for j in range(300)] for i in range(300)]
         end = time.perf_counter() + 0.3
         while time.perf_counter() < end:
             np.array(rows)

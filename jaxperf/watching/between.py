@@ -72,16 +72,20 @@ def _explained(
 
 
 def _in_loop(s: Sample, steps: frozenset[Place]) -> tuple[Place, str]:
-    """The statement, in a loop of steps, that a sample belongs to; and its function, if that is a step."""
-    chain = (s.at, *s.callers)
+    """The statement, in a loop of steps, that a sample belongs to; and its function, if that is a step.
+
+    The body of a function that a loop calls as its step is repeated as the loop's own body is.
+    """
+    chain, repeated = (s.at, *s.callers), False
     on_the_way = {(p.file, p.function) for p in steps}
     for i in reversed(range(len(chain))):  # from the program's outermost line on
         at = chain[i]
+        repeated = repeated or loop_body.stepping_loop(at, steps) is not None
         if not loop_body.is_step(at, steps):
-            return (at if loop_body.stepping_loop(at, steps) else NOWHERE), ""
+            return (at if repeated else NOWHERE), ""
         inner = chain[i - 1] if i else NOWHERE
         if i and (inner.file, inner.function) not in on_the_way:  # an argument of the step
-            return (at if loop_body.stepping_loop(at, steps) else NOWHERE), inner.function
+            return (at if repeated else NOWHERE), inner.function
     return NOWHERE, ""
 
 
