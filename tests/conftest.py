@@ -1,7 +1,9 @@
 """What all tests share: eight CPU devices, cache folders of their own, real parts that must not be skipped.
 
 The environment is set before any test imports JAX.
-JAX_PLATFORMS=cuda,cpu in front of `make test` runs the tests on a GPU.
+JAX_PLATFORMS=cuda,cpu in front of `make test` runs the tests on a GPU. JAXPERF_TEST_DEVICES=1 gives them a
+single CPU device, to see which are skipped on a machine with one GPU; those that take several CPU devices by
+themselves then fail.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ["JAX_NUM_CPU_DEVICES"] = os.environ.get("JAXPERF_TEST_DEVICES", "8")
 if os.environ["JAX_PLATFORMS"] != "cpu":
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or each worker takes 75 % of the memory
     os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")  # TF32 keeps too few digits for 1e-6
@@ -74,7 +76,8 @@ def optimized() -> Iterator[None]:
 def several_devices() -> None:
     """For tests of what sections do with all of their devices: a machine with a single GPU skips them.
 
-    Tests that choose devices by themselves take the CPU's, `jax.devices("cpu")`, of which there are eight.
+    Tests that choose devices by themselves take the CPU's, `jax.devices("cpu")`, of which there are eight
+    unless JAXPERF_TEST_DEVICES says otherwise.
     """
     import jax
 

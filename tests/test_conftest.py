@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import jax
+import pytest
 
 SAMPLE = """
 import os, pytest
@@ -21,16 +22,24 @@ def test_other(): pytest.skip("not a real part")
 @pytest.mark.real
 def test_there(): assert os.environ["XDG_CACHE_HOME"].endswith("cache")
 """
+DEVICES = """
+import jax, pytest
+def test_one(): assert len(jax.devices()) == 1
+@pytest.mark.usefixtures("several_devices")
+def test_several(): pass
+"""
 
 
-def run(folder: Path, source: str, *, require: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, source: str, *, require: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
     shutil.copy(Path(__file__).with_name("conftest.py"), folder)
     (folder / "test_sample.py").write_text(source)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = real: needs a part\n")
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
         cwd=folder,
-        env=os.environ | {"JAXPERF_REQUIRE_REAL": require},
+        env=os.environ | {"JAXPERF_REQUIRE_REAL": require} | variables,
         capture_output=True,
         text=True,
         timeout=60,
@@ -53,8 +62,15 @@ def test_a_file_that_skips_itself_whole_is_refused_where_real_parts_are_demanded
     assert run(tmp_path, source, require="1").returncode == 2
 
 
-def test_tests_have_eight_devices_or_a_gpu() -> None:
-    assert jax.default_backend() != "cpu" or jax.device_count() == 8
+def test_tests_have_eight_devices_or_as_many_as_asked_for_or_a_gpu() -> None:
+    wanted = int(os.environ.get("JAXPERF_TEST_DEVICES", "8"))
+    assert jax.default_backend() != "cpu" or jax.device_count() == wanted
+
+
+@pytest.mark.thorough
+def test_a_machine_with_one_device_can_be_rehearsed(tmp_path: Path) -> None:
+    done = run(tmp_path, DEVICES, JAX_PLATFORMS="cpu", JAXPERF_TEST_DEVICES="1")
+    assert (done.returncode, "1 passed, 1 skipped" in done.stdout) == (0, True), done.stdout
 
 
 def test_caches_of_the_user_are_out_of_reach() -> None:

@@ -68,6 +68,14 @@ def lenet_of_flax() -> Model:
     return model_of(flax_lenet())
 
 
+def mlp_of_flax() -> Model:
+    return model_of(mlp())
+
+
+def bfloat16_resnet() -> ResNet:
+    return small_resnet(jnp.bfloat16)
+
+
 def lenet_in_halves() -> list[Model]:
     return lenet_halves(flax_lenet())
 
@@ -88,7 +96,7 @@ STEPS = cases(
     itertools.chain(
         itertools.product((lenet_by_hand, resnet), ("jit", "shard_map", "pmap"), ("share",), (1, 2)),
         itertools.product((resnet,), ("jit", "shard_map", "pmap"), ("whole",), (2,)),
-        itertools.product((lenet_of_flax, resnet_bfloat16), ("jit",), ("share",), (1,)),
+        itertools.product((lenet_of_flax, mlp_of_flax, resnet_bfloat16), ("jit",), ("share",), (1,)),
     ),
     quick=lambda model, way, batch_norm, devices: model is lenet_by_hand and devices == 1,
 )
@@ -100,7 +108,8 @@ def test_a_training_step_lowers_for_cuda(
 ) -> None:
     sgd = optax.sgd(0.1, momentum=0.9)
     step = make_step(way, model(), sgd, first_devices(devices, platform="cpu"), batch_norm=batch_norm)
-    assert custom_calls(step.run, step.init(), step.load(X, y)) == set()
+    images = np.zeros((4, 512), np.uint8) if model is mlp_of_flax else X
+    assert custom_calls(step.run, step.init(), step.load(images, y)) == set()
 
 
 @pytest.mark.thorough
@@ -125,7 +134,8 @@ def forward(net: nnx.Module) -> tuple[Callable[..., Any], Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("net",), cases([(flax_lenet,), (mlp,), (small_resnet,)], quick=lambda net: net is flax_lenet)
+    ("net",),
+    cases([(flax_lenet,), (mlp,), (small_resnet,), (bfloat16_resnet,)], quick=lambda net: net is flax_lenet),
 )
 def test_a_forward_lowers_for_cuda(net: Callable[[], nnx.Module]) -> None:
     assert custom_calls(*forward(net())) == set()

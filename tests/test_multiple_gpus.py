@@ -117,6 +117,16 @@ def test_the_flags_of_the_grid_reach_its_trainings(
     assert tried == [(n, lr, 3) for n, lr in grid]
 
 
+def test_one_device_has_nothing_for_pmap_to_sum(section: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = {1: [(epochs(0.5)[0], None)]}
+    monkeypatch.setattr(section, "train", lambda *_, **__: [(epochs(0.7)[0], None)])
+    story = begin("8.4", devices=1)
+    section.with_pmap(story, section.Config(epochs=1), None, trained)
+    [claim] = story.result().claims
+    assert (claim.holds, claim.prediction) == ("cannot be measured here", "undecided")
+    assert claim.observed == "only one device here, nothing to sum"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     cases(
