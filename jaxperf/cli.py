@@ -31,7 +31,7 @@ from jaxperf.commands import (
     Selfcheck,
     Watch,
 )
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, plain
 from jaxperf.exits import ended, own_name, say
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return ended(lambda: _dispatch(words))
-    except SystemExit as e:  # --help
+    except SystemExit as e:  # --help, or JAX could not be imported
         return e.code if isinstance(e.code, int) else 0
 
 
@@ -77,10 +77,12 @@ def _dispatch(words: list[str]) -> int:
         case Compare() as compare:
             return show_comparison(compare)
         case Measure() as asked:
+            import_jax()
             from jaxperf.own import measuring
 
             return measuring.main(asked)
         case MeasureRoofline():
+            import_jax()
             from jaxperf.own import roofline
 
             return roofline.main()
@@ -91,7 +93,7 @@ def _dispatch(words: list[str]) -> int:
         case Peers() as asked:
             from jaxperf.peers import command
 
-            return command.main(asked.words)
+            return command.main(asked.words, program=own_name(), warn=say)
         case Selfcheck() as check:
             from jaxperf import selfcheck
 
@@ -100,6 +102,13 @@ def _dispatch(words: list[str]) -> int:
             from jaxperf import doctor
 
             return doctor.main()
+
+
+def import_jax() -> None:
+    """Import JAX as sections do, so that a setting it rejects is one line here too."""
+    from jaxperf import script
+
+    script.import_jax()
 
 
 def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -179,7 +188,7 @@ def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
 
     command = local_processes.command_of(words)
     logs = asked.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
-    print(f"{asked.processes} processes, logs in {logs}", flush=True)
+    print(plain(f"{asked.processes} processes, logs in {logs}"), flush=True)
     return local_processes.run(
         local_processes.Plan(
             command,
@@ -208,11 +217,11 @@ def _tell_results(outcomes: Sequence[launch.Outcome], out: Path) -> None:
     wall_s = sum(o.wall_s for o in outcomes)
     print(f"\n{len(good)} of {len(outcomes)} sections succeeded, in {wall_s:.0f} s")
     for outcome in good:
-        print(f"  {outcome.path}")
+        print(plain(f"  {outcome.path}"))
     if bad := [o.section.name for o in outcomes if o.trouble]:
         say(f"failed: {', '.join(bad)}")
     if good:
-        print(f"read them: `{own_name()} report {shlex.quote(str(out))}`")
+        print(plain(f"read them: `{own_name()} report {shlex.quote(str(out))}`"))
 
 
 def show_report(report: Report) -> int:
@@ -231,12 +240,12 @@ def show_report(report: Report) -> int:
 
             folder = report.results if report.results.is_dir() else report.results.parent
             page = write_report(results, folder, left_out=left_out)
-            print(f"report: {page} (one file, open it in a browser: {page.resolve().as_uri()})")
+            print(plain(f"report: {page} (one file, open it in a browser: {page.resolve().as_uri()})"))
         case "ipynb":
             from jaxperf.report.notebook import write_notebooks
 
             for path in write_notebooks(found):
-                print(f"notebook: {path}")
+                print(plain(f"notebook: {path}"))
         case "md":
             from jaxperf.report.markdown import render_markdown
 
@@ -247,7 +256,7 @@ def show_report(report: Report) -> int:
             console = terminal.console()
             color = console.is_terminal and not console.no_color
             print(terminal.render_text(results, color=color, width=max(console.width, 80)), end="")
-            print(f"results: {', '.join(map(str, found))} (JSON, one file per section)")
+            print(plain(f"results: {', '.join(map(str, found))} (JSON, one file per section)"))
     return 0
 
 

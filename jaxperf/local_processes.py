@@ -23,7 +23,7 @@ from typing import BinaryIO
 import psutil
 
 from jaxperf import catalogue, launch
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, plain
 
 LOOPBACK = "127.0.0.1"
 _POLL_S = 0.05
@@ -318,8 +318,10 @@ def _tell(first: Process, stopped: Sequence[int]) -> None:
         log.seek(first.began_at)
         said = log.read().decode("utf-8", "replace").splitlines()
     how = launch.how_it_ended(first.running.returncode)
-    print(f"error: process {first.number} failed first: {how}; its log is {first.log}", file=sys.stderr)
+    print(
+        plain(f"error: process {first.number} failed first: {how}; its log is {first.log}"), file=sys.stderr
+    )
     for number in stopped:
         print(f"error: process {number} was stopped (SIGSTOP) and gave no sign of life", file=sys.stderr)
     for line in said[-_SHOWN:] if first.number else []:  # process 0's log has been shown
-        print(f"  process {first.number}: {line}", file=sys.stderr)
+        print(plain(f"  process {first.number}: {line}"), file=sys.stderr)

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import tyro
 
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import FAILED, ended
+from jaxperf.exits import FAILED, ended, say
 from jaxperf.flags import at_least
 from jaxperf.result.machine import CUDA_PLUGINS, versions
 
@@ -168,7 +168,8 @@ def _exchange_on_loopback() -> None:
 
     By default it listens at the address of the host's name, which on most machines is reachable from the
     network. JAX has no option for that, so its factory of the CPU backend is called with our own Gloo object
-    (JAX 0.10 to 0.12). If these private names have changed, Gloo listens at JAX's default address.
+    (JAX 0.10 to 0.12). If these private names have changed, Gloo listens at JAX's default address, and a
+    line says so.
     """
     try:
         from jax._src import distributed, xla_bridge
@@ -181,7 +182,8 @@ def _exchange_on_loopback() -> None:
             hostname="127.0.0.1",
         )
         make = xla_bridge.make_cpu_client
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError) as e:
+        say(f"note: sums between processes may be reachable from the network, since this JAX lacks {e.name}")
         return
     if os.environ.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo") == "gloo":
         register_backend_factory("cpu", lambda: make(collectives=gloo()), fail_quietly=False)

@@ -148,11 +148,11 @@ def parse(kind: type[C], *, devices: int = 1) -> Flags[C]:
 
     if status := ended(read):
         raise SystemExit(status)
-    _import_jax()
+    import_jax()
     return found[0]
 
 
-def _import_jax() -> None:
+def import_jax() -> None:
     """Import JAX before the script does: a setting that it rejects (JAX_ENABLE_X64=maybe) gives one line."""
     try:
         importlib.import_module("jax")

@@ -13,7 +13,7 @@ import pytest
 from disks import bound_by_permissions, fill, make_read_only
 
 import jaxperf
-from jaxperf import catalogue, cli
+from jaxperf import catalogue, cli, local_processes
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import INTERRUPTED, PIPE_CLOSED
 from jaxperf.launch import child_environment
@@ -291,7 +291,9 @@ def test_a_result_is_no_slower_than_itself_but_than_a_faster_one(
         assert cli.main(["compare", a, a]) == 0
         assert cli.main(["compare", b, a]) == 0
         assert cli.main(["compare", a, b]) == 1
-        assert "slower" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "slower" in shown
+        assert ("give several results per side: a folder or a1.json,a2.json" in shown) == (a == files[0])
 
 
 def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
@@ -400,22 +402,39 @@ def test_what_permissions_forbid_is_one_line(tmp_path: Path) -> None:
 
 def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_result(timed("first", (1.0,)), out / "first.json")
+    save_result(timed("second", (1.0,)), out / "\x1b[31mgood.json")
     (out / "\x1b[31mred.json").write_text("{")
     os.close(os.open(os.fsencode(out / "not utf-8 ") + b"\xff.json", os.O_CREAT))
-    for words in (
-        ["report", str(out)],
-        ["report", str(out), "--format", "md"],
-        ["compare", str(out), str(out)],
+    for words, named in (
+        (["report", str(out)], ""),
+        (["report", str(out), "--format", "md"], ""),
+        (["report", str(out), "--format", "text"], "\\x1b[31mgood.json"),
+        (["report", str(out), "--format", "ipynb"], "\\x1b[31mgood.ipynb"),
+        (["compare", str(out), str(out)], ""),
     ):
         assert cli.main(words) == 0
         shown = capsys.readouterr()
-        assert not set("\x1b\udcff") & set(shown.out + shown.err)
+        assert not set("\x1b\udcff") & set(shown.out + shown.err), words
         assert "\\x1b[31mred.json is not JSON" in shown.err
+        assert named in shown.out
     for words in (["report", "\x1b[31m"], ["compare", "\x1b[31m", str(out)], ["report", "x" * 300]):
         assert cli.main(words) == 2
         assert capsys.readouterr().err.startswith(
             ("error: no folder \\x1b", "error: cannot read \\x1b", "error: xxx")
         )
+
+
+def test_a_failed_processs_log_commands_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "\x1b[31m.log"
+    log.write_text("\x1b[31mbroken\n")
+    failed = subprocess.Popen(["false"])
+    failed.wait()
+    local_processes._tell(local_processes.Process(1, failed, log, 0), [])
+    said = capsys.readouterr().err
+    assert "exit status 1; its log is" in said and "  process 1: \\x1b[31mbroken\n" in said
+    assert "\x1b" not in said
 
 
 def test_a_result_that_is_incomplete_says_so_wherever_it_is_shown(

@@ -19,6 +19,7 @@ from jaxperf.doctor.driver import Driver, Gpu, ask_driver
 from jaxperf.doctor.finding import Finding, checkout, show
 from jaxperf.doctor.probe import Probe, ask_jax
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import own_name
 from jaxperf.launch import ALLOCATOR, child_environment, uses_glibc
 
 CPU = Probe("cpu", ("cpu:0 cpu",))
@@ -69,11 +70,12 @@ def test_a_machine_that_runs_this_suite_is_usable(
 def test_something_broken_gives_status_1_and_its_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "ask_jax", lambda: Probe(trouble="JAX does not start: no such library"))
+    broken = Probe(trouble="JAX does not start with JAX_PLATFORMS=\x1b[31m")
+    monkeypatch.setattr(doctor, "ask_jax", lambda: broken)
     assert cli.main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("broken"))
-    assert "no such library" in lines[at] and "pip install" in lines[at + 1]
+    assert "JAX_PLATFORMS=\\x1b[31m" in lines[at] and "pip install" in lines[at + 1]
     assert lines[-1] == "not usable: 1 problem must be fixed; see the command above"
 
 
@@ -398,4 +400,4 @@ def test_a_limit_or_a_load_that_scatters_times_is_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
     found = checks.machine_findings()
     assert states(found) == [("cores", "ok"), ("cores", "warn"), ("load", "warn"), ("memory", "ok")]
-    assert found[1].fix.startswith("taskset -c ")
+    assert found[1].fix.startswith("taskset -c ") and found[1].fix.endswith(f" {own_name()} run all")

@@ -17,6 +17,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.exits import FAILED, INTERRUPTED, PIPE_CLOSED, SIGNALS, USER_MISTAKE, ended, held_back
 from jaxperf.launch import child_environment
 from jaxperf.report import terminal
+from jaxperf.result import Environment, Note, Result, save_result
 
 
 def raising(error: BaseException) -> int:
@@ -57,6 +58,18 @@ def test_surroundings_in_which_nothing_works_are_one_line(
     assert ended(lambda: 0) == USER_MISTAKE
     monkeypatch.undo()
     assert capsys.readouterr().err.startswith("error: standard output is closed; ")
+
+
+def test_a_closed_standard_output_is_one_line() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m jaxperf list >&-', sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+        timeout=60,
+    )
+    assert done.returncode == USER_MISTAKE
+    assert done.stderr == "error: standard output is closed; send it to a file, or to /dev/null\n"
 
 
 def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were() -> None:
@@ -188,9 +201,9 @@ sys.exit(ended(show) if sys.argv[1] == "show" else cli.main(sys.argv[1:]))
 """
 
 
-def process(word: str, stdout: int, **variables: str) -> subprocess.CompletedProcess[str]:
+def process(words: str, stdout: int, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT, word],
+        [sys.executable, "-c", SCRIPT, *words.split()],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -217,12 +230,16 @@ def test_a_full_disk_is_one_line() -> None:
     assert done.stderr == "error: cannot write the output: No space left on device; send it elsewhere\n"
 
 
-def test_a_terminal_without_utf_8_shows_what_it_can() -> None:
+def test_a_terminal_without_utf_8_shows_what_it_can(tmp_path: Path) -> None:
     done = process("show", subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "? row\n" * 5000
-    done = process("--help", subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.isascii()
+    path = tmp_path / "é.json"
+    save_result(Result("first", "9.1", "A × B", "編譯?", {}, Environment(), blocks=(Note("±"),)), path)
+    for words in ("--help", f"report {path} --format md", f"report {path} --format text"):
+        done = process(words, subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
+        assert (done.returncode, done.stderr) == (0, ""), words
+        assert done.stdout.isascii() and ("A ? B" in done.stdout) == ("report" in words), words
 
 
 def test_a_hint_names_what_can_be_typed_here(

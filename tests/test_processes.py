@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf import processes
 from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
@@ -93,6 +94,16 @@ def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: 
         with monkeypatch.context() as changed:
             changed.setenv(name, value)
             _check_own_gpu(Processes("host:1", 3, 2))
+
+
+def test_a_jax_whose_private_names_have_changed_is_said_to_listen_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("jax._src.xla_bridge.make_cpu_client")
+    processes._exchange_on_loopback()
+    assert (
+        "may be reachable from the network, since this JAX lacks make_cpu_client" in capsys.readouterr().err
+    )
 
 
 def test_loopback_is_told_from_other_addresses() -> None:

@@ -71,6 +71,11 @@ def test_every_make_command_is_a_target():
     assert {"run", "test"} <= set(named) <= set(targets)
 
 
+def test_every_command_can_be_typed_as_it_stands():
+    """No environment need be activated first."""
+    assert [c for c in commands("README.md") if not c.startswith(("make ", ".venv/bin/"))] == []
+
+
 def test_every_jaxperf_command_is_understood(capsys):
     for command in commands("README.md"):
         words = shlex.split(command)

@@ -17,7 +17,7 @@ import pytest
 import tyro
 from disks import fill
 
-from jaxperf import catalogue, script
+from jaxperf import catalogue, cli, script
 from jaxperf.doctor import driver
 from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
@@ -174,6 +174,34 @@ def test_a_setting_that_jax_refuses_is_one_line(toy: Path) -> None:
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
+def test_a_jax_that_cannot_be_imported_is_one_line_for_commands_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)  # importing it now raises an error
+    for words in (["measure", "train:step"], ["roofline"]):
+        assert cli.main(words) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.startswith("error: JAX cannot be imported: "), said
+        assert said.err.endswith("jaxperf doctor` says why\n") and said.err.count("\n") == 1
+
+
+@pytest.mark.thorough
+def test_a_setting_that_jax_refuses_is_one_line_for_commands_and_a_watched_programs_own_error(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text("import jax\n")
+    program = (
+        "import sys; from jaxperf import cli\n"
+        "for line in sys.argv[1:]: print('status', cli.main(line.split()), file=sys.stderr, flush=True)"
+    )
+    commands = ("measure train:step", "roofline", f"watch {tmp_path}/train.py")
+    done = python("-c", program, *commands, JAX_ENABLE_X64="maybe")
+    first, status, second, same, *watched = done.stderr.splitlines()
+    assert first.startswith("error: JAX cannot be imported: ") and "JAX_ENABLE_X64" in first
+    assert (second, status, same, watched[-1]) == (first, "status 2", "status 2", "status 1")
+    assert "train.py" in watched[1] and "until it failed with ValueError" in done.stderr
+
+
 def test_a_data_folder_that_is_not_there_is_one_line_before_jax_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,7 +212,7 @@ def test_a_data_folder_that_is_not_there_is_one_line_before_jax_starts(
         data: Annotated[script.Data, tyro.conf.OmitArgPrefixes] = script.Data()
 
     monkeypatch.setattr(script, "end_at_once", lambda: None)
-    monkeypatch.setattr(script, "_import_jax", lambda: pytest.fail("JAX was imported"))
+    monkeypatch.setattr(script, "import_jax", lambda: pytest.fail("JAX was imported"))
     for words, folder in (([], "~nosuch/x"), (["--data-folder", "/none"], "")):
         monkeypatch.setenv("JAXPERF_DATA", folder)
         monkeypatch.setattr(sys, "argv", ["hybridize.py", *words])

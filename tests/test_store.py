@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxperf import cli
 from jaxperf.errors import JaxperfError
 from jaxperf.result import (
     Axis,
@@ -217,6 +218,22 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path) -> None:
         assert str(path) in str(caught.value), name
         assert "\n" not in str(caught.value), name
         assert len(str(caught.value)) < 400 + len(str(path)), name
+
+
+def test_a_setting_beyond_floats_is_shown_as_infinity(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unlike NaN, 1e400 is JSON, and Python reads it as infinity."""
+    text = to_json(replace(FULL, blocks=(Table("calls", (EAGER,)),)))
+    for name, rate in (("a", "0.1"), ("b", "1e400")):
+        (tmp_path / f"{name}.json").write_text(text.replace('"rate": 0.1', f'"rate": {rate}'))
+    a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    for form in ("html", "md", "text"):
+        assert cli.main(["report", b, "--format", form]) == 0
+    assert "rate=Infinity" in (tmp_path / "report.html").read_text()
+    assert cli.main(["compare", a, b]) == 0
+    shown = capsys.readouterr()
+    assert "differs: config rate: 0.1 and inf" in shown.out and shown.err == ""
 
 
 def test_a_newer_schema_says_what_to_do(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from jaxperf.doctor import checks
 from jaxperf.doctor.finding import Finding, show
 from jaxperf.doctor.probe import ask_jax
+from jaxperf.errors import plain
 
 __all__ = ["Finding", "examine", "main", "verdict"]
 
@@ -39,7 +40,7 @@ def main() -> int:
     """Print the findings and the verdict; return the exit status."""
     findings = examine()
     for line in show(findings):
-        print(line)
+        print(plain(line))  # it may quote environment variables
     text, status = verdict(findings)
     print(f"\n{text}")
     return status

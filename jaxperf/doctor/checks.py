@@ -16,6 +16,7 @@ from jaxperf.doctor.driver import Driver, ask_driver
 from jaxperf.doctor.finding import Finding, checkout, install_self, pip_install, stated_requirements
 from jaxperf.doctor.probe import Probe
 from jaxperf.errors import JaxperfError
+from jaxperf.exits import own_name
 from jaxperf.launch import ALLOCATOR, uses_glibc
 from jaxperf.report.words import quantity
 from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, cores, cpu_model, versions
@@ -213,7 +214,8 @@ def _allocator() -> Finding:
     missing = [f"{name}={value}" for name, value in ALLOCATOR.items() if name not in os.environ]
     if not missing:
         return Finding("allocator", "ok", ", ".join(f"{name}={os.environ[name]}" for name in ALLOCATOR))
-    text = "`jaxperf run` sets MALLOC_ variables for its processes; when starting a script by hand, set:"
+    run = f"`{own_name()} run`"
+    text = f"{run} sets MALLOC_ variables for its processes; when starting a script by hand, set:"
     return Finding("allocator", "note", text, "export " + " ".join(missing))
 
 
@@ -240,7 +242,7 @@ def machine_findings() -> list[Finding]:
 def _on_fewer_cores(count: int) -> str:
     """Return the command that runs everything on only as many cores as the limit allows."""
     ours = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
-    return f"taskset -c {','.join(map(str, ours[: max(count, 1)]))} jaxperf run all"
+    return f"taskset -c {','.join(map(str, ours[: max(count, 1)]))} {own_name()} run all"
 
 
 def cpu_quota(path: Path = CPU_QUOTA) -> float:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, plain
 from jaxperf.peers.environments import PEERS, Peer, chosen, look, root
-from jaxperf.peers.install import fitting, install, no_python
+from jaxperf.peers.install import Say, fitting, install, no_python
 
 
-def main(words: Sequence[str] = ()) -> int:
+def main(words: Sequence[str], *, program: str, warn: Say) -> int:
     """Run `jaxperf peers WORDS`: return 0, or 1 if a peer could not be installed; the others still are.
+
+    Args:
+      words: those after `peers`.
+      program: what to type to run jaxperf.
+      warn: is told in one line which peer could not be installed, and why.
 
     Raises:
       JaxperfError: the first word is not "install", or a name that no peer has.
     """
     if not words:
-        return show()
+        return show(program)
     if words[0] != "install":
         raise JaxperfError(f"`peers` has no command {words[0]!r}; try `jaxperf peers install`")
     failed = 0
@@ -25,25 +29,25 @@ def main(words: Sequence[str] = ()) -> int:
         try:
             install(peer, say=_say)
         except JaxperfError as e:
-            print(f"failed: {e}", file=sys.stderr)
+            warn(f"failed: {e}")
             failed = 1
     return failed
 
 
-def show() -> int:
+def show(program: str) -> int:
     """Print one line for each peer, and where the environments are."""
     for peer in PEERS.values():
-        _say(f"{peer.name}: {status(peer)}")
+        _say(f"{peer.name}: {status(peer, program)}")
     _say(f"environments are in {root()} (JAXPERF_PEERS names another folder)")
     return 0
 
 
-def status(peer: Peer) -> str:
+def status(peer: Peer, program: str = "jaxperf") -> str:
     """Return the state of a peer, and the command that installs or rebuilds it."""
     found = look(peer)
     if found.state == "ready":
         return f"ready, {found.detail}"
-    command = f"`jaxperf peers install {peer.name}`"
+    command = f"`{program} peers install {peer.name}`"
     if found.state == "broken":
         return f"broken, {found.detail}; {command} rebuilds it"
     python = next(fitting(peer), None)
@@ -51,4 +55,4 @@ def status(peer: Peer) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print(plain(line), flush=True)

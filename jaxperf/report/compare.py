@@ -319,5 +319,10 @@ def _how(comparison: Comparison) -> str:
         f"Rank test for differences over {comparison.least * 100:g} %; the chance of any wrong verdict "
         f"is at most {comparison.alpha * 100:g} % (Holm){' for these processes' if single else ''}. "
         "Each interval is for its row alone."
-        + (" Give several results per side to judge the program, not one process of it." if single else "")
+        + (
+            " To judge the program, not one process of it, give several results per side: a folder or "
+            "a1.json,a2.json."
+            if single
+            else ""
+        )
     )
