@@ -61,6 +61,17 @@ def test_both_languages_show_the_same_output_and_the_same_folders():
     assert folders(tree) == folders(same_tree) != []
 
 
+def test_what_watch_says_in_the_readme_is_from_its_transcript():
+    page = (ROOT / "docs" / "watch.md").read_text(encoding="utf-8")
+    lines = [line.removesuffix("...").rstrip(" ;") for line in blocks("README.md", "")[0].splitlines()]
+    assert len(lines) > 5
+    assert [line for line in lines if line not in page] == []
+    gain = re.search(
+        r"changed program is ([\d.]+) times as fast \(([\d.]+ to [\d.]+)\)", (ROOT / "README.md").read_text()
+    )
+    assert gain and f"{gain[1]} ({gain[2]})" in page
+
+
 def folders(tree):
     return re.findall(r"^([a-z/]+/) {2,}", tree, re.M)
 

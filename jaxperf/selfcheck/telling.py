@@ -150,7 +150,7 @@ def rules(story: Story, config: Config) -> None:
             paired.append(verdicts.in_rounds(parts, rounds=config.rounds))
             runs.append(verdicts.in_runs(parts, min_values=config.values, max_values=config.values))
             settled.append(verdicts.in_rounds(judged, rounds=config.least, budget_s=config.budget_s))
-            defaults.append(verdicts.in_runs(parts))
+            defaults.append(verdicts.in_runs(judged))
     _tell(story, settled, defaults, watch, "")
     for rule, trials, most in (
         (verdicts.by_ratio, paired, config.rounds),
