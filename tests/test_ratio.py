@@ -99,7 +99,7 @@ def test_every_order_of_the_turns_is_as_likely() -> None:
     assert turns([], draw) == []
 
 
-@pytest.mark.parametrize("lasts", [1, 2, 3, 7, 60])
+@pytest.mark.parametrize("lasts", [3, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 7, 60))])
 def test_equal_programs_on_a_machine_with_busy_moments_differ_in_at_most_5_percent(lasts: int) -> None:
     """Busy moments that last for so many values, which is what made fixed orders wrong too often."""
     draw, wrong, trials = random.Random(lasts), 0, 400

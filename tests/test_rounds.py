@@ -72,7 +72,7 @@ def test_rounds_go_on_until_ratios_are_known_or_the_budget_is_spent():
             interleaved(steady, budget_s=budget_s, **options)
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.1])
+@pytest.mark.parametrize("noise", [0.05, pytest.param(0.1, marks=pytest.mark.thorough)])
 def test_rounds_that_stop_call_equal_programs_different_as_rarely_as_promised_and_find_5_percent(noise):
     draw, said = random.Random(1), {1.0: 0, 1.05: 0}
     for factor in said:
