@@ -15,6 +15,7 @@ VALUES = 129_088
 LARGE = part.Traffic("ResNet-18", 44_700_000, 2.7e9)
 
 
+@pytest.mark.thorough
 def test_lenet_sums_its_parameters_and_computes_13_million_operations_per_image() -> None:
     import math
 

@@ -300,6 +300,7 @@ def test_bfloat16_computes_roughly_what_float32_does_and_keeps_float32(way, batc
     assert 1e-4 < difference(rough, exact) < 0.05
 
 
+@pytest.mark.thorough
 def test_uneven_shares_of_lenet_are_one_devices():
     step = make_step("manual", book(), optax.sgd(0.1), cpus(2), weights=(1, 5))
     assert difference(after(step, batches(3)), after(lenet_step("jit", 1), batches(3))) <= TEN_STEPS

@@ -138,6 +138,7 @@ def test_machine_code_beside_the_program_computes_the_same_with_other_arrays_too
         np.testing.assert_array_equal(run(values, x), jax.jit(exported.call)(values, x))
 
 
+@pytest.mark.thorough
 def test_machine_code_works_where_jax_has_a_compile_cache(net, tmp_path):
     """What JAX 0.10.2 reads from its cache it writes without functions, and the first call raises."""
     code = (

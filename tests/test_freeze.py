@@ -131,6 +131,7 @@ class Odd(nnx.Module):
         return self.dropout(twice + after_relu + by_flag + self.norms[3](self.half(y)))
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_folded_is_left_as_it_is():
     net = randomized(Odd(nnx.Rngs(0)))
     y = hybridize(net)(images(2))
@@ -139,6 +140,7 @@ def test_what_cannot_be_folded_is_left_as_it_is():
     assert text.count("stablehlo.rsqrt") == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "window",
     [

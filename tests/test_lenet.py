@@ -132,6 +132,7 @@ def test_a_module_starts_as_he_or_as_the_book():
     assert not any(layer.bias[...].any() for net in (he, book) for layer in (net.conv1, net.dense2))
 
 
+@pytest.mark.thorough
 def test_bfloat16_computes_in_bfloat16_and_keeps_weights_and_logits_float32(book):
     params, X, _ = book
     exact, rough = LeNet.from_params(params), LeNet.from_params(params, dtype=jnp.bfloat16)

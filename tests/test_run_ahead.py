@@ -74,6 +74,7 @@ def fail_late() -> tuple[str, int]:
     return "", pending(failed)
 
 
+@pytest.mark.thorough
 def test_block_raises_what_a_computation_raised_and_a_failed_result_is_not_pending() -> None:
     assert in_fresh_process(fail_late) == ["ValueError: refused", 0]  # JAX would tell of it again at exit
 

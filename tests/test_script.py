@@ -85,6 +85,7 @@ def test_a_run_makes_its_devices_and_leaves_its_result(toy: Path, tmp_path: Path
     assert found.command == f"python experiments/hybridize.py --devices 3 --size 7 --json {out}"
 
 
+@pytest.mark.thorough
 def test_a_smoke_run_with_the_scripts_own_devices_and_a_given_size(toy: Path) -> None:
     done = python(toy, "--smoke", "--verbose", "--size", "7")
     assert (done.returncode, done.stderr) == (0, "")

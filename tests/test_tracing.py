@@ -23,6 +23,7 @@ def test_what_python_and_the_program_print_is_caught_and_the_result_follows():
     assert tracing.printed(call).splitlines() == ["from Python", "from the program: 1.0", "0.0"]
 
 
+@pytest.mark.thorough
 def test_prints_are_heard_op_by_op_and_not_from_the_program(story):
     tracing.prints_fall_silent(story)
     told = story.result()

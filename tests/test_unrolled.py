@@ -98,6 +98,7 @@ def normal(key: jax.Array) -> jax.Array:
     return jax.random.normal(key, (64, 64)) + jax.lax.erf_inv(jnp.ones((64, 64)) / 2)
 
 
+@pytest.mark.thorough
 def test_where_compiling_takes_long_a_loop_of_few_turns_counts_and_layers_do_not() -> None:
     for turns, count in ((FEW + 4, 1), (FEW - 4, 0)):
         once = jax.tree_util.Partial(recurrent, turns=turns)

@@ -577,6 +577,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         assert err.startswith("error: ") and said in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words", cases([(("train.py",),), (("-m", "train"),)], quick=lambda words: len(words) == 1)
 )
@@ -605,6 +606,7 @@ def run(folder: Path, *words: str, **variables: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.thorough
 def test_a_program_for_which_jax_cannot_start_is_reported_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import jax\njax.numpy.ones(3)\n")
     status, _, err = run(tmp_path, "watch", "train.py", JAX_PLATFORMS="no_such_platform")
