@@ -83,6 +83,7 @@ def book():
     return [jnp.asarray(w) for w in weights(LENET_SHAPES, "sound", 7).values()], nhwc(X), y
 
 
+@pytest.mark.thorough
 def test_module_and_function_give_equal_outputs_and_gradients(book):
     params, X, y = book
     net = LeNet.from_params(params)

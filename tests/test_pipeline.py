@@ -58,6 +58,7 @@ def trained_alone(make, micro_batches):
 CASES = [(lenet, lenet_halves, m) for m in (1, 2, 4)] + [(small_resnet, resnet_halves, m) for m in (1, 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "halves", "micro_batches"), cases(CASES, quick=lambda net, _, n: net is lenet and n == 4)
 )
