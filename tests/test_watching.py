@@ -353,15 +353,13 @@ def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not() -
 def test_wrapped_functions_are_taken_for_the_librarys_own() -> None:
     with jaxperf.watch(show=False, profile=False):
         assert np.array.__module__ == "numpy" and jax.device_get.__module__.startswith("jax")
-    rows = [[float(i + j) for j in range(300)] for i in range(300)]
     with jaxperf.watch(show=False, profile=False) as found:
-        end = time.perf_counter() + 0.6
+        rows = [[float(i + j) for j in range(300)] for i in range(300)]
+        end = time.perf_counter() + 0.3
         while time.perf_counter() < end:
             np.array(rows)
     assert found.record is not None
-    assert sampler.NUMPY in {
-        s.kind for s in found.record.samples
-    }  # or Python, if seen at the loop's own line
+    assert Counter(s.kind for s in found.record.samples).most_common(1)[0][0] == sampler.NUMPY
 
 
 def test_everything_is_as_before_once_a_watch_is_over() -> None:
