@@ -22,7 +22,7 @@ from functools import partial
 from typing import Annotated
 
 from jaxperf.flags import at_least
-from jaxperf.measure.rounds import precise
+from jaxperf.measure.rounds import rounds_to_add
 from jaxperf.own.options import Measure
 from jaxperf.result import Measurement
 from jaxperf.selfcheck.verdicts import by_ranks, by_ratio
@@ -71,7 +71,7 @@ def rounds_that_stop(rng: random.Random, spread: float, factor: float) -> list[M
         for _ in range(more):
             first.append(rng.lognormvariate(0, spread / IQR_OF_SIGMA))
             other.append(factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA))
-        more = 0 if precise(first, other) else len(first) // 4
+        more = rounds_to_add(first, other)
     return [Measurement("m", "s", tuple(values)) for values in (first, other)]
 
 

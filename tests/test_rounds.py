@@ -9,7 +9,15 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import RetraceError
-from jaxperf.measure.rounds import PRECISE, TRIED_CALLS, Together, interleaved, per_round, precise, together
+from jaxperf.measure.rounds import (
+    PRECISE,
+    TRIED_CALLS,
+    Together,
+    interleaved,
+    per_round,
+    rounds_to_add,
+    together,
+)
 from jaxperf.result import Measurement, ratio, ratio_of
 
 
@@ -81,7 +89,7 @@ def test_rounds_that_stop_call_equal_programs_different_as_rarely_as_promised_an
             while more and len(first) < 1000:
                 first += [draw.lognormvariate(0, noise) for _ in range(more)]
                 other += [factor * draw.lognormvariate(0, noise) for _ in range(more)]
-                more = 0 if precise(first, other) else len(first) // 4
+                more = rounds_to_add(first, other)
             said[factor] += ratio_of([b / a for a, b in zip(first, other)]).word != "undecided"
     assert said[1.0] / 400 < 0.06  # 5 % promised at most; 1 % is a standard deviation
     assert said[1.05] / 400 > 0.93

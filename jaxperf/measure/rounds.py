@@ -83,26 +83,26 @@ def interleaved(
                 args = _prepared(prepare.get(name))
                 with nothing_compiles(name):
                     values[name].append(time_value(parts[name], args, chosen[name][1], wait, clock))
-        over = not values or clock() >= ends or precise(*values.values())
-        more = 0 if over else max(1, len(next(iter(values.values()))) // 4)
+        more = rounds_to_add(*values.values()) if values and clock() < ends else 0
     return {
         name: Measurement(name, "s", tuple(v), (chosen[name][0],), chosen[name][1], items, rounds=rounds)
         for name, v in values.items()
     }
 
 
-def precise(first: Sequence[float], *others: Sequence[float]) -> bool:
-    """Whether every part's ratio to the first is known within about 2 %, or a lone part's median.
+def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
+    """How many rounds to add before asking again: none once ratios to the first are known within about 2 %.
 
-    Only the sizes of the ratios' logarithms count, not their signs. The drawn order of a round makes the
+    Of a lone part, the median is to be known as well. Only the sizes of the ratios' logarithms count, not their signs. The drawn order of a round makes the
     signs of equal programs coin tosses that do not depend on the sizes, so no verdict is favored when this
     stops. Where it asked how wide the interval was, it told up to 6.6 % of equal programs apart, not 5 %.
     """
+    more = max(1, len(first) // 4)
     if len(first) < LEAST:
-        return False
+        return more
     spreads = [OF_SIZES * _middle_half([abs(math.log(b / a)) for a, b in zip(first, o)]) for o in others]
     spread = max(spreads) if others else _middle_half(first) / statistics.median(first)
-    return spread * HALF_INTERVAL / math.sqrt(len(first)) <= PRECISE
+    return 0 if spread * HALF_INTERVAL / math.sqrt(len(first)) <= PRECISE else more
 
 
 def _middle_half(values: Sequence[float]) -> float:
