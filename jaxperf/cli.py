@@ -77,12 +77,16 @@ def _dispatch(words: list[str]) -> int:
         case Compare() as compare:
             return show_comparison(compare)
         case Measure() as asked:
-            import_jax()
+            from jaxperf import script
+
+            script.import_jax()
             from jaxperf.own import measuring
 
             return measuring.main(asked)
         case MeasureRoofline():
-            import_jax()
+            from jaxperf import script
+
+            script.import_jax()
             from jaxperf.own import roofline
 
             return roofline.main()
@@ -102,13 +106,6 @@ def _dispatch(words: list[str]) -> int:
             from jaxperf import doctor
 
             return doctor.main()
-
-
-def import_jax() -> None:
-    """Import JAX as sections do, so that a setting it rejects is one line here too."""
-    from jaxperf import script
-
-    script.import_jax()
 
 
 def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -93,7 +93,9 @@ def interleaved(
 def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
     """How many rounds to add before asking again: none once ratios to the first are known within about 2 %.
 
-    Of a lone part, the median is to be known as well. Only the sizes of the ratios' logarithms count, not their signs. The drawn order of a round makes the
+    For a lone part, its median must be known as well.
+
+    Only the sizes of the ratios' logarithms count, not their signs. The drawn order of a round makes the
     signs of equal programs coin tosses that do not depend on the sizes, so no verdict is favored when this
     stops. Where it asked how wide the interval was, it told up to 6.6 % of equal programs apart, not 5 %.
     """
