@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from stories import begin, log_of, whole
+from stories import begin, log_of, medians, whole
 
 from experiments import auto_parallelism as section
 from jaxperf.errors import JaxperfError
@@ -112,3 +113,13 @@ def test_numbers_out_of_bounds_are_refused_in_one_line():
         with pytest.raises(JaxperfError, match=word) as e:
             check_bounds(section.Config(**wrong))
         assert "\n" not in str(e.value)
+
+
+def test_a_slower_device_of_another_kind_computes_fewer_products_and_at_least_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, cpu = (mock.Mock(platform=platform, id=0) for platform in ("gpu", "cpu"))
+    on_cpu, on_gpu = (mock.Mock(devices=lambda of=device: {of}) for device in (cpu, gpu))
+    monkeypatch.setattr(section, "interleaved", medians(20.0, 1.0))
+    for products, each in ((40, [2, 40]), (10, [1, 10]), (1, [1, 1])):
+        assert section.balanced([on_cpu, on_gpu], products) == each

@@ -13,7 +13,7 @@ import pytest
 from disks import bound_by_permissions, fill, make_read_only
 
 import jaxperf
-from jaxperf import catalogue, cli, local_processes
+from jaxperf import catalogue, cli
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import INTERRUPTED, PIPE_CLOSED
 from jaxperf.launch import child_environment
@@ -422,19 +422,6 @@ def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFix
         assert capsys.readouterr().err.startswith(
             ("error: no folder \\x1b", "error: cannot read \\x1b", "error: xxx")
         )
-
-
-def test_a_failed_processs_log_commands_no_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "\x1b[31m.log"
-    log.write_text("\x1b[31mbroken\n")
-    failed = subprocess.Popen(["false"])
-    failed.wait()
-    local_processes._tell(local_processes.Process(1, failed, log, 0), [])
-    said = capsys.readouterr().err
-    assert "exit status 1; its log is" in said and "  process 1: \\x1b[31mbroken\n" in said
-    assert "\x1b" not in said
 
 
 def test_a_result_that_is_incomplete_says_so_wherever_it_is_shown(

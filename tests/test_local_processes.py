@@ -17,7 +17,7 @@ from cases import cases
 
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
-from jaxperf.local_processes import Plan, command_of, free_port, patience_s, shares
+from jaxperf.local_processes import Plan, Process, _tell, command_of, free_port, patience_s, shares
 
 NUMBER = "import os, sys, time, pathlib; number = os.environ['JAX_PROCESS_ID']\n"
 PIDS = "pathlib.Path(f'pid{number}').write_text(str(os.getpid()))\n"
@@ -186,3 +186,16 @@ def test_cores_are_shared_out_and_a_port_is_free() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", free_port()))
     assert os.environ.get("JAX_PROCESS_ID") is None
+
+
+def test_a_failed_processs_log_commands_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "\x1b[31m.log"
+    log.write_text("\x1b[31mbroken\n")
+    failed = subprocess.Popen(["false"])
+    failed.wait()
+    _tell(Process(1, failed, log, 0), [])
+    said = capsys.readouterr().err
+    assert "exit status 1; its log is" in said and "  process 1: \\x1b[31mbroken\n" in said
+    assert "\x1b" not in said

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 from cases import cases
-from stories import begin
+from stories import begin, medians
 
-from experiments import auto_parallelism
 from jaxperf.chapter import unequal_devices as part
 from jaxperf.chapter.tolerance import tolerance
 from jaxperf.parallel import first_devices, share_sizes, train_batch
-from jaxperf.result import Measurement, Note, ratio_of
+from jaxperf.result import Note, ratio_of
 from jaxperf.story import Story
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 255, (64, 28, 28, 1), dtype=np.uint8)
 LABELS = RNG.integers(0, 10, 64, dtype=np.int32)
-
-
-def medians(*seconds: float) -> Any:
-    """An `interleaved` that calls nothing and found these seconds, one for each part in order."""
-
-    def interleaved(parts: Mapping[str, Any], *, count: int) -> dict[str, Measurement]:
-        return {name: Measurement(name, "s", (s,) * count) for name, s in zip(parts, seconds, strict=True)}
-
-    return interleaved
 
 
 def told(monkeypatch: pytest.MonkeyPatch, strengths: list[float]) -> Story:
@@ -106,16 +94,6 @@ def test_strengths_are_images_per_second_and_shares_follow_them(monkeypatch: pyt
         found = part._strengths(gradients, [np.ones(2)], IMAGES, LABELS, rounds=3)
         assert found == [64 / s for s in seconds]
         assert share_sizes(64, 2, weights=found) == shares
-
-
-def test_a_slower_device_of_another_kind_computes_fewer_products_and_at_least_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gpu, cpu = (mock.Mock(platform=platform, id=0) for platform in ("gpu", "cpu"))
-    on_cpu, on_gpu = (mock.Mock(devices=lambda of=device: {of}) for device in (cpu, gpu))
-    monkeypatch.setattr(auto_parallelism, "interleaved", medians(20.0, 1.0))
-    for products, each in ((40, [2, 40]), (10, [1, 10]), (1, [1, 1])):
-        assert auto_parallelism.balanced([on_cpu, on_gpu], products) == each
 
 
 def test_one_device_has_nothing_to_divide() -> None:
