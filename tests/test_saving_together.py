@@ -20,10 +20,13 @@ jax.distributed.initialize(sys.argv[2], 2, int(sys.argv[1]))
 import disks, trainings
 folder, trouble = Path(sys.argv[3]), sys.argv[4]
 def before(n):
-    if n == 4 and trouble and jax.process_index() == 0:
+    if n == 4 and hasattr(disks, trouble) and jax.process_index() == 0:
         time.sleep(0.5)  # the checkpoint of step 3 is whole by then
         getattr(disks, trouble)(folder)
-epochs, leaves = trainings.trained(trainings.step_of(), folder, before=before)
+step = trainings.step_of()  # both wait for each other here
+if trouble == "second comes late" and jax.process_index():
+    time.sleep(2)
+epochs, leaves = trainings.trained(step, folder, before=before)
 print(trainings.figures(epochs), [leaf.tobytes().hex() for leaf in leaves])
 """
 
@@ -68,7 +71,10 @@ def test_a_full_disk_costs_two_processes_checkpoints_but_not_the_training(
 def test_two_processes_go_on_from_the_checkpoint_before_those_that_are_damaged(
     tmp_path: Path, expected: str
 ) -> None:
-    """The last one is cut short; the files of the one before it are of something else."""
+    """The last one is cut short; the files of the one before it are of something else.
+
+    The second process starts to look 2 s after the first, which must not have renamed anything by then.
+    """
     told_by_two(tmp_path, expected)
     last, other = (tmp_path / NAME / f"step-{step:08d}" for step in (8, 7))
     array = max((last / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
@@ -76,7 +82,7 @@ def test_two_processes_go_on_from_the_checkpoint_before_those_that_are_damaged(
     about = verified(other)
     (other / "state" / "_METADATA").write_text("{}")
     write_manifest(other, about)
-    for said in told_by_two(tmp_path, expected):
+    for said in told_by_two(tmp_path, expected, "second comes late"):
         assert found(said, "step-00000008 is damaged .*; using step 7$"), said
         assert found(said, "step-00000007 is damaged .*; using step 6$"), said
         assert found(said, "^going on after step 6 "), said

@@ -151,7 +151,8 @@ class Checkpoints:
                 damage = str(e)
             if not any_process(bool(damage)):
                 return about, tree
-            self._set_aside(path, damage or "another process cannot restore it")
+            self._give_up(path, damage or "another process cannot restore it")
+            _set_aside([path])
         if some:
             raise JaxperfError(f"no checkpoint in {self.folder} is intact; start again in another folder")
         say(f"no checkpoint in {self.folder} to go on from; starting at the beginning")
@@ -159,7 +160,8 @@ class Checkpoints:
 
     def _newest(self) -> About | None:
         """The newest intact checkpoint's description, equal in all processes; damaged ones are set aside."""
-        about = None
+        about: About | None = None
+        damaged: list[Path] = []
         while self.steps and not about:
             path = self._path(self.steps[-1])
             try:
@@ -168,9 +170,11 @@ class Checkpoints:
                     raise DamagedError(f"it says that it is step {about.step}")
             except DamagedError as e:
                 about = None
-                self._set_aside(path, str(e))
+                self._give_up(path, str(e))
+                damaged.append(path)
         if jax.process_count() > 1:
             self._check_same(about)
+        _set_aside(damaged)  # not before every process has listed and read them
         return about
 
     def _check_same(self, about: About | None) -> None:
@@ -207,13 +211,10 @@ class Checkpoints:
     def _with(self, step: int) -> list[int]:
         return [*(other for other in self.steps if other != step), step]
 
-    def _set_aside(self, path: Path, why: str) -> None:
+    def _give_up(self, path: Path, why: str) -> None:
         self.steps.pop()
         before = f"using step {self.steps[-1]}" if self.steps else "and there is none before it"
         say(f"checkpoint {path} is damaged ({why}); {before}")
-        if jax.process_index() == 0:
-            names = (path.with_suffix(DAMAGED + f"-{n}" * (n > 1)) for n in itertools.count(1))
-            path.rename(next(name for name in names if not os.path.lexists(name)))
 
     def _failed(self, step: int, error: Exception) -> None:
         newest = f"step {self.steps[-1]} is the newest" if self.steps else "there is none yet"
@@ -224,6 +225,13 @@ class Checkpoints:
 
 def _names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def _set_aside(damaged: list[Path]) -> None:
+    """Rename damaged checkpoints, in process 0, so that they look like checkpoints no more."""
+    for path in damaged if jax.process_index() == 0 else ():
+        names = (path.with_suffix(DAMAGED + f"-{n}" * (n > 1)) for n in itertools.count(1))
+        path.rename(next(name for name in names if not os.path.lexists(name)))
 
 
 def _remove(path: Path) -> None:
