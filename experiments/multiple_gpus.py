@@ -36,6 +36,7 @@ class Config:
     scale: Annotated[float, more_than(0)] = 0.01  # standard deviation of the initial weights
     seeds: Annotated[tuple[int, ...], at_least(0)] = (0,)  # of weights and order of images; a training each
     updates: Annotated[int, at_least(0)] = 0  # updates of an epoch; 0 for as many as the full data set has
+    test_images: Annotated[int, at_least(0)] = 0  # 0 for all
     grid_epochs: Annotated[int, at_least(0)] = 0  # of each training of the grid; 0: a part of one more epoch
     grid_batches: Annotated[tuple[int, ...], at_least(1)] = (2,)  # of the grid, times the batch size
     grid_rates: Annotated[tuple[float, ...], more_than(0)] = (1.0, 1.5, 2.0)  # of each, times the rate
@@ -46,7 +47,10 @@ class Config:
     @staticmethod
     def smoke() -> Config:
         """Every part, in seconds."""
-        return Config(epochs=1, batch_size=16, updates=3, rounds=6, data=script.Data(data_source="mini"))
+        return Config(
+            epochs=1, batch_size=16, updates=3, test_images=32, rounds=6,
+            data=script.Data(data_source="mini"),
+        )  # fmt: skip
 
 
 FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
@@ -333,7 +337,7 @@ def main(config: Config, story: script.Story) -> None:
     """Section 8.4 in the book's order."""
     check_divisible(config.batch_size, story.devices, name="--batch-size")
     config.saving.check()
-    data = images(story, config.data)
+    data = images(story, config.data, test=config.test_images)
     story.part(data_parallelism)
     story.part_of_one_process(synchronizing_data)
     story.part_of_one_process(one_minibatch, config, data)
