@@ -121,9 +121,8 @@ def can_agree_to_stop() -> bool:
 
 def ask_all_to_stop(number: int) -> None:
     """Have all processes stop after the same step, because this one has received signal `number`."""
-    client = _coordinator()
-    client.key_value_set(_SIGNAL, str(number), allow_overwrite=True)
-    client.key_value_set(_NOTICE, _LONG_AGO, allow_overwrite=True)
+    announce(_SIGNAL, number)
+    _coordinator().key_value_set(_NOTICE, _LONG_AGO, allow_overwrite=True)
 
 
 def stop_after(call: int) -> int:
@@ -134,10 +133,22 @@ def stop_after(call: int) -> int:
     """
     if not multihost_utils.reached_preemption_sync_point(call):
         return 0
+    return announced(_SIGNAL) or int(signal.SIGTERM)  # without one, JAX's own handler received the signal
+
+
+def announce(key: str, number: int) -> None:
+    """Tell a number to all processes, now and later, under a key; it replaces what was told before."""
+    _coordinator().key_value_set(key, str(number), allow_overwrite=True)
+
+
+def announced(key: str) -> int:
+    """Return the number that some process has told under a key, or 0; nobody waits."""
     try:
-        return int(_coordinator().key_value_try_get(_SIGNAL))
-    except jax.errors.JaxRuntimeError:  # no such key: JAX's own handler received the signal
-        return int(signal.SIGTERM)
+        return int(_coordinator().key_value_try_get(key))
+    except jax.errors.JaxRuntimeError as e:
+        if "NOT_FOUND" not in str(e):
+            raise
+        return 0
 
 
 def _coordinator() -> Any:

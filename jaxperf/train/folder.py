@@ -46,7 +46,7 @@ class CheckpointFolder:
 
     Raises (on entering):
       JaxperfError: another run has it open, it cannot be written, or it holds checkpoints and `resume` is
-        false; with several processes, a policy in seconds (their clocks differ), or no preemption service.
+        false; with several processes, no preemption service.
     """
 
     def __init__(self, path: Path, policy: Policy | None = None, *, resume: bool = False) -> None:
@@ -58,8 +58,6 @@ class CheckpointFolder:
         self._open: list[Checkpoints] = []
 
     def __enter__(self) -> CheckpointFolder:
-        if self.policy.every_s and jax.process_count() > 1:
-            raise JaxperfError("several processes save by steps, not by seconds; give --every-steps")
         if jax.process_count() > 1 and not can_agree_to_stop():
             raise JaxperfError(
                 "several processes that save need JAX's preemption service, to stop after the same step; set "
