@@ -23,7 +23,7 @@ from typing import Annotated
 import tyro
 
 from jaxperf import launch
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, one_line
 from jaxperf.flags import at_least, between
 from jaxperf.result.record import Result
 from jaxperf.result.store import check_writable, load_result, write_whole
@@ -88,7 +88,7 @@ def main(asked: Gate, command: Sequence[str]) -> int:
         if not asked.update:
             return status
         store(paths, kept)
-        print(f"baseline stored: {kept} ({len(results)} runs on {first.environment.machine})")
+        print(one_line(f"baseline stored: {kept} ({len(results)} runs on {first.environment.machine})"))
         return 0
 
 

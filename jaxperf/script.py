@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from jaxperf import catalogue, flags, onednn
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, one_line
 from jaxperf.exits import FAILED, USER_MISTAKE, end_at_once, ended, say
 from jaxperf.flags import at_least, between
 from jaxperf.orphans import follow_parent
@@ -187,7 +187,7 @@ def run(main: Callable[[C, Story], None], found: Flags[C] | None) -> None:
             raise
         if found.json and story.first_process:
             save_result(story.result(), found.json)
-        print(f"result: {found.json}" if found.json else "result: not kept; give --json PATH to keep it")
+        print(one_line(f"result: {found.json or 'not kept; give --json PATH to keep it'}"))
         return FAILED if story.failed else 0
 
     if not found.processes.several:

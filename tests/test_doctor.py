@@ -161,7 +161,7 @@ def test_a_flax_that_does_not_fit_jax_is_broken(tmp_path: Path, monkeypatch: pyt
     seen = ask_jax({"PYTHONPATH": str(tmp_path)})
     assert "flax.nnx cannot be imported with JAX" in seen.trouble and "no name Format" in seen.trouble
     [*_, finding] = advise(monkeypatch, seen, Driver(missing=True))
-    assert finding.state == "broken" and "pip install" in finding.fix
+    assert finding.state == "broken" and "pip install --upgrade 'flax" in finding.fix
 
 
 def test_a_jax_that_cannot_be_imported_is_a_finding_too(tmp_path: Path) -> None:

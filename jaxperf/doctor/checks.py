@@ -89,6 +89,10 @@ def _driver_findings(driver: Driver) -> list[Finding]:
 def _jax_findings(probe: Probe, driver: Driver) -> list[Finding]:
     if probe.trouble:
         fix = f"unset {probe.culprit}" if probe.culprit else install_self()
+        if (
+            "flax.nnx" in probe.trouble
+        ):  # both versions may be within their bounds, and yet not fit each other
+            fix = pip_install("--upgrade", *(str(r) for r in stated_requirements() if r.name == "flax"))
         return [Finding("jax", "broken", probe.trouble, fix)]
     found = [Finding("jax", "ok", f"{probe.backend}: {', '.join(probe.devices)}")]
     return [*found, _why_not_the_gpu(probe)] if probe.backend == "cpu" and driver.gpus else found

@@ -15,7 +15,7 @@ import jax
 
 from jaxperf import script
 from jaxperf.catalogue import Section
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, one_line
 from jaxperf.measure import MemorySampler, Program, block, device_memory, interleaved
 from jaxperf.measure.guards import refuse_debug_flags
 from jaxperf.measure.roofline import MISSING, Position, Roofline, stored
@@ -69,7 +69,7 @@ def main(asked: Measure) -> int:
     tell(story, functions, given, rounds=asked.rounds, budget_s=asked.budget_s)
     if asked.json:
         save_result(story.result(), asked.json)
-    print(f"result: {asked.json}" if asked.json else "result: not kept; give --json PATH to keep it")
+    print(one_line(f"result: {asked.json or 'not kept; give --json PATH to keep it'}"))
     return 0
 
 

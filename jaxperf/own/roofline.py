@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxperf import script
 from jaxperf.catalogue import Section
+from jaxperf.errors import one_line
 from jaxperf.measure import ceilings
 from jaxperf.measure.roofline import Roofline, from_result, path_for
 from jaxperf.report.words import shown
@@ -28,7 +29,7 @@ def main() -> int:
     check_writable(path)
     found = tell(environment)
     save_result(found.result, path)
-    print(f"kept: {path}")
+    print(one_line(f"kept: {path}"))
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jaxperf import script
 from jaxperf.catalogue import Section
+from jaxperf.errors import one_line
 from jaxperf.result.store import check_writable, save_result
 from jaxperf.selfcheck.config import FULL, QUICK
 
@@ -44,5 +45,5 @@ def main(*, full: bool = False, trials: int | None = None, out: Path, verbose: b
     telling.tell(story, config)
     words = ["jaxperf", "selfcheck", *["--full"] * full, *([f"--trials={trials}"] if trials else [])]
     save_result(dataclasses.replace(story.result(), command=shlex.join(words)), path)
-    print(f"result: {path}")
+    print(one_line(f"result: {path}"))
     return int(story.failed)
