@@ -96,6 +96,36 @@ def test_reading_ahead_gives_each_turn_its_own_batch(value: str, tmp_path: Path)
     assert seen == [*range(9)]
 
 
+def test_of_a_step_only_the_batch_that_it_is_passed_is_read_ahead(tmp_path: Path) -> None:
+    turn = "w = step(w, get_batch(i), 2)"
+    rows = snippets.read_ahead(place(tmp_path, f"for i in range(9):\n    {turn}\n", 2))
+    assert rows[3] == "+ w = step(w, coming.popleft().result(), 2)" and "step" not in rows[1] + rows[4]
+    names: dict[str, Any] = {
+        "deque": deque,
+        "ThreadPoolExecutor": ThreadPoolExecutor,
+        "get_batch": lambda n: n,
+        "step": lambda w, x, k: k * w + x,
+        "w": 0,
+    }
+    exec(added(rows[:2]), names)
+    for i in range(9):
+        exec(added(rows[2:]), names | {"i": i}, names)
+    assert names["w"] == functools.reduce(lambda w, x: 2 * w + x, range(9), 0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    w = step(w, 2)\n",
+        "    key, sub = split(key)\n    w = step(w, draw(sub))\n",
+        "    n += 1\n    w = step(w, get_batch(n))\n",
+    ],
+)
+def test_what_needs_an_earlier_turn_is_not_read_ahead(body: str, tmp_path: Path) -> None:
+    text = f"for _ in range(9):\n{body}"
+    assert snippets.read_ahead(place(tmp_path, text, text.count("\n"))) == []
+
+
 def test_a_batch_named_by_what_the_loop_goes_over_is_left_to_words(tmp_path: Path) -> None:
     assert snippets.read_ahead(place(tmp_path, "for p in paths:\n    x = load(p)\n", 2)) == []
     rows = snippets.read_ahead(place(tmp_path, "while True:\n    x = loader.get()\n", 2))

@@ -97,6 +97,16 @@ def depending(loop: ast.stmt, file: str, names: Collection[str]) -> frozenset[st
     return _reached(names, _flows(file, loop))
 
 
+def made_ahead(statement: ast.Assign, loop: ast.stmt, file: str, *, count: str) -> ast.expr | None:
+    """What a statement of a loop could compute turns ahead: its value, or the outermost such call in it.
+
+    It reads nothing that a turn of the loop changes, other than the loop's counter `count`.
+    """
+    changed = changed_in(loop, file) - {count}
+    calls = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call))
+    return next((n for n in (statement.value, *calls) if not _share(_reads(n), changed)), None)
+
+
 def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
     end = statements.head_end(node) if getattr(node, "body", None) else node.end_lineno or node.lineno
     return any(p.file == file and node.lineno <= p.line <= end for p in steps)

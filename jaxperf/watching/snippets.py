@@ -12,14 +12,17 @@ AHEAD = 4  # batches that are read ahead
 
 
 def read_ahead(at: Place) -> list[str]:
-    """Let threads make what a statement assigns, some turns of its loop ahead."""
+    """Let threads make what a statement assigns, or passes to a step, some turns of its loop ahead."""
     found, around = statements.enclosing(at, ast.stmt), statements.enclosing(at, loop_body.LOOP)
     match found[-1:], around[-1:]:
-        case [ast.Assign(targets=[target], value=value)], [loop]:
+        case [ast.Assign(targets=[target]) as statement], [loop]:
             pass
         case _:
             return []
     count = loop.target.id if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) else ""
+    value = loop_body.made_ahead(statement, loop, at.file, count=count)
+    if value is None:
+        return []
     ranges = isinstance(loop, ast.For) and ast.unparse(loop.iter).startswith("range(")
     if count in {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} and count:
         if not ranges:
@@ -29,11 +32,12 @@ def read_ahead(at: Place) -> list[str]:
     else:  # what is not told which batch to make keeps its own count, and cannot run in several threads
         later = f"pool.submit(lambda: {ast.unparse(value)})"
         start, threads = f"deque({later} for _ in range({AHEAD}))", 1
+    turn = ast.unparse(statement.value).replace(ast.unparse(value), "coming.popleft().result()", 1)
     return [
         f"+ pool = ThreadPoolExecutor({threads})     # before the loop: read ahead while devices compute",
         f"+ coming = {start}",
         *(f"- {row}" for row in statements.whole(at)),
-        f"+ {ast.unparse(target)} = coming.popleft().result()",
+        f"+ {ast.unparse(target)} = {turn}",
         f"+ coming.append({later})",
     ]
 
