@@ -2,7 +2,7 @@
 
 A deadlock between devices shows only now and then, and only where they have fewer cores than they need. Each
 section runs `times` times in one process, which imports and compiles once. What it asks of a fresh process,
-which has one device and so cannot hang like that, it asks twice. With `--one-core` as many run side by side
+which has one device and so cannot hang like that, it asks once. With `--one-core` as many run side by side
 as the host has cores; otherwise two do, which share two cores, however many the host has. A run that takes
 longer than `patience-s` says in which lines its threads are, and fails.
 
@@ -19,6 +19,7 @@ if __name__ == "__main__":
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
 import faulthandler
+import importlib
 import json
 import os
 import runpy
@@ -32,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxperf import catalogue, flags
+from jaxperf import catalogue, flags, script
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 from jaxperf.onednn import BY_NAME
@@ -61,11 +62,8 @@ class Config:
 
 
 def ask_once() -> None:
-    """Let `in_fresh_process` give its first answer again: 30 of 80 s per run of all sections went there.
-
-    Only once a section has run: it says how many devices there are before it imports JAX.
-    """
-    ask, answers = sys.modules["jaxperf.measure"].in_fresh_process, dict[str, str]()
+    """Let `in_fresh_process` give its first answer again: 30 of 80 s per run of all sections went there."""
+    ask, answers = importlib.import_module("jaxperf.measure").in_fresh_process, dict[str, str]()
 
     def answer(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         question = repr((fn.__module__, fn.__qualname__, args, options))
@@ -78,15 +76,22 @@ def ask_once() -> None:
             vars(module)["in_fresh_process"] = answer
 
 
-def in_this_process(script: str, times: int, patience_s: float, *flags: str) -> None:
+def in_this_process(path: str, times: int, patience_s: float, *flags: str) -> None:
     """Run a script as if from the command line, several times; exit at the first that fails."""
-    sys.argv = [script, "--smoke", "--platform", "cpu", "--rounds", "1", *flags]
-    for number in range(times):
-        if number == 1:
-            ask_once()
+    sys.argv = [path, "--smoke", "--platform", "cpu", "--rounds", "1", *flags]
+    import_jax = script.import_jax
+
+    def first() -> None:
+        """Called once the script has said how many devices there are, and before it imports anything else."""
+        script.import_jax = import_jax
+        import_jax()
+        ask_once()
+
+    script.import_jax = first
+    for _ in range(times):
         faulthandler.dump_traceback_later(patience_s, exit=True)
         try:
-            runpy.run_path(script, run_name="__main__")
+            runpy.run_path(path, run_name="__main__")
         except SystemExit as e:
             if e.code:
                 raise
@@ -94,10 +99,10 @@ def in_this_process(script: str, times: int, patience_s: float, *flags: str) -> 
 
 def repeat(name: str, config: Config, cache: str) -> bool:
     """Whether all runs of a section ended well; prints what the failing one said."""
-    script = str(catalogue.folder() / f"{catalogue.find(name).name}.py")
+    path = str(catalogue.folder() / f"{catalogue.find(name).name}.py")
     flags = ["--devices", str(config.devices)] if config.devices else []
     limits = (str(config.times), str(config.patience_s))
-    command = [sys.executable, __file__, OWN_PROCESS, script, *limits, *flags]
+    command = [sys.executable, __file__, OWN_PROCESS, path, *limits, *flags]
     environment = {**os.environ, **COMPILE_ONCE, CACHE: cache}
     if config.onednn:
         del environment[CACHE]
