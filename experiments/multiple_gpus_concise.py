@@ -75,6 +75,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxperf.chapter.autotuning import autotuning
 from jaxperf.chapter.book import RESNET
 from jaxperf.chapter.communication import compare_traffic, traffic_of
 from jaxperf.chapter.equality import lenet_step, resnet_equal_to_one_device
@@ -262,6 +263,12 @@ def bytes_per_operation(story: script.Story, config: Config) -> None:
     compare_traffic(story, lenet, traffic_of("ResNet-18", step, n), batches=(256, 512), also=(n,))
 
 
+def compiling(story: script.Story, config: Config) -> None:
+    """What trying kernels adds to compiling the step; for a batch of another size none was tried before."""
+    step = step_for(dataclasses.replace(config, way="jit"), first_devices(1))
+    autotuning(story, step, batch=config.batch_size + 1)
+
+
 def rate_and_epochs(story: script.Story, config: Config, data: FashionMNIST) -> None:
     """The first exercise: other rates, batches and numbers of epochs, on a narrower network."""
     story.heading("Exercise: epochs, batch size and learning rate")
@@ -324,6 +331,7 @@ def main(config: Config, story: script.Story) -> None:
         story.part(ways_together, data, batch_size=8 * story.devices, rounds=config.rounds)
     story.part_of_one_process(bytes_per_operation, config)
     story.part_of_one_process(mixed_precision, data, seed=config.seed)
+    story.part_of_one_process(compiling, config)
     story.part_of_one_process(rate_and_epochs, config, data)
     story.part_of_one_process(
         unequal_devices,
