@@ -36,6 +36,7 @@ from jaxperf.parallel.pipeline import lenet_halves, make_pipeline, resnet_halves
 from jaxperf.parallel.tensor import lenet_by_hand as lenet_by_slices
 from jaxperf.parallel.tensor import lenet_by_sharding, replicate, sgd_step, split_lenet
 from jaxperf.parallel.update import gradient_of, softmax_cross_entropy, update_of
+from jaxperf.train.on_devices import _take
 
 PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
 ONEDNN = "__onednn$convolution"
@@ -190,6 +191,21 @@ def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
     assert custom_calls(multiple_gpus.gradient, params, X, y) == set()
     sums = jax.eval_shape(multiple_gpus.gradient, params, X, y)
     assert custom_calls(partial(multiple_gpus.update, n=len(y), lr=0.1), params, sums) == set()
+
+
+@pytest.mark.parametrize("precision", ["highest", "tensorfloat32"])
+def test_a_step_on_images_that_lie_on_the_devices_lowers_for_cuda_in_the_peers_precisions(
+    precision: str,
+) -> None:
+    step = make_step("jit", lenet_by_hand(), optax.sgd(0.1), first_devices(1, platform="cpu"))
+    rows, data = step.load(*2 * [np.array([2, 0], np.int32)])[0], step.place((X, y))
+
+    def run(state: Any, data: Any, rows: Any) -> Any:
+        return step.run(state, gather(data, rows))
+
+    gather = _take(rows.sharding)
+    with jax.default_matmul_precision(precision):
+        assert custom_calls(run, step.init(), data, rows) == set()
 
 
 @pytest.fixture

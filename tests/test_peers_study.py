@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections import Counter
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from cases import cases
+from stories import begin
 
 from jaxperf import peers
+from jaxperf.chapter.beside_peers import one_workload, sentences
 from jaxperf.peers import Limits, Pool, Study, System, Workload
 from jaxperf.peers.worker import Worker
 
@@ -209,6 +212,38 @@ def test_the_best_configuration_counts_by_name_and_ratios_carry_intervals(run: R
     assert second.cells[-1] == "JAX is slower"
     assert study.entries[-1].first_s == 0.25
     assert peers.comparisons(run(2))[0].cells[-1] == "undecided"  # too few rounds
+
+
+def test_the_sentences_of_8_1_are_judged_by_the_rounds_with_the_books_figures_beside_them(pool: Pool) -> None:
+    settings = workload(6, jax=("hybridize",), mxnet=("imperative", "hybridized"))
+    story = begin("peers")
+    study = one_workload(story, dataclasses.replace(settings, name="8.1 MLP"), pool, budget_s=60)
+    sentences(story, {"8.1 MLP": study})
+    result = story.result()
+    assert {r.beside for r in result.references} == {"mxnet imperative", "mxnet hybridized"}
+    assert [(c.statement, c.holds, c.observed) for c in result.claims[2:]] == [
+        (
+            "MXNet: hybridizing makes the network faster (the book: 2.4 times)",
+            "holds",
+            "2 (2 to 2) times as fast",
+        ),
+        ("JAX's hybridize call costs less than MXNet's hybridized", "holds", "2 (2 to 2)"),
+    ]
+    assert [c.holds for c in result.claims[:2]] == ["holds", "holds"]  # both systems compute what JAX does
+
+
+def test_a_gpus_own_clock_is_held_against_the_hosts_and_shows_what_was_not_waited_for(pool: Pool) -> None:
+    """CUDA events are a quantity beside the one that is compared, of those who have them."""
+    settings = workload(6, jax=("good",), torch=("has events", "does not wait"))
+    story = begin("peers")
+    study = one_workload(story, settings, pool, budget_s=60)
+    assert [len(e.values.get(peers.EVENTS, ())) for e in study.timed] == [0, 6, 6]
+    assert {c.quantity for c in peers.comparisons(study)} == {""}
+    told = {c.statement: c.holds for c in story.result().claims}
+    assert told == {
+        "8.1 net, torch/has events: the GPU's own clock agrees with the host's": "holds",
+        "8.1 net, torch/does not wait: the GPU's own clock agrees with the host's": "does not hold",
+    }
 
 
 def test_losses_become_a_curve_over_steps(run: Run) -> None:

@@ -21,6 +21,8 @@ BOOK: dict[tuple[str, str, str], Reference] = {  # by workload, quantity and con
     ("8.2 loop", "asynchronous", "imperative"): book("asynchronous", 3.5370e-3, "8.2.3"),
 }
 
+CLOCKS = 0.1  # the host's clock also sees the first launch, and the wake-up after the last
+
 
 def one_workload(story: Story, workload: Workload, pool: Pool, *, budget_s: float) -> Study:
     """One workload on all systems: tables, curves, and what needs fresh processes.
@@ -59,9 +61,25 @@ def one_workload(story: Story, workload: Workload, pool: Pool, *, budget_s: floa
         right=(1, 2),
         detail=True,
     )
+    two_clocks(story, study)
     if curves := peers.curves(study):
         story.lines(f"{workload.name}: training loss", curves, x=Axis("step"), y=Axis("loss"))
     return study
+
+
+def two_clocks(story: Story, study: Study) -> None:
+    """On a GPU, hold the host's clock against CUDA events: what was not waited for would show here."""
+    for entry in study.timed:
+        if peers.EVENTS in entry.values:
+            pair = (entry.measurement(study.workload, quantity) for quantity in (peers.EVENTS, ""))
+            found = ratio(*pair)
+            story.claim(
+                ours=f"{study.workload.name}, {entry.name}: the GPU's own clock agrees with the host's",
+                holds=found.within(CLOCKS),
+                predicted=f"the time between two CUDA events within {CLOCKS:.0%} of the host's",
+                right=found.within(CLOCKS),
+                observed=f"{found} of it",
+            )
 
 
 def reloaded(story: Story, study: Study, pool: Pool, limits: Limits) -> None:

@@ -6,12 +6,13 @@ from jaxperf.peers.fresh import memory, reload
 from jaxperf.peers.install import install
 from jaxperf.peers.pool import GivenUpError, Pool, available_cores
 from jaxperf.peers.sizes import GPU, SMOKE, Sizes
-from jaxperf.peers.study import Limits, Study, study
+from jaxperf.peers.study import EVENTS, Limits, Study, study
 from jaxperf.peers.summary import Comparison, agreement, comparisons, curves, measurements
 from jaxperf.peers.worker import System
 from jaxperf.peers.workloads import Workload, workloads
 
 __all__ = [
+    "EVENTS",
     "GPU",
     "PEERS",
     "SMOKE",

@@ -37,6 +37,25 @@ def finish(settings: dict[str, Any]) -> None:
         torch.cuda.synchronize()
 
 
+class Events:
+    """A GPU's own clock: CUDA events in its queue, one before the calls and one after them; none on a CPU."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        import torch
+
+        self._settings, self._begin = settings, None
+        if settings["platform"] == "gpu":
+            self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self._begin.record()
+
+    def finish(self, calls: int) -> dict[str, float]:
+        """Wait for all that is queued; "events" is the seconds of a call between the two."""
+        if self._begin:
+            self._end.record()
+        finish(self._settings)
+        return {"events": self._begin.elapsed_time(self._end) / 1e3 / calls} if self._begin else {}
+
+
 def in_layout(held: Any, configuration: str) -> Any:
     """A network or images in the layout of the configuration."""
     import torch

@@ -69,12 +69,12 @@ def _as_task(step: Callable[[], Any], group: Any, settings: dict[str, Any]) -> T
 
     def turn(calls: int) -> dict[str, float]:
         group.barrier()
-        began = time.perf_counter()
+        began, events = time.perf_counter(), torch_nets.Events(settings)
         for _ in range(calls):
             loss = step()
-        torch_nets.finish(settings)
+        by_events = events.finish(calls)
         group.barrier()
-        return {"": (time.perf_counter() - began) / calls, "loss": group.mean(loss)}
+        return {"": (time.perf_counter() - began) / calls, "loss": group.mean(loss), **by_events}
 
     return Task(first_s, {"loss": np.array(history)}, turn)
 

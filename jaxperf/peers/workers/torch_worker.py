@@ -72,11 +72,11 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
 
     def turn(calls: int) -> dict[str, float]:
         with torch.inference_mode():
-            began = time.perf_counter()
+            began, events = time.perf_counter(), torch_nets.Events(settings)
             for _ in range(calls):
                 fn(x)
-            torch_nets.finish(settings)
-            return {"": (time.perf_counter() - began) / calls}
+            by_events = events.finish(calls)
+            return {"": (time.perf_counter() - began) / calls, **by_events}
 
     return Task(first_s, {"output": y.numpy()}, turn)
 
