@@ -28,5 +28,7 @@ esac
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
 
 # JAX reads from SLURM's variables how many processes there are, which one each is, and where the first one is.
-# Where one fails, the others are ended; the log has a line per process and its number in front.
-exec srun --kill-on-bad-exit=1 --label .venv/bin/python "$@"
+# Where one fails, the others are ended, but not at once: SLURM loses what a task writes in its last moment if the others
+# end then. The log has the number of a line's process in front. SIGTERM is for Python; bash only waits.
+waits='trap : TERM; "$@" || { status=$?; sleep 2; exit $status; }'
+exec srun --kill-on-bad-exit=1 --label bash -c "$waits" bash .venv/bin/python "$@"

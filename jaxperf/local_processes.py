@@ -27,6 +27,7 @@ from jaxperf.errors import JaxperfError, plain
 
 LOOPBACK = "127.0.0.1"
 _POLL_S = 0.05
+_PRINTED_S = 5.0  # in which a process prints where it is; one that is stopped never does
 _SHOWN = 25  # last lines of a failed process's log
 # The child-to-be: it asks the kernel to be killed when the launcher dies, limits its cores, and becomes the
 # command. Both survive `exec`, so any command can be launched.
@@ -226,14 +227,23 @@ def _first_failure(
             except queue.Empty:
                 if idle.too_long():
                     print(f"error: {idle.said()}", file=sys.stderr)
-                    for p in processes:
-                        _signal(p, signal.SIGABRT)  # which prints where each of them is
+                    _say_where(processes)
                 continue
             left -= 1
             if process.running.returncode:
                 break
         _show(story, all_of_it=True)
         return process if process.running.returncode else None
+
+
+def _say_where(processes: Sequence[Process]) -> None:
+    """Let each process print where it is and end; TERM, which the first to end brings, would prevent it."""
+    for process in processes:
+        _signal(process, signal.SIGABRT)
+    deadline = time.monotonic() + _PRINTED_S
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.running.wait(max(0.0, deadline - time.monotonic()))
 
 
 class Idle:

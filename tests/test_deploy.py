@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -209,12 +210,43 @@ def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> N
     ):
         done = subprocess.run(["bash", script, *words], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        flags = ["--kill-on-bad-exit=1", "--label", ".venv/bin/python"]
-        assert done.stdout.splitlines() == [*flags, *started, "0"]
+        flags, program = ["--kill-on-bad-exit=1", "--label", "bash", "-c"], ["bash", ".venv/bin/python"]
+        assert done.stdout.splitlines() == [*flags, waits(), *program, *started, "0"]
     outside = subprocess.run(
         ["bash", script], env={"PATH": environment["PATH"]}, capture_output=True, text=True
     )
     assert outside.returncode != 0 and "start this script with sbatch" in outside.stderr
+
+
+def waits() -> str:
+    """The bash program that `deploy/slurm.sh` has each task run."""
+    [found] = re.findall(r"^waits='(.*)'$", (DEPLOY / "slurm.sh").read_text(), re.MULTILINE)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "slept"),
+    [
+        ("print('done')", 0, False),
+        ("raise SystemExit('error: broken')", 1, True),
+        ("signal.signal(15, lambda *_: sys.exit(143)); print(flush=True); time.sleep(60)", 143, True),
+        ("print(flush=True); time.sleep(60)", 143, True),
+    ],
+)
+def test_a_task_keeps_its_programs_status_and_its_signals_and_waits_only_after_a_failure(
+    program: str, status: int, slept: bool
+) -> None:
+    """SLURM signals all processes of a task, so bash too."""
+    stand_in = "sleep() { echo slept; }; " + waits()  # for the command of that name
+    words = ["bash", "-c", stand_in, "bash", sys.executable, "-c", f"import signal, sys, time; {program}"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as task:
+        assert task.stdout is not None
+        said = task.stdout.readline()
+        if status == 143:
+            os.killpg(task.pid, signal.SIGTERM)
+        said += task.stdout.read()
+    assert task.returncode == status
+    assert ("slept" in said) == slept
 
 
 def test_the_batch_scripts_directives_are_whole_and_before_the_first_command() -> None:

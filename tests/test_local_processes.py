@@ -142,7 +142,14 @@ def test_no_process_outlives_the_launcher(tmp_path: Path, sent: int) -> None:
 
 @pytest.mark.thorough
 def test_processes_that_wait_for_each_other_are_ended_and_say_where(tmp_path: Path) -> None:
-    program = "def waits_here(): time.sleep(60)\nwaits_here()"
+    """Also the one that takes longer to say it than the other takes to end."""
+    program = """
+import faulthandler, signal
+late = lambda *_: (time.sleep(1), faulthandler.dump_traceback(), os._exit(134))
+if number == "0": signal.signal(signal.SIGABRT, late)
+def waits_here(): time.sleep(60)
+waits_here()
+"""
     status, _, err = run(tmp_path, program, "--idle-s", "4")
     assert status == 128 + signal.SIGABRT and "no process has computed for 4 s" in err
     for i in range(2):
