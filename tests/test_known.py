@@ -44,6 +44,32 @@ def test_a_value_of_one_call_is_one_tick_from_its_beginning() -> None:
         assert clock.now - began == pytest.approx(5e-5, abs=4e-7)
 
 
+def test_clocked_work_is_measured_less_what_follows_the_last_tick_of_a_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def value(fn: object, loops: int) -> float:
+        asked.append(loops)
+        return 1e-5 + 2e-5 / 200 if loops == 200 else 2e-5
+
+    monkeypatch.setattr(known, "_value", value)
+    monkeypatch.setattr(known, "calls_per_value", lambda call_s, value_s: 200)
+    found = known.clocked(1e-5)
+    assert asked == [200, 1] * known.ROUNDS
+    assert (found.known_s, found.empty_s) == pytest.approx((1e-5, 1e-7))
+    assert found.measured.values == pytest.approx((1e-5,) * known.ROUNDS)
+
+
+def test_an_ending_spins_before_it_is_timed_and_then_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    spun: list[float] = []
+    monkeypatch.setattr(known, "ticking", lambda seconds, loops: lambda: spun.append(seconds))
+    end = known.ending()
+    for _ in range(3):
+        end()
+    assert spun == [known.MIN_VALUE_S]
+
+
 def test_a_step_is_found_whatever_a_reading_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "_cpu_s", lambda steps: 5e-9 * steps + 1e-8)
     assert known.step_s() == pytest.approx(5e-9, rel=1e-4)

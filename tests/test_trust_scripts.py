@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import random
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,15 @@ def test_simulated_runs_stop_as_those_of_measure_do() -> None:
         for spread in (0.001, 0.5)
     ]
     assert counts == [7, 200]
+
+
+@pytest.mark.thorough
+def test_pairs_are_counted_by_both_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = script("equal_pairs")
+    assert pairs.main(pairs.Config(pairs=2, percent=20, loaded=True)) == 0
+    [told, others] = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"told apart: Ratio in \d of 2 .*; compare in \d of 2 .*; \d+ rounds per pair", told)
+    assert others.startswith("other programs used ")
 
 
 @pytest.mark.thorough

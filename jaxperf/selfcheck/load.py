@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,11 @@ class Watch:
     def __str__(self) -> str:
         host = f", and its host took {self.stolen:.2f}" if self.stolen >= 0.005 else ""
         return f"other programs used {self.others:.2f} of {psutil.cpu_count()} cores{host}"
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

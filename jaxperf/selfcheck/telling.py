@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxperf.measure.awake import cores_busy
@@ -12,7 +11,7 @@ from jaxperf.script import Story
 from jaxperf.selfcheck import known, verdicts
 from jaxperf.selfcheck.config import Config
 from jaxperf.selfcheck.known import Checked, said
-from jaxperf.selfcheck.load import Watch, watching
+from jaxperf.selfcheck.load import Watch, cores, watching
 from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts, Share
 
 Trials = Sequence[verdicts.Trial]
@@ -45,7 +44,8 @@ def known_durations(story: Story, config: Config) -> None:
         clock reaches the next tick, so that many calls last so many ticks. What is called back is a compiled
         program that ends when its callback has waited for so long.""",
         """A value of `measure` holds the call and the wait for it. What they take without the work is
-        measured too and taken off, except from clocked work, whose ticks have room for them.""",
+        measured too and taken off. The ticks of clocked work have room for them, except after the last tick
+        of a value.""",
     )
     story.code(known.spin, known.Metered, known.ticking)
     with watching() as watch:
@@ -66,10 +66,10 @@ def known_durations_loaded(story: Story, config: Config) -> None:
     """The same while a busy program runs on each core."""
     story.heading("Known durations on a loaded machine")
     story.text(
-        f"""Now {_cores()} other programs want a core each, all the time. Counted work takes longer then, as
+        f"""Now {cores()} other programs want a core each, all the time. Counted work takes longer then, as
         any program does, so it is no longer known. Clocked work still is: the clock says when it returns."""
     )
-    with cores_busy(_cores()), watching() as watch:
+    with cores_busy(cores()), watching() as watch:
         checked = _checked(config.known_s, (known.clocked,))
     _show(story, checked, watch, " under load")
     outside = [c.measured.name for c in checked if not c.inside]
@@ -88,7 +88,7 @@ def _checked(durations: Sequence[float], ways: Sequence[Callable[[float], Checke
 
 def _show(story: Story, checked: Sequence[Checked], watch: Watch, where: str) -> None:
     story.grid(
-        ("work", "known", "measured", "measured / known", "within 1 %", "empty call"),
+        ("work", "known", "measured", "measured / known", "within 1 %", "taken off"),
         [
             (
                 c.measured.name,
@@ -164,7 +164,7 @@ def rules_loaded(story: Story, config: Config) -> None:
     story.heading("Equal programs and true differences on a loaded machine")
     parts = {name: part for name, part in verdicts.programs().items() if name in JUDGED}
     settled, defaults = [], []
-    with cores_busy(_cores()), watching() as watch:
+    with cores_busy(cores()), watching() as watch:
         for _ in story.progress(range(config.trials), config.trials):
             settled.append(verdicts.in_rounds(parts, rounds=config.least, budget_s=config.budget_s))
             defaults.append(verdicts.in_runs(parts))
@@ -246,7 +246,3 @@ def _draw(story: Story, rule: Rule, trials: Trials, numbers: Sequence[int]) -> N
         caption="A curve per true difference. That of 0 % is wrong, and is to stay below 5 %.",
         zero=True,
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,74 @@
+"""How often equal programs are called different, by the rules as `jaxperf measure` and `compare` apply them.
+
+    python scripts/equal_pairs.py
+    python scripts/equal_pairs.py --loaded
+    python scripts/equal_pairs.py --percent 5 --pairs 100
+
+Both programs are the compiled loop of `jaxperf selfcheck`. That command also times programs that differ, and
+more values than the rules ask for, which takes four times as long.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from jaxperf.exits import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
+import contextlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from jaxperf import script
+from jaxperf.flags import at_least
+from jaxperf.own.options import Measure
+
+REPORT = 50  # pairs between two lines
+
+
+@dataclass(frozen=True)
+class Config:
+    """How many pairs, of what."""
+
+    pairs: Annotated[int, at_least(1)] = 400
+    percent: Literal[0, 2, 5, 10, 20] = 0  # how much more work the second program does
+    loaded: bool = False  # beside a busy program on each core
+
+
+def main(config: Config) -> int:
+    """Print, every so many pairs, how many were told apart so far."""
+    script.prepare(devices=1, platform="cpu")
+    from jaxperf.measure.awake import cores_busy
+    from jaxperf.selfcheck import verdicts
+    from jaxperf.selfcheck.load import cores, watching
+
+    parts, other = verdicts.programs(), f"{config.percent} %" if config.percent else "equal"
+    pair = {name: parts[name] for name in (verdicts.BASE, other)}
+    rules = {"Ratio": verdicts.by_ratio, "compare": verdicts.by_ranks}
+    said = {rule: Counter[bool]() for rule in rules}
+    load = cores_busy(cores()) if config.loaded else contextlib.nullcontext()
+    rounds = 0
+    with load, watching() as watch:
+        for number in range(1, config.pairs + 1):
+            trials = {
+                "Ratio": verdicts.in_rounds(pair, rounds=Measure.rounds, budget_s=Measure.budget_s),
+                "compare": verdicts.in_runs(pair),
+            }
+            rounds += len(trials["Ratio"][other].values)
+            for rule, verdict in rules.items():
+                found = verdict(trials[rule][verdicts.BASE], trials[rule][other])
+                said[rule][found in ("slower", "faster")] += 1
+            if number % REPORT == 0 or number == config.pairs:
+                shares = {rule: verdicts.Share(count[True], number) for rule, count in said.items()}
+                words = "; ".join(f"{rule} in {share}" for rule, share in shares.items())
+                print(f"told apart: {words}; {rounds / number:.0f} rounds per pair", flush=True)
+    print(watch)
+    return 0
+
+
+if __name__ == "__main__":
+    from jaxperf import flags
+    from jaxperf.exits import ended
+
+    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
