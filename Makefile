@@ -22,7 +22,7 @@ VENV_ARGS :=
 
 PY := $(VENV)/bin/python
 # A driver that appears later gets its own stamp, so the CUDA packages are then installed too.
-KIND := $(shell test -e /proc/driver/nvidia/version || nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
+KIND := $(shell test -e /proc/driver/nvidia/version || nvidia-smi -L >/dev/null 2>&1 && echo cuda12 || echo cpu)
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 # Of TensorFlow Datasets, which requirements.txt names too, a package that it needs has no wheel for a bundle to hold.
@@ -74,6 +74,7 @@ clean:
 # not answer was interrupted while it was made: it is made anew, but nothing else is ever cleared away.
 $(STAMP): pyproject.toml requirements.txt
 	@[ -z "$(WHEELS)" ] || [ -d "$(WHEELS)" ] || { echo "error: no folder $(WHEELS); 'make bundle' makes one where there is a network" >&2; exit 2; }
+	@[ "$(KIND)" = cpu ] || [ "$(KIND)" = cuda12 ] || { echo "error: KIND is '$(KIND)'; it is cpu or cuda12, by default what this machine has" >&2; exit 2; }
 	@rm -f $(VENV)/.installed-*
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	  command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }; \
@@ -83,5 +84,5 @@ $(STAMP): pyproject.toml requirements.txt
 	fi
 	@echo "installing jaxperf into $(VENV) ($(KIND)); the first time takes some minutes"
 	@$(PIP) --editable ".[dev]" || $(NOT_INSTALLED)
-	@if [ $(KIND) = cuda ]; then $(PIP) $(CUDA) || $(NOT_INSTALLED); fi
+	@if [ $(KIND) = cuda12 ]; then $(PIP) $(CUDA) || $(NOT_INSTALLED); fi
 	@touch $(STAMP)

@@ -166,11 +166,19 @@ def test_with_a_folder_of_wheels_no_index_is_asked(tree: Path) -> None:
     assert [line for line in done.stderr.splitlines() if not line.startswith("make")] == [says]
     assert not asked(tree)
     (tree / "some wheels").mkdir()
-    assert make(tree, "test", "WHEELS=some wheels", kind="cuda").returncode == 0
+    assert make(tree, "test", "WHEELS=some wheels", kind="cuda12").returncode == 0
     installs = [line for line in asked(tree) if "pip install" in line]
     assert len(installs) == 2
     assert all("--no-index --find-links some wheels" in line for line in installs)
     assert "--editable .[cuda12]" in installs[1]  # not TensorFlow Datasets: what it needs has no wheel
+
+
+@needs_make
+def test_another_kind_of_jax_is_one_clear_line_and_nothing_is_installed(tree: Path) -> None:
+    done = make(tree, "run", kind="cuda")
+    says = "error: KIND is 'cuda'; it is cpu or cuda12, by default what this machine has"
+    assert [line for line in done.stderr.splitlines() if not line.startswith("make")] == [says]
+    assert not asked(tree)
 
 
 @needs_make
