@@ -240,10 +240,7 @@ def _say_where(processes: Sequence[Process]) -> None:
     """Let each process print where it is and end; TERM, which the first to end brings, would prevent it."""
     for process in processes:
         _signal(process, signal.SIGABRT)
-    deadline = time.monotonic() + _PRINTED_S
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.running.wait(max(0.0, deadline - time.monotonic()))
+    _wait(processes, _PRINTED_S)
 
 
 class Idle:
@@ -306,15 +303,20 @@ def _end(processes: Sequence[Process], grace_s: float) -> None:
         for process in processes:
             _signal(process, signal.SIGTERM)
             _signal(process, signal.SIGCONT)  # lets a stopped process handle TERM now
-        deadline = time.monotonic() + grace_s
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.running.wait(max(0.0, deadline - time.monotonic()))
+        _wait(processes, grace_s)
     finally:  # also runs after a second Ctrl-C
         for process in processes:
             _signal(process, signal.SIGKILL)
         for process in processes:
             process.running.wait()
+
+
+def _wait(processes: Sequence[Process], limit_s: float) -> None:
+    """Until all have ended, or `limit_s` seconds are over."""
+    deadline = time.monotonic() + limit_s
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.running.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _signal(process: Process, number: int) -> None:
