@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,52 @@ def test_a_statement_between_what_cannot_be_traced_becomes_a_function_of_what_it
     assert change[-1].endswith(f" = {call}")
 
 
+SAMPLES = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+n, noise = 3, np.ones(4)
+key, total = jax.random.key(0), 0.0
+for i in range(n):
+    size = n + i
+    zeros = jnp.zeros(size)
+    key, a, b = jax.random.split(key, 3)
+    x = jax.random.normal(a, (4,))
+    y = 2.0 * x + jax.random.normal(b, (4,))
+    z = noise + np.asarray(y)
+    total += float(jnp.sum(y)) + z.sum()
+    key = jax.random.fold_in(key, 1)
+"""
+
+
+@pytest.mark.parametrize("number", [10, 11, 12])
+def test_statements_that_follow_each_other_become_one_function_that_computes_the_same(
+    number: int, tmp_path: Path
+) -> None:
+    """Not those that make sizes, use NumPy, need a value, or come after them."""
+    path = tmp_path / "samples.py"
+    path.write_text(SAMPLES)
+    change = statements.jitted(Place(str(path), number))
+    lines = SAMPLES.splitlines()
+    assert change == [
+        "+ @jax.jit",
+        "+ def update_key(key):",
+        *(f"+     {text.strip()}" for text in lines[9:12]),
+        "+     return key, y",
+        *(f"- {text.strip()}" for text in lines[9:12]),
+        "+ key, y = update_key(key)",
+    ]
+    function = "\n".join(row[2:] for row in change[:6])
+    changed = [*lines[:6], function, *lines[6:9], "    key, y = update_key(key)", *lines[12:]]
+    totals = []
+    for program in (SAMPLES, "\n".join(changed)):
+        names: dict[str, Any] = {}
+        exec(program, names)
+        totals.append(names["total"])
+    assert totals[0] == pytest.approx(totals[1], rel=1e-5)
+
+
 def test_a_function_may_get_the_memory_of_what_it_assigns_to(file: str) -> None:
     change = statements.in_function(Place(file, line("u = u.at")), donated=True)
     assert change[0] == '+ @functools.partial(jax.jit, donate_argnames="u")'
@@ -131,27 +178,6 @@ def test_a_statement_is_shown_whole_and_the_head_of_a_function_as_it_is(file: st
     assert statements.whole(Place("no such file", 3)) == ["..."]
     assert statements.head(file, "step") == ["def step(w, x):"]
     assert statements.head(file, "scale") == ["def scale(w):"]
-
-
-def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: Path) -> None:
-    path = tmp_path / "calls.py"
-    path.write_text(
-        "def step(w, x, *, rate=1): pass\nw = step(w, self.x, rate=0.1)\ny = f(g(a, b), h(c, d))\n"
-    )
-
-    def given(number: int, argument: str) -> str:
-        found = statements.given_for(Place(str(path), number), "step", argument)
-        return ast.unparse(found) if found else ""
-
-    assert [given(2, a) for a in ("argument 0", "argument 1", "rate", "argument 7")] == [
-        "w",
-        "self.x",
-        "0.1",
-        "",
-    ]
-    assert given(3, "argument 1") == ""  # of which call?
-    finding = Finding("transfer", Place(str(path), 2), 1.0, "", "step", argument="argument 1")
-    assert "+ self.x = jax.device_put(self.x)" in advice(finding).change
 
 
 def test_a_short_loop_is_shown_whole_and_of_a_long_one_the_head(file: str) -> None:

@@ -7,7 +7,15 @@ import functools
 import textwrap
 from collections.abc import Callable
 
-from jaxperf.watching import advice_programs, advice_steps, advice_traces, loop_body, snippets, statements
+from jaxperf.watching import (
+    advice_programs,
+    advice_steps,
+    advice_traces,
+    arguments,
+    loop_body,
+    snippets,
+    statements,
+)
 from jaxperf.watching.finding import Advice, Finding
 from jaxperf.watching.place import Place
 
@@ -113,7 +121,7 @@ def advice(finding: Finding) -> Advice:
     if cause in _MADE and (made := _MADE[cause](finding.at)):
         rows = made
     if finding.cause == "static object":
-        rows = statements.made_once(finding.at, finding.name, finding.argument) or rows
+        rows = arguments.made_once(finding.at, finding.name, finding.argument) or rows
     name = finding.name.removeprefix("jit_")
     name = name if name.isidentifier() else "step"  # a lambda
     rows = [row.replace("{argument}", _argument(finding)) for row in rows]
@@ -131,7 +139,7 @@ def _argument(finding: Finding) -> str:
         return finding.argument
     if finding.cause == "new function":
         return f"x, {finding.argument}" if finding.argument else "x"
-    given = statements.given_for(finding.at, finding.name, finding.argument) if finding.argument else None
+    given = arguments.given_for(finding.at, finding.name, finding.argument) if finding.argument else None
     return ast.unparse(given) if isinstance(given, ast.Name | ast.Attribute) else "x"
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from jaxperf.report.words import quantity
 from jaxperf.result.intervals import length
-from jaxperf.watching import place, statements
+from jaxperf.watching import arguments, place, statements
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import COMPILE, Compiled
 from jaxperf.watching.finding import Finding
@@ -153,7 +153,7 @@ def _made(c: Compiled) -> tuple[Place, str]:
     arrays = {where: array for where, text in c.signature.items() if (array := array_type(text))}
     sizes = {where: math.prod(int(n) for n in dims.split(",") if n) for where, (_, dims) in arrays.items()}
     largest = max(sizes, key=lambda where: sizes[where], default="")
-    given = statements.given_for(c.at, c.called, largest) if largest else None
+    given = arguments.given_for(c.at, c.called, largest) if largest else None
     if not isinstance(given, ast.Name):
         return c.at, ""
     around = statements.enclosing(c.at, ast.FunctionDef)[-1:] or [statements.parsed(c.at.file)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 
-from jaxperf.watching import loop_body, statements
+from jaxperf.watching import loop_body, names, statements
 from jaxperf.watching.place import Place
 
 AHEAD = 4  # batches that are read ahead
@@ -63,14 +63,14 @@ def several_steps(at: Place) -> list[str]:
     found, around = statements.enclosing(at, ast.stmt), statements.enclosing(at, loop_body.LOOP)
     match found[-1:], around[-1:]:
         case [ast.Assign(targets=[target], value=ast.Call()) as statement], [loop]:
-            results = statements.plain_names(target)
+            results = names.plain_names(target)
         case _:
             return []
     called = {loop_body.dotted(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)}
-    read = statements.inputs(statement, at.file, statements.enclosing(at, ast.FunctionDef))
+    read = names.inputs(statement, [statements.parsed(at.file), *statements.enclosing(at, ast.FunctionDef)])
     inputs = [n for n in read if n not in called]
     carried = [n for n in results if n in inputs]
-    if not carried or statements.objects(statement) or statements.jit(at.file) != "@jax.jit":
+    if not carried or names.objects(statement) or statements.jit(at.file) != "@jax.jit":
         return []
     varying = sorted((loop_body.changed_in(loop, at.file) - {*results}) & {*inputs})
     if {*varying} & loop_body.depending(loop, at.file, results):

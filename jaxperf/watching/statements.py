@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
+import itertools
 import linecache
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
+from jaxperf.watching.names import (
+    FUNCTION,
+    Assignment,
+    bound,
+    inputs,
+    jax_modules,
+    last_name,
+    makes_function,
+    names,
+    objects,
+    targets,
+)
 from jaxperf.watching.place import Place
 
 LONGEST = 6  # rows of a loop that is shown whole
-_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _LOOP = ast.For | ast.While | ast.AsyncFor
+# their arguments are often sizes, which must not be traced
+_OF_SIZES = {
+    "arange",
+    "broadcast_to",
+    "eye",
+    "full",
+    "key",
+    "linspace",
+    "ones",
+    "PRNGKey",
+    "repeat",
+    "reshape",
+    "tile",
+    "zeros",
+}
 _ON_HOST = {"float", "int", "bool", "print", "item", "tolist", "asarray", "array", "device_get"}
 
 
@@ -51,7 +77,7 @@ def loop(at: Place) -> list[str]:
 def head(file: str, function: str) -> list[str]:
     """The head of a function, "def step(w, x):"; with placeholder arguments if it is not found."""
     for node in ast.walk(parsed(file)):
-        if isinstance(node, _FUNCTION) and node.name == function:
+        if isinstance(node, FUNCTION) and node.name == function:
             return _head(file, node)
     return [f"def {function}(*arguments):"]
 
@@ -62,7 +88,7 @@ def jitted(at: Place) -> list[str]:
     It jits the function around the line if all of that can be traced, or else puts the statement into a
     function of its own.
     """
-    around = enclosing(at, _FUNCTION)
+    around = enclosing(at, FUNCTION)
     found = enclosing(at, ast.stmt)
     if not found:
         return []
@@ -76,20 +102,19 @@ def jitted(at: Place) -> list[str]:
 
 
 def in_function(at: Place, *, donated: bool = False) -> list[str]:
-    """The rows of a change that puts a statement into a jitted function; empty if that cannot be traced.
+    """The rows of a change that puts statements into a jitted function; empty if they cannot be traced.
 
-    With `donated`, the variable that the statement assigns is donated to the function.
+    These are the statement at a line and those around it that call JAX too. With `donated` it is only the
+    one, and the variable that it assigns is donated to the function.
     """
     found = enclosing(at, ast.stmt)
-    statement = found[-1] if found else None
-    if not isinstance(statement, ast.Assign | ast.AugAssign) or _on_host(statement):
+    if not found or not _fits(found[-1], at):
         return []
-    results = [n for target in _targets(statement) for n in _names(target, ast.Store)]
-    whole_names = all(isinstance(t, ast.Name | ast.Tuple) for t in _targets(statement))
-    read = inputs(statement, at.file, enclosing(at, _FUNCTION))
-    if not whole_names or not read or objects(statement) & {*read}:
-        return []
-    rows, call = whole(at), f"update_{results[0]}({', '.join(read)})"
+    run = [found[-1]] if donated else _run(found[-1], at)
+    read, results = _read(run, at), _results(run, at)
+    call = f"update_{results[0]}({', '.join(read)})"
+    lines = dict.fromkeys(statement.lineno for statement in run)
+    rows = [row for line in lines for row in whole(Place(at.file, line))]
     made = [f"def {call}:", *_indented([*rows, f"return {', '.join(results)}"])]
     return [
         f'+ @functools.partial(jax.jit, donate_argnames="{results[0]}")' if donated else "+ @jax.jit",
@@ -99,50 +124,58 @@ def in_function(at: Place, *, donated: bool = False) -> list[str]:
     ]
 
 
-def made_once(at: Place, function: str, argument: str) -> list[str]:
-    """The rows of a change that makes an argument once; empty if the call's statement does not make it."""
-    rows, given = whole(at), given_for(at, function, argument)
-    keyword = _keyword(at.file, function, argument)
-    value = ast.unparse(given) if isinstance(given, ast.Call) else ""
-    changed = "\n".join(rows).replace(value, keyword) if value and keyword.isidentifier() else ""
-    if not changed or changed == "\n".join(rows):
-        return []
-    return [
-        f"+ {keyword} = {value}   # once, before the loop",
-        *(f"- {row}" for row in rows),
-        *(f"+ {row}" for row in changed.splitlines()),
-    ]
+def _fits(statement: ast.stmt, at: Place) -> TypeGuard[Assignment]:
+    """Whether a statement assigns variables, reads some, and can be traced."""
+    if not isinstance(statement, Assignment) or _on_host(statement):
+        return False
+    whole_names = all(isinstance(t, ast.Name | ast.Tuple) for t in targets(statement))
+    read = _read([statement], at)
+    return whole_names and bool(read) and not objects(statement) & {*read}
 
 
-def given_for(at: Place, function: str, argument: str) -> ast.expr | None:
-    """What the call in a line passes for an argument ("rate", "argument 2"); None if that is not clear."""
-    calls = [n for s in enclosing(at, ast.stmt)[-1:] for n in ast.walk(s) if isinstance(n, ast.Call)]
-    named = [call for call in calls if _last_name(call.func) == function]
-    position, keyword = argument.removeprefix("argument "), _keyword(at.file, function, argument)
-    found = [value for call in named or calls for value in _given(call, position, keyword)]
-    return found[0] if len(found) == 1 else None
+def _run(statement: Assignment, at: Place) -> list[Assignment]:
+    """The statement and those directly around it that fit and call nothing but JAX."""
+    bodies = (getattr(n, part, None) for n in ast.walk(parsed(at.file)) for part in ("body", "orelse"))
+    body = next(b for b in bodies if isinstance(b, list) and statement in b)
+    place = body.index(statement)
+    before = itertools.takewhile(lambda s: _joins(s, at), reversed(body[:place]))
+    after = itertools.takewhile(lambda s: _joins(s, at), body[place + 1 :])
+    return [*reversed(list(before)), statement, *after]
 
 
-def _keyword(file: str, function: str, argument: str) -> str:
-    """The name of an argument that may be known by its position only."""
-    names, position = _parameters(file, function), argument.removeprefix("argument ")
-    return names[int(position)] if position.isdigit() and int(position) < len(names) else argument
+def _joins(statement: ast.stmt, at: Place) -> bool:
+    if not _fits(statement, at) or makes_function(statement.value):
+        return False
+    calls = [n.func for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    roots = {ast.unparse(f).partition(".")[0] for f in calls}
+    made = {last_name(f) for f in calls}
+    return bool(calls) and roots <= jax_modules(parsed(at.file)) and not made & _OF_SIZES
 
 
-def _parameters(file: str, function: str) -> list[str]:
-    """The names of a function's positional parameters; none unless there is exactly one such function."""
-    found = [n for n in ast.walk(parsed(file)) if isinstance(n, _FUNCTION) and n.name == function]
-    return [a.arg for a in [*found[0].args.posonlyargs, *found[0].args.args]] if len(found) == 1 else []
+def _read(run: Sequence[Assignment], at: Place) -> list[str]:
+    """The variables that statements read before they assign them."""
+    bodies, read, written = [parsed(at.file), *enclosing(at, FUNCTION)], [], set()
+    for statement in run:
+        read += [n for n in inputs(statement, bodies) if n not in written]
+        written |= set(_written([statement]))
+    return list(dict.fromkeys(read))
 
 
-def _given(call: ast.Call, position: str, keyword: str) -> list[ast.expr]:
-    """What a call passes for an argument."""
-    by_place = [call.args[int(position)]] if position.isdigit() and int(position) < len(call.args) else []
-    return by_place + [k.value for k in call.keywords if k.arg == keyword]
+def _written(run: Sequence[Assignment]) -> list[str]:
+    found = (n for s in run for target in targets(s) for n in names(target, ast.Store))
+    return list(dict.fromkeys(found))
 
 
-def _last_name(function: ast.expr) -> str:
-    return ast.unparse(function).rpartition(".")[2]
+def _results(run: Sequence[Assignment], at: Place) -> list[str]:
+    """What the statements assign and the rest of their function, or their own next turn, reads."""
+    around = enclosing(at, FUNCTION)
+    inside = {n for s in run for n in ast.walk(s)}
+    rest = (n for n in ast.walk(around[-1] if around else parsed(at.file)) if n not in inside)
+    read = {n.id for n in rest if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    written = _written(run)
+    if len(run) == 1:
+        return written
+    return [n for n in written if n in read or n in _read(run, at)] or written[-1:]
 
 
 def _head(file: str, function: Any) -> list[str]:
@@ -178,7 +211,7 @@ def head_end(node: Any) -> int:
 
 def _can_be_traced(function: ast.stmt) -> bool:
     """Whether a function is plain arithmetic: not a method, no loop or branch, nothing that needs a value."""
-    assert isinstance(function, _FUNCTION)
+    assert isinstance(function, FUNCTION)
     arguments = [a.arg for a in function.args.args]
     plain = isinstance(function, ast.FunctionDef) and not function.decorator_list and arguments
     other = _LOOP | ast.If | ast.Yield | ast.YieldFrom | ast.Global | ast.Nonlocal | ast.Attribute
@@ -201,76 +234,5 @@ def gives_a_value(at: Place) -> bool:
 
 def jit(file: str) -> str:
     """The decorator to jit with: it depends on whether a file uses modules that keep state, or arrays."""
-    imported = _bound(parsed(file))
+    imported = bound(parsed(file))
     return "@nnx.jit" if "nnx" in imported else "@eqx.filter_jit" if "eqx" in imported else "@jax.jit"
-
-
-def plain_names(target: ast.expr) -> list[str]:
-    """The variables that a statement assigns; empty if it assigns parts of objects."""
-    parts = target.elts if isinstance(target, ast.Tuple) else [target]
-    names = [n.id for n in parts if isinstance(n, ast.Name)]
-    return names if len(names) == len(parts) else []
-
-
-def _targets(statement: ast.Assign | ast.AugAssign) -> list[ast.expr]:
-    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-
-
-def _names(node: ast.AST, context: type[ast.expr_context]) -> Iterator[str]:
-    found = (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, context))
-    return iter(dict.fromkeys(found))
-
-
-def inputs(statement: ast.Assign | ast.AugAssign, file: str, around: list[ast.stmt]) -> list[str]:
-    """Variables that a statement reads, without functions, modules and names of its own comprehensions."""
-    known = set(vars(builtins)) | _bound(parsed(file)).union(*map(_bound, around))
-    read = list(_free(statement))
-    if isinstance(statement, ast.AugAssign):
-        read = [*_names(statement.target, ast.Store), *read]
-    return [n for n in dict.fromkeys(read) if n not in known]
-
-
-def _free(node: ast.AST) -> Iterator[str]:
-    """Variables that are read, other than those of a node's own lambdas and comprehensions."""
-    if isinstance(node, ast.Name):
-        yield from [node.id] if isinstance(node.ctx, ast.Load) else []
-        return
-    own: set[str] = set()
-    if isinstance(node, ast.Lambda):
-        own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-    for part in getattr(node, "generators", []):
-        own |= {*_names(part.target, ast.Store)}
-    yield from (n for child in ast.iter_child_nodes(node) for n in _free(child) if n not in own)
-
-
-def objects(node: ast.AST) -> set[str]:
-    """Variables of which the code reads attributes that no array has."""
-    from numpy import ndarray  # which the program that is watched imports itself
-
-    read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
-    return {ast.unparse(n.value) for n in read if n.attr != "at" and not hasattr(ndarray, n.attr)}
-
-
-def _bound(node: ast.AST) -> set[str]:
-    """Names that the statements of a body bind to functions, classes and modules."""
-    found: set[str] = set()
-    for child in getattr(node, "body", []):
-        if isinstance(child, _FUNCTION | ast.ClassDef):
-            found.add(child.name)
-        elif isinstance(child, ast.Import | ast.ImportFrom):
-            found |= {(a.asname or a.name).split(".")[0] for a in child.names}
-        elif isinstance(child, ast.Assign) and _makes_function(child.value):
-            found |= {n for target in child.targets for n in _names(target, ast.Store)}
-    return found
-
-
-def _makes_function(value: ast.expr) -> bool:
-    if isinstance(value, ast.Call):
-        return _last_name(value.func) in (
-            "jit",
-            "grad",
-            "value_and_grad",
-            "vmap",
-            "partial",
-        )
-    return isinstance(value, ast.Lambda)
