@@ -20,7 +20,7 @@ from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, ti
 from jaxperf.result import Measurement, Ratio, ratio, turns
 
 Part = Callable[..., Any]
-PRECISE = 0.02  # half of an interval over the median; 95 % or more of differences of 5 % are then found
+PRECISE = 0.0175  # half of an interval over the median; 96 to 100 % of differences of 5 % are then found
 # Of n normal values with an interquartile range of 1: half of the 95 % interval of the median is
 # 1.57 / sqrt(n), and the range of their sizes is 1 / 1.63, if they lie around 0. It is 1 if they lie on one
 # side, which only takes more rounds.

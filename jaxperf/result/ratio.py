@@ -17,6 +17,7 @@ from typing import TypeVar
 from jaxperf.result.values import Measurement
 
 LEVEL = 0.95
+LEAST = 0.01  # the layout of code and memory makes as much between equal programs (Mytkowicz et al., 2009)
 Decision = bool | None  # yes, no, or the rounds cannot say
 T = TypeVar("T")
 
@@ -55,8 +56,13 @@ class Ratio:
 
     @property
     def word(self) -> str:
-        """What times say about speed: "slower" (ratio above 1), "faster", or "undecided"."""
-        return "slower" if self.above() else "faster" if self.below() else "undecided"
+        """What times say about speed: "slower" or "faster" (ratio below 1), or "undecided".
+
+        The interval must lie beyond 1 by a margin of 1 %, and of an eighth of its own width where that is
+        more. Without it the rule is wrong about equal programs in up to 5 % of cases, with it in 1 to 2 %.
+        """
+        margin = max(1 + LEAST, (self.high / self.low) ** (1 / 8)) if self.low > 0 else math.inf
+        return "slower" if self.above(margin) else "faster" if self.below(1 / margin) else "undecided"
 
     def __str__(self) -> str:
         if not math.isfinite(self.low):
