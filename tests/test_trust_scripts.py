@@ -9,11 +9,12 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.result import Axis, Curve, Environment, Lines, Result, save_result
+from jaxperf.result import Axis, Curve, Environment, Lines, Measurement, Result, save_result
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -54,13 +55,37 @@ def test_simulated_runs_stop_as_those_of_measure_do() -> None:
     assert counts == [7, 200]
 
 
+@pytest.mark.parametrize(("percent", "status"), [(0, 1), (20, 0)])
+def test_pairs_are_counted_by_both_rules_and_a_broken_promise_is_the_status(
+    percent: int, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Programs that are told apart every time: wrong where they are equal, right where they are not."""
+    pairs, count = script("equal_pairs"), 12
+    from jaxperf.selfcheck import verdicts
+
+    def trial(parts: dict[str, Any], **_: Any) -> verdicts.Trial:
+        return {
+            name: Measurement(name, "s", tuple(t * (1 + i / 1000) for i in range(12)))
+            for name, t in zip(parts, (1.0, 2.0), strict=True)
+        }
+
+    monkeypatch.setattr(verdicts, "in_rounds", trial)
+    monkeypatch.setattr(verdicts, "in_runs", trial)
+    assert pairs.main(pairs.Config(pairs=count, percent=percent)) == status
+    [told, others] = capsys.readouterr().out.splitlines()
+    assert told == (
+        "told apart: Ratio in 12 of 12 (73.5% to 100.0%); compare in 12 of 12 (73.5% to 100.0%); "
+        "12 rounds per pair"
+    )
+    assert others.startswith("other programs used ")
+
+
 @pytest.mark.thorough
-def test_pairs_are_counted_by_both_rules(capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_pairs_beside_busy_programs(capsys: pytest.CaptureFixture[str]) -> None:
     pairs = script("equal_pairs")
     assert pairs.main(pairs.Config(pairs=2, percent=20, loaded=True)) == 0
-    [told, others] = capsys.readouterr().out.splitlines()
+    told, _ = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"told apart: Ratio in \d of 2 .*; compare in \d of 2 .*; \d+ rounds per pair", told)
-    assert others.startswith("other programs used ")
 
 
 @pytest.mark.thorough
