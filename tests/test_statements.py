@@ -119,7 +119,8 @@ n, noise = 3, np.ones(4)
 key, total = jax.random.key(0), 0.0
 for i in range(n):
     size = n + i
-    zeros = jnp.zeros(size)
+    zeros = jnp.zeros(size, int)
+    classes = jax.nn.one_hot(zeros, n)
     key, a, b = jax.random.split(key, 3)
     x = jax.random.normal(a, (4,))
     y = 2.0 * x + jax.random.normal(b, (4,))
@@ -129,11 +130,11 @@ for i in range(n):
 """
 
 
-@pytest.mark.parametrize("number", [10, 11, 12])
+@pytest.mark.parametrize("number", [11, 12, 13])
 def test_statements_that_follow_each_other_become_one_function_that_computes_the_same(
     number: int, tmp_path: Path
 ) -> None:
-    """Not those that make sizes, use NumPy, need a value, or come after them."""
+    """Not those that make or take sizes, use NumPy, need a value, or come after them."""
     path = tmp_path / "samples.py"
     path.write_text(SAMPLES)
     change = statements.jitted(Place(str(path), number))
@@ -141,13 +142,13 @@ def test_statements_that_follow_each_other_become_one_function_that_computes_the
     assert change == [
         "+ @jax.jit",
         "+ def update_key(key):",
-        *(f"+     {text.strip()}" for text in lines[9:12]),
+        *(f"+     {text.strip()}" for text in lines[10:13]),
         "+     return key, y",
-        *(f"- {text.strip()}" for text in lines[9:12]),
+        *(f"- {text.strip()}" for text in lines[10:13]),
         "+ key, y = update_key(key)",
     ]
     function = "\n".join(row[2:] for row in change[:6])
-    changed = [*lines[:6], function, *lines[6:9], "    key, y = update_key(key)", *lines[12:]]
+    changed = [*lines[:6], function, *lines[6:10], "    key, y = update_key(key)", *lines[13:]]
     totals = []
     for program in (SAMPLES, "\n".join(changed)):
         names: dict[str, Any] = {}

@@ -320,8 +320,9 @@ def _how(comparison: Comparison) -> str:
         f"is at most {comparison.alpha * 100:g} % (Holm){' for these processes' if single else ''}. "
         "Each interval is for its row alone."
         + (
-            " To judge the program, not one process of it, give several results per side: a folder or "
-            "a1.json,a2.json."
+            " With one result per side, a difference must also exceed the values' interquartile range less "
+            f"{comparison.least * 100:g} %. To judge the program, not one process, give several results "
+            "per side: a folder or a1.json,a2.json."
             if single
             else ""
         )

@@ -144,12 +144,26 @@ def _run(statement: Assignment, at: Place) -> list[Assignment]:
 
 
 def _joins(statement: ast.stmt, at: Place) -> bool:
+    """Whether a statement fits and calls nothing but JAX, with nothing that could be a size or an axis."""
     if not _fits(statement, at) or makes_function(statement.value):
         return False
-    calls = [n.func for n in ast.walk(statement) if isinstance(n, ast.Call)]
-    roots = {ast.unparse(f).partition(".")[0] for f in calls}
-    made = {last_name(f) for f in calls}
-    return bool(calls) and roots <= jax_modules(parsed(at.file)) and not made & _OF_SIZES
+    calls, modules = [n for n in ast.walk(statement) if isinstance(n, ast.Call)], jax_modules(parsed(at.file))
+    roots = {ast.unparse(c.func).partition(".")[0] for c in calls}
+    options = [a for c in calls for a in [*c.args[1:], *(k.value for k in c.keywords)]]
+    passed = {n for option in options for n in names(option, ast.Load)} - modules
+    known = bool(calls) and roots <= modules and passed <= _made_by_jax(at.file)
+    return known and not {last_name(c.func) for c in calls} & _OF_SIZES
+
+
+@functools.cache
+def _made_by_jax(file: str) -> set[str]:
+    """Variables of a file that somewhere get what JAX has computed."""
+    modules, found = jax_modules(parsed(file)), set[str]()
+    for statement in (n for n in ast.walk(parsed(file)) if isinstance(n, Assignment)):
+        calls = (n.func for n in ast.walk(statement.value) if isinstance(n, ast.Call))
+        if any(ast.unparse(f).partition(".")[0] in modules for f in calls):
+            found |= {n for target in targets(statement) for n in names(target, ast.Store)}
+    return found
 
 
 def _read(run: Sequence[Assignment], at: Place) -> list[str]:
