@@ -96,6 +96,38 @@ def test_reading_ahead_gives_each_turn_its_own_batch(value: str, tmp_path: Path)
     assert seen == [*range(9)]
 
 
+@pytest.mark.parametrize("turns", ["range(9)", "range(2, 11)", "range(0, 90, k)", "range(90, 0, -10)"])
+def test_reading_ahead_follows_the_steps_of_a_range(turns: str, tmp_path: Path) -> None:
+    rows = snippets.read_ahead(place(tmp_path, f"for i in {turns}:\n    x = read(data[i : i + k])\n", 2))
+    names: dict[str, Any] = {
+        "deque": deque,
+        "ThreadPoolExecutor": ThreadPoolExecutor,
+        "read": list,
+        "data": range(200),
+        "k": 10,
+    }
+    exec(added(rows[:2]), names)
+    for i in eval(turns, names):
+        exec(added(rows[2:]), names | {"i": i}, names)
+        assert names["x"] == [*range(i, i + 10)]
+
+
+def test_an_array_that_is_put_on_its_way_to_a_step_is_put_before_the_loop(tmp_path: Path) -> None:
+    text = "for ids in batches:\n    total = total + look(jnp.asarray(self.table), ids)\n"
+    assert snippets.put_once(place(tmp_path, text, 2)) == [
+        "+ table_on_device = jnp.asarray(self.table)     # before the loop, once",
+        "- total = total + look(jnp.asarray(self.table), ids)",
+        "+ total = total + look(table_on_device, ids)",
+    ]
+    for statement in (
+        "table = jnp.asarray(values)",  # all of it can move
+        "look(jnp.asarray(2 * table), ids)",
+        "look(jnp.asarray(table), jnp.asarray(ids))",
+        "look(table, ids)",
+    ):
+        assert snippets.put_once(place(tmp_path, f"for ids in batches:\n    {statement}\n", 2)) == []
+
+
 def test_of_a_step_only_the_batch_that_it_is_passed_is_read_ahead(tmp_path: Path) -> None:
     turn = "w = step(w, get_batch(i), 2)"
     rows = snippets.read_ahead(place(tmp_path, f"for i in range(9):\n    {turn}\n", 2))

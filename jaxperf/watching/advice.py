@@ -105,6 +105,7 @@ _MADE: dict[str, Callable[[Place], list[str]]] = {
     "data": snippets.read_ahead,
     "dispatch": snippets.several_steps,
     "needless wait": snippets.without_wait,
+    "put again": snippets.put_once,
 }
 _OTHER = Advice(
     "it was traced again",

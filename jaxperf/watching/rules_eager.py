@@ -61,11 +61,19 @@ def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
     """The line that an operation belongs to: its caller's, if the caller dispatches about as much itself.
 
     `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` derives from it: one cause, on two lines.
+    It does so in turns. A caller that dispatches something before or after a whole loop is not the cause.
     """
-    looks = Counter(s.at for s in analysis.samples if s.kind == EAGER)
+    samples = [s for s in analysis.samples if s.kind == EAGER]
+    looks = Counter(s.at for s in samples)
+    inside: dict[Place, list[float]] = {}
+    for s in samples:
+        for caller in s.callers:
+            inside.setdefault(caller, []).append(s.start)
+    ends = {caller: (min(starts), max(starts)) for caller, starts in inside.items()}
+    own = Counter(s.at for s in samples if s.at in ends and ends[s.at][0] < s.start < ends[s.at][1])
 
     def line(s: Sample) -> Place:
-        return next((p for p in reversed(s.callers) if looks[p] >= A_SHARE * looks[s.at]), s.at)
+        return next((p for p in reversed(s.callers) if own[p] >= A_SHARE * looks[s.at]), s.at)
 
     return line
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
+import linecache
 
 from jaxperf.watching import loop_body, names, statements
 from jaxperf.watching.place import Place
 
 AHEAD = 4  # batches that are read ahead
+_PUTS = {"array", "asarray", "device_put"}
 
 
 def read_ahead(at: Place) -> list[str]:
@@ -23,12 +25,12 @@ def read_ahead(at: Place) -> list[str]:
     value = loop_body.made_ahead(statement, loop, at.file, count=count)
     if value is None:
         return []
-    ranges = isinstance(loop, ast.For) and ast.unparse(loop.iter).startswith("range(")
     if count in {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} and count:
-        if not ranges:
+        turns = _first_and_later(loop.iter)
+        if not turns[0]:
             return []
-        first, later = _submitted(value, count, ""), _submitted(value, count, f" + {AHEAD}")
-        start, threads = f"deque({first} for {count} in range({AHEAD}))", AHEAD
+        first, later = _submitted(value, count, ""), _submitted(value, count, turns[1])
+        start, threads = f"deque({first} for {count} in {turns[0]})", AHEAD
     else:  # what is not told which batch to make keeps its own count, and cannot run in several threads
         later = f"pool.submit(lambda: {ast.unparse(value)})"
         start, threads = f"deque({later} for _ in range({AHEAD}))", 1
@@ -40,6 +42,18 @@ def read_ahead(at: Place) -> list[str]:
         f"+ {ast.unparse(target)} = {turn}",
         f"+ coming.append({later})",
     ]
+
+
+def _first_and_later(turns: ast.expr) -> tuple[str, str]:
+    """The first turns of a `range`, and what takes its variable so many turns further; empty for others."""
+    match turns:
+        case ast.Call(func=ast.Name(id="range"), args=[_], keywords=[]):
+            return f"range({AHEAD})", f" + {AHEAD}"
+        case ast.Call(func=ast.Name(id="range"), args=[_, _], keywords=[]):
+            return f"{ast.unparse(turns)}[:{AHEAD}]", f" + {AHEAD}"
+        case ast.Call(func=ast.Name(id="range"), args=[_, _, step], keywords=[]):
+            return f"{ast.unparse(turns)}[:{AHEAD}]", f" + {AHEAD} * ({ast.unparse(step)})"
+    return "", ""
 
 
 def _submitted(value: ast.expr, count: str, later: str) -> str:
@@ -125,6 +139,25 @@ class _Unwaited(ast.NodeTransformer):
         if isinstance(node.func, ast.Attribute) and node.func.attr == "block_until_ready":
             return node.func.value
         return node
+
+
+def put_once(at: Place) -> list[str]:
+    """Copy an array to the device before the loop, where a statement does so on its way to something else."""
+    found = statements.enclosing(at, ast.stmt)[-1:]
+    calls = [n for n in ast.walk(found[0]) if isinstance(n, ast.Call)] if found else []
+    puts = [c for c in calls if names.last_name(c.func) in _PUTS and c.args]
+    if len(puts) != 1 or getattr(found[0], "value", None) is puts[0]:
+        return []
+    rows, array = statements.whole(at), puts[0].args[0]
+    text = ast.get_source_segment("".join(linecache.getlines(at.file)), puts[0]) or ""
+    if not isinstance(array, ast.Name | ast.Attribute) or sum(row.count(text) for row in rows) != 1:
+        return []
+    name = f"{names.last_name(array)}_on_device"
+    return [
+        f"+ {name} = {text}     # before the loop, once",
+        *(f"- {row}" for row in rows),
+        *(f"+ {row.replace(text, name)}" for row in rows),
+    ]
 
 
 def preallocated(at: Place) -> list[str]:
