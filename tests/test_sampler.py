@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from jaxperf.watching import place, sampler
+from jaxperf.watching.trouble import Trouble
 
 LIBRARY = """\
 import jax.numpy as jnp
@@ -68,3 +70,25 @@ def test_a_readers_own_module_may_begin_with_jax() -> None:
     assert sampler._kind_of_callee(jnp.ones(1)) == sampler.EAGER
     assert sampler._kind_of_callee(np.random.default_rng(0)) == sampler.NUMPY
     assert sampler._kind_of_callee(jax.jit(lambda x: x)) == sampler.DISPATCH
+
+
+def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_lost_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = sampler._seen
+
+    def slow(*args: Any) -> Any:
+        end = time.perf_counter() + 0.02  # the program asks for the lock after 5 ms, and is given it here
+        while time.perf_counter() < end:
+            pass
+        return seen(*args)
+
+    monkeypatch.setattr(sampler, "_seen", slow)
+    looking = sampler.Sampler(Trouble())
+    looking.open()
+    end = time.perf_counter() + 9  # it asked for the lock after 10 s: then a single sample comes
+    while len(looking.samples) < 5 and time.perf_counter() < end:
+        pass
+    found = len(looking.samples)
+    looking.close()
+    assert found >= 5

@@ -34,7 +34,7 @@ from jaxperf.report.markdown import render_markdown
 from jaxperf.report.terminal import render_text
 from jaxperf.result import Code, Grid, Heading, Text
 from jaxperf.result.store import load_result
-from jaxperf.watching import Watched, place, sampler, tell
+from jaxperf.watching import Watched, place, sampler, session, tell
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
@@ -355,8 +355,8 @@ def test_wrapped_functions_are_taken_for_the_librarys_own() -> None:
         assert np.array.__module__ == "numpy" and jax.device_get.__module__.startswith("jax")
     with jaxperf.watch(show=False, profile=False) as found:
         rows = [[float(i + j) for j in range(300)] for i in range(300)]
-        end = time.perf_counter() + 0.3
-        while time.perf_counter() < end:
+        samples = session._open_watch.sampler.samples  # type: ignore[union-attr]
+        while len(samples) < 20:  # by count, since a busy machine takes few in a given time
             np.array(rows)
     assert found.record is not None
     assert Counter(s.kind for s in found.record.samples).most_common(1)[0][0] == sampler.NUMPY
@@ -661,7 +661,7 @@ def test_no_other_thread_runs_during_a_look_and_threads_switch_as_before_after_i
     monkeypatch.setattr(sampler, "_seen", seen)
     with jaxperf.watch(show=False, profile=False):
         time.sleep(0.1)
-    assert min(intervals) >= 1
+    assert min(intervals) >= 10 * before
     assert sys.getswitchinterval() == before
 
 

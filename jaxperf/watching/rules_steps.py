@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.report.words import quantity
-from jaxperf.result.intervals import length
-from jaxperf.watching.analysis import Analysis, Clock, without
+from jaxperf.result.intervals import Interval, intersection, length, union
+from jaxperf.watching.analysis import Analysis, without
 from jaxperf.watching.finding import IDLE_DOUBT, Finding
 from jaxperf.watching.place import Place
 from jaxperf.watching.puts import Put
@@ -52,12 +52,23 @@ def puts(analysis: Analysis) -> Iterator[Finding]:
     own = {plain(c.name) for c, _ in analysis.called}
     programs = analysis.record.seen.programs
     busy = [span for n in own & programs.keys() for spans in programs[n].devices.values() for span in spans]
-    idle = Clock(without(analysis.steady, busy))  # while at most the copy itself runs
-    for at, again in _by_line(p for p in analysis.record.puts if p.again).items():
-        lost_s = sum(idle.within(put.start, put.end) for put in again) * analysis.scale
-        copied = quantity(again[0].nbytes, "bytes")
-        reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
-        yield Finding("put again", at, lost_s, reason)
+    idle = without(analysis.steady, busy)  # while at most the copy itself runs
+    for at, made in _by_line(p for p in analysis.record.puts if p.nbytes).items():
+        again = [put for put in made if put.again]
+        copying = list(_copying(analysis, at, own)) if len(again) > len(made) / 2 else []
+        lost = [(put.start, put.end) for put in again] + copying
+        if again:
+            copied = quantity(again[0].nbytes, "bytes")
+            reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
+            yield Finding("put again", at, length(intersection(idle, union(lost))) * analysis.scale, reason)
+
+
+def _copying(analysis: Analysis, at: Place, own: set[str]) -> Iterator[Interval]:
+    """When devices ran JAX's own programs that copy what this line gives them, as `jnp.asarray` does."""
+    names = {plain(c.name) for c in analysis.record.compiled if c.at == at} - own
+    for program in (p for n, p in analysis.record.seen.programs.items() if n in names and p.copies):
+        for spans in program.devices.values():
+            yield from spans
 
 
 def _by_line(puts: Iterable[Put]) -> dict[Place, list[Put]]:

@@ -36,7 +36,8 @@ IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # or the call of a jitted function
 _WRITERS = {"dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write"}
-_LONG_S = 10.0  # no sample takes this long
+_LONG_S = 0.1  # a sample takes 0.1 ms
+_TURN_S = 0.001  # well below the 5 ms that a thread waits before it asks for the lock
 _MEMORY_EVERY_S = 0.05  # reading it costs as much as the sample
 _PEAK_STEP = 1.05  # live arrays are listed when memory is this many times that at the last list
 
@@ -115,7 +116,7 @@ class Sampler:
                     interval_s = CLOSE_S
 
     def _look(self) -> None:
-        self._read_sources()
+        self._read_ahead()
         now = time.perf_counter()
         with _undisturbed():
             frame = sys._current_frames().get(self._thread_id)
@@ -129,14 +130,18 @@ class Sampler:
             del frame
         self._last = now
 
-    def _read_sources(self) -> None:
-        """Read the files that a sample needs before taking it: reading releases the lock for a long time."""
+    def _read_ahead(self) -> None:
+        """Read what a sample needs before taking it: files release the lock, bytecode takes up to 5 ms."""
+        began = time.perf_counter()
         with _undisturbed():
-            frames = place.stack(sys._current_frames().get(self._thread_id))
-            files = {f.f_code.co_filename for f in frames}
-        for file in files - self._read:
+            codes = [f.f_code for f in place.stack(sys._current_frames().get(self._thread_id))]
+        for file in {code.co_filename for code in codes} - self._read:
             linecache.getlines(file)
-        self._read |= files
+            self._read.add(file)
+        for code in codes:
+            place.analyze(code)
+        if time.perf_counter() - began > _TURN_S:  # a thread that waits would ask for the lock in mid-sample
+            time.sleep(_TURN_S)
 
     def _weigh(self) -> None:
         resident = self._process.memory_info().rss
@@ -153,6 +158,9 @@ def _undisturbed() -> Iterator[None]:
 
     A sample takes 0.1 ms, far below the 5 ms after which a waiting thread may ask for the lock; but a busy
     host may stop us in between. Python 3.11 has crashed while sampling, on a frame without code.
+
+    A thread that has waited since before still asks after 5 ms. Then we in turn wait for `_LONG_S` before we
+    ask: when that was 10 s, we saw nothing more of a program that never gives the lock away by itself.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_LONG_S)

@@ -1,0 +1,39 @@
+"""Rules about what the front end does between steps, on made-up records."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.compiles import Compiled
+from jaxperf.watching.place import Place
+from jaxperf.watching.puts import Put
+from jaxperf.watching.rules_steps import puts
+from jaxperf.watching.session import Record
+from jaxperf.watching.windows import Seen
+
+AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
+
+
+def record(*again: bool) -> Record:
+    """Ten turns of 1 s: 0.1 s in `asarray`, 0.4 s more for its copy on the device, then 0.2 s of a step."""
+    made = [Put(AT, i, i + 0.1, 1 << 24, again=a) for i, a in enumerate(again)]
+    seen = Seen(windows=[(0.0, 10.0)])
+    for name, copies, begin, end in (("stage", 10, 0.1, 0.5), ("step", 0, 0.5, 0.7), ("add", 0, 0.7, 0.8)):
+        program = seen.program(name)
+        program.calls, program.copies = 10, copies
+        program.devices["cpu:0"] = [(i + begin, i + end) for i in range(10)]
+    step = Compiled("step", OTHER, {"compile": (-1.0, 0.0)}, explained=True)
+    own = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
+    return Record("a", -1.0, 10.0, [step, *own], [], [], [], [], [], seen, puts=made)
+
+
+def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program() -> None:
+    (finding,) = puts(Analysis(record(False, *[True] * 9)))
+    assert (finding.at, finding.seconds) == (AT, pytest.approx(9 * 0.1 + 10 * 0.4))
+
+
+def test_where_most_arrays_are_new_only_the_calls_for_the_others_are_lost() -> None:
+    (finding,) = puts(Analysis(record(*[False] * 8, True, True)))
+    assert finding.seconds == pytest.approx(2 * 0.1)
+    assert not list(puts(Analysis(record(*[False] * 10))))
