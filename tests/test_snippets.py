@@ -128,6 +128,44 @@ def test_an_array_that_is_put_on_its_way_to_a_step_is_put_before_the_loop(tmp_pa
         assert snippets.put_once(place(tmp_path, f"for ids in batches:\n    {statement}\n", 2)) == []
 
 
+@pytest.mark.parametrize("call", ["jax.jit(step)(w, x)", "f(w, x)"])
+def test_what_each_turn_jits_is_jitted_once_before_the_loop(call: str, tmp_path: Path) -> None:
+    making = "" if "jit" in call else "    f = jax.jit(functools.partial(step, opt))\n"
+    text = f"for epoch in range(3):\n{making}    for x in batches:\n        w = {call}\n"
+    rows = snippets.jitted_once(place(tmp_path, text, text.count("\n")))
+    if making:
+        assert rows == [
+            "+ f = jax.jit(functools.partial(step, opt))     # before the loop, once",
+            "- f = jax.jit(functools.partial(step, opt))     # in line 2",
+        ]
+    else:
+        assert rows == [
+            "+ jitted_step = jax.jit(step)     # before the loop, once",
+            "- w = jax.jit(step)(w, x)",
+            "+ w = jitted_step(w, x)",
+        ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    w = jax.jit(lambda w: w * x)(w)\n",  # what varies would stay the first
+        "    self.w = jax.jit(self.step)(x)\n",
+        "    opt = made(x)\n    f = jax.jit(partial(step, opt))\n    w = f(w, x)\n",
+        "    def f(w): return w * x\n    w = jax.jit(f)(w)\n",
+        "    w = jax.jit(step)(w) + jax.jit(step)(x)\n",
+        "    w = step(w, x)\n",
+    ],
+)
+def test_what_depends_on_the_turn_or_is_not_jitted_there_stays(body: str, tmp_path: Path) -> None:
+    text = f"for x in batches:\n{body}"
+    assert snippets.jitted_once(place(tmp_path, text, text.count("\n"))) == []
+
+
+def test_outside_of_loops_nothing_is_jitted_once(tmp_path: Path) -> None:
+    assert snippets.jitted_once(place(tmp_path, "w = jax.jit(step)(w)\n", 1)) == []
+
+
 def test_of_a_step_only_the_batch_that_it_is_passed_is_read_ahead(tmp_path: Path) -> None:
     turn = "w = step(w, get_batch(i), 2)"
     rows = snippets.read_ahead(place(tmp_path, f"for i in range(9):\n    {turn}\n", 2))

@@ -123,6 +123,8 @@ def advice(finding: Finding) -> Advice:
         rows = made
     if finding.cause == "static object":
         rows = arguments.made_once(finding.at, finding.name, finding.argument) or rows
+    if finding.cause == "new function" and not finding.argument:  # else what varies would stay the first
+        rows = snippets.jitted_once(finding.at) or rows
     name = finding.name.removeprefix("jit_")
     name = name if name.isidentifier() else "step"  # a lambda
     rows = [row.replace("{argument}", _argument(finding)) for row in rows]

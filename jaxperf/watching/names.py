@@ -39,13 +39,13 @@ def inputs(statement: Assignment, bodies: Iterable[ast.AST]) -> list[str]:
     Functions, classes and modules are left out: what is bound to names in `bodies`, a module and functions.
     """
     known = set(vars(builtins)).union(*map(bound, bodies))
-    read = list(_free(statement))
+    read = list(free(statement))
     if isinstance(statement, ast.AugAssign):
         read = [*names(statement.target, ast.Store), *read]
     return [n for n in dict.fromkeys(read) if n not in known]
 
 
-def _free(node: ast.AST) -> Iterator[str]:
+def free(node: ast.AST) -> Iterator[str]:
     """Variables that are read, other than those of a node's own lambdas and comprehensions."""
     if isinstance(node, ast.Name):
         yield from [node.id] if isinstance(node.ctx, ast.Load) else []
@@ -55,7 +55,7 @@ def _free(node: ast.AST) -> Iterator[str]:
         own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
     for part in getattr(node, "generators", []):
         own |= {*names(part.target, ast.Store)}
-    yield from (n for child in ast.iter_child_nodes(node) for n in _free(child) if n not in own)
+    yield from (n for child in ast.iter_child_nodes(node) for n in free(child) if n not in own)
 
 
 def objects(node: ast.AST) -> set[str]:

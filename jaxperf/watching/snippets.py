@@ -11,6 +11,7 @@ from jaxperf.watching.place import Place
 
 AHEAD = 4  # batches that are read ahead
 _PUTS = {"array", "asarray", "device_put"}
+_JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
 
 
 def read_ahead(at: Place) -> list[str]:
@@ -149,7 +150,7 @@ def put_once(at: Place) -> list[str]:
     if len(puts) != 1 or getattr(found[0], "value", None) is puts[0]:
         return []
     rows, array = statements.whole(at), puts[0].args[0]
-    text = ast.get_source_segment("".join(linecache.getlines(at.file)), puts[0]) or ""
+    text = _text(puts[0], at.file)
     if not isinstance(array, ast.Name | ast.Attribute) or sum(row.count(text) for row in rows) != 1:
         return []
     name = f"{names.last_name(array)}_on_device"
@@ -158,6 +159,59 @@ def put_once(at: Place) -> list[str]:
         *(f"- {row}" for row in rows),
         *(f"+ {row.replace(text, name)}" for row in rows),
     ]
+
+
+def jitted_once(at: Place) -> list[str]:
+    """Jit a function before the loop, where each turn does so in a call or in an earlier statement."""
+    statement, loops = statements.enclosing(at, ast.stmt)[-1:], statements.enclosing(at, loop_body.LOOP)
+    if not loops or statement == loops[-1:]:
+        return []
+    called = [n.func for n in ast.walk(statement[0]) if isinstance(n, ast.Call)]
+    made = next((f for f in called if _jits(f)), None)
+    if made is None:
+        return _assigned_once({loop_body.dotted(f) for f in called}, loops[0], at.file)
+    rows, text = statements.whole(at), _text(made, at.file)
+    if not _same_each_turn(made, loops[-1], at.file) or sum(row.count(text) for row in rows) != 1:
+        return []
+    first = made.args[0] if isinstance(made, ast.Call) and made.args else None
+    name = f"jitted_{names.last_name(first)}" if isinstance(first, ast.Name | ast.Attribute) else "jitted"
+    return [
+        f"+ {name} = {text}     # before the loop, once",
+        *(f"- {row}" for row in rows),
+        *(f"+ {row.replace(text, name)}" for row in rows),
+    ]
+
+
+def _assigned_once(called: set[str], loop: ast.stmt, file: str) -> list[str]:
+    """Move the statement of a loop that jits one of the functions that are called to before its loop."""
+    for node in ast.walk(loop):
+        match node:
+            case ast.Assign(targets=[target], value=value) if (
+                _jits(value) and loop_body.dotted(target) in called
+            ):
+                here = Place(file, node.lineno)
+                if _same_each_turn(value, statements.enclosing(here, loop_body.LOOP)[-1], file):
+                    first, *rest = statements.whole(here)
+                    return [
+                        f"+ {first}     # before the loop, once",
+                        *(f"+ {row}" for row in rest),
+                        f"- {first}     # in line {node.lineno}",
+                        *(f"- {row}" for row in rest),
+                    ]
+    return []
+
+
+def _jits(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and names.last_name(node.func) in _JITS
+
+
+def _same_each_turn(node: ast.expr, loop: ast.stmt, file: str) -> bool:
+    changed = {name.partition(".")[0] for name in loop_body.changed_in(loop, file)}
+    return not changed & {*names.free(node)}
+
+
+def _text(node: ast.expr, file: str) -> str:
+    return ast.get_source_segment("".join(linecache.getlines(file)), node) or ""
 
 
 def preallocated(at: Place) -> list[str]:
