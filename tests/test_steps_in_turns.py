@@ -38,6 +38,7 @@ def test_the_plain_step_trains_as_the_ways_do(turns: ModuleType) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), plain, ours)
 
 
+@pytest.mark.thorough  # six compiled steps, 20 s
 def test_a_line_for_each_way_with_its_ratio(
     turns: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
