@@ -25,7 +25,7 @@ def trials(noise: float, *, number: int, values: int) -> list[dict[str, Measurem
 def test_the_programs_differ_by_their_steps_alone() -> None:
     parts = verdicts.programs()
     steps = {name: int(part.args[1]) for name, part in parts.items()}
-    assert steps == {"base": 100, "equal": 100, "2 %": 102, "5 %": 105, "10 %": 110, "20 %": 120}
+    assert steps == {"base": 1000, "equal": 1000, "2 %": 1020, "5 %": 1050, "10 %": 1100, "20 %": 1200}
     assert len({part.func for part in parts.values()}) == 1
     for part in parts.values():
         assert np.isfinite(part()).all()
