@@ -19,7 +19,11 @@ class Trouble:
         try:
             yield
         except Exception as e:
-            self._lost[f"{what} ({type(e).__name__}: {e})".splitlines()[0]] += 1
+            self.lost(what, e)
+
+    def lost(self, what: str, error: Exception) -> None:
+        """Record the loss of `what`."""
+        self._lost[f"{what} ({type(error).__name__}: {error})".splitlines()[0]] += 1
 
     @property
     def remarks(self) -> list[str]:
