@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import io
 import linecache
 import os
@@ -646,24 +647,42 @@ def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_no_other_thread_runs_during_a_look_and_threads_switch_as_before_after_it(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("collects", [False, True])
+def test_a_look_is_not_interrupted_and_leaves_switching_and_garbage_collection_as_they_were(
+    fails: bool, collects: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    intervals = []
+    looks = []
 
     def seen(*args: object) -> tuple[object, ...]:
-        intervals.append(sys.getswitchinterval())
+        looks.append((sys.getswitchinterval(), gc.isenabled()))
         if fails:
             raise ValueError
         return sampler.PYTHON, place.NOWHERE, 0.0, 1.0
 
     before = sys.getswitchinterval()
     monkeypatch.setattr(sampler, "_seen", seen)
-    with jaxperf.watch(show=False, profile=False):
-        while not intervals:
-            time.sleep(0.01)
-    assert min(intervals) >= 10 * before
+    if not collects:
+        gc.disable()
+    try:
+        with jaxperf.watch(show=False, profile=False):
+            while not looks:
+                time.sleep(0.01)
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
+    assert min(interval for interval, _ in looks) >= 10 * before
+    assert not any(enabled for _, enabled in looks)
     assert sys.getswitchinterval() == before
+
+
+def test_a_switch_interval_that_the_program_sets_outlives_the_watch() -> None:
+    before = sys.getswitchinterval()
+    try:
+        with jaxperf.watch(show=False, profile=False):
+            sys.setswitchinterval(0.02)
+        assert sys.getswitchinterval() == pytest.approx(0.02)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:

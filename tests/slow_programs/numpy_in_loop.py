@@ -10,7 +10,7 @@ def gradient(w, x):
     return x.T @ (x @ w) / len(x)
 
 
-def main(steps: int = 120) -> float:
+def main(steps: int = 400) -> float:
     w, x = np.ones((512, 512), np.float32), jnp.full((64, 512), 0.01)
     for _ in range(steps):
         g = np.asarray(gradient(w, x))

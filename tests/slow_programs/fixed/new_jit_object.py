@@ -9,7 +9,7 @@ def update(w):
     return w - 0.1 * jnp.tanh(w)
 
 
-def main(steps: int = 1200) -> jax.Array:
+def main(steps: int = 4000) -> jax.Array:
     w = jnp.ones((16, 16))
     for _ in range(steps):
         w = update(w)

@@ -11,7 +11,7 @@ def step(w, x):
     return jnp.arctan(jnp.tanh(w - 0.01 * g))
 
 
-def main(steps: int = 120) -> float:
+def main(steps: int = 400) -> float:
     w, x = jnp.ones((512, 512), jnp.float32), jnp.full((64, 512), 0.01)
     for _ in range(steps):
         w = step(w, x)

@@ -10,7 +10,7 @@ def run(h, xs, w):
 
 
 def main() -> jax.Array:
-    return run(jnp.ones((32, 64)), jnp.ones((30, 32, 64)), jnp.full((64, 64), 1e-2)).sum()
+    return run(jnp.ones((32, 64)), jnp.ones((60, 32, 64)), jnp.full((64, 64), 1e-2)).sum()
 
 
 if __name__ == "__main__":
