@@ -49,7 +49,7 @@ from jaxperf.watching.rules_traces import retraced
 from jaxperf.watching.sampler import Sample
 from jaxperf.watching.session import Record
 from jaxperf.watching.waits import Wait
-from jaxperf.watching.windows import Program, Seen, queued
+from jaxperf.watching.windows import Profiler, Program, Seen, queued
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
 FAST = [
@@ -683,6 +683,32 @@ def test_a_switch_interval_that_the_program_sets_outlives_the_watch() -> None:
         assert sys.getswitchinterval() == pytest.approx(0.02)
     finally:
         sys.setswitchinterval(before)
+
+
+def test_what_the_profiler_writes_after_the_program_is_no_part_of_the_overhead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_open, ending = threading.Event(), threading.Event()
+    begin, stop = Profiler._open, jax.profiler.stop_trace
+
+    def begins(profiler: Profiler) -> None:
+        begin(profiler)
+        is_open.set()
+
+    def stops() -> None:
+        assert ending.wait(60)
+        time.sleep(1)
+        stop()
+
+    monkeypatch.setattr(Profiler, "_open", begins)
+    monkeypatch.setattr(jax.profiler, "stop_trace", stops)
+    with jaxperf.watch(show=False) as found:
+        while not is_open.is_set():
+            jnp.ones(2).block_until_ready()
+        ending.set()
+    assert found.record is not None
+    all_of_it = sum(end - start for start, end in found.record.seen.spent)
+    assert found.record.overhead_s["profiler"] < all_of_it - 0.5
 
 
 def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:

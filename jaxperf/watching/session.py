@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxperf.errors import JaxperfError
+from jaxperf.result.intervals import clip, length
 from jaxperf.watching import backend
 from jaxperf.watching.compiles import Compiled, Listener, keep_what_later_calls_hand_over
 from jaxperf.watching.place import Place
@@ -122,7 +123,7 @@ class Watcher:
         return Record(
             self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
             self.sampler.memory, self.sampler.held, self.programs.facts, seen,
-            self._overhead_s(seen), [*self._remarks(), *self._untold(seen)], self.puts.puts,
+            self._overhead_s(seen, end), [*self._remarks(), *self._untold(seen)], self.puts.puts,
             self.listener.settings, self._backend(), sorted(self.sampler.steps.found),
         )  # fmt: skip
 
@@ -167,11 +168,11 @@ class Watcher:
     def _started(self) -> bool:
         return backend.started(otherwise=self.listener.count > 0)
 
-    def _overhead_s(self, seen: Seen) -> dict[str, float]:
+    def _overhead_s(self, seen: Seen, end: float) -> dict[str, float]:
         return {
             "samples": self.sampler.spent_s,
             "hooks": self.listener.spent_s + len(self.waits.waits) * _wrapper_costs_s(),
-            "profiler": seen.spent_s,
+            "profiler": length(clip(seen.spent, self.start, end)),  # the last window is written later
         }
 
     def _remarks(self) -> list[str]:

@@ -58,7 +58,7 @@ class Seen:
 
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, Program] = field(default_factory=dict)
-    spent_s: float = 0.0  # starting and stopping
+    spent: list[Interval] = field(default_factory=list)  # starting and stopping
     queued: list[Interval] = field(default_factory=list)  # a call has ended, but its execution has not begun
 
     def program(self, name: str) -> Program:
@@ -80,7 +80,8 @@ class Profiler:
 
     def __init__(self) -> None:
         self.folders: list[tuple[Path, float, float]] = []
-        self.spent_s, self.trouble = 0.0, ""
+        self.trouble = ""
+        self.spent: list[Interval] = []
         self._opened: float | None = None
         self._next, self._length_s = 0.0, SHORT_S
         self._mark: Any = None
@@ -124,7 +125,7 @@ class Profiler:
         self._folder, self._opened = Path(folder), time.perf_counter()
         with jax.profiler.TraceAnnotation(MARK):  # its start ties the profiler's clock to ours
             self._tied = time.perf_counter()
-        self.spent_s += self._opened - began
+        self.spent.append((began, self._opened))
 
     def close(self) -> None:
         """End the window that is open, if there is one."""
@@ -140,13 +141,13 @@ class Profiler:
             self.folders.append((self._folder, self._tied, ended))
             now = time.perf_counter()
             cost_s = now - ended
-            self.spent_s += cost_s
+            self.spent.append((ended, now))
             self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
             self._next = now + (cost_s + 0.05 * (ended - opened)) / COST_SHARE
 
     def read(self) -> Seen:
         """Everything that the windows saw; the raw traces are deleted."""
-        seen = Seen(spent_s=self.spent_s)
+        seen = Seen(spent=self.spent)
         for folder, tied, ended in self.folders:
             for file in folder.rglob("*.xplane.pb"):
                 _read(file, tied, ended, seen)
