@@ -85,7 +85,8 @@ def _works(variables: tuple[tuple[str, str], ...]) -> bool:
 def answer() -> None:
     """Compare a convolution and both gradients with NumPy's, and check that oneDNN computes them.
 
-    Runs in the process that the probe starts.
+    The same convolution is compared with a kernel in oneDNN's layout, as frozen networks pass it. Runs in the
+    process that the probe starts.
 
     Raises:
       AssertionError: they differ, or XLA computes them by itself.
@@ -93,6 +94,9 @@ def answer() -> None:
     import jax
     import numpy as np
     from jax import lax
+
+    from jaxperf.models.convolution import Window
+    from jaxperf.models.prepacked import packed
 
     begin()
     rng = np.random.default_rng(0)
@@ -112,3 +116,6 @@ def answer() -> None:
         wanted[:, i : i + 12, j : j + 12] += g @ w[i, j].T
     near(dx, wanted)
     assert '"__onednn$convolution"' in (both.as_text() or "")
+    laid_out = packed(w, x.shape, Window((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1)))
+    if laid_out:
+        near(jax.jit(laid_out)(x), y)

@@ -131,6 +131,12 @@ def test_derivatives_of_any_order_and_direction_are_the_native_ones() -> None:
     same(lambda x, w: jax.grad(lambda w: jnp.vdot(jax.grad(loss, 1)(x, w), w))(w), x, w)
 
 
+def test_one_image_with_few_products_per_output_is_native() -> None:
+    assert calls(conv, normal(1, 9, 9, 1), normal(5, 5, 1, 8)) == 0
+    assert calls(conv, normal(2, 9, 9, 1), normal(5, 5, 1, 8)) == 1
+    assert calls(conv, normal(1, 9, 9, 2), normal(5, 5, 2, 8)) == 1
+
+
 def test_vmap_over_images_kernels_or_both_is_the_native_one() -> None:
     x, w = normal(3, 2, 7, 7, 4), normal(3, 3, 3, 4, 5)
     same(jax.vmap(conv, in_axes=(0, None)), x, w[0])

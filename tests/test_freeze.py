@@ -163,6 +163,23 @@ def test_few_pixels_and_many_weights_become_a_product_of_laid_out_weights(window
     np.testing.assert_allclose(call(many), net(many), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("channels", "window"),
+    [
+        (1, {"padding": "SAME"}),
+        (2, {"padding": "VALID", "strides": 2}),
+        (1, {"padding": ((2, 1), (0, 1)), "kernel_dilation": 2, "use_bias": False}),
+    ],
+)
+def test_few_products_per_output_are_slices_added_up_except_for_one_image(channels, window):
+    net = nnx.Sequential(nnx.Conv(channels, 6, (3, 3), **window, rngs=nnx.Rngs(0)))
+    for n, convolutions in ((1, 1), (3, 0)):
+        x = jax.random.normal(jax.random.key(n), (n, 7, 6, channels))
+        call = hybridize(net, freeze=True).compile(x)
+        assert call.lower(x).as_text().count("stablehlo.convolution") == convolutions
+        np.testing.assert_allclose(call(x), net(x), rtol=1e-5, atol=1e-5)
+
+
 def test_a_convolution_with_a_function_of_its_own_keeps_it(monkeypatch):
     monkeypatch.setattr("jaxperf.models.convolution.MANY_WEIGHTS", 1)
     asked = []

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -35,6 +36,12 @@ _OF_WEIGHTS = (3, 0, 1, 2)  # the same array read with its channels as images: t
 # than a whole product of patches: with 512 channels on 4 x 4 pixels, 1.4 times as long (1.3 to 1.6).
 FEW_PIXELS, MANY_WEIGHTS = 64, 1 << 19
 MOST_TAPS = 25  # one slice for each; the gradient of a kernel over images of 28 x 28 would take 676
+# With at most this many products per output, JAX's own rule is the fastest for one image, 1.4 to 2.5 times as
+# fast as oneDNN's kernel. For more images, slices times rows of the kernel are, since XLA fuses them with the
+# operations that follow: 1.3 to 3.3 times for 3 x 3 and 5 x 5 kernels over one or two channels, batch 16 and
+# 128 (with 25 products for 32 outputs 1.2 and 1.0). Only frozen networks use them: in training, XLA computes
+# them again in the derivative; LeNet's step was 0.91 to 1.34 times as fast, by the batch.
+FEW_PRODUCTS = 25
 # With fewer input channels than a vector has floats, oneDNN is faster if the outputs fill whole vectors. With
 # 24 channels instead of LeNet's first 20, its forward pass is 1.07 times as fast (1.01 to 1.12) at batch 16
 # and 1.05 (1.02 to 1.07) at 128; for its training step the gain is undecided.
@@ -62,6 +69,10 @@ class Window(NamedTuple):
         pixels, taps = images[0] * math.prod(self.sizes(images, kernel)), math.prod(kernel[:2])
         return pixels <= FEW_PIXELS and math.prod(kernel) >= MANY_WEIGHTS and taps <= MOST_TAPS
 
+    def few_products(self, kernel: Sequence[int]) -> bool:
+        """Whether an output is the sum of so few products that slices of the images are faster."""
+        return math.prod(kernel[:3]) <= FEW_PRODUCTS and max(self.spread) == 1
+
 
 def use_onednn() -> None:
     """Lower this process's convolutions through oneDNN from now on; calling it again has no effect."""
@@ -69,6 +80,14 @@ def use_onednn() -> None:
     default = rules[lax.conv_general_dilated_p].rule
     if getattr(default, "func", None) is not _lower:
         mlir.register_lowering(lax.conv_general_dilated_p, partial(_lower, default), platform="cpu")
+
+
+def uses_onednn() -> bool:
+    """Whether convolutions are computed by oneDNN: `use_onednn` was called, or XLA's switch is on."""
+    rule = mlir._platform_specific_lowerings["cpu"][lax.conv_general_dilated_p].rule
+    return getattr(rule, "func", None) is _lower or "onednn_custom_call=true" in os.environ.get(
+        "XLA_FLAGS", ""
+    )
 
 
 def native_convolutions() -> AbstractContextManager[None]:
@@ -80,7 +99,7 @@ def native_convolutions() -> AbstractContextManager[None]:
 
 
 def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
-    if _native.value or not (_whole(ctx.module_context) and _fits(ctx, params)):
+    if _native.value or not (as_one_device_runs_it(ctx.module_context) and _fits(ctx, params)):
         return default(ctx, lhs, rhs, **params)
     numbers = params["dimension_numbers"]
     window = Window(
@@ -90,8 +109,12 @@ def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     return rule(ctx, lhs, rhs)
 
 
-def _whole(module: Any) -> bool:
-    """Whether XLA gets the program as one device runs it, now and not through an export."""
+def as_one_device_runs_it(module: Any) -> bool:
+    """Whether XLA gets the program as one device runs it, here and not through an export.
+
+    Args:
+      module: the context of a lowering rule's module.
+    """
     context = module.axis_context
     if module.lowering_parameters.for_export:
         return False
@@ -102,15 +125,16 @@ def _whole(module: Any) -> bool:
 
 def _fits(ctx: Any, params: dict[str, Any]) -> bool:
     x, w = ctx.avals_in
-    spread, strides = params["lhs_dilation"], params["window_strides"]
+    spread, strides, numbers = params["lhs_dilation"], params["window_strides"], params["dimension_numbers"]
     return (
         {x.dtype, w.dtype, ctx.avals_out[0].dtype} == {jnp.dtype("float32")}
         and x.ndim == 4
         and params["feature_group_count"] == params["batch_group_count"] == 1
-        and tuple(params["dimension_numbers"].lhs_spec) in (_LAST, _OF_WEIGHTS)
+        and tuple(numbers.lhs_spec) in (_LAST, _OF_WEIGHTS)
         and (max(spread) == 1 or max(strides) == 1)
         and 0 not in (*x.shape, *w.shape, *ctx.avals_out[0].shape)
         and all(isinstance(n, int) for n in (*x.shape, *w.shape))
+        and not (x.shape[numbers.lhs_spec[0]] == 1 and w.size // w.shape[numbers.rhs_spec[0]] <= FEW_PRODUCTS)
     )
 
 
@@ -168,19 +192,31 @@ def _onednn(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     x = x[:, cut[0], cut[1]]
     padding = [(max(0, a), max(0, b)) for a, b in window.padding]
     window = window._replace(padding=padding)
-    sizes = window.sizes(x.shape, w.shape)
     if window.few_pixels(x.shape, w.shape):
         return product_of_patches(x, w.reshape(-1, w.shape[3]).T, w.shape, window)
     outputs = w.shape[3]
     if w.shape[2] < VECTOR:
         w = jnp.pad(w, (*((0, 0),) * 3, (0, -outputs % VECTOR)))
+    return call_onednn(x, w, window)[..., :outputs]
+
+
+def call_onednn(x: jax.Array, w: jax.Array, window: Window, *, packed: bool = False) -> jax.Array:
+    """oneDNN's kernel by its name.
+
+    Args:
+      x: images (n, height, width, in), float32.
+      w: the kernel, (height, width, in, out).
+      window: how the kernel moves; `spread` is 1 and the padding is not negative.
+      packed: whether the weights lie in memory as oneDNN prefers. If they do not, the result is wrong.
+    """
     call = jax.ffi.ffi_call(
         _TARGET,
-        jax.ShapeDtypeStruct((len(x), *sizes, w.shape[3]), x.dtype),
+        jax.ShapeDtypeStruct((len(x), *window.sizes(x.shape, w.shape), w.shape[3]), x.dtype),
         custom_call_api_version=2,
-        legacy_backend_config=_config(w.shape, window.strides, padding, window.dilation),
+        legacy_backend_config=_config(w.shape, window, packed),
     )
-    return call(x, w)[..., :outputs]
+    y: jax.Array = call(x, w)
+    return y
 
 
 def product_of_patches(x: jax.Array, w: Any, kernel: Sequence[int], window: Window) -> jax.Array:
@@ -192,21 +228,41 @@ def product_of_patches(x: jax.Array, w: Any, kernel: Sequence[int], window: Wind
       kernel: its shape, (height, width, in, out).
       window: how the kernel moves; `spread` is 1.
     """
+    taps = [tap for row in _taps(x, kernel, window) for tap in row]
+    patches = jnp.concatenate(taps, axis=-1).reshape(-1, math.prod(kernel[:3]))
+    product = lax.dot_general(patches, w, (((1,), (1,)), ((), ())))
+    return product.reshape(len(x), *window.sizes(x.shape, kernel), -1)
+
+
+def sum_of_products(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
+    """The convolution as products of slices of the images with rows of the weights, added up.
+
+    Args:
+      x: images (n, height, width, in), whose padding is not negative.
+      w: the kernel, (height, width, in, out).
+      window: how the kernel moves; `spread` is 1.
+    """
+    taps = _taps(x, w.shape, window)
+    height, width, channels, _ = w.shape
+    return sum(
+        (taps[i][j][..., c : c + 1] * w[i, j, c]
+        for i in range(height) for j in range(width) for c in range(channels)),
+        start=jnp.zeros((), x.dtype),
+    )  # fmt: skip
+
+
+def _taps(x: jax.Array, kernel: Sequence[int], window: Window) -> list[list[jax.Array]]:
+    """For each place of a kernel, the pixels that it meets: (n, height, width, in) of the result's size."""
     (h, v), (s, t), (d, e) = window.sizes(x.shape, kernel), window.strides, window.dilation
     x = jnp.pad(x, ((0, 0), *window.padding, (0, 0)))
     rows, columns = s * (h - 1) + 1, t * (v - 1) + 1
-    taps = [
-        x[:, i * d : i * d + rows : s, j * e : j * e + columns : t]
+    return [
+        [x[:, i * d : i * d + rows : s, j * e : j * e + columns : t] for j in range(kernel[1])]
         for i in range(kernel[0])
-        for j in range(kernel[1])
     ]
-    patches = jnp.concatenate(taps, axis=-1).reshape(len(x) * h * v, -1)
-    return lax.dot_general(patches, w, (((1,), (1,)), ((), ()))).reshape(len(x), h, v, -1)
 
 
-def _config(
-    kernel: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[int, int]], dilation: Sequence[int]
-) -> str:
+def _config(kernel: Sequence[int], window: Window, packed: bool) -> str:
     """What XLA's oneDNN rewriter attaches to such a call: the fields of its protocol buffer as JSON."""
     words = lambda numbers: [str(n) for n in numbers]  # noqa: E731
     layout = {"data": {"batch_dim": "0", "feature_dim": "3", "spatial_dims": ["1", "2"]}, "dims": "0"}
@@ -227,14 +283,14 @@ def _config(
         "optimization_config": {
             "bias_broadcast": False,
             "user_scratchpad": False,
-            "weights_prepacked": False,
+            "weights_prepacked": packed,
         },
         "window": {
-            "pad_left": words(low for low, _ in padding),
-            "pad_right": words(high for _, high in padding),
+            "pad_left": words(low for low, _ in window.padding),
+            "pad_right": words(high for _, high in window.padding),
             "size": [],
-            "strides": words(strides),
-            "window_dilations": words(dilation),
+            "strides": words(window.strides),
+            "window_dilations": words(window.dilation),
         },
     }
     return json.dumps({"onednn_conv_config": convolution, "outer_dimension_partitions": []})

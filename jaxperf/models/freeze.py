@@ -2,8 +2,8 @@
 
 The counterpart of `torch.jit.freeze` and of Gluon's `static_alloc`. A call passes only its arguments. A
 BatchNorm that follows a convolution becomes part of the convolution's weights, since with running statistics
-it is a scale and a shift. If a convolution's result has few pixels, as in ResNet-18's last layers on one
-image, its weights are laid out once, for a product.
+it is a scale and a shift. A convolution's weights are laid out once: as oneDNN wants them where it is used
+(`prepacked`), else for a product if the result has few pixels, as in ResNet-18's last layers on one image.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from flax import nnx
 from jax import lax
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.convolution import Window, product_of_patches
+from jaxperf.models.convolution import Window, product_of_patches, sum_of_products, uses_onednn
 from jaxperf.models.parts import Parts, attributes
+from jaxperf.models.prepacked import packed
 
 
 class Frozen:
@@ -129,25 +130,29 @@ def _is_plain(conv: nnx.Conv) -> bool:
 
 
 def _lay_out(conv: nnx.Conv) -> None:
-    """Lay out a convolution's weights on a CPU as a product takes them, for inputs that make few pixels."""
+    """Have a convolution's weights laid out on a CPU as its kernel takes them, when its inputs are known."""
     on_cpu = jax.default_backend() == "cpu"  # only this was measured
     if on_cpu and conv.conv_general_dilated is lax.conv_general_dilated and len(conv.kernel_size) == 2:
-        kernel = np.asarray(conv.kernel.get_raw_value())
-        laid_out = np.ascontiguousarray(kernel.reshape(-1, kernel.shape[3]).T)
-        conv.conv_general_dilated = partial(_convolve, laid_out)
+        conv.conv_general_dilated = partial(_convolve, np.asarray(conv.kernel.get_raw_value()))
 
 
-def _convolve(laid_out: Any, x: Any, kernel: Any, strides: Any, padding: Any, **options: Any) -> Any:
-    """`lax.conv_general_dilated`, or a product with the kernel's weights in the prepared layout."""
+def _convolve(weights: Any, x: Any, kernel: Any, strides: Any, padding: Any, **options: Any) -> Any:
+    """`lax.conv_general_dilated`, or the same with the kernel's weights in a prepared layout."""
     dilation = options["rhs_dilation"]
     if isinstance(padding, str):
         spans = [(k - 1) * d + 1 for k, d in zip(kernel.shape, dilation)]
         padding = lax.padtype_to_pads(x.shape[1:3], spans, strides, padding)
     window = Window(strides, padding, options["lhs_dilation"], dilation)
     fits = max(window.spread) == 1 and options["feature_group_count"] == 1 and options["precision"] is None
-    types = {x.dtype, kernel.dtype} == {laid_out.dtype} and options.get("preferred_element_type") is None
-    if fits and types and min(map(min, padding)) >= 0 and window.few_pixels(x.shape, kernel.shape):
-        return product_of_patches(x, laid_out, kernel.shape, window)
+    types = {x.dtype, kernel.dtype} == {weights.dtype} and options.get("preferred_element_type") is None
+    if fits and types and x.ndim == 4 and min(map(min, padding)) >= 0:
+        if window.few_products(kernel.shape) and len(x) > 1:
+            return sum_of_products(x, kernel, window)
+        if uses_onednn() and (laid_out := packed(weights, x.shape, window)):
+            return laid_out(x)
+        if window.few_pixels(x.shape, kernel.shape):
+            rows = np.ascontiguousarray(weights.reshape(-1, kernel.shape[3]).T)
+            return product_of_patches(x, rows, kernel.shape, window)
     return lax.conv_general_dilated(x, kernel, strides, padding, **options)
 
 
