@@ -3,9 +3,9 @@
     python scripts/simulate_verdicts.py
 
 Each row is a spread of the values (interquartile range over median). Runs stop as those of `measure` do with
-its default settings: after 7 values whose spread is at most 2 %, or after 200. The columns "measure" are of
-rounds that stop as those of `jaxperf measure` do: after 15 if their ratio is known within 2 % by then, later,
-or after 1000.
+its default settings for calls of 2 ms or less: after 0.25 s, which are 125 values, if their spread is at most
+2 %, or after 200. The columns "measure" are of rounds that stop as those of `jaxperf measure` do: after 15 if
+their ratio is known within 2 % by then, later, or after 1000.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from jaxperf.selfcheck.verdicts import by_ranks, by_ratio
 
 SPREADS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.12)
 ROUNDS = (6, 12, 20, 40, 100)
+SETTLED = 125  # values in 0.25 s
 MOST = 1000  # rounds that fit into the 5 s of `jaxperf measure`, for calls of 2 ms
 IQR_OF_SIGMA = 1.349
 
@@ -53,7 +54,7 @@ def values(
 
 def settled(found: list[float]) -> bool:
     """The rule of `measure`."""
-    if len(found) < 7 or len(found) >= 200:
+    if len(found) < SETTLED or len(found) >= 200:
         return len(found) >= 200
     return Measurement("m", "s", tuple(found)).rel_iqr <= 0.02
 

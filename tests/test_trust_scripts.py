@@ -52,7 +52,7 @@ def test_simulated_runs_stop_as_those_of_measure_do() -> None:
         len(simulate.values(random.Random(0), spread, 1.0, simulate.settled).values)
         for spread in (0.001, 0.5)
     ]
-    assert counts == [7, 200]
+    assert counts == [125, 200]
 
 
 @pytest.mark.parametrize(("percent", "status"), [(0, 1), (20, 0)])

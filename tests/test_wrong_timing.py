@@ -50,7 +50,7 @@ SOURCE = Path(__file__)
 class Late:
     """Programs that are still at work when their call returns; `events` says when they are done.
 
-    They wait for a matrix product that takes longer than a call, and then say so from a callback.
+    They wait for a matrix product that takes longer than a call, and for `go`, then say so from a callback.
     """
 
     def __init__(self) -> None:
@@ -61,11 +61,14 @@ class Late:
         self._answer = jax.jit(lambda y: jax.pure_callback(self._done, scalar, y))
         self._remark = jax.jit(lambda y: jax.debug.callback(self._done, y))
         self.fails = False
+        self.go = threading.Event()
+        self.go.set()
         self.array()
         self.nothing()
         jax.effects_barrier()
 
     def _done(self, y: Any) -> np.ndarray:
+        self.go.wait(10)
         time.sleep(0.01)
         if self.fails:
             raise ValueError("the late program failed")
@@ -114,9 +117,11 @@ def late(shared: Late) -> Iterator[Late]:
 
 
 def test_not_waiting(late: Late) -> None:
+    late.go.clear()
     y = late.array()
     assert not late.events, "nothing is late, so that this test could not fail"
     assert pending(y) == 1
+    late.go.set()
     jax.block_until_ready(y)
     assert late.timed(late.array) == ALL_DONE
 

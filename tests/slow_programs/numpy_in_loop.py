@@ -15,7 +15,7 @@ def main(steps: int = 400) -> float:
     for _ in range(steps):
         g = np.asarray(gradient(w, x))
         g = np.clip(g / np.linalg.norm(g), -0.1, 0.1)
-        w = np.arctan(np.tanh(w - 0.01 * g))  # cause: numpy
+        w = w - 0.01 * g / (np.sqrt(g * g) + 1e-3) - 1e-4 * w * np.sqrt(np.abs(w) + 1)  # cause: numpy
     return float(w.sum())
 
 
