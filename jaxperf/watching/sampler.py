@@ -175,8 +175,8 @@ def _undisturbed() -> Iterator[None]:
 
     Nor is garbage collected. Python 3.11 collects while it allocates, and `frame.f_back` allocates with the
     caller's frame in hand; JAX adds a callback to each collection, which lets the program run and that frame
-    end. Three processes at a time watched one program again and again on two cores: six of six crashed or hung
-    within 4 minutes (four, for 2 minutes, did not); without collections none of three did in 890 watches.
+    end. Three processes at a time watched one program again and again on two cores: six of six crashed or
+    hung within 4 minutes (four, for 2 minutes, did not); without collections none of three in 890 watches.
     """
     before, collects = sys.getswitchinterval(), gc.isenabled()
     sys.setswitchinterval(_LONG_S)
