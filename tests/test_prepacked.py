@@ -16,7 +16,7 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxperf.models import hybridize, prepacked
-from jaxperf.models.convolution import Window, use_onednn
+from jaxperf.models.convolution import Window, native_convolutions, use_onednn
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
@@ -106,12 +106,14 @@ def test_vmap_and_derivatives_are_those_of_the_usual_convolution() -> None:
     close(jax.jvp(loss(call), (x,), (x,))[1], jax.jvp(loss(net), (x,), (x,))[1])
 
 
-def test_exported_and_divided_programs_hold_no_private_name() -> None:
+def test_exported_divided_and_native_programs_hold_no_private_name() -> None:
     net, x = nnx.Sequential(nnx.Conv(16, 32, (3, 3), rngs=nnx.Rngs(0))), images(2, 8, 8, 16)
     call = frozen(net, x)
     exported = export.export(call)(x)
     assert CALL not in exported.mlir_module()
     close(exported.call(x), net(x))
+    with native_convolutions():
+        assert CALL not in call.lower(x).as_text()
     mesh = Mesh(np.array(jax.devices()[:2]), ("n",))
     divided = jax.device_put(x, NamedSharding(mesh, PartitionSpec("n")))
     assert CALL not in call.lower(divided).as_text()

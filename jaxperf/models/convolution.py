@@ -71,7 +71,7 @@ class Window(NamedTuple):
 
     def few_products(self, kernel: Sequence[int]) -> bool:
         """Whether an output is the sum of so few products that slices of the images are faster."""
-        return math.prod(kernel[:3]) <= FEW_PRODUCTS and max(self.spread) == 1
+        return math.prod(kernel[:3]) <= FEW_PRODUCTS
 
 
 def use_onednn() -> None:
@@ -99,7 +99,7 @@ def native_convolutions() -> AbstractContextManager[None]:
 
 
 def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
-    if _native.value or not (as_one_device_runs_it(ctx.module_context) and _fits(ctx, params)):
+    if not (may_call_onednn(ctx.module_context) and _fits(ctx, params)):
         return default(ctx, lhs, rhs, **params)
     numbers = params["dimension_numbers"]
     window = Window(
@@ -109,14 +109,14 @@ def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     return rule(ctx, lhs, rhs)
 
 
-def as_one_device_runs_it(module: Any) -> bool:
-    """Whether XLA gets the program as one device runs it, here and not through an export.
+def may_call_onednn(module: Any) -> bool:
+    """Whether XLA gets the program as one device runs it, here and not through an export, and not to count.
 
     Args:
       module: the context of a lowering rule's module.
     """
     context = module.axis_context
-    if module.lowering_parameters.for_export:
+    if _native.value or module.lowering_parameters.for_export:
         return False
     if hasattr(context, "num_devices"):
         return bool(context.num_devices == 1)

@@ -27,7 +27,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jaxperf.models.convolution import VECTOR, Window, as_one_device_runs_it, call_onednn
+from jaxperf.models.convolution import VECTOR, Window, call_onednn, may_call_onednn
 
 BLOCKS = (64, 32, 48, 16, 8)  # the most frequent ones first: each try compiles a program, in 20 to 40 ms
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -129,7 +129,7 @@ def _lower(ctx: Any, x: Any, *, packed: Packed) -> Any:
         y = call_onednn(x, jnp.asarray(packed.laid_out), packed.window, packed=True)
         return y[..., : packed.kernel.shape[3]]
 
-    ours = as_one_device_runs_it(ctx.module_context)
+    ours = may_call_onednn(ctx.module_context)
     return mlir.lower_fun(call if ours else packed.usual, multiple_results=False)(ctx, x)
 
 
