@@ -1,10 +1,11 @@
 """oneDNN's convolutions on a CPU: jaxlib contains them, but does not use them unless it is told to.
 
-From jaxlib 0.12 on, a switch in XLA_FLAGS, which XLA reads when JAX starts, turns them on. Before that, the
-kernel can be called by name (`models.convolution`), which a variable requests. Either way this applies only
-to processes that start later, and only after a probe in a separate process: XLA aborts at an unknown flag,
-and the name is private. JAX 0.12.0.1, one device's training step on 2 cores, with the switch over without it
-in three turns: LeNet, batch 256, 1.8, 1.7 and 1.5 times the images/s; ResNet-18, batch 32, 1.8, 1.8 and 1.9.
+From jaxlib 0.12 on, a switch in XLA_FLAGS, which XLA reads when JAX starts, turns them on. A variable asks
+for what no switch does (`models.convolution`): before that version all calls of the kernels by name, and
+from then on those that compute gradients of kernels as products. All of this applies only to processes that
+start later, and only after a probe in a separate process: XLA aborts at an unknown flag, and the names are
+private. JAX 0.12.0.1, one device's training step on 2 cores, with the switch over without it in three
+turns: LeNet, batch 256, 1.8, 1.7 and 1.5 times the images/s; ResNet-18, batch 32, 1.8, 1.8 and 1.9.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SWITCH = (
     "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution",
 )
 FIRST = (0, 12)  # jaxlib 0.10.2 knows the switch, but then computes convolutions in its slowest way
-BY_NAME = "JAXPERF_ONEDNN"  # "1" asks a section to call the kernel by name, anything else not to
+BY_NAME = "JAXPERF_ONEDNN"  # "1" asks a section to call kernels by name, anything else not to
 CHILD = "from jaxperf.onednn import answer; answer()"
 
 
@@ -44,10 +45,9 @@ def with_onednn(environment: Mapping[str, str]) -> dict[str, str]:
     )
     if users or version is None:
         return dict(environment)
+    told = {**environment, BY_NAME: "1"}
     if version >= FIRST:
-        told = {**environment, "XLA_FLAGS": " ".join(filter(None, (flags, *SWITCH)))}
-    else:
-        told = {**environment, BY_NAME: "1"}
+        told["XLA_FLAGS"] = " ".join(filter(None, (flags, *SWITCH)))
     return told if _works(tuple((k, told.get(k, "")) for k in ("XLA_FLAGS", BY_NAME))) else dict(environment)
 
 
@@ -115,7 +115,9 @@ def answer() -> None:
     for i, j, _ in taps:
         wanted[:, i : i + 12, j : j + 12] += g @ w[i, j].T
     near(dx, wanted)
-    assert '"__onednn$convolution"' in (both.as_text() or "")
+    program = both.as_text() or ""
+    assert '"__onednn$convolution"' in program
+    assert '"__onednn$matmul"' in program  # of the kernel's gradient
     laid_out = packed(w, x.shape, Window((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1)))
     if laid_out:
         near(jax.jit(laid_out)(x), y)

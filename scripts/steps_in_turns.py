@@ -103,10 +103,10 @@ def main(config: Config) -> int:
     import optax
 
     from jaxperf.measure import interleaved
-    from jaxperf.models.convolution import native_convolutions
+    from jaxperf.models.convolution import native_convolutions, switched, uses_onednn
     from jaxperf.parallel import WAYS
 
-    if config.kernels and os.environ.get(onednn.BY_NAME) != "1":
+    if config.kernels and (not uses_onednn() or switched()):
         raise JaxperfError("one process cannot have both convolutions here; --kernels needs JAX before 0.12")
     rng = jax.random.key(1)
     X = jax.device_put(jax.random.uniform(rng, (config.batch, 28, 28, 1)), jax.devices()[0])

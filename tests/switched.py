@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxperf.models import LeNet
 from jaxperf.models.export import export_net, load_arrays, load_compiled, load_net
+from jaxperf.onednn import begin
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -120,10 +121,11 @@ def answers() -> Iterator[tuple[str, Any]]:
     yield from exports()
 
 
-def calls() -> int:
-    """How many convolutions of the plain case oneDNN computes."""
+def calls() -> tuple[int, int]:
+    """How many convolutions and products of the plain case oneDNN computes."""
     fn, args = cases()["plain"]
-    return (jax.jit(fn).lower(*args).compile().as_text() or "").count('"__onednn$convolution"')
+    program = jax.jit(fn).lower(*args).compile().as_text() or ""
+    return program.count('"__onednn$convolution"'), program.count('"__onednn$matmul"')
 
 
 def flat(found: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -132,5 +134,6 @@ def flat(found: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 if __name__ == "__main__":
+    begin()
     kept = {f"{name}/{i}": a for name, found in answers() for i, a in flat(found).items()}
     np.savez(sys.argv[1], calls=calls(), **kept)

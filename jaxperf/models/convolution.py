@@ -1,4 +1,4 @@
-"""Convolutions on a CPU through oneDNN's kernel, which jaxlib contains and JAX before 0.12 never calls.
+"""Convolutions on a CPU through oneDNN's kernels, which jaxlib contains and JAX before 0.12 never calls.
 
 XLA gives every CPU convolution to YNNPACK, forward and backward. oneDNN's kernel is faster, and can be called
 by its name without a flag. One device's training step on 2 cores with JAX 0.10.2: LeNet, batch 256, 2.1 times
@@ -11,12 +11,14 @@ where the new one does not fit: types other than float32, programs to be exporte
 among devices (it cannot divide a call), groups, other than two spatial dimensions, and channels that are not
 last.
 
-The name is private: `jaxperf.onednn` tries it in a separate process before anything depends on it.
+With XLA's switch to oneDNN (`switched`) the rule only has the gradients of kernels computed as products
+(`kernel_gradient`), and XLA has oneDNN compute the rest.
+
+The names are private: `jaxperf.onednn` tries them in a separate process before anything depends on them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -29,7 +31,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import mlir
 
-_TARGET = "__onednn$convolution"
+from jaxperf.models import onednn_calls
+from jaxperf.models.kernel_gradient import kernel_gradient, products_are_faster
+
 _LAST = (0, 3, 1, 2)  # images, channels, height, width in an array with the channels last
 _OF_WEIGHTS = (3, 0, 1, 2)  # the same array read with its channels as images: the gradient of a kernel
 # oneDNN changes a kernel's layout at each call. With this many weights and this few pixels, that takes longer
@@ -78,16 +82,22 @@ def use_onednn() -> None:
     """Lower this process's convolutions through oneDNN from now on; calling it again has no effect."""
     rules = mlir._platform_specific_lowerings["cpu"]
     default = rules[lax.conv_general_dilated_p].rule
-    if getattr(default, "func", None) is not _lower:
+    if not uses_onednn():
         mlir.register_lowering(lax.conv_general_dilated_p, partial(_lower, default), platform="cpu")
 
 
 def uses_onednn() -> bool:
-    """Whether convolutions are computed by oneDNN: `use_onednn` was called, or XLA's switch is on."""
+    """Whether `use_onednn` was called."""
     rule = mlir._platform_specific_lowerings["cpu"][lax.conv_general_dilated_p].rule
-    return getattr(rule, "func", None) is _lower or "onednn_custom_call=true" in os.environ.get(
-        "XLA_FLAGS", ""
-    )
+    return getattr(rule, "func", None) is _lower
+
+
+def switched() -> bool:
+    """Whether XLA's switch, which jaxlib has from 0.12 on, is on: XLA itself then calls oneDNN's convolution.
+
+    It does so for the gradient of a kernel, too, for which products are faster.
+    """
+    return "onednn_custom_call=true" in os.environ.get("XLA_FLAGS", "")
 
 
 def native_convolutions() -> AbstractContextManager[None]:
@@ -105,6 +115,8 @@ def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     window = Window(
         params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"]
     )
+    if switched() and not _as_products(ctx.avals_in[0].shape, ctx.avals_in[1].shape, numbers, window):
+        return default(ctx, lhs, rhs, **params)
     rule = mlir.lower_fun(partial(_convolve, numbers=numbers, window=window), multiple_results=False)
     return rule(ctx, lhs, rhs)
 
@@ -138,12 +150,30 @@ def _fits(ctx: Any, params: dict[str, Any]) -> bool:
     )
 
 
+def _as_products(x: Sequence[int], w: Sequence[int], numbers: Any, window: Window) -> Sequence[int] | None:
+    """The shape of the kernel whose gradient this is, if products are faster; else None."""
+    images, kernel, _ = numbers
+    if tuple(images) != _OF_WEIGHTS or max(*window.spread, *window.strides) > 1:
+        return None
+    taps = window.sizes([0, x[images[2]], x[images[3]]], [w[kernel[2]], w[kernel[3]]])
+    shape = *taps, x[images[0]], w[kernel[0]]
+    return shape if products_are_faster(shape, window.dilation) else None
+
+
 def _convolve(x: jax.Array, w: jax.Array, *, numbers: Any, window: Window) -> jax.Array:
     """The convolution, with operands and result in the layout that `numbers` gives."""
     images, kernel, result = numbers
+    if shape := _as_products(x.shape, w.shape, numbers, window):
+        g = w.transpose(kernel[1], *kernel[2:], kernel[0])
+        dw = kernel_gradient(x, g, shape, strides=window.dilation, padding=window.padding)
+        return _placed(dw.transpose(2, 0, 1, 3), result)
     x = x.transpose(images[0], *images[2:], images[1])
     w = w.transpose(*kernel[2:], kernel[1], kernel[0])
-    y = _spread(x, w, window) if max(window.spread) > 1 else _onednn(x, w, window)
+    return _placed(_spread(x, w, window) if max(window.spread) > 1 else _onednn(x, w, window), result)
+
+
+def _placed(y: jax.Array, result: Sequence[int]) -> jax.Array:
+    """A convolution's result (n, height, width, out), with its axes where `result` wants them."""
     back = [0] * 4
     for axis, place in enumerate((result[0], *result[2:], result[1])):
         back[place] = axis
@@ -209,14 +239,10 @@ def call_onednn(x: jax.Array, w: jax.Array, window: Window, *, packed: bool = Fa
       window: how the kernel moves; `spread` is 1 and the padding is not negative.
       packed: whether the weights lie in memory as oneDNN prefers. If they do not, the result is wrong.
     """
-    call = jax.ffi.ffi_call(
-        _TARGET,
-        jax.ShapeDtypeStruct((len(x), *window.sizes(x.shape, w.shape), w.shape[3]), x.dtype),
-        custom_call_api_version=2,
-        legacy_backend_config=_config(w.shape, window, packed),
+    sizes = window.sizes(x.shape, w.shape)
+    return onednn_calls.convolution(
+        x, w, sizes, strides=window.strides, padding=window.padding, dilation=window.dilation, packed=packed
     )
-    y: jax.Array = call(x, w)
-    return y
 
 
 def product_of_patches(x: jax.Array, w: Any, kernel: Sequence[int], window: Window) -> jax.Array:
@@ -260,37 +286,3 @@ def _taps(x: jax.Array, kernel: Sequence[int], window: Window) -> list[list[jax.
         [x[:, i * d : i * d + rows : s, j * e : j * e + columns : t] for j in range(kernel[1])]
         for i in range(kernel[0])
     ]
-
-
-def _config(kernel: Sequence[int], window: Window, packed: bool) -> str:
-    """What XLA's oneDNN rewriter attaches to such a call: the fields of its protocol buffer as JSON."""
-    words = lambda numbers: [str(n) for n in numbers]  # noqa: E731
-    layout = {"data": {"batch_dim": "0", "feature_dim": "3", "spatial_dims": ["1", "2"]}, "dims": "0"}
-    convolution = {
-        "dims": "4",
-        "feature_groups": "1",
-        "input": layout,
-        "output": layout,
-        "kernel": {
-            "dims": "0",
-            "filter": {
-                "input_feature_dim": "2",
-                "output_feature_dim": "3",
-                "shape": words(kernel),
-                "spatial_dims": ["0", "1"],
-            },
-        },
-        "optimization_config": {
-            "bias_broadcast": False,
-            "user_scratchpad": False,
-            "weights_prepacked": packed,
-        },
-        "window": {
-            "pad_left": words(low for low, _ in window.padding),
-            "pad_right": words(high for _, high in window.padding),
-            "size": [],
-            "strides": words(window.strides),
-            "window_dilations": words(window.dilation),
-        },
-    }
-    return json.dumps({"onednn_conv_config": convolution, "outer_dimension_partitions": []})

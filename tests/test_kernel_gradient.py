@@ -1,0 +1,151 @@
+"""Gradients of kernels as oneDNN's products are float64's, wherever convolutions get them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.interpreters import mlir
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxperf.models.convolution import use_onednn
+from jaxperf.models.kernel_gradient import products_are_faster
+
+pytestmark = pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
+)
+rng = np.random.default_rng(0)
+START = rng.bit_generator.state  # of each test: no other test, and no order of them, changes its data
+
+
+@pytest.fixture(autouse=True)
+def onednn(compiles_anew: None) -> Iterator[None]:
+    rules = mlir._platform_specific_lowerings["cpu"]
+    before = rules[lax.conv_general_dilated_p]
+    rng.bit_generator.state = START
+    use_onednn()
+    yield
+    rules[lax.conv_general_dilated_p] = before
+
+
+def normal(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype("float32")
+
+
+def gradient(x: Any, w: Any, **options: Any) -> jax.Array:
+    """The gradient of a kernel under a loss whose slope differs from output to output."""
+    usual: dict[str, Any] = {"window_strides": (1, 1), "padding": "SAME"}
+
+    def conv(w: Any) -> jax.Array:
+        return lax.conv_general_dilated(x, w, dimension_numbers=("NHWC", "HWIO", "NHWC"), **usual | options)
+
+    y, back = jax.vjp(conv, w)
+    slope = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).astype(y.dtype).reshape(y.shape)
+    return back(slope)[0]
+
+
+def products(fn: Callable[..., Any], *args: Any) -> int:
+    return (jax.jit(lambda *a: fn(*a)).lower(*args).compile().as_text() or "").count('"__onednn$matmul"')
+
+
+def exact(x: Any, w: Any, **options: Any) -> Any:
+    """float64 keeps JAX's own convolution."""
+    with jax.enable_x64(True):
+        return np.asarray(gradient(x.astype("float64"), w.astype("float64"), **options))
+
+
+def assert_close(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("several", [3, pytest.param(15, marks=pytest.mark.thorough)])
+def test_gradients_of_random_kernels_are_float64s(several: int) -> None:
+    for _ in range(several):
+        n, h, v, k, stride = (int(i) for i in rng.integers((1, 4, 4, 1, 1), (6, 15, 15, 4, 4)))
+        c = int(rng.integers(8, 20))
+        o = int(rng.integers(max(16, c + 1), 40))
+        tall = int(rng.integers(1, k + 1))
+        low, high = (int(i) for i in rng.integers(-1, k + 2, 2))
+        window = {"window_strides": (stride, 1), "padding": ((low, high), (high, low))}
+        x, w = normal(n, h, v, c), normal(tall, k, c, o)
+        fn = partial(gradient, **window)
+        assert products(fn, x, w) == (tall if stride == 1 else tall * k), (x.shape, w.shape, window)
+        assert_close(jax.jit(fn)(x, w), exact(x, w, **window))
+
+
+def test_few_channels_many_taps_and_copies_without_a_gain_keep_the_convolution() -> None:
+    x = normal(2, 9, 9, 16)
+    for fits, w, window in (
+        (True, normal(3, 3, 16, 16), {}),
+        (False, normal(3, 3, 16, 15), {}),
+        (False, normal(5, 5, 16, 16), {}),
+        (False, normal(3, 3, 16, 16), {"window_strides": (2, 2)}),
+        (True, normal(3, 3, 16, 17), {"window_strides": (2, 2)}),
+        (True, normal(1, 1, 16, 16), {"window_strides": (2, 2)}),
+        (False, normal(3, 3, 16, 32), {"rhs_dilation": (2, 2)}),
+    ):
+        fn = partial(gradient, **window)
+        assert (products(fn, x, w) > 0) is fits, (w.shape, window)
+        assert_close(jax.jit(fn)(x, w), exact(x, w, **window))
+    assert not products_are_faster((3, 3, 7, 64), (1, 1))
+
+
+def test_images_and_gradients_are_not_transposed() -> None:
+    x, w = normal(2, 9, 9, 16), normal(3, 3, 16, 16)
+    large = [
+        line for line in jax.jit(gradient).lower(x, w).as_text().splitlines()
+        if "stablehlo.transpose" in line and "2x9x9" in line.split("->")[0]
+    ]  # fmt: skip
+    kept = [line for line in large if "dims = [0, 1, 2, 3]" not in line]
+    assert not kept
+
+
+def test_vmap_and_devices_that_compute_their_shares_give_the_same() -> None:
+    x, w = normal(3, 4, 7, 7, 8), normal(3, 3, 8, 16)
+    wanted = [exact(images, w) for images in x]
+    for found, each in zip(jax.jit(jax.vmap(gradient, (0, None)))(x, w), wanted, strict=True):
+        assert_close(found, each)
+    mesh = Mesh(jax.devices("cpu")[:2], "data")
+    shares, whole = PartitionSpec("data"), PartitionSpec()
+
+    def of_a_share(x: Any, w: Any) -> jax.Array:
+        return gradient(x, w)[None]
+
+    mapped = jax.shard_map(of_a_share, mesh=mesh, in_specs=(shares, whole), out_specs=shares, check_vma=False)
+    assert products(mapped, x[0], w) == 3
+    halves = [exact(half, w) for half in (x[0, :2], x[0, 2:])]
+    assert_close(jax.jit(mapped)(x[0], w), np.stack(halves))
+    by_device = jax.pmap(gradient, in_axes=(0, None), devices=jax.devices("cpu")[:2])
+    assert_close(by_device(x[0].reshape(2, 2, 7, 7, 8), w), np.stack(halves))
+
+
+def test_an_export_and_other_types_keep_the_convolution() -> None:
+    x, w = normal(2, 9, 9, 16), normal(3, 3, 16, 16)
+    exported = jax.export.export(jax.jit(gradient))(x, w)
+    assert "onednn" not in exported.mlir_module()
+    assert_close(exported.call(x, w), exact(x, w))
+    assert products(gradient, x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)) == 0
+
+
+def test_a_switch_of_xlas_leaves_only_the_gradient_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "XLA_FLAGS", "--xla_cpu_experimental_onednn_custom_call=true"
+    )  # read by the rule alone
+    x, w = normal(2, 9, 9, 16), normal(3, 3, 16, 16)
+
+    def conv(x: Any, w: Any) -> jax.Array:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
+
+    def both(x: Any, w: Any) -> Any:
+        return jax.value_and_grad(lambda w: jnp.sin(conv(x, w)).sum())(w)
+
+    text = jax.jit(both).lower(x, w).as_text()
+    assert text.count("__onednn$matmul") == 3 and "__onednn$convolution" not in text
