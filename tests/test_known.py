@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import pytest
 
@@ -44,21 +46,27 @@ def test_a_value_of_one_call_is_one_tick_from_its_beginning() -> None:
         assert clock.now - began == pytest.approx(5e-5, abs=4e-7)
 
 
-def test_clocked_work_is_measured_less_what_follows_the_last_tick_of_a_value(
+def test_clocked_work_is_measured_at_once_less_what_follows_the_last_tick_of_a_value(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int] = []
+    asked: list[dict[str, Any]] = []
 
-    def value(fn: object, loops: int) -> float:
-        asked.append(loops)
-        return 1e-5 + 2e-5 / 200 if loops == 200 else 2e-5
+    def measured(fn: object, **options: Any) -> Measurement:
+        asked.append(options)
+        value = 1e-5 + 2e-5 / 200
+        return Measurement(options["name"], "s", (value,) * 7, note="a remark", set_aside=(value + 3e-5,))
 
-    monkeypatch.setattr(known, "_value", value)
+    monkeypatch.setattr(known, "measure", measured)
+    monkeypatch.setattr(known, "_value", lambda fn, loops: 2e-5 * loops)
     monkeypatch.setattr(known, "calls_per_value", lambda call_s, value_s: 200)
     found = known.clocked(1e-5)
-    assert asked == [200, 1] * known.ROUNDS
+    (options,) = asked
+    assert (options["loops"], options["warmup_calls"]) == (200, 1)  # ticks begin anew after these
+    assert options["min_values"] < options["max_values"]  # or nothing could be set aside
     assert (found.known_s, found.empty_s) == pytest.approx((1e-5, 1e-7))
-    assert found.measured.values == pytest.approx((1e-5,) * known.ROUNDS)
+    assert found.measured.values == pytest.approx((1e-5,) * 7)
+    assert found.measured.set_aside == pytest.approx((4e-5,))
+    assert found.measured.note == f"a remark; {known.LESS_END}"
 
 
 def test_an_ending_spins_before_it_is_timed_and_then_not(monkeypatch: pytest.MonkeyPatch) -> None:

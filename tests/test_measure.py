@@ -12,8 +12,10 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timing
+from jaxperf.measure.scheduler import Account
 from jaxperf.measure.timing import Wait, measure, time_value
 
+ALL: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0, "least_s": 1e9, "budget_s": 1e9}
 QUICK: dict[str, Any] = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
 
 
@@ -139,6 +141,56 @@ def test_it_takes_the_least_number_of_values_whatever_the_budget(clock: Clock) -
 def test_it_takes_no_more_values_than_allowed(clock: Clock) -> None:
     m = measure(clock.program(cycle([1.0, 3.0])), loops=1, min_values=2, max_values=9, budget_s=1e9)
     assert len(m.values) == 9
+
+
+class Waits:
+    """Stands for the scheduler's account: a thread waits for another program before each of these values."""
+
+    def __init__(self, clock: Clock, disturbed: Iterable[bool]) -> None:
+        self.clock, self.disturbed, self.readings, self.waited = clock, iter(disturbed), count(), 0.0
+
+    def __call__(self) -> Waits:
+        return self
+
+    def __enter__(self) -> Waits:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def account(self) -> Account:
+        if next(self.readings) % 2 and next(self.disturbed):  # every other reading is after a value
+            self.waited += 3.0
+        return Account(self.clock.now, {"1": (self.clock.now, self.waited)})
+
+
+def test_values_in_which_another_program_had_the_core_are_set_aside(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "Scheduler", Waits(clock, cycle([False, True, False])))
+    costs = [1.0, *[1.0, 1.0, 2.0, 2.0, 1.5, 1.5] * 3]
+    m = measure(clock.program(costs), loops=2, min_values=6, max_values=9, **ALL)
+    assert m.values == (1.0, 1.5) * 3
+    assert (m.set_aside, m.disturbed, m.trusted) == ((2.0,) * 3, 0, True)
+    assert m.note == "3 of 9 values set aside: another program had the core"
+
+
+def test_what_is_set_aside_has_no_part_in_when_it_stops(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for disturbed in ([False], [True], [False, True]):
+        monkeypatch.setattr(timing, "Scheduler", Waits(clock, cycle(disturbed)))
+        m = measure(clock.program(cycle([1.0, 3.0])), loops=1, min_values=3, max_values=500, budget_s=11.0)
+        assert len(m.values) + len(m.set_aside) == 6
+
+
+def test_a_wait_of_less_than_a_hundredth_of_a_value_disturbs_nothing(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cost, aside in ((149.0, 5), (151.0, 0)):
+        monkeypatch.setattr(timing, "Scheduler", Waits(clock, [True] * 5 + [False] * 5))
+        m = measure(clock.program(cycle([cost])), loops=2, min_values=5, max_values=10, **ALL)
+        assert len(m.set_aside) == aside
 
 
 def test_options_out_of_range_are_one_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from jaxperf import cli
 from jaxperf.measure import measure
 from jaxperf.report.markdown import render_markdown
 from jaxperf.report.page import render_html
-from jaxperf.result import Grid, Lines, Result, load_result
+from jaxperf.result import Environment, Grid, Lines, Measurement, Result, load_result
 from jaxperf.selfcheck import command, known, telling, verdicts
 from jaxperf.selfcheck.config import Config
+from jaxperf.story import Story
 
 TINY = Config(known_s=(1e-5, 1e-3), trials=2, rounds=6, values=6, numbers=(6,), least=6, budget_s=0)
 
@@ -48,6 +50,34 @@ def test_every_way_of_knowing_is_in_the_grid(told: Result) -> None:
         "counted, 10 us", "counted, 1 ms", "clocked, 10 us", "clocked, 1 ms", "called back, 1 ms",
     ]  # fmt: skip
     assert [row[0] for row in loaded.rows] == ["clocked, 10 us", "clocked, 1 ms"]
+
+
+def test_what_is_not_to_be_trusted_is_not_judged_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = (1.0,) * 12, (2.0,) * 12
+    for values, disturbed, verdict, said in (
+        ((right, wrong), (0, 0), "does not hold", "outside: b; not to be trusted: none"),
+        ((right, wrong), (0, 12), "holds", "outside: none; not to be trusted: b"),
+        ((right, wrong), (0, 5), "does not hold", "outside: b; not to be trusted: none"),
+        ((wrong, wrong), (12, 12), "undecided", "outside: none; not to be trusted: a and b"),
+    ):
+        rows = [Measurement(n, "s", v, disturbed=d) for n, v, d in zip("ab", values, disturbed)]
+        checked = [known.Checked(1.0, row) for row in rows]
+        monkeypatch.setattr(telling, "_checked", lambda *_, checked=checked: checked)
+        monkeypatch.setattr(telling, "cores_busy", lambda count: nullcontext())
+        story = Story(command.SECTION, Environment(), {})
+        telling.known_durations_loaded(story, TINY)
+        (claim,) = story.result().claims
+        assert (claim.holds, claim.observed.rsplit(";", 1)[0]) == (verdict, said)
+
+
+def test_the_grid_counts_what_was_set_aside() -> None:
+    for m, said in (
+        (Measurement("m", "s", (1.0,)), ""),
+        (Measurement("m", "s", (1.0,) * 3, set_aside=(2.0, 2.0)), "2 of 5"),
+        (Measurement("m", "s", (1.0,) * 3, disturbed=1), ""),
+        (Measurement("m", "s", (1.0,) * 3, disturbed=2), "not to be trusted"),
+    ):
+        assert telling._set_aside(m) == said
 
 
 def test_a_curve_per_difference_for_both_rules(told: Result) -> None:

@@ -45,7 +45,8 @@ from jaxperf.result import (
 from jaxperf.result.record import SCHEMA_VERSION
 from jaxperf.result.store import to_json
 
-EAGER = Measurement("eager", "s", (1e-9, 2.5), (3.0,), 7, 2.0, "ü", "r", "jax", "8.1 MLP", "eager", "queued")
+EAGER = Measurement("eager", "s", (1e-9, 2.5), (3.0,), 7, 2.0, "ü", "r", "jax", "8.1 MLP", "eager", "queued",
+                    (9.0, 8.0), 1)  # fmt: skip
 BOOK = Reference("r", 0.4943, "s", "MXNet (book)", "section 8.1.2", beside="eager")
 BLOCKS = (
     Heading("8.1 Zwei Wege", "two_ways"),
@@ -141,6 +142,15 @@ def test_unknown_keys_are_ignored(tmp_path: Path) -> None:
     body["blocks"][5]["rows"][0]["color"] = "red"
     (tmp_path / "r.json").write_text(json.dumps(body))
     assert load_result(tmp_path / "r.json") == FULL
+
+
+def test_a_result_from_before_values_were_set_aside_has_none(tmp_path: Path) -> None:
+    body = json.loads(to_json(FULL))
+    for name in ("set_aside", "disturbed"):
+        del body["blocks"][5]["rows"][0][name]
+    (tmp_path / "r.json").write_text(json.dumps(body))
+    (row,) = load_result(tmp_path / "r.json").blocks[5].rows  # type: ignore[union-attr]
+    assert (row.set_aside, row.disturbed, row.trusted) == ((), 0, True)
 
 
 def edited(*path: Any, value: Any = ...) -> str:

@@ -36,6 +36,17 @@ def test_warm_up_values_enter_no_statistic_and_raw_values_keep_their_order() -> 
     assert cold.values == (3.0, 1.0, 2.0)
 
 
+def test_values_that_were_set_aside_enter_no_statistic() -> None:
+    left, all_of_them = measured(3.0, 1.0, 2.0, set_aside=(1000.0,)), measured(3.0, 1.0, 2.0)
+    assert (left.median, left.iqr, left.noise) == (all_of_them.median, all_of_them.iqr, all_of_them.noise)
+
+
+def test_a_median_is_trusted_while_most_values_are_undisturbed() -> None:
+    for count, trusted in ((0, True), (1, True), (2, False), (3, False)):
+        assert measured(1.0, 2.0, 3.0, disturbed=count).trusted is trusted
+    assert not measured(1.0, 2.0, disturbed=1).trusted  # the median is the mean of both
+
+
 def test_the_noise_verdict_follows_the_spread() -> None:
     for values, verdict in {
         (1.0, 1.0, 1.0): "few",
@@ -64,6 +75,8 @@ def test_what_makes_no_sense_is_refused() -> None:
             measured(1.0, bad)
         with pytest.raises(ValueError, match="'m' holds a value that is not finite"):
             measured(1.0, warmup=(bad,))
+        with pytest.raises(ValueError, match="'m' holds a value that is not finite"):
+            measured(1.0, set_aside=(bad,))
     with pytest.raises(ValueError, match="'loss' has 2 x for 1 y"):
         Curve("loss", (1.0, 2.0), (0.5,))
     with pytest.raises(ValueError, match="runs from 2 to 1"):

@@ -40,7 +40,9 @@ from jaxperf.measure import (
     stages,
     timing,
 )
-from jaxperf.measure.timing import COPIES, Wait, calls_per_value, time_value
+from jaxperf.measure.guards import COPIES
+from jaxperf.measure.scheduler import Account, Scheduler
+from jaxperf.measure.timing import Wait, calls_per_value, time_value
 from jaxperf.result import Measurement, ratio, ratio_of, turns
 
 QUICK: dict[str, Any] = {"warmup_calls": 2, "warmup_s": 0, "min_values": 3, "max_values": 3, "loops": 2}
@@ -372,9 +374,9 @@ def test_an_output_that_the_next_call_overwrites() -> None:
 
 def test_host_transfer_counted_as_compute() -> None:
     program, host = jax.jit(lambda x: x + 1), np.ones(3, np.float32)
-    assert measure(program, host, **QUICK).note == COPIES
-    assert measure(program, jax.device_put(host), **QUICK).note == ""
-    assert measure(np.add, host, host, **QUICK).note == ""  # NumPy's own work copies nothing
+    assert COPIES in measure(program, host, **QUICK).note
+    assert COPIES not in measure(program, jax.device_put(host), **QUICK).note
+    assert COPIES not in measure(np.add, host, host, **QUICK).note  # NumPy's own work copies nothing
 
 
 def test_a_copy_back_to_the_host_counted_as_dispatch(late: Late) -> None:
@@ -470,6 +472,14 @@ def test_one_slow_moment() -> None:
     values = (1.0,) * 6 + (50.0,)
     assert Measurement("m", "s", values).median == 1
     assert ratio_of(values).low == 1
+
+
+def test_moments_in_which_another_program_had_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = itertools.chain((0, 9), itertools.repeat(9))  # seconds, during the first value
+    monkeypatch.setattr(Scheduler, "account", lambda self: Account(0.0, {"1": (0.0, float(next(waited)))}))
+    m = measure(int, **{**QUICK, "max_values": 4, "target_rel_iqr": 0, "budget_s": 60})
+    assert (len(m.values), len(m.set_aside)) == (3, 1)
+    assert m.note == "1 of 4 values set aside: another program had the core"
 
 
 def test_too_few_values_for_a_verdict() -> None:

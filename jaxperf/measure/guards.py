@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxperf.errors import JaxperfError
 
@@ -20,6 +21,7 @@ DEBUG_FLAGS = (
     "jax_enable_checks",
     "jax_log_compiles",
 )  # jax_explain_cache_misses costs time only when something is traced, which is an error here anyway
+COPIES = "its NumPy arguments are copied to the device at every call"
 _STAGES = {"jaxpr_trace_duration": "traced", "backend_compile_duration": "compiled"}
 
 
@@ -109,3 +111,9 @@ def refuse_same_arrays(
             "time the function behind the cache"
         )
     return [weakref.ref(x) for x in arrays]
+
+
+def copies(args: Any, out: Any) -> str:
+    """A remark for a JAX function that is given NumPy arrays; "" for any other."""
+    host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(args))
+    return COPIES if host and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(out)) else ""

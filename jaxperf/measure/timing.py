@@ -19,12 +19,14 @@ from jax.core import Tracer
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.guards import (
     RetraceError,
+    copies,
     nothing_compiles,
     refuse_debug_flags,
     refuse_donated,
     refuse_same_arrays,
     witness,
 )
+from jaxperf.measure.scheduler import LOST, Scheduler, lost_s, set_aside
 from jaxperf.result import Measurement
 
 T = TypeVar("T")
@@ -37,7 +39,6 @@ CLOCK_SHARE = 1e-3  # a value is at least 1000 times the cost of reading the clo
 QUICKEST_CALL_S = 5e-8  # no Python call takes less
 WARMUP_CALLS = 100  # enough for any call that takes less than a hundredth of the warm-up time
 _PLAIN = (np.ndarray, np.generic, int, float, complex, bool, str, bytes, type(None))  # ready at once
-COPIES = "its NumPy arguments are copied to the device at every call"
 
 
 def block(tree: T) -> T:
@@ -173,6 +174,8 @@ def measure(
     values for `least_s`, and on until their inter-quartile range is at most `target_rel_iqr` of the median or
     `budget_s` is spent. Seven values of 2 ms may agree and yet be of one moment: on a shared host, `compare`
     told 11 % of equal runs apart where one of the two had stopped after so few, and 3 % of the others.
+    Then values in which another program had the core are set aside, if `min_values` others remain (on Linux,
+    see `scheduler.py`). Until then they count: whether a value is set aside has no part in when this stops.
     Every value includes the call itself and the wait for it; `jaxperf selfcheck` reports what they take.
 
     Args:
@@ -208,20 +211,22 @@ def measure(
         raise JaxperfError(f"measure({label}): items, seconds and target_rel_iqr are finite and at least 0")
     refuse_debug_flags()
     warmup, note = _warm_up(label, fn, args, calls=warmup_calls, seconds=warmup_s)
-    values: list[float] = []
-    with nothing_compiles(label) as seen:
+    values, disturbed = list[float](), list[bool]()
+    with nothing_compiles(label) as seen, Scheduler() as scheduler:
         loops = loops or calls_per_value(min(warmup), min_value_s)
         began = time.perf_counter()
         while len(values) < max_values:
+            before = scheduler.account()
             values.append(time_value(fn, args, loops, wait))
+            disturbed.append(lost_s(before, scheduler.account()) > LOST * loops * values[-1])
             seen.refuse(label)  # at once, not after the whole budget
             if len(values) >= min_values:
                 taken = time.perf_counter() - began
-                if taken >= budget_s:
+                steady = Measurement(label, "s", tuple(values)).rel_iqr <= target_rel_iqr
+                if taken >= budget_s or (taken >= least_s and steady):
                     break
-                if taken >= least_s and Measurement(label, "s", tuple(values)).rel_iqr <= target_rel_iqr:
-                    break
-    return Measurement(label, "s", tuple(values), warmup=tuple(warmup), loops=loops, items=items, note=note)
+    found = Measurement(label, "s", tuple(values), tuple(warmup), loops, items, note)
+    return set_aside(found, disturbed, min_values)
 
 
 def time_value(
@@ -277,17 +282,11 @@ def _warm_up(
             refuse_donated(name, args)
             if len(times) <= 2:
                 before = refuse_same_arrays(name, out, before, args)
-            note = _copies(args, out)
+            note = copies(args, out)
             del out
             settled = not seen or len(times) >= calls + 20
             if settled and len(times) >= calls and (now >= ends or len(times) >= WARMUP_CALLS):
                 return times, note
-
-
-def _copies(args: tuple[Any, ...], out: Any) -> str:
-    """A remark for a JAX function that is given NumPy arrays."""
-    host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(args))
-    return COPIES if host and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(out)) else ""
 
 
 def calls_per_value(call_s: float, min_value_s: float) -> int:

@@ -33,6 +33,8 @@ class Measurement:
       workload: the piece of work, the same word for all systems.
       configuration: how the system did it ("hybridize", "compiled").
       quantity: what was measured about the workload ("queued", "finished"), if there are several quantities.
+      set_aside: further values, in which another program had the core; never part of a statistic.
+      disturbed: in how many of `values` another program had the core too: too many to set aside, or few.
     """
 
     name: str
@@ -47,11 +49,13 @@ class Measurement:
     workload: str = ""
     configuration: str = ""
     quantity: str = ""
+    set_aside: tuple[float, ...] = ()
+    disturbed: int = 0
 
     def __post_init__(self) -> None:
         if not self.values:
             raise ValueError(f"measurement {self.name!r} has no values")
-        if not all(math.isfinite(v) for v in (*self.values, *self.warmup)):
+        if not all(math.isfinite(v) for v in (*self.values, *self.warmup, *self.set_aside)):
             raise ValueError(f"measurement {self.name!r} holds a value that is not finite")
 
     @property
@@ -84,6 +88,11 @@ class Measurement:
         if len(self.values) < 4:
             return "few"
         return "noisy" if self.rel_iqr > NOISY_REL_IQR else "quiet"
+
+    @property
+    def trusted(self) -> bool:
+        """Whether other programs disturbed less than half of the values; the median is then of the rest."""
+        return 2 * self.disturbed < len(self.values)
 
     @property
     def items_per_s(self) -> float | None:

@@ -1,0 +1,138 @@
+"""What other programs took from this process, by the scheduler's account, and the values set aside for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from jaxperf.measure import scheduler
+from jaxperf.measure.rounds import interleaved
+from jaxperf.measure.scheduler import Account, Scheduler, lost_s, set_aside
+from jaxperf.result import Measurement
+
+NONE = Account(0.0, dict.fromkeys("abcd", (0.0, 0.0)))
+
+
+def values(*of: float, note: str = "") -> Measurement:
+    return Measurement("m", "s", of, note=note)
+
+
+def test_what_a_thread_waited_beyond_what_its_process_ran_others_took() -> None:
+    for used, threads, lost in (
+        (2.0, {"a": (2.0, 0.0)}, 0.0),
+        (2.0, {"a": (2.0, 4.0)}, 4.0),
+        (2.0, {"a": (1.0, 1.0), "b": (1.0, 1.0)}, 0.0),  # they took turns on one core
+        (4.0, {"a": (1.0, 3.0), "b": (1.0, 3.0), "c": (1.0, 3.0), "d": (1.0, 3.0)}, 0.0),
+        (2.0, {"a": (1.0, 3.0), "b": (1.0, 0.0)}, 2.0),  # a second of the three may be due to b
+        (2.0, {"a": (0.5, 0.0), "b": (0.0, 2.5)}, 0.5),  # woken while a thread that has ended ran, too
+        (1.0, {"a": (1.1, 0.0)}, 0.0),  # it ran on while the account was read
+        (1.0, {"a": (1.1, 0.3)}, 0.3),
+        (1.0, {}, 0.0),
+    ):
+        assert lost_s(NONE, Account(used, threads)) == pytest.approx(lost), threads
+
+
+def test_only_what_came_since_counts() -> None:
+    before = Account(10.0, {"a": (6.0, 50.0), "b": (4.0, 0.0)})
+    assert lost_s(before, Account(12.0, {"a": (8.0, 50.0), "b": (4.0, 0.0)})) == 0
+    assert lost_s(before, Account(12.0, {"a": (8.0, 51.5), "b": (4.0, 0.0)})) == 1.5
+
+
+def kept(folder: Path, **accounts: str) -> Path:
+    """A folder of threads like Linux keeps."""
+    for thread, words in accounts.items():
+        (folder / thread).mkdir(parents=True, exist_ok=True)
+        (folder / thread / "schedstat").write_text(words)
+    return folder
+
+
+def test_the_account_is_read_for_every_thread_in_seconds(tmp_path: Path) -> None:
+    with Scheduler(kept(tmp_path, a="1500000000 2 7\n", b="0 3000000000 1\n"), used=lambda: 2.5) as threads:
+        assert threads.account() == Account(2.5, {"a": (1.5, 2e-9), "b": (0.0, 3.0)})
+        kept(tmp_path, a="1600000000 1000000000 8\n")
+        assert threads.account().threads["a"] == (1.6, 1.0)
+
+
+def test_files_are_closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    really = os.open
+    monkeypatch.setattr(os, "open", lambda *args: opened.append(really(*args)) or opened[-1])
+    with Scheduler(kept(tmp_path, a="1 2 3", b="1 2 3")) as threads:
+        threads.account()
+    assert len(opened) == 2
+    for file in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(file)
+
+
+def test_few_files_are_open_however_many_threads_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "MOST", 2)
+    with Scheduler(kept(tmp_path, **dict.fromkeys("abcd", "1 2 3"))) as threads:
+        assert len(threads.account().threads) == 2
+
+
+def test_a_system_without_the_account_has_lost_nothing(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    for folder in (tmp_path, tmp_path / "no such folder"):
+        with Scheduler(folder) as threads:
+            before, after = threads.account(), threads.account()
+        assert before.threads == after.threads == {}
+        assert lost_s(before, after) == 0
+
+
+@pytest.mark.skipif(not scheduler.THREADS.is_dir(), reason="no threads are listed here")
+def test_a_thread_that_ends_is_left_out() -> None:
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait)
+    thread.start()
+    with Scheduler() as threads:
+        before = threads.account()
+        go.set()
+        thread.join()
+        while Path(scheduler.THREADS, str(thread.native_id)).exists():
+            pass  # it has been joined a moment before it is gone
+        after = threads.account()
+    assert before.threads.keys() - after.threads.keys() == {str(thread.native_id)}
+    assert lost_s(before, after) >= 0
+
+
+def test_disturbed_values_are_set_aside_where_enough_others_remain() -> None:
+    m = set_aside(values(1.0, 9.0, 2.0, 8.0, 3.0), [False, True, False, True, False], 3)
+    assert (m.values, m.set_aside, m.disturbed, m.trusted) == ((1.0, 2.0, 3.0), (9.0, 8.0), 0, True)
+    assert m.note == "2 of 5 values set aside: another program had the core"
+
+
+def test_where_too_few_others_remain_all_are_kept_and_the_note_says_so() -> None:
+    for disturbed, note in (
+        ([True, False, True], "not to be trusted: another program had the core in 2 of 3 values"),
+        ([True, False, False], "another program had the core in 1 of 3 values"),  # the median is another's
+    ):
+        m = set_aside(values(1.0, 2.0, 3.0), disturbed, 3)
+        assert (m.values, m.set_aside, m.disturbed) == ((1.0, 2.0, 3.0), (), sum(disturbed))
+        assert m.note == note
+        assert m.trusted is ("trusted" not in note)
+
+
+def test_a_tenth_of_the_values_is_not_set_aside_and_more_is() -> None:
+    for count, aside in ((1, 0), (2, 0), (3, 3)):
+        m = set_aside(values(*[1.0] * 20), [True] * count + [False] * (20 - count), 5)
+        assert (len(m.set_aside), m.disturbed, m.note == "") == (aside, count - aside, not aside)
+
+
+def test_undisturbed_values_stay_as_they_are_and_other_remarks_stay_first() -> None:
+    m = values(1.0, 2.0, note="devices are fake")
+    assert set_aside(m, [False, False], 7) == m
+    note = set_aside(m, [True, False], 1).note
+    assert note == "devices are fake; 1 of 2 values set aside: another program had the core"
+
+
+def test_values_of_rounds_are_never_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = iter(range(10**6))
+    monkeypatch.setattr(Scheduler, "account", lambda self: Account(0.0, {"1": (0.0, float(next(waited)))}))
+    for m in interleaved(dict.fromkeys("ab", int), count=8, loops=1).values():
+        assert (len(m.values), m.set_aside, m.note) == (8, (), "")
