@@ -25,12 +25,12 @@ from jaxperf.result.store import so_far
 
 # glibc returns large temporaries to the kernel after every step, and the next step faults them in again.
 # LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s
-# by default, 112,000 faults and 3,190 images/s (1.8 times) with the first three on JAX 0.10; 1.35 times on JAX
-# 0.12. Either threshold alone changes nothing; the pad saves another quarter of the faults. Memory in use
-# grows by about 40 %, which is why results record these variables. A thread's own heap holds at most 64 MB,
-# and what is larger is mapped anew each time: the temporaries of ResNet-18's step (batch 32) are one block
-# of 332 MB, which faults 81,000 times. With one heap for all threads it faults never, and the step takes
-# 0.80 of the time.
+# by default, 112,000 faults and 3,190 images/s (1.8 times) with the first three on JAX 0.10; 1.35 times on
+# JAX 0.12. Either threshold alone changes nothing; the pad saves another quarter of the faults. Memory in
+# use grows by about 40 %, which is why results record these variables. A thread's own heap holds at most 64
+# MB, and what is larger is mapped anew each time: the temporaries of ResNet-18's step (batch 32) are one
+# block of 332 MB, which faults 81,000 times. With one heap for all threads it faults never, and the step
+# takes 0.80 of the time.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),

@@ -289,3 +289,13 @@ def test_values_of_several_states_are_too_noisy_for_one_process_and_not_for_many
     assert row.remark.startswith("too noisy: values spread by ")
     many = [[result(timing("m", (v,) * 7)) for v in values] for values in (quick, slow)]
     assert compare_runs(*many).rows[0].verdict == "slower"
+
+
+def test_values_of_one_process_that_others_disturbed_decide_nothing() -> None:
+    slow, quick = (1.0,) * 12, (0.5,) * 12
+    disturbed = [replace(timing("m", quick), disturbed=n) for n in (5, 6)]  # of 12: below half, and half
+    told, untold = (compare(result(timing("m", slow)), result(m)).rows[0] for m in disturbed)
+    assert told.verdict == "faster" and untold.verdict == "undecided" and math.isnan(untold.ratio)
+    assert untold.remark == "too noisy: another program had the core in 6 of 12 values"
+    several = compare_runs([result(timing("m", slow))] * 4, [result(disturbed[1])] * 4)
+    assert several.rows[0].verdict == "faster"

@@ -205,7 +205,7 @@ def _judge(
     samples = {
         key: (ranks.blocks(x.values), ranks.blocks(y.values))
         for key, (x, y) in pairs.items()
-        if not _excuse(x, y) and swing[key] <= TURBULENT
+        if not _excuse(x, y) and not (key.experiment in lone and _too_noisy(x, y))
     }
     able = ranks.testable({key: ranks.smallest_p(*map(len, s)) for key, s in samples.items()}, alpha)
     adjusted = ranks.holm(
@@ -226,12 +226,22 @@ def _judge(
         if p <= alpha:
             verdict = _word(ratio, x.unit)
         few = "" if key in able else f"too few values: {len(x.values)} and {len(y.values)}"
-        if swing[key] > TURBULENT:
-            few = f"too noisy: values spread by {swing[key]:.0%}"
+        if key.experiment in lone:
+            few = _too_noisy(x, y) or few
         noisy = "noisy" if "noisy" in (x.noise, y.noise) else ""
         remark = _excuse(x, y) or few or noisy
         found.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
     return found
+
+
+def _too_noisy(x: Measurement, y: Measurement) -> str:
+    """Why the values of one process per side say nothing about the program; "" if they may."""
+    if (spread := max(x.rel_iqr, y.rel_iqr)) > TURBULENT:
+        return f"too noisy: values spread by {spread:.0%}"
+    for m in (x, y):
+        if not m.trusted:
+            return f"too noisy: another program had the core in {m.disturbed} of {len(m.values)} values"
+    return ""
 
 
 def _excuse(x: Measurement, y: Measurement) -> str:
