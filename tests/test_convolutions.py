@@ -6,13 +6,13 @@ import pytest
 from stories import begin
 
 from jaxperf.chapter import convolutions
-from jaxperf.chapter.convolutions import DEFAULT, ONEDNN, PRODUCT, flop, library
+from jaxperf.chapter.convolutions import DEFAULT, GRADIENT, ONEDNN, PRODUCT, PRODUCTS, flop, library
 from jaxperf.chapter.fused_dot import measured_with
 from jaxperf.result import Measurement, Output, Result, Table
 
 
 def rows(default_s: float, onednn_s: float) -> list[Measurement]:
-    values = {DEFAULT: default_s, ONEDNN: onednn_s, PRODUCT: 0.5}
+    values = {DEFAULT: default_s, ONEDNN: onednn_s, PRODUCT: 0.5, GRADIENT: 4.0, PRODUCTS: 2.0}
     return [Measurement(n, "s", (s,) * 6, rounds="same") for n, s in values.items()]
 
 
@@ -28,14 +28,16 @@ def told(
 
 
 @pytest.mark.thorough
-def test_a_fresh_process_times_three_programs_and_names_their_libraries() -> None:
+def test_a_fresh_process_times_five_programs_and_names_their_libraries() -> None:
     if convolutions.platform.machine().lower() not in ("x86_64", "amd64"):
         pytest.skip("jaxlib carries oneDNN for x86 alone")
-    found, libraries = measured_with("", convolutions.side_by_side, 1, 4, 2)
-    assert [m.name for m in found] == [DEFAULT, ONEDNN, PRODUCT]
+    found, libraries = measured_with("", convolutions.side_by_side, 1, 16, 2)
+    names = [DEFAULT, ONEDNN, PRODUCT, GRADIENT, PRODUCTS]
+    assert [m.name for m in found] == names
     assert len({m.rounds for m in found}) == 1
-    assert [line.split(": ")[0] for line in libraries] == [DEFAULT, ONEDNN, PRODUCT]
-    assert "__onednn$convolution" in libraries[1] and "onednn" not in libraries[0] + libraries[2]
+    assert [line.split(": ")[0] for line in libraries] == names
+    assert "__onednn$convolution" in libraries[1] and "__onednn$matmul" in libraries[4]
+    assert "onednn" not in libraries[0] + libraries[2] + libraries[3]
 
 
 def test_a_library_is_named_by_what_the_program_calls() -> None:
@@ -56,6 +58,8 @@ def test_verdicts_follow_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
         gflops = flop(2, 8) / 1e9
         assert found.facts["convolution_gflops"] == pytest.approx(gflops / default_s)
         assert found.facts["convolution_gflops_onednn"] == pytest.approx(gflops)
+        gradients = [found.facts[f"kernel_gradient_gflops{name}"] for name in ("", "_onednn")]
+        assert gradients == pytest.approx([gflops / 4, gflops / 2])
         assert "another" in next(iter(found.of(Output))).text
         assert len(list(found.of(Table))) == 1
 

@@ -1,4 +1,4 @@
-"""Section 8.1, which library computes a convolution on a CPU: the one that XLA chooses, next to another."""
+"""Section 8.1, which library computes a convolution and its gradient on a CPU: XLA's choice, and another."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import platform
 import re
 import statistics
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,11 +22,18 @@ from jaxperf.script import Story
 
 SIDE = 14  # pixels: the images of ResNet-18's second stage
 DEFAULT, ONEDNN, PRODUCT = "convolution, XLA's default", "convolution, oneDNN", "matrix product"
+GRADIENT, PRODUCTS = "its kernel's gradient, XLA's default", "its kernel's gradient, oneDNN's products"
 
 
 def conv3x3(X: jax.Array, W: jax.Array) -> jax.Array:
     """A convolution of ResNet-18: 3 x 3, the size is kept."""
     return jax.lax.conv_general_dilated(X, W, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def kernel_gradient(X: jax.Array, W: jax.Array, G: jax.Array) -> jax.Array:
+    """The gradient of the kernel W that belongs to a gradient G of the output."""
+    gradient: jax.Array = jax.vjp(partial(conv3x3, X), W)[1](G)[0]
+    return gradient
 
 
 def flop(batch: int, channels: int) -> int:
@@ -34,26 +42,39 @@ def flop(batch: int, channels: int) -> int:
 
 
 def side_by_side(batch: int, channels: int, rounds: int) -> dict[str, Any]:
-    """Seconds per call of both convolutions and of a matrix product with as many operations.
+    """Seconds per call of a convolution and of its kernel's gradient, each by XLA's default and by oneDNN.
 
-    `program` names the library that computes each, according to the compiled program.
+    A matrix product with as many operations stands beside them. `program` names the library that
+    computes each, according to the compiled program.
     """
     use_onednn()
-    keys = jax.random.split(jax.random.key(0), 4)
-    shapes = (batch, SIDE, SIDE, channels), (3, 3, channels, channels)
-    X, W = map(jax.random.normal, keys[:2], shapes)
-    A, B = map(jax.random.normal, keys[2:], ((batch * SIDE**2, 9 * channels), (9 * channels, channels)))
+    images = (batch, SIDE, SIDE, channels)
+    shapes = (
+        images,
+        (3, 3, channels, channels),
+        images,
+        (batch * SIDE**2, 9 * channels),
+        (9 * channels, channels),
+    )
+    X, W, G, A, B = map(jax.random.normal, jax.random.split(jax.random.key(0), 5), shapes)
+
+    def compiled(fn: Callable[..., jax.Array], *args: jax.Array) -> jax.stages.Compiled:
+        return jax.jit(fn).lower(*args).compile()
+
     with native_convolutions():
-        default = jax.jit(conv3x3).lower(X, W).compile()
-    onednn = jax.jit(conv3x3).lower(X, W).compile()
-    matrices = jax.jit(jnp.matmul).lower(A, B).compile()
-    block((X, W, A, B))
-    calls = {DEFAULT: partial(default, X, W), ONEDNN: partial(onednn, X, W), PRODUCT: partial(matrices, A, B)}
-    programs = {DEFAULT: default, ONEDNN: onednn, PRODUCT: matrices}
-    timed = interleaved(calls, count=rounds)
+        default, gradient = compiled(conv3x3, X, W), compiled(kernel_gradient, X, W, G)
+    programs = {
+        DEFAULT: (default, (X, W)),
+        ONEDNN: (compiled(conv3x3, X, W), (X, W)),
+        PRODUCT: (compiled(jnp.matmul, A, B), (A, B)),
+        GRADIENT: (gradient, (X, W, G)),
+        PRODUCTS: (compiled(kernel_gradient, X, W, G), (X, W, G)),
+    }
+    block((X, W, G, A, B))
+    timed = interleaved({n: partial(program, *args) for n, (program, args) in programs.items()}, count=rounds)
     return {
         "rows": [dataclasses.asdict(m) for m in timed.values()],
-        "program": [f"{name}: {library(program.as_text() or '')}" for name, program in programs.items()],
+        "program": [f"{name}: {library(program.as_text() or '')}" for name, (program, _) in programs.items()],
     }
 
 
@@ -66,7 +87,8 @@ def library(program: str) -> str:
 def who_computes_a_convolution(story: Story, batch: int, channels: int, rounds: int) -> None:
     """A layer of ResNet-18 by the library that XLA chooses and by oneDNN, next to a matrix product.
 
-    Facts: `convolution_gflops`, `convolution_gflops_onednn`, `product_gflops`.
+    Facts: `convolution_gflops`, `convolution_gflops_onednn`, `product_gflops`, `kernel_gradient_gflops`,
+    `kernel_gradient_gflops_onednn`.
 
     Args:
       story: is told times, libraries, facts and a claim.
@@ -87,8 +109,14 @@ def who_computes_a_convolution(story: Story, batch: int, channels: int, rounds: 
         on. Before that its kernel can be called by its private name, which `jaxperf/models/convolution.py`
         does. `jaxperf run` gives its sections one or the other on x86, after it has tried it in a process of
         its own; with `--no-onednn` they keep what XLA chooses.""",
+        """Two thirds of a training step's operations are in gradients. JAX computes the kernel's as a
+        convolution, too: of the images, read with their channels as a batch, with the output's whole gradient
+        as a kernel. Both must be transposed for that, and a library that is made for kernels of 3 x 3 is slow
+        at one of 14 x 14. So read the compiled program for what the library is really asked to do. With
+        `ONEDNN_VERBOSE=1`, oneDNN prints the shapes, layouts and milliseconds of each call. The same gradient
+        is nine matrix products, one per tap, of arrays as they lie (`jaxperf/models/kernel_gradient.py`).""",
     )
-    story.code(conv3x3, library)
+    story.code(conv3x3, kernel_gradient, library)
     if platform.machine().lower() not in ("x86_64", "amd64"):
         claim(story, cannot="jaxlib carries oneDNN for x86 alone")
         return
@@ -96,7 +124,11 @@ def who_computes_a_convolution(story: Story, batch: int, channels: int, rounds: 
     with story.output():
         print("\n".join(libraries))
     story.table(rows, title="Seconds per call", base=DEFAULT)
-    for name, row in zip(("convolution_gflops", "convolution_gflops_onednn", "product_gflops"), rows):
+    facts = (
+        "convolution_gflops", "convolution_gflops_onednn", "product_gflops", "kernel_gradient_gflops",
+        "kernel_gradient_gflops_onednn",
+    )  # fmt: skip
+    for name, row in zip(facts, rows):
         story.fact(name, operations / statistics.median(row.values) / 1e9, words=f"GFLOP/s, {row.name}")
     claim(story, found=ratio(rows[0], rows[1]))
 
