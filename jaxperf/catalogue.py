@@ -11,13 +11,17 @@ from jaxperf.errors import JaxperfError
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment: `name` is the script's, `number` the book's ("" if the book covers it elsewhere)."""
+    """One experiment: `name` is the script's, `number` the book's ("" if the book covers it elsewhere).
+
+    With `one_heap`, its process has one heap for all threads: it holds temporaries of more than 64 MB.
+    """
 
     name: str
     number: str
     title: str
     question: str
     takes_s: int
+    one_heap: bool = False
 
 
 SECTIONS = (
@@ -32,7 +36,7 @@ SECTIONS = (
     Section("multiple_gpus", "8.4", "Many devices by hand",
             "Does LeNet learn as the book's does, and what do more devices change?", 235),
     Section("multiple_gpus_concise", "8.5", "Many devices concisely",
-            "What does ResNet-18 gain from more devices, and do all ways to use them agree?", 330),
+            "What does ResNet-18 gain from more devices, and do all ways to use them agree?", 330, one_heap=True),
     Section("model_parallelism", "", "Splitting the model",
             "What do layers on different devices, and one layer over several, compute, send and hold?", 175),
     Section("peers", "", "Beside MXNet and PyTorch",

@@ -25,18 +25,20 @@ from jaxperf.result.store import so_far
 
 # glibc returns large temporaries to the kernel after every step, and the next step faults them in again.
 # LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s
-# by default, 112,000 faults and 3,190 images/s (1.8 times) with the first three on JAX 0.10; 1.35 times on
-# JAX 0.12. Either threshold alone changes nothing; the pad saves another quarter of the faults. Memory in
-# use grows by about 40 %, which is why results record these variables. A thread's own heap holds at most 64
-# MB, and what is larger is mapped anew each time: the temporaries of ResNet-18's step (batch 32) are one
-# block of 332 MB, which faults 81,000 times. With one heap for all threads it faults never, and the step
-# takes 0.80 of the time.
+# by default, 112,000 faults and 3,190 images/s (1.8 times) with these three on JAX 0.10; 1.35 times on JAX
+# 0.12. Either threshold alone changes nothing; the pad saves another quarter of the faults. Memory in use
+# grows by about 40 %, which is why results record these variables.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
-    "MALLOC_ARENA_MAX": "1",
 }
+# A thread's own heap holds at most 64 MB, and what is larger is mapped anew each time. The temporaries of
+# ResNet-18's step (batch 32) are one block of 332 MB, so each step faults 81,000 times. With one heap for
+# all threads it never does, and takes 0.80 of the time. But threads then share a lock: beside other
+# frameworks, a call of the MLP of 8.1 took nearly twice as long. So only a section that trains ResNet-18
+# gets this.
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 PEERS = "peers"  # the section that other frameworks take part in
 _OWN_END_S = 1.0  # how long a child may take to end by itself, before it gets SIGTERM
 
@@ -143,7 +145,7 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     partial = so_far(path)
     before, kept, began = _stamp(path), _stamp(partial), time.perf_counter()
     sys.stdout.flush()  # our output comes before the child's
-    environment = child_environment()
+    environment = child_environment(one_heap=section.one_heap)
     if options.onednn:
         environment = with_onednn(environment)
     status = run_child(command(section, path, options), environment)
@@ -174,11 +176,14 @@ def command(section: catalogue.Section, path: Path, options: Options) -> list[st
     return words + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
 
 
-def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+def child_environment(
+    inherited: Mapping[str, str] | None = None, *, one_heap: bool = False
+) -> dict[str, str]:
     """Our environment (or `inherited`) with good allocator settings and, in a checkout, this very package."""
     environment = dict(os.environ if inherited is None else inherited)
     if uses_glibc() and "malloc" not in environment.get("GLIBC_TUNABLES", ""):
-        environment = ALLOCATOR | environment  # the user's settings take precedence
+        # the user's settings take precedence
+        environment = ALLOCATOR | (ONE_HEAP if one_heap else {}) | environment
     root = Path(__file__).resolve().parents[1]
     if (root / "pyproject.toml").exists():  # a script's import path starts at experiments/, not at the root
         paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]

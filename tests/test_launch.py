@@ -16,7 +16,7 @@ import pytest
 from jaxperf import catalogue, launch
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import PIPE_CLOSED
-from jaxperf.launch import ALLOCATOR, Options, Outcome
+from jaxperf.launch import ALLOCATOR, ONE_HEAP, Options, Outcome
 
 WRITES = """
 import json, os, pathlib, sys
@@ -278,6 +278,37 @@ def test_children_get_allocator_settings_and_the_users_own_stay() -> None:
 def test_other_allocators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "uses_glibc", lambda: False)
     assert not ALLOCATOR.keys() & launch.child_environment({}).keys()
+
+
+@pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
+def test_only_a_section_with_large_temporaries_gets_one_heap_and_the_users_number_stays() -> None:
+    plain = {"PATH": "/bin"}
+    assert not ONE_HEAP.keys() & launch.child_environment(plain).keys()
+    assert ONE_HEAP.items() <= launch.child_environment(plain, one_heap=True).items()
+    users = {"MALLOC_ARENA_MAX": "3"}
+    assert users.items() <= launch.child_environment(users, one_heap=True).items()
+    tuned = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}
+    assert not ONE_HEAP.keys() & launch.child_environment(tuned, one_heap=True).keys()
+    assert [s.name for s in launch.catalogue.SECTIONS if s.one_heap] == ["multiple_gpus_concise"]
+
+
+@pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
+def test_with_one_heap_a_threads_large_blocks_are_not_faulted_in_again() -> None:
+    """Counts page faults of a thread that fills and frees the same 80 MB twenty times."""
+    source = (
+        "import resource, threading\n"
+        "blocks = lambda: [len(bytearray(80_000_000)) for _ in range(20)]\n"
+        "thread = threading.Thread(target=blocks)\n"
+        "thread.start(); thread.join()\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
+    )
+    faults = {}
+    for one_heap in (False, True):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+        env = launch.child_environment(env, one_heap=one_heap)
+        done = subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, check=True)
+        faults[one_heap] = int(done.stdout)
+    assert faults[True] < faults[False] / 4, faults
 
 
 @pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
