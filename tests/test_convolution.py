@@ -113,6 +113,18 @@ def test_the_gradient_of_a_kernel_over_large_images_is_no_product_of_hundreds_of
     assert text.count("stablehlo.slice") < convolution.MOST_TAPS and calls(with_gradients(conv), x, w) == 3
 
 
+def test_what_comes_before_is_computed_once_for_a_convolution_and_its_gradient_bit_by_bit() -> None:
+    x, w = normal(2, 9, 9, 16), normal(3, 3, 16, 16)
+    x[0, 0, 0, :4] = np.inf, -np.inf, -0.0, 1e-40
+
+    def step(x: Any, w: Any) -> Any:
+        return with_gradients(conv)(jnp.maximum(2 * x, -3), w)
+
+    assert (jax.jit(step).lower(x, w).compile().as_text() or "").count(" maximum(") == 1
+    kept = jax.jit(convolution._computed_once)(x)
+    np.testing.assert_array_equal(np.asarray(kept).view(np.int32), x.view(np.int32))
+
+
 def test_many_weights_for_few_pixels_are_one_product() -> None:
     x, w = normal(1, 4, 4, 256), normal(3, 3, 256, 256)
     few, more = partial(conv, padding="SAME"), partial(conv, padding=((8, 8), (8, 8)))
