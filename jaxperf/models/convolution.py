@@ -1,18 +1,20 @@
 """Convolutions on a CPU through oneDNN's kernels, which jaxlib contains and JAX before 0.12 never calls.
 
-XLA gives every CPU convolution to YNNPACK, forward and backward. oneDNN's kernel is faster, and can be called
-by its name without a flag. One device's training step on 2 cores with JAX 0.10.2: LeNet, batch 256, 2.1 times
-the images/s (2.0 to 2.4); ResNet-18, batch 32, 2.1 (1.6 to 2.3). It is undecided whether barriers around the
-calls (0.98, 0.86 to 1.04) or BatchNorm's derivative written out (1.06, 0.97 to 1.11) gain anything.
+XLA gives every CPU convolution to YNNPACK, forward and backward. oneDNN's kernel is faster, and can be
+called by its name without a flag. One device's training step on 2 cores with JAX 0.10.2: LeNet, batch 256,
+2.1 times the images/s (2.0 to 2.4); ResNet-18, batch 32, 2.1 (1.6 to 2.3). It is undecided whether barriers
+around the calls (0.98, 0.86 to 1.04) or BatchNorm's derivative written out (1.06, 0.97 to 1.11) gain
+anything.
 
-`use_onednn` gives JAX another rule for lowering convolutions, so every convolution gets the kernel: in Flax's
-layers, the reader's own, their gradients of any order, vmap, pmap and shard_map. JAX's own rule still applies
-where the new one does not fit: types other than float32, programs to be exported, programs that XLA divides
-among devices (it cannot divide a call), groups, other than two spatial dimensions, and channels that are not
-last.
+`use_onednn` gives JAX another rule for lowering convolutions, so every convolution gets the kernel: in
+Flax's layers, the reader's own, their gradients of any order, vmap, pmap and shard_map. JAX's own rule
+still applies where the new one does not fit: types other than float32, programs to be exported, programs
+that XLA divides among devices (it cannot divide a call), groups, other than two spatial dimensions, and
+channels that are not last.
 
 With XLA's switch to oneDNN (`switched`) the rule only has the gradients of kernels computed as products
-(`kernel_gradient`), and XLA has oneDNN compute the rest. The names are private: `jaxperf.onednn` tries them in a separate process before anything depends on them.
+(`kernel_gradient`), and XLA has oneDNN compute the rest. The names are private: `jaxperf.onednn` tries them
+in a separate process before anything depends on them.
 """
 
 from __future__ import annotations
