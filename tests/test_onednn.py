@@ -57,8 +57,9 @@ def test_it_needs_x86(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_flags_that_end_a_process_or_change_nothing_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "_jaxlib", lambda: (0, 12))
-    # At the first XLA aborts. With the second alone, XLA gives the convolution to its default library.
-    for switch in (("--xla_no_such_flag=1",), SWITCH[1:2]):
+    # At the first XLA aborts. The second is taken back, so XLA gives the convolution to its default library.
+    on = "--xla_cpu_experimental_onednn_custom_call="
+    for switch in (("--xla_no_such_flag=1",), (f"{on}true", f"{on}false")):
         monkeypatch.setattr(onednn, "SWITCH", switch)
         assert with_onednn({"A": "b"}) == {"A": "b"}
 
