@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.interpreters import mlir
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxperf.models.convolution import use_onednn
 from jaxperf.models.kernel_gradient import products_are_faster
 
 pytestmark = pytest.mark.skipif(
@@ -26,13 +24,8 @@ START = rng.bit_generator.state  # of each test: no other test, and no order of 
 
 
 @pytest.fixture(autouse=True)
-def onednn(compiles_anew: None) -> Iterator[None]:
-    rules = mlir._platform_specific_lowerings["cpu"]
-    before = rules[lax.conv_general_dilated_p]
+def onednn(through_onednn: Any) -> None:
     rng.bit_generator.state = START
-    use_onednn()
-    yield
-    rules[lax.conv_general_dilated_p] = before
 
 
 def normal(*shape: int) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxperf.models import hybridize, prepacked
-from jaxperf.models.convolution import Window, native_convolutions, use_onednn
+from jaxperf.models.convolution import Window, native_convolutions
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
@@ -26,13 +25,9 @@ PACKED = r"weights_prepacked\22: true"
 
 
 @pytest.fixture(autouse=True)
-def native_rule(compiles_anew: None) -> Iterator[Any]:
-    rules = mlir._platform_specific_lowerings["cpu"]
-    before = rules[lax.conv_general_dilated_p]
-    use_onednn()
+def native_rule(through_onednn: Any) -> Any:
     prepacked.block_of.cache_clear()
-    yield before
-    rules[lax.conv_general_dilated_p] = before
+    return through_onednn
 
 
 def images(*shape: int, seed: int = 0) -> jax.Array:
