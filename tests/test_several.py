@@ -77,18 +77,19 @@ def test_by_hand_is_refused_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("what", "number", "status", "bound_s", "said"),
+    ("what", "number", "statuses", "bound_s", "said"),
     [
-        ("RAISES", 1, 1, 20, "process 1: ValueError: this process is broken"),
-        ("RAISES", 0, 1, 20, "process 0 failed first: exit status 1"),
-        ("KILLED", 1, 128 + signal.SIGKILL, 20, "process 1 failed first: ended by signal 9"),
-        ("KILLED", 0, 128 + signal.SIGKILL, 20, "process 0 failed first: ended by signal 9"),  # coordinator
-        ("STOPPED", 1, 128 + signal.SIGABRT, 90, "process 1 was stopped (SIGSTOP)"),
-        ("SLEEPS", 1, 128 + signal.SIGABRT, 90, "no process has computed for 10 s"),
+        ("RAISES", 1, {1}, 20, "process 1: ValueError: this process is broken"),
+        ("RAISES", 0, {1}, 20, "process 0 failed first: exit status 1"),
+        ("KILLED", 1, {128 + signal.SIGKILL}, 20, "process 1 failed first: ended by signal 9"),
+        ("KILLED", 0, {128 + signal.SIGKILL}, 20, "process 0 failed first: ended by signal 9"),  # coordinator
+        # The other gives up after 30 s: without heartbeats, or without Gloo's first connection.
+        ("STOPPED", 1, {1, 128 + signal.SIGABRT}, 90, "process 1 was stopped (SIGSTOP)"),
+        ("SLEEPS", 1, {128 + signal.SIGABRT}, 90, "no process has computed for 10 s"),
     ],
 )
 def test_a_lost_process_ends_the_run_and_is_named(
-    tmp_path: Path, what: str, number: int, status: int, bound_s: float, said: str
+    tmp_path: Path, what: str, number: int, statuses: set[int], bound_s: float, said: str
 ) -> None:
     """Within a generous bound from the fault on: 10 s between TERM and KILL, 30 s without a sign of life."""
     marks = tmp_path / "fault"
@@ -97,7 +98,7 @@ def test_a_lost_process_ends_the_run_and_is_named(
         FAULT_AT=str(marks), **{what: str(number)},
     )  # fmt: skip
     took = time.time() - marks.stat().st_mtime
-    assert done.returncode == status and said in done.stderr, done.stderr
+    assert done.returncode in statuses and said in done.stderr, done.stderr
     assert took < bound_s
     assert not (tmp_path / "out.npz").exists()
     if what == "SLEEPS":
