@@ -231,6 +231,7 @@ def end_together(tell: Callable[[], int]) -> int:
 
 
 def lost_another(error: BaseException) -> bool:
-    """Whether an error says that another process ended in the middle of a sum."""
+    """Whether an error says that another process ended in the middle of a sum, or before the first one."""
     said: Any = str(error)
-    return "Gloo" in said and any(words in said for words in ("Connection", "closed", "peer", "Read error"))
+    words = ("Connection", "closed", "peer", "Read error", "initialization failed: DEADLINE_EXCEEDED")
+    return "Gloo" in said and any(word in said for word in words)

@@ -105,7 +105,7 @@ def test_outputs_and_gradients_of_random_convolutions_are_float64s(several: int)
 def test_the_gradient_of_a_kernel_over_large_images_is_no_product_of_hundreds_of_slices() -> None:
     x, w = normal(64, 28, 28, 1), normal(3, 3, 1, 20)
     text = jax.jit(with_gradients(conv)).lower(x, w).as_text()
-    assert text.count("stablehlo.slice") < convolution.MOST_TAPS and calls(with_gradients(conv), x, w) == 3
+    assert text.count("stablehlo.slice") < convolution.MOST_TAPS and calls(with_gradients(conv), x, w) == 2
 
 
 def test_what_comes_before_is_computed_once_for_a_convolution_and_its_gradient_bit_by_bit() -> None:
@@ -152,7 +152,7 @@ def test_vmap_over_images_kernels_or_both_is_the_native_one() -> None:
 
 
 def test_each_device_calls_it_and_xla_divides_only_what_it_can() -> None:
-    x, w = normal(4, 7, 7, 3), normal(3, 3, 3, 5)
+    x, w = normal(4, 7, 7, 4), normal(3, 3, 4, 5)
     mesh = Mesh(jax.devices("cpu")[:2], "data")
     shares, whole = PartitionSpec("data"), PartitionSpec()
 
@@ -173,7 +173,7 @@ def test_each_device_calls_it_and_xla_divides_only_what_it_can() -> None:
         else:
             assert calls(mapped, x, w) > 0
     by_device = jax.pmap(gradient, "data", in_axes=(0, None), devices=jax.devices("cpu")[:2])
-    assert_close(by_device(x.reshape(2, 2, 7, 7, 3), w)[0], wanted)
+    assert_close(by_device(x.reshape(2, 2, 7, 7, 4), w)[0], wanted)
 
     divided = jax.device_put(x, NamedSharding(mesh, shares)), jax.device_put(w, NamedSharding(mesh, whole))
     assert calls(alone, *divided) == 0

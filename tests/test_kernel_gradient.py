@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxperf.models.kernel_gradient import products_are_faster
+from jaxperf.models.kernel_gradient import in_one_product, products_are_faster
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
@@ -62,18 +62,19 @@ def assert_close(found: Any, wanted: Any) -> None:
 def test_gradients_of_random_kernels_are_float64s(several: int) -> None:
     for _ in range(several):
         n, h, v, k, stride = (int(i) for i in rng.integers((1, 4, 4, 1, 1), (6, 15, 15, 4, 4)))
-        c = int(rng.integers(8, 20))
+        c = int(rng.choice([1, 3, *range(8, 20)]))
         o = int(rng.integers(max(16, c + 1), 40))
         tall = int(rng.integers(1, k + 1))
         low, high = (int(i) for i in rng.integers(-1, k + 2, 2))
         window = {"window_strides": (stride, 1), "padding": ((low, high), (high, low))}
         x, w = normal(n, h, v, c), normal(tall, k, c, o)
         fn = partial(gradient, **window)
-        assert products(fn, x, w) == (tall if stride == 1 else tall * k), (x.shape, w.shape, window)
+        wanted = 1 if in_one_product(w.shape) else tall
+        assert products(fn, x, w) == wanted, (x.shape, w.shape, window)
         assert_close(jax.jit(fn)(x, w), exact(x, w, **window))
 
 
-def test_few_channels_many_taps_and_copies_without_a_gain_keep_the_convolution() -> None:
+def test_few_outputs_many_taps_and_copies_without_a_gain_keep_the_convolution() -> None:
     x = normal(2, 9, 9, 16)
     for fits, w, window in (
         (True, normal(3, 3, 16, 16), {}),
@@ -87,21 +88,32 @@ def test_few_channels_many_taps_and_copies_without_a_gain_keep_the_convolution()
         fn = partial(gradient, **window)
         assert (products(fn, x, w) > 0) is fits, (w.shape, window)
         assert_close(jax.jit(fn)(x, w), exact(x, w, **window))
-    assert not products_are_faster((3, 3, 7, 64), (1, 1))
+    assert products_are_faster((5, 5, 1, 1), (3, 3)) and not products_are_faster((5, 5, 2, 64), (1, 1))
+
+
+def test_the_gradient_of_a_first_layer_is_one_product() -> None:
+    for x, w, stride in (
+        (normal(2, 9, 9, 1), normal(5, 5, 1, 20), 1),
+        (normal(2, 9, 9, 3), normal(3, 3, 3, 8), 2),
+    ):
+        fn = partial(gradient, window_strides=(stride, stride), padding="VALID")
+        assert products(fn, x, w) == 1
+        assert_close(jax.jit(fn)(x, w), exact(x, w, window_strides=(stride, stride), padding="VALID"))
 
 
 def test_images_and_gradients_are_not_transposed() -> None:
-    x, w = normal(2, 9, 9, 16), normal(3, 3, 16, 16)
-    large = [
-        line for line in jax.jit(gradient).lower(x, w).as_text().splitlines()
-        if "stablehlo.transpose" in line and "2x9x9" in line.split("->")[0]
-    ]  # fmt: skip
-    kept = [line for line in large if "dims = [0, 1, 2, 3]" not in line]
-    assert not kept
+    for x, w in ((normal(2, 9, 9, 16), normal(3, 3, 16, 16)), (normal(2, 9, 9, 1), normal(3, 3, 1, 16))):
+        large = [
+            line for line in jax.jit(gradient).lower(x, w).as_text().splitlines()
+            if "stablehlo.transpose" in line and "2x9x9" in line.split("->")[0]
+        ]  # fmt: skip
+        kept = [line for line in large if "dims = [0, 1, 2, 3]" not in line]
+        # images of one channel may be, since no number changes its place
+        assert not [line for line in kept if "x1xf32>) -> tensor<1x" not in line]
 
 
 def test_vmap_and_devices_that_compute_their_shares_give_the_same() -> None:
-    x, w = normal(3, 4, 7, 7, 8), normal(3, 3, 8, 16)
+    x, w = normal(3, 4, 7, 7, 9), normal(3, 3, 9, 16)
     wanted = [exact(images, w) for images in x]
     for found, each in zip(jax.jit(jax.vmap(gradient, (0, None)))(x, w), wanted, strict=True):
         assert_close(found, each)
@@ -116,7 +128,7 @@ def test_vmap_and_devices_that_compute_their_shares_give_the_same() -> None:
     halves = [exact(half, w) for half in (x[0, :2], x[0, 2:])]
     assert_close(jax.jit(mapped)(x[0], w), np.stack(halves))
     by_device = jax.pmap(gradient, in_axes=(0, None), devices=jax.devices("cpu")[:2])
-    assert_close(by_device(x[0].reshape(2, 2, 7, 7, 8), w), np.stack(halves))
+    assert_close(by_device(x[0].reshape(2, 2, 7, 7, 9), w), np.stack(halves))
 
 
 def test_an_export_and_other_types_keep_the_convolution() -> None:

@@ -116,6 +116,11 @@ def test_an_error_of_the_exchange_is_told_from_ones_own() -> None:
         "UNKNOWN: Gloo all-reduce failed: [pair.cc:538] Read error [127.0.0.1]:2982: Connection reset by peer"
     )
     assert lost_another(ValueError(gloo))
+    before_the_first = (
+        "UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out with key: "
+        "cpu:gloo/0,2048/1 and duration: 29.999999939s"
+    )
+    assert lost_another(ValueError(before_the_first))
     assert not lost_another(ValueError("peer"))
 
 

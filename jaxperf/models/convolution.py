@@ -32,7 +32,7 @@ from jax import lax
 from jax.interpreters import mlir
 
 from jaxperf.models import onednn_calls
-from jaxperf.models.kernel_gradient import kernel_gradient, products_are_faster
+from jaxperf.models.kernel_gradient import in_one_product, kernel_gradient, products_are_faster
 
 _LAST = (0, 3, 1, 2)  # images, channels, height, width in an array with the channels last
 _OF_WEIGHTS = (3, 0, 1, 2)  # the same array read with its channels as images: the gradient of a kernel
@@ -166,7 +166,7 @@ def _convolve(x: jax.Array, w: jax.Array, *, numbers: Any, window: Window) -> ja
     once = (lambda a: a) if switched() else _computed_once  # with the switch, others read the arrays too
     x = once(x)
     if shape := _as_products(x.shape, w.shape, numbers, window):
-        g = once(w).transpose(kernel[1], *kernel[2:], kernel[0])
+        g = (w if in_one_product(shape) else once(w)).transpose(kernel[1], *kernel[2:], kernel[0])
         dw = kernel_gradient(x, g, shape, strides=window.dilation, padding=window.padding)
         return _placed(dw.transpose(2, 0, 1, 3), result)
     x = x.transpose(images[0], *images[2:], images[1])

@@ -14,23 +14,33 @@ Over oneDNN's convolution with its transpositions, JAX 0.10.2, 2 cores of an EPY
 64 channels on 28 x 28 pixels 1.7 times as fast, 128 on 14 x 14 1.7, 256 on 7 x 7 1.4, 512 on 4 x 4 1.5 (32
 images; with 128 images 2.5, 1.7, 2.0, 1.2). ResNet-18's step, batch 32: 1.31 (1.29 to 1.32). A barrier
 behind the copies changes nothing.
+
+Where images have few channels, as in a network's first layer, each tap of each channel becomes one row: the
+pixels that it met in all images. The gradient is one product of these rows and the output's gradient, of
+which nothing is moved or copied.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxperf.models.onednn_calls import transposed_product
+from jaxperf.models.onednn_calls import product
 
-# Outside of these the convolution is as fast or faster: for one layer, 32 to 128 images, products took 1.1 to
-# 3 times as long with one or three input channels, 0.6 to 1.6 times with 5 x 5 kernels, and 1.0 to 1.6 times
-# for strided kernels that do not have more outputs than inputs, whose images need a copy for each tap.
+# Outside of these the convolution is as fast or faster: for one layer, 32 to 128 images, products took 0.6 to
+# 1.6 times as long with 5 x 5 kernels, 1.1 to 3 times with few channels, and 1.0 to 1.6 times for strided
+# kernels that do not have more outputs than inputs, whose images need a copy for each tap.
 MOST_TAPS = 9
 LEAST_INPUTS, LEAST_OUTPUTS = 8, 16
+# With fewer inputs, one product of so many rows is 1.0 to 3.1 times as fast as the convolution (up to 8 times
+# for 1 x 1 kernels): 3 x 3 kernels over one or three channels, 5 x 5 over one, 4 to 64 outputs, strides of 1
+# to 3, 2 to 512 images. With 36 to 75 rows it took 0.5 to 1.7 times as long. LeNet's step, batch 256: 1.22
+# (1.20 to 1.24).
+MOST_ROWS = 27
 
 
 def products_are_faster(kernel: Sequence[int], strides: Sequence[int]) -> bool:
@@ -41,9 +51,16 @@ def products_are_faster(kernel: Sequence[int], strides: Sequence[int]) -> bool:
       strides: with which the kernel moved.
     """
     height, width, inputs, outputs = kernel
+    if in_one_product(kernel):
+        return True
     if height * width > MOST_TAPS or inputs < LEAST_INPUTS or outputs < LEAST_OUTPUTS:
         return False
     return max(strides) == 1 or height * width == 1 or outputs > inputs
+
+
+def in_one_product(kernel: Sequence[int]) -> bool:
+    """Whether one product computes the whole gradient, and reads the gradient of the output as it lies."""
+    return kernel[2] < LEAST_INPUTS and math.prod(kernel[:3]) <= MOST_ROWS
 
 
 def kernel_gradient(
@@ -65,6 +82,8 @@ def kernel_gradient(
         last ones follow from the shapes.
     """
     (top, _), (left, _) = padding
+    if in_one_product(kernel):
+        return _row_by_row(x, g, kernel, strides, (top, left))
     if max(strides) > 1:
         return _tap_by_tap(x, g, kernel, strides, (top, left))
     height, width, inputs, outputs = kernel
@@ -72,19 +91,35 @@ def kernel_gradient(
     beside = [_moved(g, (0, j - left), (rows, columns)) for j in range(width)]
     moved = [_moved(x, (top - i, 0), (rows, columns)) for i in range(height)]
     wide = jnp.stack(beside, 3).reshape(-1, width * outputs)
-    products = [transposed_product(_rows(images), wide) for images in moved]
+    products = [product(_rows(images), wide, transposed=True) for images in moved]
     return jnp.stack(products).reshape(height, inputs, width, outputs).transpose(0, 2, 1, 3)
+
+
+def _row_by_row(
+    x: jax.Array, g: jax.Array, kernel: Sequence[int], strides: Sequence[int], before: Sequence[int]
+) -> jax.Array:
+    taps = [tap[..., c] for tap in _taps(x, g, kernel, strides, before) for c in range(kernel[2])]
+    return product(jnp.stack(taps).reshape(len(taps), -1), _rows(g)).reshape(kernel)
 
 
 def _tap_by_tap(
     x: jax.Array, g: jax.Array, kernel: Sequence[int], strides: Sequence[int], before: Sequence[int]
 ) -> jax.Array:
-    height, width, *_ = kernel
+    taps, width = _taps(x, g, kernel, strides, before), kernel[1]
+    beside = [jnp.stack(taps[i : i + width], 3) for i in range(0, len(taps), width)]
+    products = [product(row.reshape(-1, width * kernel[2]), _rows(g), transposed=True) for row in beside]
+    return jnp.stack(products).reshape(kernel)
+
+
+def _taps(
+    x: jax.Array, g: jax.Array, kernel: Sequence[int], strides: Sequence[int], before: Sequence[int]
+) -> list[jax.Array]:
+    """For each place of the kernel, the pixels that it met: (n, height, width, in) of g's size."""
     (s, t), (top, left) = strides, before
     size = (s * (g.shape[1] - 1) + 1, t * (g.shape[2] - 1) + 1)
-    taps = [_moved(x, (top - i, left - j), size)[:, ::s, ::t] for i in range(height) for j in range(width)]
-    products = [transposed_product(_rows(tap), _rows(g)) for tap in taps]
-    return jnp.stack(products).reshape(kernel)
+    return [
+        _moved(x, (top - i, left - j), size)[:, ::s, ::t] for i in range(kernel[0]) for j in range(kernel[1])
+    ]
 
 
 def _moved(images: jax.Array, by: Sequence[int], size: Sequence[int]) -> jax.Array:

@@ -40,18 +40,18 @@ def convolution(
     return _call("convolution", (len(x), *sizes, w.shape[3]), config, x, w)
 
 
-def transposed_product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Multiply the transpose of a (k, m) by b (k, n), both float32, which oneDNN does as they lie."""
+def product(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
+    """Multiply a (m, k), or the transpose of a (k, m), by b (k, n), float32, as they lie in memory."""
     layout = {"dims": "2"}
     config = {
-        "transpose_a": True,
+        "transpose_a": transposed,
         "transpose_b": False,
         "lhs": layout,
         "rhs": layout,
         "result": layout,
         "optimization_config": _OPTIMIZATION,
     }
-    return _call("matmul", (a.shape[1], b.shape[1]), config, a, b)
+    return _call("matmul", (a.shape[1 if transposed else 0], b.shape[1]), config, a, b)
 
 
 def _call(name: str, shape: tuple[int, ...], config: dict[str, Any], a: jax.Array, b: jax.Array) -> jax.Array:
