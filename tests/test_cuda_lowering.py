@@ -39,7 +39,7 @@ from jaxperf.parallel.update import gradient_of, softmax_cross_entropy, update_o
 from jaxperf.train.on_devices import _take
 
 PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
-ONEDNN = "__onednn$convolution"
+ONEDNN = {"__onednn$convolution", "__onednn$matmul"}
 X, y = np.zeros((4, 28, 28, 1), np.uint8), np.zeros(4, np.int32)
 
 
@@ -226,7 +226,7 @@ def test_onednn_stays_on_the_cpu(onednn: None) -> None:
 
     fn, state, x = forward(flax_lenet())
     gradient = jax.grad(loss)
-    assert custom_calls(gradient, state, x, on="cpu") == {ONEDNN}
+    assert custom_calls(gradient, state, x, on="cpu") == ONEDNN
     assert custom_calls(gradient, state, x) == set()
     exported = jax.export.export(jax.jit(gradient), platforms=("cpu", "cuda"))(state, x)
-    assert ONEDNN not in exported.mlir_module()
+    assert not [name for name in ONEDNN if name in exported.mlir_module()]
