@@ -122,9 +122,8 @@ def answer() -> None:
     near(dx, wanted)
     program = compiled.as_text() or ""
     assert '"__onednn$convolution"' in program
-    assert (
-        program.count('"__onednn$matmul"') == 4
-    )  # one for each row of the kernel, and one for all of few channels
+    # The kernel's gradient has a product for each of its three rows, that of few channels has one
+    assert program.count('"__onednn$matmul"') == 4
     laid_out = packed(w, x.shape, Window((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1)))
     if laid_out:
         near(jax.jit(laid_out)(x), y)

@@ -166,7 +166,8 @@ def _convolve(x: jax.Array, w: jax.Array, *, numbers: Any, window: Window) -> ja
     once = (lambda a: a) if switched() else _computed_once  # with the switch, others read the arrays too
     x = once(x)
     if shape := _as_products(x.shape, w.shape, numbers, window):
-        g = (w if in_one_product(shape) else once(w)).transpose(kernel[1], *kernel[2:], kernel[0])
+        g = w if in_one_product(shape) else once(w)  # one product is all that reads it here
+        g = g.transpose(kernel[1], *kernel[2:], kernel[0])
         dw = kernel_gradient(x, g, shape, strides=window.dilation, padding=window.padding)
         return _placed(dw.transpose(2, 0, 1, 3), result)
     x = x.transpose(images[0], *images[2:], images[1])

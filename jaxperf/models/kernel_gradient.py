@@ -83,9 +83,9 @@ def kernel_gradient(
     """
     (top, _), (left, _) = padding
     if in_one_product(kernel):
-        return _row_by_row(x, g, kernel, strides, (top, left))
+        return _of_few_channels(x, g, kernel, strides, (top, left))
     if max(strides) > 1:
-        return _tap_by_tap(x, g, kernel, strides, (top, left))
+        return _of_strided(x, g, kernel, strides, (top, left))
     height, width, inputs, outputs = kernel
     rows, columns = g.shape[1], x.shape[2]
     beside = [_moved(g, (0, j - left), (rows, columns)) for j in range(width)]
@@ -95,30 +95,32 @@ def kernel_gradient(
     return jnp.stack(products).reshape(height, inputs, width, outputs).transpose(0, 2, 1, 3)
 
 
-def _row_by_row(
+def _of_few_channels(
     x: jax.Array, g: jax.Array, kernel: Sequence[int], strides: Sequence[int], before: Sequence[int]
 ) -> jax.Array:
-    taps = [tap[..., c] for tap in _taps(x, g, kernel, strides, before) for c in range(kernel[2])]
+    places = _taps(x, g, kernel, strides, before)
+    taps = [tap[..., c] for row in places for tap in row for c in range(kernel[2])]
     return product(jnp.stack(taps).reshape(len(taps), -1), _rows(g)).reshape(kernel)
 
 
-def _tap_by_tap(
+def _of_strided(
     x: jax.Array, g: jax.Array, kernel: Sequence[int], strides: Sequence[int], before: Sequence[int]
 ) -> jax.Array:
-    taps, width = _taps(x, g, kernel, strides, before), kernel[1]
-    beside = [jnp.stack(taps[i : i + width], 3) for i in range(0, len(taps), width)]
-    products = [product(row.reshape(-1, width * kernel[2]), _rows(g), transposed=True) for row in beside]
-    return jnp.stack(products).reshape(kernel)
+    beside = [
+        jnp.stack(row, 3).reshape(-1, kernel[1] * kernel[2]) for row in _taps(x, g, kernel, strides, before)
+    ]
+    return jnp.stack([product(row, _rows(g), transposed=True) for row in beside]).reshape(kernel)
 
 
 def _taps(
     x: jax.Array, g: jax.Array, kernel: Sequence[int], strides: Sequence[int], before: Sequence[int]
-) -> list[jax.Array]:
-    """For each place of the kernel, the pixels that it met: (n, height, width, in) of g's size."""
+) -> list[list[jax.Array]]:
+    """For each row and column of the kernel, the pixels that it met: (n, height, width, in) of g's size."""
     (s, t), (top, left) = strides, before
     size = (s * (g.shape[1] - 1) + 1, t * (g.shape[2] - 1) + 1)
     return [
-        _moved(x, (top - i, left - j), size)[:, ::s, ::t] for i in range(kernel[0]) for j in range(kernel[1])
+        [_moved(x, (top - i, left - j), size)[:, ::s, ::t] for j in range(kernel[1])]
+        for i in range(kernel[0])
     ]
 
 
