@@ -5,7 +5,7 @@ from jaxperf.train.checkpoint import Checkpoints, Policy
 from jaxperf.train.evaluate import Evaluator, evaluate_accuracy
 from jaxperf.train.fitting import fitting
 from jaxperf.train.folder import CheckpointFolder
-from jaxperf.train.loop import train
+from jaxperf.train.loop import evaluator_of, train
 from jaxperf.train.progress import Epoch
 from jaxperf.train.run import Run
 
@@ -19,6 +19,7 @@ __all__ = [
     "Run",
     "check_picture",
     "evaluate_accuracy",
+    "evaluator_of",
     "fitting",
     "train",
 ]

@@ -73,7 +73,7 @@ def train(
     if epochs < 1:
         raise JaxperfError(f"{epochs} epochs leave nothing to train; give at least 1")
     updates = updates or updates_per_epoch(FULL_TRAIN, batch_size)
-    evaluator = evaluator or _evaluator(step, batch_size)
+    evaluator = evaluator or evaluator_of(step, batch_size)
     state = step.init() if state is None else state
     rows, order = _rows(step, batch_size), {"batch_size": batch_size, "seed": seed, "updates": updates}
     run = Run(
@@ -108,6 +108,15 @@ def train(
         compile_s = 0.0
 
 
+def evaluator_of(step: Step, batch_size: int) -> Evaluator:
+    """Return an `Evaluator` of a step's model on its devices; trainings that share it compile it once."""
+
+    def apply(variables: Any, X: jax.Array) -> jax.Array:
+        return step.model.apply(*variables, X, train=False)[0]
+
+    return Evaluator(apply, step.devices, batch_size=batch_size)
+
+
 def _fresh_step(step: Step, data: FashionMNIST, n: int) -> Any:
     """One step on `n` images from a fresh state, to see how much memory a batch of `n` takes."""
     return step.run(step.init(), _load(step, data, n))
@@ -121,13 +130,6 @@ def _load(step: Step, data: FashionMNIST, n: int) -> Any:
 def _rows(step: Step, n: int) -> slice:
     """The rows of a batch of `n` that this process loads: all if by hand, where shares may also differ."""
     return slice(None) if step.way == "manual" else rows_of(n, step.devices)
-
-
-def _evaluator(step: Step, batch_size: int) -> Evaluator:
-    def apply(variables: Any, X: jax.Array) -> jax.Array:
-        return step.model.apply(*variables, X, train=False)[0]
-
-    return Evaluator(apply, step.devices, batch_size=batch_size)
 
 
 def _one_epoch(step: Step, load: Callable[..., Any], state: State, batches: Iterable[Any], run: Run) -> State:
