@@ -257,7 +257,7 @@ def training_fast(story: script.Story, config: Config) -> None:
     with config.saving.folder() as folder:
         fast_recipe(
             story, make, draw, data, recipe,
-            seeds=config.fast_seeds, data_on=config.data_on, init=config.init, folder=folder,
+            seeds=config.fast_seeds, data_on=config.data_on, folder=folder, **what_trains(config),
         )  # fmt: skip
 
 
@@ -340,24 +340,23 @@ def sized(story: script.Story, config: Config) -> Config:
     return dataclasses.replace(config, full=True, **RECIPE)
 
 
+def check_holds_a_batch(count: int, batch: int, *, name: str) -> None:
+    """Raise a JaxperfError if so many images, which the flag `name` gives, are fewer than a batch."""
+    if count < batch:
+        raise JaxperfError(f"{name} {count} holds no batch of {batch}; give more, or 0 for all")
+
+
 def main(config: Config, story: script.Story) -> None:
     """Section 8.5 in the book's order."""
     config = sized(story, config)
     check_divisible(config.batch_size, story.devices, name="--batch-size")
     if config.recipe == "fast":
         check_divisible(config.fast_batch, story.devices, name="--fast-batch")
-        if 0 < config.fast_images < config.fast_batch:
-            raise JaxperfError(
-                f"--fast-images {config.fast_images} holds no batch of {config.fast_batch}; "
-                "give more, or 0 for all"
-            )
+        if config.fast_images:
+            check_holds_a_batch(config.fast_images, config.fast_batch, name="--fast-images")
     config.saving.check()
     data = images(story, config.data, train=config.train_images, test=config.test_images)
-    enough = story.devices * config.batch_size
-    if len(data.train_labels) < enough:
-        raise JaxperfError(
-            f"--train-images {len(data.train_labels)} holds no batch of {enough}; give more, or 0 for all"
-        )
+    check_holds_a_batch(len(data.train_labels), story.devices * config.batch_size, name="--train-images")
     story.part_of_one_process(on_all_devices, config)
     if config.recipe == "fast":
         story.part(training_fast, config)

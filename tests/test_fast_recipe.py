@@ -45,9 +45,8 @@ def test_kernels_decay_and_neither_biases_nor_scales_do() -> None:
 def test_the_rate_rises_once_to_the_largest_and_falls_until_the_last_update(updates: int) -> None:
     optimizer, params = part.one_cycle(0.4, updates), {"bias": jnp.zeros(1)}
 
-    def step(
-        state: Any, _: Any
-    ) -> Any:  # without momentum's memory an update is minus (1 + .9) times the rate
+    def step(state: Any, _: Any) -> Any:
+        # without momentum's memory an update is minus (1 + .9) times the rate
         update, new = optimizer.update({"bias": jnp.ones(1)}, fresh(state), params)
         return new, -update["bias"][0] / (1 + part.MOMENTUM)
 

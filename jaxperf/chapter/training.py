@@ -80,22 +80,26 @@ def table_of_epochs(
 
 def curves(story: Story, runs: Mapping[str, Sequence[Epoch]], *, printed: Mapping[int, Training]) -> None:
     """Draw test accuracy and loss over epochs, the book's accuracies as hollow points."""
+    accuracy_curves(story, runs, printed=printed, caption="Hollow points: the book's.")
+    loss = [_curve(name, [(e.number, e.loss) for e in run]) for name, run in runs.items()]
+    story.lines("Training loss", loss, x=Axis("epoch"), y=Axis("loss"), zero=True)
+
+
+def accuracy_curves(
+    story: Story,
+    runs: Mapping[str, Sequence[Epoch]],
+    *,
+    printed: Mapping[int, Training],
+    title: str = "Test accuracy",
+    caption: str = "",
+) -> None:
+    """Draw test accuracy over epochs, the book's as hollow points."""
     accuracy = [_curve(name, [(e.number, e.test_accuracy) for e in run]) for name, run in runs.items()]
     for k, training in printed.items():
         name = f"the book, {k} GPU{'s' * (k > 1)}"
         points = list(enumerate(training.accuracy, 1))
         accuracy.append(dataclasses.replace(_curve(name, points), draw="hollow points"))
-    x = Axis("epoch")
-    story.lines(
-        "Test accuracy",
-        accuracy,
-        x=x,
-        y=Axis("test accuracy"),
-        zero=True,
-        caption="Hollow points: the book's.",
-    )
-    loss = [_curve(name, [(e.number, e.loss) for e in run]) for name, run in runs.items()]
-    story.lines("Training loss", loss, x=x, y=Axis("loss"), zero=True)
+    story.lines(title, accuracy, x=Axis("epoch"), y=Axis("test accuracy"), zero=True, caption=caption)
 
 
 def _curve(name: str, points: Sequence[tuple[float, float]]) -> Curve:
