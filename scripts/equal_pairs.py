@@ -5,8 +5,9 @@
     python scripts/equal_pairs.py --percent 5 --pairs 100
 
 Both programs are the compiled loop of `jaxperf selfcheck`. That command also times programs that differ, and
-more values than the rules ask for, which takes four times as long. The exit status is 1 where so many pairs
-of equal programs were told apart that a chance of 5 % is ruled out.
+more values than the rules ask for, which takes four times as long. The exit status is 1 where `Ratio` told so
+many pairs of equal programs apart that a chance of 5 % is ruled out. The share of `compare` is only shown. It
+judges two runs, one after the other, and no rule can know that a shared host changed its speed between them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Config:
 
 
 def main(config: Config) -> int:
-    """Print, every so many pairs, how many were told apart so far; 1 if a rule breaks its promise."""
+    """Print, every so many pairs, how many were told apart so far; 1 if `Ratio` breaks its promise."""
     script.prepare(devices=1, platform="cpu")
     from jaxperf.measure.awake import cores_busy
     from jaxperf.selfcheck import verdicts
@@ -65,7 +66,7 @@ def main(config: Config) -> int:
                 words = "; ".join(f"{rule} in {share}" for rule, share in shares.items())
                 print(f"told apart: {words}; {rounds / number:.0f} rounds per pair", flush=True)
     print(watch)
-    return int(not config.percent and any(s.below(verdicts.WRONG) is False for s in shares.values()))
+    return int(not config.percent and shares["Ratio"].below(verdicts.WRONG) is False)
 
 
 if __name__ == "__main__":

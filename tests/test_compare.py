@@ -281,6 +281,19 @@ def test_one_process_of_a_machine_that_swings_decides_nothing_below_its_swing() 
     assert found == 60
 
 
+def test_one_process_that_drifts_is_seldom_wrong_and_noise_from_value_to_value_hides_no_difference() -> None:
+    """As wide a spread in both: over many values, or from each to the next, of which 6 % more is found."""
+    rng, wrong, found = random.Random(8), 0, 0
+    for _ in range(60):
+        a, b = (noisy(rng, 200, spread=0.06, memory=0.97) for _ in range(2))
+        verdict = compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict
+        wrong += verdict in ("faster", "slower")
+        a, b = (noisy(rng, 200, spread=0.05, median=t) for t in (1e-3, 1.06e-3))
+        found += compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict == "slower"
+    assert wrong <= 6
+    assert found >= 40  # 8 if the spread of all values had to be exceeded less 2 %
+
+
 def test_values_of_several_states_are_too_noisy_for_one_process_and_not_for_many() -> None:
     rng = random.Random(6)
     quick, slow = (tuple(t * rng.choice((1, 3)) for _ in range(12)) for t in (1.0, 9.0))

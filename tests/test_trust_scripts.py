@@ -7,6 +7,7 @@ import itertools
 import random
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,28 +56,31 @@ def test_simulated_runs_stop_as_those_of_measure_do() -> None:
     assert counts == [125, 200]
 
 
-@pytest.mark.parametrize(("percent", "status"), [(0, 1), (20, 0)])
-def test_pairs_are_counted_by_both_rules_and_a_broken_promise_is_the_status(
-    percent: int, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("percent", "ratio", "status"), [(0, 2.0, 1), (20, 2.0, 0), (0, 1.0, 0)])
+def test_pairs_are_counted_by_both_rules_and_a_broken_promise_of_ratio_is_the_status(
+    percent: int,
+    ratio: float,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Programs that are told apart every time: wrong where they are equal, right where they are not."""
+    """Told apart every time: wrong where they are equal, right where they are not. Last, by one rule."""
     pairs, count = script("equal_pairs"), 12
     from jaxperf.selfcheck import verdicts
 
-    def trial(parts: dict[str, Any], **_: Any) -> verdicts.Trial:
+    def trial(other: float, parts: dict[str, Any], **_: Any) -> verdicts.Trial:
         return {
             name: Measurement(name, "s", tuple(t * (1 + i / 1000) for i in range(12)))
-            for name, t in zip(parts, (1.0, 2.0), strict=True)
+            for name, t in zip(parts, (1.0, other), strict=True)
         }
 
-    monkeypatch.setattr(verdicts, "in_rounds", trial)
-    monkeypatch.setattr(verdicts, "in_runs", trial)
+    monkeypatch.setattr(verdicts, "in_rounds", partial(trial, ratio))
+    monkeypatch.setattr(verdicts, "in_runs", partial(trial, 2.0))
     assert pairs.main(pairs.Config(pairs=count, percent=percent)) == status
     [told, others] = capsys.readouterr().out.splitlines()
-    assert told == (
-        "told apart: Ratio in 12 of 12 (73.5% to 100.0%); compare in 12 of 12 (73.5% to 100.0%); "
-        "12 rounds per pair"
-    )
+    all_of_them = "12 of 12 (73.5% to 100.0%)"
+    rounds = all_of_them if ratio > 1 else "0 of 12 (0.0% to 26.5%)"
+    assert told == f"told apart: Ratio in {rounds}; compare in {all_of_them}; 12 rounds per pair"
     assert others.startswith("other programs used ")
 
 

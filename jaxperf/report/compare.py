@@ -15,10 +15,11 @@ pass are set aside first, by their numbers alone (Tarone, 1990), and cost the ot
 With one result per side, the chance applies to these two processes. Two processes of the same program may
 differ by more than their own spread (how memory and threads happened to be placed, what else ran), which only
 several results per side can show: then the values of a row are the medians of the processes. A single process
-shows how much the machine fluctuates, and is itself subject to that. So a difference must exceed its
-interquartile range less `least`, and for a spread above `TURBULENT` nothing is decided. On a shared host, 23
-of 300 pairs of equal runs were called different when half of that range was enough, and 10 with this rule. If
-values spread by less than twice `least`, the rules change nothing.
+shows how much the machine fluctuates, and is itself subject to that. So a difference must exceed the
+interquartile range of its values or, where that is less, `DRIFT` times that of its stretches' medians: noise
+from value to value hardly moves these, but a machine whose speed drifts does. For a spread above `TURBULENT`
+nothing is decided. On a shared host whose speed drifts, 13 of 250 pairs of successive runs were called
+different when the range of the values less `least` was enough, and 4 with this rule.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rich.console import Console
@@ -42,6 +43,7 @@ from jaxperf.result import Dots, Heading, Measurement, Result, Table
 Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
 ALPHA = 0.05
 LEAST = 0.02
+DRIFT = 1.5  # 1.5 interquartile ranges of normal values are 2.02 standard deviations
 TURBULENT = 0.5  # values that spread by more than half of their median are from several states of the machine
 LARGEST = 1e75  # quantities are between its inverse and this, so that products of ratios stay finite floats
 WIDE = 0.10  # if an interval extends further from 1, we cannot say "same"
@@ -199,21 +201,18 @@ def _judge(
     pairs: Mapping[Key, tuple[Measurement, Measurement]], alpha: float, least: float, lone: Set[str]
 ) -> list[Compared]:
     """Give each row its verdict; experiments in `lone` have one process on a side."""
-    swing = {
-        key: max(x.rel_iqr, y.rel_iqr) if key.experiment in lone else 0.0 for key, (x, y) in pairs.items()
-    }
     samples = {
         key: (ranks.blocks(x.values), ranks.blocks(y.values))
         for key, (x, y) in pairs.items()
         if not _excuse(x, y) and not (key.experiment in lone and _too_noisy(x, y))
     }
+    margin = {
+        key: max(least, *map(_swing, pairs[key], sample)) if key.experiment in lone else least
+        for key, sample in samples.items()
+    }
     able = ranks.testable({key: ranks.smallest_p(*map(len, s)) for key, s in samples.items()}, alpha)
     adjusted = ranks.holm(
-        {
-            key: ranks.p_value(*samples[key], least=max(least, swing[key] - least))
-            for key in samples
-            if key in able
-        }
+        {key: ranks.p_value(*samples[key], least=margin[key]) for key in samples if key in able}
     )
     found = []
     for key, (x, y) in pairs.items():
@@ -232,6 +231,11 @@ def _judge(
         remark = _excuse(x, y) or few or noisy
         found.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
     return found
+
+
+def _swing(m: Measurement, stretches: Sequence[float]) -> float:
+    """How far the machine may have moved the values of one process, as a fraction."""
+    return min(m.rel_iqr, DRIFT * replace(m, values=tuple(stretches)).rel_iqr)
 
 
 def _too_noisy(x: Measurement, y: Measurement) -> str:
@@ -330,9 +334,9 @@ def _how(comparison: Comparison) -> str:
         f"is at most {comparison.alpha * 100:g} % (Holm){' for these processes' if single else ''}. "
         "Each interval is for its row alone."
         + (
-            " With one result per side, a difference must also exceed the values' interquartile range less "
-            f"{comparison.least * 100:g} %. To judge the program, not one process, give several results "
-            "per side: a folder or a1.json,a2.json."
+            " With one result per side, a difference must also exceed the values' interquartile range, or "
+            f"{DRIFT:g} times that of {ranks.BLOCKS} successive medians where that is less. To judge the "
+            "program, not one process, give several results per side: a folder or a1.json,a2.json."
             if single
             else ""
         )
