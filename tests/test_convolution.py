@@ -108,6 +108,37 @@ def test_the_gradient_of_a_kernel_over_large_images_is_no_product_of_hundreds_of
     assert text.count("stablehlo.slice") < convolution.MOST_TAPS and calls(with_gradients(conv), x, w) == 2
 
 
+@pytest.mark.parametrize("number", [33, 64])
+def test_the_gradient_of_a_kernel_is_the_sum_over_pieces_of_a_large_batch(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """33 images are 2 pieces of 16 and one of one. The kernel is 5 x 5, so that no products are better."""
+    gradient = jax.grad(lambda w, x: jnp.sin(conv(x, w, stride=2, padding="SAME")).sum())
+    x, w = normal(number, 9, 10, 9), normal(5, 5, 9, 17)
+    whole = calls(gradient, w, x)
+    with jax.enable_x64(True):
+        exact = native(gradient, w.astype("float64"), x.astype("float64"))
+    monkeypatch.setattr(convolution, "PIECE_BYTES", 4 * 25 * (9 * 10 * 9 + 5 * 5 * 17))
+    jax.clear_caches()
+    assert (whole, calls(gradient, w, x)) == (2, 1 + -(-number // 16))
+    assert_close(jax.jit(gradient)(w, x), exact)
+    jax.clear_caches()
+
+
+def test_pieces_hold_whole_vectors_of_images_and_are_not_too_many() -> None:
+    numbers = lax.conv_dimension_numbers((1,) * 4, (1,) * 4, ("CHWN", "IHWO", "NHWC"))
+
+    def piece(number: int, size: int) -> int | None:
+        shape = number, size, size, 8
+        return convolution._images_at_a_time(shape, shape, numbers)
+
+    fit = convolution.PIECE_BYTES // (4 * 2 * 8 * 10 * 10)
+    power = 1 << fit.bit_length() - 1
+    assert [piece(n, 10) for n in (16, power, power + 1)] == [None, None, power]
+    assert (piece(16, 200), piece(17, 200)) == (None, convolution.LEAST_IMAGES)
+    assert piece(6400, 200) == 6400 // convolution.MOST_PIECES
+
+
 def test_what_comes_before_is_computed_once_for_a_convolution_and_its_gradient_bit_by_bit() -> None:
     x, w = normal(2, 9, 9, 16), normal(3, 3, 16, 16)
     x[0, 0, 0, :4] = np.inf, -np.inf, -0.0, 1e-40
