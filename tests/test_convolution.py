@@ -125,6 +125,21 @@ def test_the_gradient_of_a_kernel_is_the_sum_over_pieces_of_a_large_batch(
     jax.clear_caches()
 
 
+def test_with_xlas_switch_pieces_are_convolutions_that_xla_hands_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "XLA_FLAGS", "--xla_cpu_experimental_onednn_custom_call=true"
+    )  # read by the rule alone
+    monkeypatch.setattr(convolution, "PIECE_BYTES", 1)
+    x, w = normal(40, 9, 10, 9), normal(5, 5, 9, 17)
+    gradient = jax.jit(jax.grad(lambda w: jnp.sin(conv(x, w)).sum()))
+    text = gradient.lower(w).as_text()
+    assert text.count("stablehlo.convolution") == 1 + 3 and "onednn" not in text
+    found = gradient(w)
+    jax.clear_caches()
+    with native_convolutions():
+        assert_close(found, gradient(w))
+
+
 def test_pieces_hold_whole_vectors_of_images_and_are_not_too_many() -> None:
     numbers = lax.conv_dimension_numbers((1,) * 4, (1,) * 4, ("CHWN", "IHWO", "NHWC"))
 
