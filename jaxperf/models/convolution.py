@@ -13,8 +13,8 @@ that XLA divides among devices (it cannot divide a call), groups, other than two
 channels that are not last.
 
 With XLA's switch to oneDNN (`switched`) the rule only has the gradients of kernels computed as products
-(`kernel_gradient`), and XLA has oneDNN compute the rest. The names are private: `jaxperf.onednn` tries them
-in a separate process before anything depends on them.
+(`kernel_gradient`) or in pieces, and XLA has oneDNN compute the rest. The names are private:
+`jaxperf.onednn` tries them in a separate process before anything depends on them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def uses_onednn() -> bool:
 def switched() -> bool:
     """Whether XLA's switch, which jaxlib has from 0.12 on, is on: XLA itself then calls oneDNN's convolution.
 
-    It does so for the gradient of a kernel, too, for which products are faster.
+    It does so for the gradient of a kernel, too, for which products or pieces of a batch are faster.
     """
     return "onednn_custom_call=true" in os.environ.get("XLA_FLAGS", "")
 
