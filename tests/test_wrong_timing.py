@@ -180,7 +180,8 @@ def test_work_left_over_from_before(late: Late) -> None:
 
 def test_an_error_that_surfaces_late(late: Late) -> None:
     late.fails = True
-    with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
+    # On a loaded machine the argument may be there before the call. Then the call raises, a ValueError.
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the late program failed"):
         measure(late.array, **QUICK)
 
 
