@@ -63,13 +63,22 @@ def test_the_batch_that_does_not_fit_is_named_with_the_largest_tried_that_does()
         tried.clear()
 
 
+def test_a_jitted_function_that_was_called_before_tells_it_as_a_value_error() -> None:
+    with (
+        pytest.raises(JaxperfError, match="4 fit, so give --batch-size 4"),
+        fitting(8, jnp.ones, jax.devices()[:1]),
+    ):
+        raise ValueError(OF_A_GPU)
+
+
 def test_a_step_that_fits_or_fails_otherwise_is_left_alone() -> None:
     def never(n: int) -> None:
         pytest.fail("nothing is to be tried")
 
     with fitting(256, never, jax.devices()):
         step(256, most=256)
-    for error in (ZeroDivisionError("no memory"), jax.errors.JaxRuntimeError("INTERNAL: broken")):
+    broken = jax.errors.JaxRuntimeError("INTERNAL: broken"), ValueError("INTERNAL: broken")
+    for error in (ZeroDivisionError("no memory"), *broken):
         with pytest.raises(type(error)), fitting(256, never, jax.devices()):
             raise error
     wrong = jax.errors.JaxRuntimeError("INTERNAL: broken")

@@ -11,6 +11,8 @@ import jax
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.timing import block
 
+# A jitted function that was called before raises what its program raised as a ValueError (JAX 0.10 and 0.12).
+FAILURES = (jax.errors.JaxRuntimeError, ValueError)
 _LONGEST = 160  # characters of XLA's first line; a table of allocations may follow it
 
 
@@ -29,7 +31,7 @@ def fitting(batch_size: int, step: Callable[[int], Any], devices: Sequence[jax.D
     try:
         yield
         return
-    except jax.errors.JaxRuntimeError as e:
+    except FAILURES as e:
         if not no_memory(e):
             raise
         said = str(e).splitlines()[0][:_LONGEST]
@@ -50,13 +52,13 @@ def fitting(batch_size: int, step: Callable[[int], Any], devices: Sequence[jax.D
 def _fits(step: Callable[[int], Any], n: int) -> bool:
     try:
         block(step(n))
-    except jax.errors.JaxRuntimeError as e:
+    except FAILURES as e:
         if not no_memory(e):
             raise
         return False
     return True
 
 
-def no_memory(error: jax.errors.JaxRuntimeError) -> bool:
+def no_memory(error: Exception) -> bool:
     """Whether an XLA error says that a device is out of memory."""
     return "RESOURCE_EXHAUSTED" in str(error)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel.data_parallel import Shares, Step
-from jaxperf.train.fitting import no_memory
+from jaxperf.train.fitting import FAILURES, no_memory
 
 DataOn = Literal["auto", "host", "devices"]
 
@@ -49,7 +49,7 @@ class OnDevices:
         self._step = step
         try:
             self._all = jax.block_until_ready(step.place((images, labels)))
-        except jax.errors.JaxRuntimeError as e:
+        except FAILURES as e:
             if not no_memory(e):
                 raise
             raise JaxperfError(
