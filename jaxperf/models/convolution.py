@@ -188,11 +188,14 @@ def _convolve(x: jax.Array, w: jax.Array, *, window: Window, params: dict[str, A
         g = g.transpose(kernel[1], *kernel[2:], kernel[0])
         dw = kernel_gradient(x, g, shape, strides=window.dilation, padding=window.padding)
         return _placed(dw.transpose(2, 0, 1, 3), result)
-    bind = partial(lax.conv_general_dilated_p.bind, **params)  # XLA calls oneDNN for it if the switch is on
-    one = bind if switched() else partial(_by_name, numbers=numbers, window=window)
+    if switched():
+        one = partial(lax.conv_general_dilated_p.bind, **params)
+    else:
+        one = partial(_by_name, numbers=numbers, window=window)
     if not (piece := _images_at_a_time(x.shape, w.shape, numbers)):
         return one(x, w)
-    spans = [(i, min(i + piece, x.shape[images[1]])) for i in range(0, x.shape[images[1]], piece)]
+    number = x.shape[images[1]]
+    spans = [(i, min(i + piece, number)) for i in range(0, number, piece)]
     first, *others = [
         one(*(lax.slice_in_dim(a, *span, axis=n) for a, n in ((x, images[1]), (w, kernel[1]))))
         for span in spans
