@@ -3,6 +3,7 @@
     python scripts/equal_pairs.py
     python scripts/equal_pairs.py --loaded
     python scripts/equal_pairs.py --percent 5 --pairs 100
+    python scripts/equal_pairs.py --rules compare
 
 Both programs are the compiled loop of `jaxperf selfcheck`. That command also times programs that differ, and
 more values than the rules ask for, which takes four times as long. The exit status is 1 where `Ratio` told so
@@ -20,6 +21,7 @@ if __name__ == "__main__":
 import contextlib
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from jaxperf import script
@@ -36,6 +38,7 @@ class Config:
     pairs: Annotated[int, at_least(1)] = 400
     percent: Literal[0, 2, 5, 10, 20] = 0  # how much more work the second program does
     loaded: bool = False  # beside a busy program on each core
+    rules: tuple[Literal["Ratio", "compare"], ...] = ("Ratio", "compare")
 
 
 def main(config: Config) -> int:
@@ -47,26 +50,31 @@ def main(config: Config) -> int:
 
     parts, other = verdicts.programs(), f"{config.percent} %" if config.percent else "equal"
     pair = {name: parts[name] for name in (verdicts.BASE, other)}
-    rules = {"Ratio": verdicts.by_ratio, "compare": verdicts.by_ranks}
-    said = {rule: Counter[bool]() for rule in rules}
+    trial = {
+        "Ratio": partial(verdicts.in_rounds, pair, rounds=Measure.rounds, budget_s=Measure.budget_s),
+        "compare": partial(verdicts.in_runs, pair),
+    }
+    judge = {"Ratio": verdicts.by_ratio, "compare": verdicts.by_ranks}
+    said = {rule: Counter[str]() for rule in config.rules}
     load = cores_busy(cores()) if config.loaded else contextlib.nullcontext()
-    rounds, shares = 0, dict[str, verdicts.Share]()
+    shares = dict[str, verdicts.Share]()
     with load, watching() as watch:
         for number in range(1, config.pairs + 1):
-            trials = {
-                "Ratio": verdicts.in_rounds(pair, rounds=Measure.rounds, budget_s=Measure.budget_s),
-                "compare": verdicts.in_runs(pair),
-            }
-            rounds += len(trials["Ratio"][other].values)
-            for rule, verdict in rules.items():
-                found = verdict(trials[rule][verdicts.BASE], trials[rule][other])
-                said[rule][found in ("slower", "faster")] += 1
+            for rule, count in said.items():
+                values = trial[rule]()
+                found = judge[rule](values[verdicts.BASE], values[other])
+                count["apart"] += found in ("slower", "faster")
+                count["values"] += len(values[other].values)
             if number % REPORT == 0 or number == config.pairs:
-                shares = {rule: verdicts.Share(count[True], number) for rule, count in said.items()}
-                words = "; ".join(f"{rule} in {share}" for rule, share in shares.items())
-                print(f"told apart: {words}; {rounds / number:.0f} rounds per pair", flush=True)
+                shares = {rule: verdicts.Share(count["apart"], number) for rule, count in said.items()}
+                words = (
+                    f"{rule} in {shares[rule]}, {count['values'] / number:.0f} values per program"
+                    for rule, count in said.items()
+                )
+                print(f"told apart: {'; '.join(words)}", flush=True)
     print(watch)
-    return int(not config.percent and shares["Ratio"].below(verdicts.WRONG) is False)
+    broken = "Ratio" in shares and shares["Ratio"].below(verdicts.WRONG) is False
+    return int(broken and not config.percent)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from jaxperf.result import Measurement
 
 THREADS = Path("/proc/self/task")
 MOST = 256  # threads that are read; each is an open file, and a process may often open no more than 1024
-RARE = 0.1  # of the values; a median hardly feels so few, and an idle machine's services disturb 3 %
 LOST = 0.01  # of a value's time; the promise is that durations are right within 1 %
 
 
@@ -102,14 +101,13 @@ def set_aside(m: Measurement, disturbed: Sequence[bool], least: int) -> Measurem
     left = tuple(v for v, lost in zip(m.values, disturbed, strict=True) if not lost)
     aside = tuple(v for v, lost in zip(m.values, disturbed) if lost)
     found = replace(m, disturbed=len(aside))
-    if len(aside) <= RARE * len(m.values):
+    if not found.disturbance:
         return found
-    count = f"{len(aside)} of {len(m.values)} values"
     if len(left) >= least:
-        said = f"{count} set aside: another program had the core"
+        said = f"{len(aside)} of {len(m.values)} values set aside: another program had the core"
         return replace(m, values=left, set_aside=aside, note=_joined(m.note, said))
     warning = "" if found.trusted else "not to be trusted: "
-    return replace(found, note=_joined(m.note, f"{warning}another program had the core in {count}"))
+    return replace(found, note=_joined(m.note, warning + found.disturbance))
 
 
 def _joined(*remarks: str) -> str:

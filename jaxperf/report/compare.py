@@ -13,13 +13,15 @@ one machine); Benjamini and Hochberg's would bound only a share. Rows with so fe
 pass are set aside first, by their numbers alone (Tarone, 1990), and cost the others nothing.
 
 With one result per side, the chance applies to these two processes. Two processes of the same program may
-differ by more than their own spread (how memory and threads happened to be placed, what else ran), which only
-several results per side can show: then the values of a row are the medians of the processes. A single process
-shows how much the machine fluctuates, and is itself subject to that. So a difference must exceed the
+differ by more than their own spread (how memory and threads happened to be placed, what else ran), which
+only several results per side can show: then the values of a row are the medians of the processes. A single
+process shows how much the machine fluctuates, and is itself subject to that. So a difference must exceed the
 interquartile range of its values or, where that is less, `DRIFT` times that of its stretches' medians: noise
 from value to value hardly moves these, but a machine whose speed drifts does. For a spread above `TURBULENT`
-nothing is decided. On a shared host whose speed drifts, 13 of 250 pairs of successive runs were called
-different when the range of the values less `least` was enough, and 4 with this rule.
+nothing is decided, nor where another program had the core in more than a tenth of the values: who competes
+changes from run to run. Nor is it where the stretches of both runs overlap. On a host whose neighbors come
+and go, a core is 1.5 times as slow for tenths of a second, and one stretch in the other state shows that: 20
+of 265 pairs of equal runs were called different there before stretches had to be apart, 9 since.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ LEAST = 0.02
 DRIFT = 1.5  # 1.5 interquartile ranges of normal values are 2.02 standard deviations
 TURBULENT = 0.5  # values that spread by more than half of their median are from several states of the machine
 LARGEST = 1e75  # quantities are between its inverse and this, so that products of ratios stay finite floats
+OVERLAP = "runs overlap: the machine's speed changed"
 WIDE = 0.10  # if an interval extends further from 1, we cannot say "same"
 STYLES = {"slower": "red", "faster": "green", "same": "", "changed": "yellow", "undecided": "dim"}
 
@@ -222,12 +225,14 @@ def _judge(
         p = adjusted.get(key, math.nan)
         room = 1 + max(WIDE, least)
         verdict: Verdict = "same" if 1 / room <= low and high <= room and key in able else "undecided"
-        if p <= alpha:
+        differs, noisy = p <= alpha, "noisy" if "noisy" in (x.noise, y.noise) else ""
+        if differs and key.experiment in lone and ranks.overlap(x.values, y.values):
+            differs, noisy = False, OVERLAP
+        if differs:
             verdict = _word(ratio, x.unit)
         few = "" if key in able else f"too few values: {len(x.values)} and {len(y.values)}"
         if key.experiment in lone:
             few = _too_noisy(x, y) or few
-        noisy = "noisy" if "noisy" in (x.noise, y.noise) else ""
         remark = _excuse(x, y) or few or noisy
         found.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
     return found
@@ -242,10 +247,8 @@ def _too_noisy(x: Measurement, y: Measurement) -> str:
     """Why the values of one process per side say nothing about the program; "" if they may."""
     if (spread := max(x.rel_iqr, y.rel_iqr)) > TURBULENT:
         return f"too noisy: values spread by {spread:.0%}"
-    for m in (x, y):
-        if not m.trusted:
-            return f"too noisy: another program had the core in {m.disturbed} of {len(m.values)} values"
-    return ""
+    disturbance = x.disturbance or y.disturbance
+    return f"too noisy: {disturbance}" if disturbance else ""
 
 
 def _excuse(x: Measurement, y: Measurement) -> str:
@@ -335,8 +338,9 @@ def _how(comparison: Comparison) -> str:
         "Each interval is for its row alone."
         + (
             " With one result per side, a difference must also exceed the values' interquartile range, or "
-            f"{DRIFT:g} times that of {ranks.BLOCKS} successive medians where that is less. To judge the "
-            "program, not one process, give several results per side: a folder or a1.json,a2.json."
+            f"{DRIFT:g} times that of {ranks.BLOCKS} successive medians where that is less, and stretches of "
+            "both must not overlap. To judge the program, not one process, give several results per side: a "
+            "folder or a1.json,a2.json."
             if single
             else ""
         )

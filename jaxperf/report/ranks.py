@@ -16,6 +16,7 @@ from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 BLOCKS = 12
+STRETCHES, PER_STRETCH = 10, 3  # of two values, one stray slow one would move the median
 
 
 def blocks(values: Sequence[float], *, most: int = BLOCKS) -> list[float]:
@@ -25,6 +26,13 @@ def blocks(values: Sequence[float], *, most: int = BLOCKS) -> list[float]:
         return list(values)
     cuts = [round(i * n / most) for i in range(most + 1)]
     return [statistics.median(values[i:j]) for i, j in itertools.pairwise(cuts)]
+
+
+def overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether a stretch of `a` was at least as slow as one of `b`, and one as fast, by their medians."""
+    most = max(1, min(STRETCHES, min(len(a), len(b)) // PER_STRETCH))
+    x, y = blocks(a, most=most), blocks(b, most=most)
+    return min(x) <= max(y) and min(y) <= max(x)
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 NOISY_REL_IQR = 0.10  # torch.utils.benchmark warns at the same spread
+RARE = 0.1  # of the values; a median hardly feels so few, and an idle machine's services disturb 3 %
 
 Draw = Literal["line and points", "line", "points", "thin line", "hollow points"]
 
@@ -93,6 +94,14 @@ class Measurement:
     def trusted(self) -> bool:
         """Whether other programs disturbed less than half of the values; the median is then of the rest."""
         return 2 * self.disturbed < len(self.values)
+
+    @property
+    def disturbance(self) -> str:
+        """In how many of all values another program had the core, in words; "" if that was rare."""
+        disturbed, taken = self.disturbed + len(self.set_aside), len(self.values) + len(self.set_aside)
+        if disturbed <= RARE * taken:
+            return ""
+        return f"another program had the core in {disturbed} of {taken} values"
 
     @property
     def items_per_s(self) -> float | None:

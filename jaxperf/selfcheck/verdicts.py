@@ -8,7 +8,7 @@ about the first values of a trial, for several numbers of values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -121,8 +121,7 @@ def by_ranks(base: Measurement, other: Measurement) -> str:
 
 
 def _result(m: Measurement) -> Result:
-    row = Measurement("program", m.unit, m.values)
-    return Result("selfcheck", "", "", "", {}, Environment(), (Table("", (row,)),))
+    return Result("selfcheck", "", "", "", {}, Environment(), (Table("", (replace(m, name="program"),)),))
 
 
 def count(
@@ -143,4 +142,4 @@ def count(
 
 
 def _first(m: Measurement, number: int | None) -> Measurement:
-    return Measurement(m.name, m.unit, m.values[:number])
+    return m if number is None else Measurement(m.name, m.unit, m.values[:number])
