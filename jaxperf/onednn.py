@@ -95,8 +95,8 @@ def answer() -> None:
     import numpy as np
     from jax import lax
 
-    from jaxperf.models.convolution import Window
     from jaxperf.models.prepacked import packed
+    from jaxperf.models.window import Window
 
     begin()
     rng = np.random.default_rng(0)

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxperf.chapter.communication import traffic_of
 from jaxperf.models import SMALL_STAGES, LeNet, ResNet, convolution
 from jaxperf.models.convolution import native_convolutions, use_onednn
+from jaxperf.models.window import MOST_TAPS
 from jaxperf.parallel import Way, first_devices, make_step, model_of
 
 pytestmark = pytest.mark.skipif(
@@ -93,9 +94,9 @@ def test_outputs_and_gradients_of_random_convolutions_are_float64s(several: int)
             exact = native(fn, x.astype("float64"), w.astype("float64"))
             assert_close(found, exact)
             jax.clear_caches()
-            patch.setattr(convolution, "MANY_WEIGHTS", 0)
-            patch.setattr(convolution, "FEW_PIXELS", 10**9)
-            patch.setattr(convolution, "MOST_TAPS", 10**9)
+            patch.setattr("jaxperf.models.window.MANY_WEIGHTS", 0)
+            patch.setattr("jaxperf.models.window.FEW_PIXELS", 10**9)
+            patch.setattr("jaxperf.models.window.MOST_TAPS", 10**9)
             with jax.enable_x64(False):
                 assert calls(fn, x, w) == 0
                 assert_close(jax.jit(partial(fn))(x, w), exact)
@@ -105,7 +106,7 @@ def test_outputs_and_gradients_of_random_convolutions_are_float64s(several: int)
 def test_the_gradient_of_a_kernel_over_large_images_is_no_product_of_hundreds_of_slices() -> None:
     x, w = normal(64, 28, 28, 1), normal(3, 3, 1, 20)
     text = jax.jit(with_gradients(conv)).lower(x, w).as_text()
-    assert text.count("stablehlo.slice") < convolution.MOST_TAPS and calls(with_gradients(conv), x, w) == 2
+    assert text.count("stablehlo.slice") < MOST_TAPS and calls(with_gradients(conv), x, w) == 2
 
 
 @pytest.mark.parametrize("number", [33, 64])

@@ -151,7 +151,7 @@ def test_what_cannot_be_folded_is_left_as_it_is():
     ],
 )
 def test_few_pixels_and_many_weights_become_a_product_of_laid_out_weights(window, monkeypatch):
-    monkeypatch.setattr("jaxperf.models.convolution.MANY_WEIGHTS", 1)
+    monkeypatch.setattr("jaxperf.models.window.MANY_WEIGHTS", 1)
     net = nnx.Sequential(nnx.Conv(8, 6, (3, 3), **window, rngs=nnx.Rngs(0)))
     x = jax.random.normal(jax.random.key(0), (1, 7, 6, 8))
     call = hybridize(net, freeze=True).compile(x)
@@ -181,7 +181,7 @@ def test_few_products_per_output_are_slices_added_up_except_for_one_image(channe
 
 
 def test_a_convolution_with_a_function_of_its_own_keeps_it(monkeypatch):
-    monkeypatch.setattr("jaxperf.models.convolution.MANY_WEIGHTS", 1)
+    monkeypatch.setattr("jaxperf.models.window.MANY_WEIGHTS", 1)
     asked = []
 
     def own(*args, **kwargs):

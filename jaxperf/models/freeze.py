@@ -19,9 +19,10 @@ from flax import nnx
 from jax import lax
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.convolution import Window, product_of_patches, sum_of_products, uses_onednn
+from jaxperf.models.convolution import uses_onednn
 from jaxperf.models.parts import Parts, attributes
 from jaxperf.models.prepacked import packed
+from jaxperf.models.window import Window, product_of_patches, sum_of_products
 
 
 class Frozen:
