@@ -15,7 +15,8 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxperf.models import hybridize, prepacked
-from jaxperf.models.convolution import Window, native_convolutions
+from jaxperf.models.convolution import native_convolutions
+from jaxperf.models.window import Window
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
@@ -51,7 +52,10 @@ def test_blocks_hold_every_weight_once_and_zeros(block: int) -> None:
     assert not back[..., 20:].any()
 
 
-def test_random_convolutions_equal_float64s_and_most_have_their_layout_found() -> None:
+def test_random_convolutions_equal_float64s_and_most_have_their_layout_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prepacked, "MOST_FILLING", 9)  # also where that is slower
     rng = np.random.default_rng(1)
     found = 0
     for seed in range(6):
@@ -72,6 +76,20 @@ def test_random_convolutions_equal_float64s_and_most_have_their_layout_found() -
         close(call(x), exact)
         found += PACKED in call.lower(x).as_text()
     assert found >= 3
+
+
+@pytest.mark.parametrize(("block", "outputs"), [(24, (256, 512, 72)), (64, (50, 64)), (16, (20, 230))])
+def test_blocks_that_add_few_outputs_are_used_and_others_not(
+    block: int, outputs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AVX2's blocks of 24 would make 72 outputs of 64, and 264 of 256."""
+    monkeypatch.setattr(prepacked, "block_of", lambda *_: block)
+    window = Window((1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1))
+    for out in outputs:
+        found = prepacked.packed(np.ones((3, 3, 8, out), np.float32), (1, 4, 4, 8), window)
+        assert found and found.laid_out.shape[3] % block == 0
+    for out in (64, 128) if block == 24 else (17, 33) if block == 64 else ():
+        assert prepacked.packed(np.ones((3, 3, 8, out), np.float32), (1, 4, 4, 8), window) is None
 
 
 def test_whatever_is_tried_first_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
