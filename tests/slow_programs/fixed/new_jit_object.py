@@ -10,7 +10,7 @@ def update(w):
 
 
 def main(steps: int = 4000) -> jax.Array:
-    w = jnp.ones((16, 16))
+    w = jnp.ones((192, 192))
     for _ in range(steps):
         w = update(w)
     return w.sum()
