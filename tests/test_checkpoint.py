@@ -221,9 +221,9 @@ def test_a_full_disk_costs_a_line_and_a_checkpoint_but_not_the_training(
 ) -> None:
     def before(n: int) -> None:
         if n == 4:
-            time.sleep(
-                0.5
-            )  # the checkpoint of step 3 is whole by then, or the disk fills while it is written
+            until = time.monotonic() + 20  # on a busy machine half a second is not enough
+            while "step-00000003" not in steps_in(small_disk) and time.monotonic() < until:
+                time.sleep(0.05)
             fill(small_disk)
 
     assert_same(trained(STEP, small_disk, before=before), expected)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ LARGE = part.Traffic("ResNet-18", 44_700_000, 2.7e9)
 
 
 @pytest.mark.thorough
-def test_lenet_sums_its_parameters_and_computes_13_million_operations_per_image() -> None:
+def test_lenet_sums_its_parameters_and_computes_10_million_operations_per_image() -> None:
     import math
 
     assert sum(map(math.prod, PARAM_SHAPES.values())) == pytest.approx(VALUES, abs=100)
@@ -26,7 +26,7 @@ def test_lenet_sums_its_parameters_and_computes_13_million_operations_per_image(
     assert one.summed_bytes == parameters
     assert two.summed_bytes == parameters + 8  # the loss and the hits travel with the gradients
     assert one.flop_per_image == pytest.approx(two.flop_per_image, rel=0.02)
-    assert 12e6 < two.flop_per_image < 15e6
+    assert 9e6 < two.flop_per_image < 12e6
 
 
 def test_the_network_that_computes_more_per_byte_is_found() -> None:
