@@ -87,13 +87,12 @@ def _conv(X: jax.Array, W: jax.Array) -> jax.Array:
 
 
 def _avg_pool(X: jax.Array) -> jax.Array:
-    """Means of 2 x 2 pixels; an odd last row or column is dropped.
+    """Means of 2 x 2 pixels, of even numbers of rows and columns.
 
     A sum of slices fuses with the operations around it: on a CPU, a training step at batch 256 runs 1.3 times
     as fast (1.2 to 1.6) as with `lax.reduce_window`, for which XLA writes arrays of zeros (1.2 on JAX 0.12).
     """
-    h, w = X.shape[1] // 2 * 2, X.shape[2] // 2 * 2
-    a, b, c, d = (X[:, i:h:2, j:w:2] for i in (0, 1) for j in (0, 1))
+    a, b, c, d = (X[:, i::2, j::2] for i in (0, 1) for j in (0, 1))
     return (a + b + c + d) / 4
 
 
