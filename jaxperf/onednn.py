@@ -92,6 +92,7 @@ def answer() -> None:
       AssertionError: they differ, or XLA computes them by itself.
     """
     import jax
+    import jax.numpy as jnp
     import numpy as np
     from jax import lax
 
@@ -108,22 +109,24 @@ def answer() -> None:
 
     def all_of_it(x: jax.Array, w: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
         y, back = jax.vjp(conv, x, w)
-        return y, *back(g), jax.vjp(conv, x[..., :2], w[:, :, :2])[1](g)[1]
+        few, many = (x[..., :2], w[:, :, :2], g), (jnp.tile(x, 8), jnp.tile(w, (8, 4)), jnp.tile(g, 4))
+        return y, *back(g), *(jax.vjp(conv, x, w)[1](g)[1] for x, w, g in (few, many))
 
     compiled = jax.jit(all_of_it).lower(x, w, g).compile()
-    y, dx, dw, dw_few = compiled(x, w, g)
+    y, dx, dw, dw_few, dw_many = compiled(x, w, g)
     near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-3)
     near(y, sum(a @ w[i, j] for i, j, a in taps))
     near(dw, np.stack([np.einsum("nhwi,nhwo->io", a, g) for *_, a in taps]).reshape(w.shape))
-    near(dw_few, dw[:, :, :2])  # few channels have a product of their own
+    near(dw_few, dw[:, :, :2])  # few channels have a product of their own, many have products of tiles
+    near(dw_many, np.tile(dw, (8, 4)))
     wanted = np.zeros_like(x)
     for i, j, _ in taps:
         wanted[:, i : i + 12, j : j + 12] += g @ w[i, j].T
     near(dx, wanted)
     program = compiled.as_text() or ""
     assert '"__onednn$convolution"' in program
-    # The kernel's gradient has a product for each of its three rows, that of few channels has one
-    assert program.count('"__onednn$matmul"') == 4
+    # The kernel's gradient has a product for each of its three rows; few channels have one, many have four
+    assert program.count('"__onednn$matmul"') == 8
     laid_out = packed(w, x.shape, Window((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1)))
     if laid_out:
         near(jax.jit(laid_out)(x), y)

@@ -41,8 +41,11 @@ def convolution(
 
 
 def product(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
-    """Multiply a (m, k), or the transpose of a (k, m), by b (k, n), float32, as they lie in memory."""
-    layout = {"dims": "2"}
+    """Multiply a (m, k), or the transpose of a (k, m), by b (k, n), float32, as they lie in memory.
+
+    With an axis before these, of the same size in a and b, it is so many products.
+    """
+    layout = {"dims": str(a.ndim)}
     config = {
         "transpose_a": transposed,
         "transpose_b": False,
@@ -51,7 +54,8 @@ def product(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Arra
         "result": layout,
         "optimization_config": _OPTIMIZATION,
     }
-    return _call("matmul", (a.shape[1 if transposed else 0], b.shape[1]), config, a, b)
+    rows = a.shape[-1 if transposed else -2]
+    return _call("matmul", (*a.shape[:-2], rows, b.shape[-1]), config, a, b)
 
 
 def _call(name: str, shape: tuple[int, ...], config: dict[str, Any], a: jax.Array, b: jax.Array) -> jax.Array:
