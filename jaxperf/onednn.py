@@ -2,7 +2,7 @@
 
 From jaxlib 0.12 on, a switch in XLA_FLAGS, which XLA reads when JAX starts, turns them on. A variable asks
 for what no switch does (`models.convolution`): before that version all calls of the kernels by name, and
-from then on those that compute gradients of kernels as products. All of this applies only to processes that
+from then on those that compute convolutions and gradients as products. All of this applies only to processes that
 start later, and only after a probe in a separate process: XLA aborts at an unknown flag, and the names are
 private. JAX 0.12.0.1, one device's training step on 2 cores, with the switch over without it in three
 turns: LeNet, batch 256, 1.8, 1.7 and 1.5 times the images/s; ResNet-18, batch 32, 1.8, 1.8 and 1.9.
@@ -28,6 +28,7 @@ SWITCH = (
 )
 FIRST = (0, 12)  # jaxlib 0.10.2 knows the switch, but then computes convolutions in its slowest way
 BY_NAME = "JAXPERF_ONEDNN"  # "1" asks a section to call kernels by name, anything else not to
+SUMS = "JAXPERF_WINOGRAD"  # "1" where `models.winograd` pays for convolutions, too
 CHILD = "from jaxperf.onednn import answer; answer()"
 
 
@@ -48,7 +49,10 @@ def with_onednn(environment: Mapping[str, str]) -> dict[str, str]:
     told = {**environment, BY_NAME: "1"}
     if version >= FIRST:
         told["XLA_FLAGS"] = " ".join(filter(None, (flags, *SWITCH)))
-    return told if _works(tuple((k, told.get(k, "")) for k in ("XLA_FLAGS", BY_NAME))) else dict(environment)
+    found = _tried(tuple((k, told.get(k, "")) for k in ("XLA_FLAGS", BY_NAME)))
+    if found is None:
+        return dict(environment)
+    return {SUMS: found, **told} if found else told
 
 
 def without_onednn(flags: str) -> str:
@@ -72,21 +76,22 @@ def _jaxlib() -> tuple[int, ...] | None:
 
 
 @functools.cache
-def _works(variables: tuple[tuple[str, str], ...]) -> bool:
+def _tried(variables: tuple[tuple[str, str], ...]) -> str | None:
+    """What `answer` prints in a process with these variables; None if it fails."""
     environment = {**os.environ, **dict(variables), "JAX_PLATFORMS": "cpu"}
     try:
         command = [sys.executable, "-P", "-c", CHILD]  # -P: no file of the current folder shadows a package
         done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+        return None
+    return done.stdout.decode().strip() if done.returncode == 0 else None
 
 
 def answer() -> None:
     """Compare a convolution and both gradients with NumPy's, and check that oneDNN computes them.
 
-    The same convolution is compared with a kernel in oneDNN's layout, as frozen networks pass it. Runs in the
-    process that the probe starts.
+    The same convolution is compared with a kernel in oneDNN's layout, as frozen networks pass it. Then print
+    "1" if convolutions from products of tiles are faster here. Runs in the process that the probe starts.
 
     Raises:
       AssertionError: they differ, or XLA computes them by itself.
@@ -130,3 +135,34 @@ def answer() -> None:
     laid_out = packed(w, x.shape, Window((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1)))
     if laid_out:
         near(jax.jit(laid_out)(x), y)
+    print("1" if _sums_are_cheap() else "")
+
+
+def _sums_are_cheap() -> bool:
+    """Measure a layer by oneDNN's convolution and from products of tiles, in turns, and compare results.
+
+    Raises:
+      AssertionError: the results differ.
+    """
+    import jax
+    import numpy as np
+    from jax import lax
+
+    from jaxperf.measure import interleaved
+    from jaxperf.models import winograd
+
+    def usual(x: jax.Array, w: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def tiles(x: jax.Array, w: jax.Array) -> jax.Array:
+        return winograd.convolution(x, w, (1, 1), x.shape[1:3])
+
+    channels = winograd.LAYER[3]
+    shapes = winograd.LAYER, (*winograd.KERNEL, channels, channels)
+    x, w = map(jax.random.normal, jax.random.split(jax.random.key(0)), shapes)
+    compiled = {fn.__name__: jax.jit(fn).lower(x, w).compile() for fn in (usual, tiles)}
+    y, again = (np.asarray(program(x, w)) for program in compiled.values())
+    np.testing.assert_allclose(again, y, rtol=0, atol=1e-5 * np.abs(y).max())
+    calls = {name: functools.partial(program, x, w) for name, program in compiled.items()}
+    fastest = [min(m.values) for m in interleaved(calls, count=9).values()]  # what others disturb the least
+    return fastest[0] >= winograd.CHEAP * fastest[1]

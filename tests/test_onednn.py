@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from jaxperf import onednn
-from jaxperf.onednn import BY_NAME, SWITCH, with_onednn, without_onednn
+from jaxperf.models import winograd
+from jaxperf.onednn import BY_NAME, SUMS, SWITCH, with_onednn, without_onednn
 
 
 @pytest.fixture
 def newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "_jaxlib", lambda: (0, 12))
-    monkeypatch.setattr(onednn, "_works", lambda variables: True)
+    monkeypatch.setattr(onednn, "_tried", lambda variables: "")
 
 
 def test_the_switch_follows_the_users_flags_and_all_else_stays(newest: None) -> None:
@@ -33,6 +34,15 @@ def test_before_there_is_a_switch_a_variable_asks_for_it_by_name(
 ) -> None:
     monkeypatch.setattr(onednn, "_jaxlib", lambda: (0, 10))
     assert with_onednn({"XLA_FLAGS": "--x=1"}) == {"XLA_FLAGS": "--x=1", BY_NAME: "1"}
+
+
+def test_where_sums_of_pixels_are_cheap_a_variable_says_so_unless_the_user_does(
+    newest: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onednn, "_tried", lambda variables: "1")
+    assert with_onednn({})[SUMS] == "1" and with_onednn({SUMS: "0"})[SUMS] == "0"
+    monkeypatch.setattr(onednn, "_tried", lambda variables: None)
+    assert with_onednn({"A": "b"}) == {"A": "b"}
 
 
 def test_what_the_user_has_set_about_it_stays(newest: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +77,7 @@ def test_flags_that_end_a_process_or_change_nothing_are_not_given(monkeypatch: p
 @pytest.mark.skipif(onednn._jaxlib() is None, reason="jaxlib carries oneDNN for x86 alone")
 def test_on_this_machine_it_is_given_and_what_it_computes_is_right() -> None:
     given = with_onednn({})
-    assert given
+    assert given and given.get(SUMS, "1") == "1" and SUMS == winograd.VARIABLE
     without = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     assert subprocess.run([sys.executable, "-c", onednn.CHILD], env=without, check=False).returncode != 0
 

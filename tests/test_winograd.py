@@ -1,43 +1,98 @@
-"""Products of tiles are float64's gradients of kernels, chosen where they save more than they cost."""
+"""Products of tiles are float64's convolutions and gradients, chosen where they save more than they cost."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
-from jaxperf.models.winograd import is_faster, kernel_gradient
+from jaxperf.models.winograd import VARIABLE, convolution, is_faster, kernel_gradient
 
 rng = np.random.default_rng(0)
-
-
-def exact(x: np.ndarray, g: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
-    """float64, from the definition."""
-    spans = list(zip(before, after))
-    x64 = lax.pad(x.astype("float64"), np.float64(0), [(0, 0, 0), *((*span, 0) for span in spans), (0, 0, 0)])
-    _, height, width, _ = g.shape
-    taps = [np.asarray(x64)[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
-    sums = [np.einsum("nhwi,nhwo->io", tap, g.astype("float64")) for tap in taps]
-    return np.stack(sums).reshape(3, 3, x.shape[3], g.shape[3])
-
-
-@pytest.mark.skipif(
+x86 = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
 )
-def test_gradients_of_random_windows_are_float64s(through_onednn: Any) -> None:
+
+
+def framed(x: np.ndarray, before: Sequence[int], after: Sequence[int]) -> np.ndarray:
+    spans = ((low, high, 0) for low, high in zip(before, after))
+    with jax.enable_x64(True):
+        return np.asarray(lax.pad(x.astype("float64"), np.float64(0), [(0, 0, 0), *spans, (0, 0, 0)]))
+
+
+def window() -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    """Images' n, height, width; channels and outputs; what is before and after them; the result's size."""
+    n, h, v, c, o = (int(i) for i in rng.integers((1, 4, 4, 1, 1), (5, 12, 12, 40, 40)))
+    before, after = ([int(i) for i in rng.integers(-1, 4, 2)] for _ in range(2))
+    sizes = [size + a + b - 2 for size, a, b in zip((h, v), before, after)]
+    return [n, h, v], [c, o], before, after, sizes
+
+
+def normal(*shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype("f")
+
+
+def close(found: jax.Array, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6 * np.abs(wanted).max())
+
+
+def taps(x: np.ndarray, sizes: Sequence[int]) -> list[tuple[int, int, np.ndarray]]:
+    return [(i, j, x[:, i : i + sizes[0], j : j + sizes[1]]) for i in range(3) for j in range(3)]
+
+
+@x86
+def test_gradients_of_kernels_with_random_windows_are_float64s(through_onednn: Any) -> None:
     for _ in range(6):
-        n, h, v, c, o = (int(i) for i in rng.integers((1, 4, 4, 1, 1), (5, 12, 12, 40, 40)))
-        before, after = ([int(i) for i in rng.integers(-1, 4, 2)] for _ in range(2))
-        sizes = [size + a + b - 2 for size, a, b in zip((h, v), before, after)]
-        x, g = (rng.standard_normal(s).astype("f") for s in ((n, h, v, c), (n, *sizes, o)))
+        images, (c, o), before, after, sizes = window()
+        x, g = normal(*images, c), normal(images[0], *sizes, o)
         found = jax.jit(kernel_gradient, static_argnums=2)(x, g, tuple(before))
-        with jax.enable_x64(True):
-            wanted = exact(x, g, (before[0], before[1]), (after[0], after[1]))
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6 * np.abs(wanted).max())
+        met = taps(framed(x, before, after), sizes)
+        close(found, np.stack([np.einsum("nhwi,nhwo->io", tap, g) for *_, tap in met]).reshape(3, 3, c, o))
+
+
+@x86
+def test_convolutions_with_random_windows_are_float64s(through_onednn: Any) -> None:
+    for transposed in (False, True) * 3:
+        images, (c, o), before, after, sizes = window()
+        x, w = normal(*images, c), normal(3, 3, c, o)
+        fn = partial(convolution, before=before, sizes=sizes, transposed=transposed)
+        found = jax.jit(fn)(x, w.swapaxes(2, 3) if transposed else w)
+        close(found, sum(tap @ w[i, j] for i, j, tap in taps(framed(x, before, after), sizes)))
+
+
+@x86
+def test_layers_and_their_images_gradients_are_computed_so_where_a_variable_says_that_it_pays(
+    through_onednn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, kernels = normal(8, 10, 10, 160), {"HWIO": normal(3, 3, 160, 160)}
+    kernels["OIHW"] = kernels["HWIO"].transpose(3, 2, 0, 1)
+
+    def both(layout: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        conv = partial(
+            lax.conv_general_dilated,
+            window_strides=(1, 1),
+            padding="SAME",
+            dimension_numbers=("NHWC", layout, "NHWC"),
+        )
+        y, back = jax.vjp(lambda x: conv(x, w), x)
+        return y, back(jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))[0]
+
+    for layout, w in kernels.items():
+        found = []
+        for told, calls in (("1", 8), ("0", 0)):
+            monkeypatch.setenv(VARIABLE, told)
+            program = jax.jit(lambda *a, layout=layout: both(layout, *a)).lower(x, w).compile()
+            assert (program.as_text() or "").count('"__onednn$matmul"') == calls
+            found.append(program(x, w))
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max())
 
 
 def test_few_channels_few_tiles_and_other_kernels_are_not_faster() -> None:

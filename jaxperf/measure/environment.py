@@ -22,6 +22,7 @@ FLAG_PREFIXES = (
     "NVIDIA_TF32",
     "NCCL_",
     "JAXPERF_ONEDNN",
+    "JAXPERF_WINOGRAD",
 )
 JAX_SETTINGS = (
     "jax_default_matmul_precision",

@@ -12,8 +12,8 @@ still applies where the new one does not fit: types other than float32, programs
 that XLA divides among devices (it cannot divide a call), groups, other than two spatial dimensions, and
 channels that are not last.
 
-With XLA's switch to oneDNN (`switched`) the rule only has the gradients of kernels computed as products
-(`kernel_gradient`) or in pieces, and XLA has oneDNN compute the rest. The names are private:
+With XLA's switch to oneDNN (`switched`) the rule only has convolutions computed as products
+(`kernel_gradient`, `winograd`) or in pieces, and XLA has oneDNN compute the rest. The names are private:
 `jaxperf.onednn` tries them in a separate process before anything depends on them.
 """
 
@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import mlir
 
-from jaxperf.models import onednn_calls
+from jaxperf.models import onednn_calls, winograd
 from jaxperf.models.kernel_gradient import in_one_product, kernel_gradient, products_are_faster
 from jaxperf.models.window import FEW_PRODUCTS, Window, product_of_patches
 
@@ -88,7 +88,12 @@ def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
         params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"]
     )
     x, w = (aval.shape for aval in ctx.avals_in)
-    if switched() and not (_as_products(x, w, numbers, window) or _images_at_a_time(x, w, numbers)):
+    ours = (
+        _as_products(x, w, numbers, window),
+        _in_tiles(x, w, numbers, window),
+        _images_at_a_time(x, w, numbers),
+    )
+    if switched() and not any(ours):
         return default(ctx, lhs, rhs, **params)
     rule = mlir.lower_fun(partial(_convolve, window=window, params=params), multiple_results=False)
     return rule(ctx, lhs, rhs)
@@ -133,6 +138,22 @@ def _as_products(x: Sequence[int], w: Sequence[int], numbers: Any, window: Windo
     return shape if products_are_faster(shape, window.dilation) else None
 
 
+def _in_tiles(
+    x: Sequence[int], w: Sequence[int], numbers: Any, window: Window
+) -> tuple[Sequence[int], bool] | None:
+    """Height and width of the result, and whether the kernel has its outputs before its inputs.
+
+    None where products of tiles are not faster than oneDNN's convolution.
+    """
+    images, kernel, _ = numbers
+    if tuple(images) != _LAST or max(*window.strides, *window.spread, *window.dilation) > 1:
+        return None
+    shape = [w[axis] for axis in (*kernel[2:], kernel[1], kernel[0])]
+    sizes = window.sizes([x[axis] for axis in (images[0], *images[2:])], shape)
+    faster = winograd.is_faster(shape, (x[images[0]], *sizes), per_tile=winograd.per_tile())
+    return (sizes, kernel[0] < kernel[1]) if faster else None
+
+
 def _images_at_a_time(x: Sequence[int], w: Sequence[int], numbers: Any) -> int | None:
     """For how many images at a time to compute the gradient of a kernel; None for all of them at once."""
     if tuple(numbers.lhs_spec) != _OF_WEIGHTS:
@@ -154,6 +175,12 @@ def _convolve(x: jax.Array, w: jax.Array, *, window: Window, params: dict[str, A
         g = g.transpose(kernel[1], *kernel[2:], kernel[0])
         dw = kernel_gradient(x, g, shape, strides=window.dilation, padding=window.padding)
         return _placed(dw.transpose(2, 0, 1, 3), result)
+    if found := _in_tiles(x.shape, w.shape, numbers, window):
+        sizes, transposed = found
+        x = x.transpose(images[0], *images[2:], images[1])
+        w = w.transpose(*kernel[2:], *sorted(kernel[:2]))
+        before = [low for low, _ in window.padding]
+        return _placed(winograd.convolution(x, w, before, sizes, transposed=transposed), result)
     if switched():
         one = partial(lax.conv_general_dilated_p.bind, **params)
     else:

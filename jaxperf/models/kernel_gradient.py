@@ -98,7 +98,7 @@ def kernel_gradient(
     beside = [_moved(g, (0, j - left), (rows, columns)) for j in range(width)]
     moved = [_moved(x, (top - i, 0), (rows, columns)) for i in range(height)]
     wide = jnp.stack(beside, 3).reshape(-1, width * outputs)
-    products = [product(_rows(images), wide, transposed=True) for images in moved]
+    products = [product(_rows(images), wide, transposed=(True, False)) for images in moved]
     return jnp.stack(products).reshape(height, inputs, width, outputs).transpose(0, 2, 1, 3)
 
 
@@ -116,7 +116,7 @@ def _of_strided(
     beside = [
         jnp.stack(row, 3).reshape(-1, kernel[1] * kernel[2]) for row in _taps(x, g, kernel, strides, before)
     ]
-    return jnp.stack([product(row, _rows(g), transposed=True) for row in beside]).reshape(kernel)
+    return jnp.stack([product(row, _rows(g), transposed=(True, False)) for row in beside]).reshape(kernel)
 
 
 def _taps(

@@ -40,22 +40,26 @@ def convolution(
     return _call("convolution", (len(x), *sizes, w.shape[3]), config, x, w)
 
 
-def product(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
-    """Multiply a (m, k), or the transpose of a (k, m), by b (k, n), float32, as they lie in memory.
+def product(a: jax.Array, b: jax.Array, *, transposed: Sequence[bool] = (False, False)) -> jax.Array:
+    """Multiply a (m, k) by b (k, n), float32, as they lie in memory.
 
     With an axis before these, of the same size in a and b, it is so many products.
+
+    Args:
+      a, b: the matrices, or their transposes.
+      transposed: which of them are transposes.
     """
     layout = {"dims": str(a.ndim)}
     config = {
-        "transpose_a": transposed,
-        "transpose_b": False,
+        "transpose_a": transposed[0],
+        "transpose_b": transposed[1],
         "lhs": layout,
         "rhs": layout,
         "result": layout,
         "optimization_config": _OPTIMIZATION,
     }
-    rows = a.shape[-1 if transposed else -2]
-    return _call("matmul", (*a.shape[:-2], rows, b.shape[-1]), config, a, b)
+    rows, columns = a.shape[-1 if transposed[0] else -2], b.shape[-2 if transposed[1] else -1]
+    return _call("matmul", (*a.shape[:-2], rows, columns), config, a, b)
 
 
 def _call(name: str, shape: tuple[int, ...], config: dict[str, Any], a: jax.Array, b: jax.Array) -> jax.Array:

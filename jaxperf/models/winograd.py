@@ -1,21 +1,24 @@
-"""The gradient of a 3 x 3 kernel from 16 products for each tile of 2 x 2 outputs, instead of 36.
+"""Convolutions with 3 x 3 kernels, and their kernels' gradients, from 16 products per tile instead of 36.
 
 Winograd's minimal filtering (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015):
 three sums of two products each, such as g0 x0 + g1 x1, g0 x1 + g1 x2 and g0 x2 + g1 x3, follow from four
 products of sums, as
     p = g0 (x0 - x2),  q = (g0 + g1) (x1 + x2) / 2,  r = (g0 - g1) (x2 - x1) / 2,  s = g1 (x3 - x1)
-are p + q + r, q - r and q + r + s. Here x is four neighboring pixels of an image, g two of the output's
-gradient, and the three sums are gradients of three taps. In both directions of an image, that is 4 x 4
-products instead of 6 x 6. All tiles, channels and outputs together are 16 products of matrices.
+are p + q + r, q - r and q + r + s. With x as four neighboring pixels of an image and g as two of the output's
+gradient, they are gradients of three taps. In both directions of an image, 4 x 4 products do for 6 x 6. Those
+of all tiles, channels and outputs are 16 products of matrices. The convolution itself, two outputs from four
+pixels and three taps, needs the same sums of pixels, and the gradient of the images is such a convolution.
 
-Nothing but sums and halves is multiplied in, so rounding is as usual: of the largest gradient, 4e-7 to
-1.3e-6 with float32, and 3e-7 to 1.1e-6 with nine products. With tiles of 4 x 4, a quarter of the products
-would be left, but errors of 3e-6 to 1.1e-5. Where an image is infinite, the gradient is NaN.
+Nothing but sums and halves is multiplied in, so rounding is as usual, in float32 and of the largest number:
+for gradients of kernels 4e-7 to 1.3e-6, and 3e-7 to 1.1e-6 with nine products; for convolutions 4e-7 to 9e-7,
+and 1.1e-6 to 2.5e-6 with oneDNN's. With tiles of 4 x 4, a quarter of the products would be left, but errors
+of 3e-6 to 1.8e-5. Where an image is infinite, results are NaN.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 
 import jax
@@ -27,24 +30,68 @@ from jaxperf.models.onednn_calls import product
 KERNEL = (3, 3)
 TILE = 2  # rows and columns of the output's gradient; of the images, two more
 # What the sums cost, in multiplications: per tile and channel or output, and per pair of them. Of 69 layers,
-# with 8 to 256 channels on 3 x 3 to 56 x 56 pixels and 2 to 128 images, the 29 that the rule admits are 1.02
-# to 1.85 times as fast as with nine products, with a median of 1.38 (an EPYC of family 25 with AVX-512).
+# with 8 to 256 channels on 3 x 3 to 56 x 56 pixels and 2 to 128 images, the 29 gradients of kernels that the
+# rule admits are 1.02 to 1.85 times as fast as with nine products, with a median of 1.38 (an EPYC of family
+# 25 with AVX-512).
 PER_TILE, ONCE = 400, 400
+# For convolutions it depends on how many multiplications the processor does while it moves a number. Where
+# they are few (that EPYC, 215 GFLOP/s and 88 GB/s), 1200 admits 36 of 82 layers, which are 1.09 to 2.08 times
+# as fast as with oneDNN's convolution, with a median of 1.48. Where memory is as fast but products are twice
+# as fast, layers of 128 channels would be slower. So `jaxperf.onednn` measures one, and a variable tells
+# whether the first or the second applies.
+WHERE_CHEAP, ELSEWHERE = 1200, 2400
+VARIABLE = "JAXPERF_WINOGRAD"
+LAYER = (16, 14, 14, 128)  # the images of the layer to measure; it has as many outputs
+CHEAP = 1.1  # where it is so many times as fast as with oneDNN's convolution
 
 
-def is_faster(kernel: Sequence[int], outputs: Sequence[int]) -> bool:
-    """Whether `kernel_gradient` is faster than nine products of all pixels.
+def per_tile() -> int:
+    """What the sums of a convolution cost per tile and channel or output, as this process was told."""
+    return WHERE_CHEAP if os.environ.get(VARIABLE) == "1" else ELSEWHERE
+
+
+def is_faster(kernel: Sequence[int], outputs: Sequence[int], *, per_tile: float = PER_TILE) -> bool:
+    """Whether `kernel_gradient` is faster than nine products of all pixels, or `convolution` than oneDNN's.
 
     Args:
       kernel: shape of the kernel, (height, width, in, out).
       outputs: of the convolution, (n, height, width).
+      per_tile: what the sums cost per tile and channel or output, in multiplications; for `convolution`,
+        what the function `per_tile` returns.
     """
     height, width, channels, gradients = kernel
     if (height, width) != KERNEL:
         return False
     tiles = outputs[0] * math.prod(-(-size // TILE) for size in outputs[1:])
     saved = channels * gradients * (9 * math.prod(outputs) - 16 * tiles - ONCE)
-    return saved > PER_TILE * tiles * (channels + gradients)
+    return saved > per_tile * tiles * (channels + gradients)
+
+
+def convolution(
+    x: jax.Array, w: jax.Array, before: Sequence[int], sizes: Sequence[int], *, transposed: bool = False
+) -> jax.Array:
+    """The convolution of a kernel that moves by single pixels, (n, height, width, out), float32.
+
+    Args:
+      x: images (n, height, width, in), float32.
+      w: the kernel, (3, 3, in, out), float32.
+      before: the zeros before the first row and column of the images; negative where they are cut off.
+      sizes: height and width of the result.
+      transposed: whether the kernel is (3, 3, out, in), as the gradient of the images reads it.
+    """
+    tiles = [-(-size // TILE) for size in sizes]
+    images = _framed(x, before, [TILE * number + 2 for number in tiles])
+    rows = _differences(*_every_second(images, 4, tiles, axis=1))
+    of_rows = [
+        product(
+            _stacked(_differences(*_every_second(row, 4, tiles, axis=2))),
+            jnp.stack(_weights(*taps)),
+            transposed=(False, transposed),
+        ).reshape(4, len(x), *tiles, -1)
+        for row, taps in zip(rows, _weights(*w))
+    ]
+    y = jnp.stack([jnp.stack(_outputs(*of_columns), 3) for of_columns in _outputs(*of_rows)], 2)
+    return y.reshape(len(x), *(TILE * number for number in tiles), -1)[:, : sizes[0], : sizes[1]]
 
 
 def kernel_gradient(x: jax.Array, g: jax.Array, before: Sequence[int]) -> jax.Array:
@@ -66,7 +113,7 @@ def kernel_gradient(x: jax.Array, g: jax.Array, before: Sequence[int]) -> jax.Ar
         product(
             _stacked(_differences(*_every_second(row, 4, tiles, axis=2))),
             _stacked(_sums(*_every_second(side, 2, tiles, axis=2))),
-            transposed=True,
+            transposed=(True, False),
         )
         for row, side in zip(rows, sides)
     ]
@@ -101,3 +148,12 @@ def _stacked(pixels: Sequence[jax.Array]) -> jax.Array:
 def _taps(p: jax.Array, q: jax.Array, r: jax.Array, s: jax.Array) -> list[jax.Array]:
     even, odd = (q + r) / 2, (q - r) / 2
     return [p + even, odd, even + s]
+
+
+def _weights(a: jax.Array, b: jax.Array, c: jax.Array) -> list[jax.Array]:
+    even, odd = (a + c) / 2, b / 2
+    return [a, even + odd, even - odd, c]
+
+
+def _outputs(p: jax.Array, q: jax.Array, r: jax.Array, s: jax.Array) -> list[jax.Array]:
+    return [p + q + r, q - r + s]

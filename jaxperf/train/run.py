@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError, one_line
-from jaxperf.onednn import BY_NAME
+from jaxperf.onednn import BY_NAME, SUMS
 from jaxperf.parallel.update import TrainState
 from jaxperf.result.machine import cores, cpu_model, versions
 from jaxperf.train.arrays import described
@@ -31,7 +31,7 @@ Tree = Any
 # 0.10.2).
 AHEAD = 2
 # Settings outside a program that change its results: `_settings` names those that are set.
-VARIABLES = ("XLA_FLAGS", BY_NAME, "NVIDIA_TF32_OVERRIDE")
+VARIABLES = ("XLA_FLAGS", BY_NAME, SUMS, "NVIDIA_TF32_OVERRIDE")
 OPTIONS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_disable_most_optimizations")
 
 
