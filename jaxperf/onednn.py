@@ -2,10 +2,10 @@
 
 From jaxlib 0.12 on, a switch in XLA_FLAGS, which XLA reads when JAX starts, turns them on. A variable asks
 for what no switch does (`models.convolution`): before that version all calls of the kernels by name, and
-from then on those that compute convolutions and gradients as products. All of this applies only to processes that
-start later, and only after a probe in a separate process: XLA aborts at an unknown flag, and the names are
-private. JAX 0.12.0.1, one device's training step on 2 cores, with the switch over without it in three
-turns: LeNet, batch 256, 1.8, 1.7 and 1.5 times the images/s; ResNet-18, batch 32, 1.8, 1.8 and 1.9.
+from then on those that compute convolutions and gradients as products. All of this applies only to
+processes that start later, and only after a probe in a separate process: XLA aborts at an unknown flag, and
+the names are private. JAX 0.12.0.1, one device's training step on 2 cores, with the switch over without it
+in three turns: LeNet, batch 256, 1.8, 1.7 and 1.5 times the images/s; ResNet-18, batch 32, 1.8, 1.8 and 1.9.
 """
 
 from __future__ import annotations

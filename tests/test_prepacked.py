@@ -14,7 +14,7 @@ from jax import export, lax
 from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxperf.models import hybridize, prepacked
+from jaxperf.models import hybridize, prepacked, winograd
 from jaxperf.models.convolution import native_convolutions
 from jaxperf.models.window import Window
 
@@ -105,6 +105,22 @@ def test_whatever_is_tried_first_the_numbers_are_the_same(monkeypatch: pytest.Mo
         )
         is None
     )
+
+
+def test_products_of_tiles_read_prepared_sums_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(winograd.VARIABLE, "1")
+    conv = nnx.Conv(160, 160, (3, 3), rngs=nnx.Rngs(0))
+    net = nnx.Sequential(conv, nnx.BatchNorm(160, use_running_average=True, rngs=nnx.Rngs(1)), nnx.relu)
+    x = images(8, 10, 10, 160)
+    call = frozen(net, x)
+    program = call.lower(x).compile().as_text()
+    assert program.count('"__onednn$matmul"') == 4 and "f32[3,3,160,160]" not in program
+    close(call(x), net(x))
+    again = export.export(jax.jit(call))(x)
+    assert "onednn" not in again.mlir_module()
+    close(again.call(x), net(x))
+    monkeypatch.setenv(winograd.VARIABLE, "0")
+    assert PACKED in frozen(net, x).lower(x).as_text()
 
 
 def test_vmap_and_derivatives_are_those_of_the_usual_convolution() -> None:

@@ -168,7 +168,7 @@ def _convolve(x: jax.Array, w: jax.Array, *, window: Window, params: dict[str, A
     """The convolution, with operands and result in the layout that `params` give."""
     numbers = params["dimension_numbers"]
     images, kernel, result = numbers
-    once = (lambda a: a) if switched() else _computed_once  # with the switch, others read the arrays too
+    once = (lambda a: a) if switched() else computed_once  # with the switch, others read the arrays too
     x = once(x)
     if shape := _as_products(x.shape, w.shape, numbers, window):
         g = w if in_one_product(shape) else once(w)  # one product is all that reads it here
@@ -204,7 +204,7 @@ def _by_name(x: jax.Array, w: jax.Array, *, numbers: Any, window: Window) -> jax
     return _placed(_spread(x, w, window) if max(window.spread) > 1 else _onednn(x, w, window), result)
 
 
-def _computed_once(x: jax.Array) -> jax.Array:
+def computed_once(x: jax.Array) -> jax.Array:
     """`x`, computed once and kept, which XLA would compute again in each operation that reads it.
 
     XLA repeats what is cheap, such as BatchNorm and relu, but no division by an array; a barrier is gone

@@ -9,6 +9,8 @@ checks where its switch to oneDNN is on.
 With JAX 0.10.2 on 2 cores, frozen, LeNet's forward pass is 1.20 times as fast at batch 1 and 1.07 at 16;
 ResNet-18's 1.60 at batch 1, 1.28 at 2 and 1.05 at 16.
 
+Where products of tiles are faster (`winograd`), the sums of weights that they read are prepared instead.
+
 A call is a primitive of its own, since only its lowering knows whether the program is exported or divided
 among devices. There, and under `vmap` and derivatives, it is the usual convolution.
 """
@@ -27,7 +29,8 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jaxperf.models.convolution import VECTOR, call_onednn, may_call_onednn
+from jaxperf.models import winograd
+from jaxperf.models.convolution import VECTOR, call_onednn, computed_once, may_call_onednn
 from jaxperf.models.window import Window
 
 # The most frequent ones first: each try compiles a program, in 20 to 40 ms. Blocks of 24 are those of AVX2.
@@ -47,13 +50,15 @@ class Packed:
     Attributes:
       kernel: (height, width, in, out).
       laid_out: the same weights as (out / block, height, width, in, block), in the shape of a kernel whose
-        outputs fill the blocks.
+        outputs fill the blocks; or, for products of tiles, their sums, (4, 4, in, out).
       window: how it moves; `spread` is 1 and the padding is not negative.
+      tiles: whether products of tiles compute it.
     """
 
     kernel: Any
     laid_out: Any
     window: Window
+    tiles: bool = False
 
     def usual(self, x: jax.Array) -> jax.Array:
         """The convolution as JAX computes it."""
@@ -79,6 +84,10 @@ def packed(kernel: Any, images: tuple[int, ...], window: Window) -> Packed | Non
     if kernel.shape[2] < VECTOR:
         return None
     plain = Window(*(tuple(map(_plain, numbers)) for numbers in window))
+    result = images[0], *plain.sizes(images, kernel.shape)
+    steps = max(*plain.strides, *plain.dilation)
+    if steps == 1 and winograd.is_faster(kernel.shape, result, per_tile=winograd.per_tile()):
+        return Packed(kernel, np.stack([np.stack(row) for row in winograd.sums(kernel)]), plain, tiles=True)
     if not (block := block_of(images, kernel.shape, plain)):
         return None
     laid_out, outputs = in_blocks(kernel, block), kernel.shape[3]
@@ -135,6 +144,10 @@ def _before_nans(laid_out: Any) -> Any:
 
 def _lower(ctx: Any, x: Any, *, packed: Packed) -> Any:
     def call(x: jax.Array) -> jax.Array:
+        if packed.tiles:
+            before = [low for low, _ in packed.window.padding]
+            sizes = packed.window.sizes(x.shape, packed.kernel.shape)
+            return winograd.with_sums(computed_once(x), [*jnp.asarray(packed.laid_out)], before, sizes)
         y = call_onednn(x, jnp.asarray(packed.laid_out), packed.window, packed=True)
         return y[..., : packed.kernel.shape[3]]
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -79,16 +80,32 @@ def convolution(
       sizes: height and width of the result.
       transposed: whether the kernel is (3, 3, out, in), as the gradient of the images reads it.
     """
+    return with_sums(x, [jnp.stack(row) for row in sums(w)], before, sizes, transposed=transposed)
+
+
+def sums(w: Any) -> list[list[Any]]:
+    """What the products read of a kernel (3, 3, in, out): 4 x 4 matrices (in, out)."""
+    return [_weights(*row) for row in _weights(*w)]
+
+
+def with_sums(
+    x: jax.Array,
+    rows: Sequence[Any],
+    before: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    transposed: bool = False,
+) -> jax.Array:
+    """`convolution` with four rows of `sums`, each (4, in, out), instead of the kernel."""
     tiles = [-(-size // TILE) for size in sizes]
     images = _framed(x, before, [TILE * number + 2 for number in tiles])
-    rows = _differences(*_every_second(images, 4, tiles, axis=1))
     of_rows = [
         product(
             _stacked(_differences(*_every_second(row, 4, tiles, axis=2))),
-            jnp.stack(_weights(*taps)),
+            weights,
             transposed=(False, transposed),
         ).reshape(4, len(x), *tiles, -1)
-        for row, taps in zip(rows, _weights(*w))
+        for row, weights in zip(_differences(*_every_second(images, 4, tiles, axis=1)), rows)
     ]
     y = jnp.stack([jnp.stack(_outputs(*of_columns), 3) for of_columns in _outputs(*of_rows)], 2)
     return y.reshape(len(x), *(TILE * number for number in tiles), -1)[:, : sizes[0], : sizes[1]]
@@ -150,7 +167,7 @@ def _taps(p: jax.Array, q: jax.Array, r: jax.Array, s: jax.Array) -> list[jax.Ar
     return [p + even, odd, even + s]
 
 
-def _weights(a: jax.Array, b: jax.Array, c: jax.Array) -> list[jax.Array]:
+def _weights(a: Any, b: Any, c: Any) -> list[Any]:
     even, odd = (a + c) / 2, b / 2
     return [a, even + odd, even - odd, c]
 
