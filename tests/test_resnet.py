@@ -1,5 +1,6 @@
 import functools
 import itertools
+import platform
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from mxnet_fixtures import (
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models import BOOK_INIT, Residual, ResNet, from_gluon, resnet18, to_gluon
+from jaxperf.models.winograd import VARIABLE
 
 NETS = {"resnet18": (RESNET18_STAGES, RESNET18), "resnet_small": (SMALL_STAGES, RESNET_SMALL)}
 # Outputs: rounding. Gradients in float32: relus that change sides by rounding, see mxnet_fixtures.
@@ -111,6 +113,26 @@ def train(name, kind, dtype, contexts, steps=None):
         "stats_first": running[0],
         "stats": running[1],
     }
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
+)
+@pytest.mark.usefixtures("optimized", "through_onednn")
+@pytest.mark.parametrize("kind", KINDS)
+def test_through_onednn_and_from_products_of_tiles_too(kind, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "1")
+    jax.clear_caches()  # of programs that other tests compiled with JAX's own convolutions
+    try:
+        _, (graph, params, stats) = prepared("resnet18", kind, "float32")
+        X, y = batch(0, 0, RESNET18.batch)
+        program = gradient.lower(graph, params, stats, nhwc(X), y).compile().as_text()
+        assert program.count('"__onednn$matmul"') > 60 and "__onednn$convolution" in program
+        test_first_step_and_those_after_equal_mxnet("resnet18", kind, "float32")
+        test_evaluation_equals_mxnet_and_leaves_the_statistics_alone(kind)
+    finally:
+        jax.clear_caches()
 
 
 @pytest.mark.usefixtures("optimized")
