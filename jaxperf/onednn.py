@@ -49,7 +49,9 @@ def with_onednn(environment: Mapping[str, str]) -> dict[str, str]:
     told = {**environment, BY_NAME: "1"}
     if version >= FIRST:
         told["XLA_FLAGS"] = " ".join(filter(None, (flags, *SWITCH)))
-    found = _tried(tuple((k, told.get(k, "")) for k in ("XLA_FLAGS", BY_NAME)))
+    # Where each large array is mapped anew, sums of pixels are dear; how many heaps there are matters little.
+    allocator = [k for k in told if k.startswith("MALLOC_") and k != "MALLOC_ARENA_MAX"]
+    found = _tried(tuple((k, told.get(k, "")) for k in ("XLA_FLAGS", BY_NAME, *sorted(allocator))))
     if found is None:
         return dict(environment)
     return {SUMS: found, **told} if found else told
@@ -164,5 +166,5 @@ def _sums_are_cheap() -> bool:
     y, again = (np.asarray(program(x, w)) for program in compiled.values())
     np.testing.assert_allclose(again, y, rtol=0, atol=1e-5 * np.abs(y).max())
     calls = {name: functools.partial(program, x, w) for name, program in compiled.items()}
-    fastest = [min(m.values) for m in interleaved(calls, count=9).values()]  # what others disturb the least
+    fastest = [min(m.values) for m in interleaved(calls, count=15).values()]  # what others disturb the least
     return fastest[0] >= winograd.CHEAP * fastest[1]

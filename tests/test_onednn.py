@@ -45,6 +45,16 @@ def test_where_sums_of_pixels_are_cheap_a_variable_says_so_unless_the_user_does(
     assert with_onednn({"A": "b"}) == {"A": "b"}
 
 
+def test_it_is_tried_with_the_allocators_settings_and_once_for_any_number_of_heaps(
+    newest: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+    monkeypatch.setattr(onednn, "_tried", lambda variables: tried.append(dict(variables)))
+    with_onednn({"MALLOC_TOP_PAD_": "1", "A": "b"})
+    with_onednn({"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "1"})
+    assert tried[0] == tried[1] and tried[0]["MALLOC_TOP_PAD_"] == "1" and "A" not in tried[0]
+
+
 def test_what_the_user_has_set_about_it_stays(newest: None, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ("--xla_cpu_use_onednn=false", "--xla_cpu_experimental_ynn_fusion_type=-reduce", *SWITCH)
     users = [{"XLA_FLAGS": f"--x=1 {flag}"} for flag in flags]
