@@ -120,9 +120,11 @@ def who_computes_a_convolution(story: Story, batch: int, channels: int, rounds: 
         at one of 14 x 14. So read the compiled program for what the library is really asked to do. With
         `ONEDNN_VERBOSE=1`, oneDNN prints the shapes, layouts and milliseconds of each call. The same gradient
         is nine matrix products, one per tap, of arrays as they lie (`jaxperf/models/kernel_gradient.py`). And
-        the fastest operations are those that nobody needs: tiles of 2 x 2 outputs share so many sums that 16
-        multiplications do for 36 (Winograd's minimal filtering, `jaxperf/models/winograd.py`), so the rate
-        below, which counts all 36, can exceed that of the matrix product.""",
+        the fastest operations are those that nobody needs: neighboring outputs share sums, so that tiles of
+        2 x 2 outputs take 16 multiplications instead of 36 (Winograd's minimal filtering,
+        `jaxperf/models/winograd.py`). Gradients of kernels are computed so here, and the convolution itself
+        where `jaxperf run` found that this processor gains from it. The rates below count all 36, so they can
+        exceed that of the matrix product.""",
     )
     story.code(conv3x3, kernel_gradient, library)
     if platform.machine().lower() not in ("x86_64", "amd64"):
