@@ -163,7 +163,7 @@ def test_what_comes_before_is_computed_once_for_a_convolution_and_its_gradient_b
         return with_gradients(conv)(jnp.maximum(2 * x, -3), w)
 
     assert (jax.jit(step).lower(x, w).compile().as_text() or "").count(" maximum(") == 1
-    kept = jax.jit(convolution._computed_once)(x)
+    kept = jax.jit(convolution.computed_once)(x)
     np.testing.assert_array_equal(np.asarray(kept).view(np.int32), x.view(np.int32))
 
 
