@@ -14,8 +14,7 @@ def main(steps: int = 400) -> float:
     w, x = np.ones((512, 512), np.float32), jnp.full((64, 512), 0.01)
     for _ in range(steps):
         g = np.asarray(gradient(w, x))
-        g = np.clip(g / np.linalg.norm(g), -0.1, 0.1)
-        w = w - 0.01 * g / (np.sqrt(g * g) + 1e-3) - 1e-4 * w * np.sqrt(np.abs(w) + 1)  # cause: numpy
+        w = w - 1e-4 * np.clip(g, -0.1, 0.1) / (abs(g) + 1e-3) - 1e-4 * w * np.sqrt(w * w + 1)  # cause: numpy
     return float(w.sum())
 
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 @jax.jit
 def step(w, x):
     g = x.T @ (x @ w) / len(x)
-    g = jnp.clip(g / jnp.linalg.norm(g), -0.1, 0.1)
-    return w - 0.01 * g / (jnp.sqrt(g * g) + 1e-3) - 1e-4 * w * jnp.sqrt(jnp.abs(w) + 1)
+    return w - 1e-4 * jnp.clip(g, -0.1, 0.1) / (abs(g) + 1e-3) - 1e-4 * w * jnp.sqrt(w * w + 1)
 
 
 def main(steps: int = 400) -> float:
