@@ -152,12 +152,13 @@ def _sums_are_cheap() -> bool:
 
     from jaxperf.measure import interleaved
     from jaxperf.models import winograd
+    from jaxperf.models.window import Window
 
     def usual(x: jax.Array, w: jax.Array) -> jax.Array:
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     def tiles(x: jax.Array, w: jax.Array) -> jax.Array:
-        return winograd.convolution(x, w, (1, 1), x.shape[1:3])
+        return winograd.convolution(x, w, Window((1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1)))
 
     channels = winograd.LAYER[3]
     shapes = winograd.LAYER, (*winograd.KERNEL, channels, channels)

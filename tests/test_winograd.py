@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from jaxperf.models.window import Window
 from jaxperf.models.winograd import VARIABLE, convolution, is_faster, kernel_gradient
 
 rng = np.random.default_rng(0)
@@ -62,7 +63,8 @@ def test_convolutions_with_random_windows_are_float64s(through_onednn: Any) -> N
     for transposed in (False, True) * 3:
         images, (c, o), before, after, sizes = window()
         x, w = normal(*images, c), normal(3, 3, c, o)
-        fn = partial(convolution, before=before, sizes=sizes, transposed=transposed)
+        moves = Window((1, 1), tuple(zip(before, after)), (1, 1), (1, 1))
+        fn = partial(convolution, window=moves, transposed=transposed)
         found = jax.jit(fn)(x, w.swapaxes(2, 3) if transposed else w)
         close(found, sum(tap @ w[i, j] for i, j, tap in taps(framed(x, before, after), sizes)))
 

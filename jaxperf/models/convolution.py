@@ -88,12 +88,11 @@ def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
         params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"]
     )
     x, w = (aval.shape for aval in ctx.avals_in)
-    ours = (
-        _as_products(x, w, numbers, window),
-        _in_tiles(x, w, numbers, window),
-        _images_at_a_time(x, w, numbers),
-    )
-    if switched() and not any(ours):
+    if switched() and not (
+        _as_products(x, w, numbers, window)
+        or _in_tiles(x, w, numbers, window)
+        or _images_at_a_time(x, w, numbers)
+    ):
         return default(ctx, lhs, rhs, **params)
     rule = mlir.lower_fun(partial(_convolve, window=window, params=params), multiple_results=False)
     return rule(ctx, lhs, rhs)
@@ -138,20 +137,11 @@ def _as_products(x: Sequence[int], w: Sequence[int], numbers: Any, window: Windo
     return shape if products_are_faster(shape, window.dilation) else None
 
 
-def _in_tiles(
-    x: Sequence[int], w: Sequence[int], numbers: Any, window: Window
-) -> tuple[Sequence[int], bool] | None:
-    """Height and width of the result, and whether the kernel has its outputs before its inputs.
-
-    None where products of tiles are not faster than oneDNN's convolution.
-    """
+def _in_tiles(x: Sequence[int], w: Sequence[int], numbers: Any, window: Window) -> bool:
+    """Whether products of tiles are faster than oneDNN's convolution."""
     images, kernel, _ = numbers
-    if tuple(images) != _LAST or max(*window.strides, *window.spread, *window.dilation) > 1:
-        return None
     shape = [w[axis] for axis in (*kernel[2:], kernel[1], kernel[0])]
-    sizes = window.sizes([x[axis] for axis in (images[0], *images[2:])], shape)
-    faster = winograd.is_faster(shape, (x[images[0]], *sizes), per_tile=winograd.per_tile())
-    return (sizes, kernel[0] < kernel[1]) if faster else None
+    return tuple(images) == _LAST and winograd.pays(x, shape, window)
 
 
 def _images_at_a_time(x: Sequence[int], w: Sequence[int], numbers: Any) -> int | None:
@@ -175,12 +165,9 @@ def _convolve(x: jax.Array, w: jax.Array, *, window: Window, params: dict[str, A
         g = g.transpose(kernel[1], *kernel[2:], kernel[0])
         dw = kernel_gradient(x, g, shape, strides=window.dilation, padding=window.padding)
         return _placed(dw.transpose(2, 0, 1, 3), result)
-    if found := _in_tiles(x.shape, w.shape, numbers, window):
-        sizes, transposed = found
-        x = x.transpose(images[0], *images[2:], images[1])
-        w = w.transpose(*kernel[2:], *sorted(kernel[:2]))
-        before = [low for low, _ in window.padding]
-        return _placed(winograd.convolution(x, w, before, sizes, transposed=transposed), result)
+    if _in_tiles(x.shape, w.shape, numbers, window):
+        w = w.transpose(*kernel[2:], *sorted(kernel[:2]))  # not exchanged: the products read either
+        return _placed(winograd.convolution(x, w, window, transposed=kernel[0] < kernel[1]), result)
     if switched():
         one = partial(lax.conv_general_dilated_p.bind, **params)
     else:

@@ -31,10 +31,10 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jaxperf.models import winograd
 from jaxperf.models.onednn_calls import product
+from jaxperf.models.window import moved
 
 # Outside of these the convolution is as fast or faster: for one layer, 32 to 128 images, products took 0.6 to
 # 1.6 times as long with 5 x 5 kernels, 1.1 to 3 times with few channels, and 1.0 to 1.6 times for strided
@@ -95,10 +95,10 @@ def kernel_gradient(
         return winograd.kernel_gradient(x, g, (top, left))
     height, width, inputs, outputs = kernel
     rows, columns = g.shape[1], x.shape[2]
-    beside = [_moved(g, (0, j - left), (rows, columns)) for j in range(width)]
-    moved = [_moved(x, (top - i, 0), (rows, columns)) for i in range(height)]
+    beside = [moved(g, (0, j - left), (rows, columns)) for j in range(width)]
+    above = [moved(x, (top - i, 0), (rows, columns)) for i in range(height)]
     wide = jnp.stack(beside, 3).reshape(-1, width * outputs)
-    products = [product(_rows(images), wide, transposed=(True, False)) for images in moved]
+    products = [product(_rows(images), wide, transposed=(True, False)) for images in above]
     return jnp.stack(products).reshape(height, inputs, width, outputs).transpose(0, 2, 1, 3)
 
 
@@ -126,16 +126,8 @@ def _taps(
     (s, t), (top, left) = strides, before
     size = (s * (g.shape[1] - 1) + 1, t * (g.shape[2] - 1) + 1)
     return [
-        [_moved(x, (top - i, left - j), size)[:, ::s, ::t] for j in range(kernel[1])]
-        for i in range(kernel[0])
+        [moved(x, (top - i, left - j), size)[:, ::s, ::t] for j in range(kernel[1])] for i in range(kernel[0])
     ]
-
-
-def _moved(images: jax.Array, by: Sequence[int], size: Sequence[int]) -> jax.Array:
-    """Images moved down and right by some pixels, in so many rows and columns; zeros where none were."""
-    ends = (size[axis] - images.shape[1 + axis] - by[axis] for axis in (0, 1))
-    spans = [(start, end, 0) for start, end in zip(by, ends)]
-    return lax.pad(images, jnp.zeros((), images.dtype), [(0, 0, 0), *spans, (0, 0, 0)])
 
 
 def _rows(images: jax.Array) -> jax.Array:

@@ -84,9 +84,7 @@ def packed(kernel: Any, images: tuple[int, ...], window: Window) -> Packed | Non
     if kernel.shape[2] < VECTOR:
         return None
     plain = Window(*(tuple(map(_plain, numbers)) for numbers in window))
-    result = images[0], *plain.sizes(images, kernel.shape)
-    steps = max(*plain.strides, *plain.dilation)
-    if steps == 1 and winograd.is_faster(kernel.shape, result, per_tile=winograd.per_tile()):
+    if winograd.pays(images, kernel.shape, plain):
         return Packed(kernel, np.stack([np.stack(row) for row in winograd.sums(kernel)]), plain, tiles=True)
     if not (block := block_of(images, kernel.shape, plain)):
         return None
@@ -145,9 +143,7 @@ def _before_nans(laid_out: Any) -> Any:
 def _lower(ctx: Any, x: Any, *, packed: Packed) -> Any:
     def call(x: jax.Array) -> jax.Array:
         if packed.tiles:
-            before = [low for low, _ in packed.window.padding]
-            sizes = packed.window.sizes(x.shape, packed.kernel.shape)
-            return winograd.with_sums(computed_once(x), [*jnp.asarray(packed.laid_out)], before, sizes)
+            return winograd.with_sums(computed_once(x), [*jnp.asarray(packed.laid_out)], packed.window)
         y = call_onednn(x, jnp.asarray(packed.laid_out), packed.window, packed=True)
         return y[..., : packed.kernel.shape[3]]
 

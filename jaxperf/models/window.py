@@ -83,6 +83,13 @@ def sum_of_products(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     )  # fmt: skip
 
 
+def moved(images: jax.Array, by: Sequence[int], size: Sequence[int]) -> jax.Array:
+    """Images moved down and right by some pixels, in so many rows and columns; zeros where none were."""
+    ends = (size[axis] - images.shape[1 + axis] - by[axis] for axis in (0, 1))
+    spans = [(start, end, 0) for start, end in zip(by, ends)]
+    return lax.pad(images, jnp.zeros((), images.dtype), [(0, 0, 0), *spans, (0, 0, 0)])
+
+
 def _taps(x: jax.Array, kernel: Sequence[int], window: Window) -> list[list[jax.Array]]:
     """For each place of a kernel, the pixels that it meets: (n, height, width, in) of the result's size."""
     (h, v), (s, t), (d, e) = window.sizes(x.shape, kernel), window.strides, window.dilation

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxperf.models.onednn_calls import product
+from jaxperf.models.window import Window, moved
 
 KERNEL = (3, 3)
 TILE = 2  # rows and columns of the output's gradient; of the images, two more
@@ -51,6 +52,19 @@ def per_tile() -> int:
     return WHERE_CHEAP if os.environ.get(VARIABLE) == "1" else ELSEWHERE
 
 
+def pays(images: Sequence[int], kernel: Sequence[int], window: Window) -> bool:
+    """Whether `convolution` is faster than oneDNN's, as this process was told.
+
+    Args:
+      images: their shape, (n, height, width, in).
+      kernel: its shape, (height, width, in, out).
+      window: how it moves.
+    """
+    if max(*window.strides, *window.spread, *window.dilation) > 1:
+        return False
+    return is_faster(kernel, (images[0], *window.sizes(images, kernel)), per_tile=per_tile())
+
+
 def is_faster(kernel: Sequence[int], outputs: Sequence[int], *, per_tile: float = PER_TILE) -> bool:
     """Whether `kernel_gradient` is faster than nine products of all pixels, or `convolution` than oneDNN's.
 
@@ -63,24 +77,21 @@ def is_faster(kernel: Sequence[int], outputs: Sequence[int], *, per_tile: float 
     height, width, channels, gradients = kernel
     if (height, width) != KERNEL:
         return False
-    tiles = outputs[0] * math.prod(-(-size // TILE) for size in outputs[1:])
+    tiles = outputs[0] * math.prod(_tiles(outputs[1:]))
     saved = channels * gradients * (9 * math.prod(outputs) - 16 * tiles - ONCE)
     return saved > per_tile * tiles * (channels + gradients)
 
 
-def convolution(
-    x: jax.Array, w: jax.Array, before: Sequence[int], sizes: Sequence[int], *, transposed: bool = False
-) -> jax.Array:
+def convolution(x: jax.Array, w: jax.Array, window: Window, *, transposed: bool = False) -> jax.Array:
     """The convolution of a kernel that moves by single pixels, (n, height, width, out), float32.
 
     Args:
       x: images (n, height, width, in), float32.
       w: the kernel, (3, 3, in, out), float32.
-      before: the zeros before the first row and column of the images; negative where they are cut off.
-      sizes: height and width of the result.
+      window: how it moves; of the padding, negative numbers cut images off.
       transposed: whether the kernel is (3, 3, out, in), as the gradient of the images reads it.
     """
-    return with_sums(x, [jnp.stack(row) for row in sums(w)], before, sizes, transposed=transposed)
+    return with_sums(x, [jnp.stack(row) for row in sums(w)], window, transposed=transposed)
 
 
 def sums(w: Any) -> list[list[Any]]:
@@ -88,24 +99,14 @@ def sums(w: Any) -> list[list[Any]]:
     return [_weights(*row) for row in _weights(*w)]
 
 
-def with_sums(
-    x: jax.Array,
-    rows: Sequence[Any],
-    before: Sequence[int],
-    sizes: Sequence[int],
-    *,
-    transposed: bool = False,
-) -> jax.Array:
+def with_sums(x: jax.Array, rows: Sequence[Any], window: Window, *, transposed: bool = False) -> jax.Array:
     """`convolution` with four rows of `sums`, each (4, in, out), instead of the kernel."""
-    tiles = [-(-size // TILE) for size in sizes]
-    images = _framed(x, before, [TILE * number + 2 for number in tiles])
+    sizes = window.sizes(x.shape, KERNEL)
+    tiles = _tiles(sizes)
+    pixels = _pixels(x, [low for low, _ in window.padding], tiles)
     of_rows = [
-        product(
-            _stacked(_differences(*_every_second(row, 4, tiles, axis=2))),
-            weights,
-            transposed=(False, transposed),
-        ).reshape(4, len(x), *tiles, -1)
-        for row, weights in zip(_differences(*_every_second(images, 4, tiles, axis=1)), rows)
+        product(row, weights, transposed=(False, transposed)).reshape(4, len(x), *tiles, -1)
+        for row, weights in zip(pixels, rows)
     ]
     y = jnp.stack([jnp.stack(_outputs(*of_columns), 3) for of_columns in _outputs(*of_rows)], 2)
     return y.reshape(len(x), *(TILE * number for number in tiles), -1)[:, : sizes[0], : sizes[1]]
@@ -119,28 +120,27 @@ def kernel_gradient(x: jax.Array, g: jax.Array, before: Sequence[int]) -> jax.Ar
       g: the gradient of the convolution's output, (n, height, width, out), float32.
       before: the zeros before the first row and column of the images; negative where they were cut off.
     """
-    tiles = [-(-size // TILE) for size in g.shape[1:3]]
-    images = _framed(x, before, [TILE * number + 2 for number in tiles])
-    slopes = _framed(g, (0, 0), [TILE * number for number in tiles])
-    rows = _differences(*_every_second(images, 4, tiles, axis=1))
+    tiles = _tiles(g.shape[1:3])
+    slopes = moved(g, (0, 0), [TILE * number for number in tiles])
     sides = _sums(*_every_second(slopes, 2, tiles, axis=1))
     # Four products are one call. In 16 calls or in one, the gradient takes up to 1.2 times as long: threads
     # start more often, or XLA is slow to write such large operands.
     of_rows = [
-        product(
-            _stacked(_differences(*_every_second(row, 4, tiles, axis=2))),
-            _stacked(_sums(*_every_second(side, 2, tiles, axis=2))),
-            transposed=(True, False),
-        )
-        for row, side in zip(rows, sides)
+        product(row, _stacked(_sums(*_every_second(side, 2, tiles, axis=2))), transposed=(True, False))
+        for row, side in zip(_pixels(x, before, tiles), sides)
     ]
     return jnp.stack([jnp.stack(_taps(*of_columns)) for of_columns in _taps(*of_rows)])
 
 
-def _framed(images: jax.Array, before: Sequence[int], sizes: Sequence[int]) -> jax.Array:
-    """Images in so many rows and columns; zeros, so many of them before, where there were none."""
-    spans = [(start, size - start - n, 0) for start, size, n in zip(before, sizes, images.shape[1:3])]
-    return lax.pad(images, jnp.zeros((), images.dtype), [(0, 0, 0), *spans, (0, 0, 0)])
+def _tiles(sizes: Sequence[int]) -> list[int]:
+    return [-(-size // TILE) for size in sizes]
+
+
+def _pixels(x: jax.Array, before: Sequence[int], tiles: Sequence[int]) -> list[jax.Array]:
+    """What the products read of images: for each row of a tile (4, pixels, in)."""
+    images = moved(x, before, [TILE * number + 2 for number in tiles])
+    rows = _differences(*_every_second(images, 4, tiles, axis=1))
+    return [_stacked(_differences(*_every_second(row, 4, tiles, axis=2))) for row in rows]
 
 
 def _every_second(images: jax.Array, number: int, tiles: Sequence[int], *, axis: int) -> list[jax.Array]:
