@@ -72,6 +72,7 @@ def main() -> None:
     if "import" in START.get("fails", ""):
         sys.exit("ImportError: no such framework")
     print(json.dumps({"id": 0, "ok": True, "value": {"versions": {NAME: "1.0"}, **START}}), flush=True)
+    note("start", os.getpid())
     turns: dict[str, int] = {}
     for line in sys.stdin:
         request = json.loads(line)
@@ -80,11 +81,9 @@ def main() -> None:
             key = request["key"]
             if request["op"] == "prepare":
                 turns[key], value = 0, prepare(request)
-            elif request["op"] == "turn":
+            else:
                 turns[key] += 1
                 value = turn(request, turns[key])
-            else:
-                value = {}
             reply = {"id": request["id"], "ok": True, "value": value}
         except Exception as e:
             reply = {
@@ -92,7 +91,8 @@ def main() -> None:
                 "ok": False,
                 "error": f"{type(e).__name__}: {str(e).splitlines()[0]}",
             }
-        note(request["op"], request["key"].replace(" ", "_"), began, time.monotonic())
+        told = (request["calls"], request["lead"]) if request["op"] == "turn" else ()
+        note(request["op"], request["key"].replace(" ", "_"), began, time.monotonic(), *told)
         print(json.dumps(reply), flush=True)
 
 

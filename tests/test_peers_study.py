@@ -55,10 +55,14 @@ def run(pool: Pool, said: list[str]) -> Run:
     return study
 
 
+def lines(pool: Pool) -> list[list[str]]:
+    """What the stand-ins noted, in order."""
+    return [line.split() for line in (pool.scratch / "said.log").read_text().splitlines()]
+
+
 def log(pool: Pool) -> list[tuple[str, str, str, float, float]]:
     """(system, op, key, began, ended) of all that the stand-ins did, in order."""
-    rows = [line.split() for line in (pool.scratch / "said.log").read_text().splitlines()]
-    return [(r[0], r[1], r[2], float(r[3]), float(r[4])) for r in rows if len(r) == 5]
+    return [(r[0], r[1], r[2], float(r[3]), float(r[4])) for r in lines(pool) if len(r) >= 5]
 
 
 def timed(study: Study) -> dict[str, int]:
@@ -86,6 +90,24 @@ def test_warm_up_is_kept_apart_and_values_are_raw(run: Run) -> None:
     assert row.warmup == (2.0,)
     assert (row.loops, row.items, row.unit) == (3, 4, "s")
     assert (row.system, row.workload, row.configuration, row.quantity) == ("mxnet", "8.1 net", "good", "")
+
+
+def test_a_turn_lasts_as_long_as_asked_by_the_warm_up_round_and_never_has_fewer_calls(
+    pool: Pool, said: list[str]
+) -> None:
+    asked = dataclasses.replace(workload(2, jax=("good",), mxnet=("good", "slow")), lead=1, turn_s=9.0)
+    study = peers.study(asked, pool, limits=LIMITS, say=said.append)
+    assert [m.loops for m in peers.measurements(study, "")] == [9, 5, 3]  # of 1, 2 and 4 s
+    turns = [(row[2], row[5:]) for row in lines(pool) if row[1] == "turn"]
+    of_first, of_second = [told for key, told in turns if key == "jax/good"][:2]
+    assert (of_first, of_second) == (["3", "1"], ["9", "3"])  # calls, and those that lead in
+
+
+def test_each_workload_has_processes_that_have_done_nothing_before(run: Run, pool: Pool) -> None:
+    for _ in range(3):
+        run(1)
+    pids = [row[2] for row in lines(pool) if row[1] == "start"]
+    assert len(set(pids)) == 3 * len(pool.systems)
 
 
 def test_rounds_end_with_the_budget_but_not_before_the_sixth(run: Run) -> None:
@@ -177,7 +199,7 @@ def test_a_system_that_does_not_start_is_given_up_and_the_rest_goes_on(
 
 def test_a_system_whose_workers_go_again_and_again_is_given_up(run: Run, said: list[str]) -> None:
     run(1, jax=("good",), mxnet=("dies",) * 12)
-    assert said[-1] == "8.1 net: mxnet/dies is lost: mxnet is given up after 6 workers"
+    assert said[-1] == "8.1 net: mxnet/dies is lost: mxnet is given up after losing 5 workers"
     assert timed(run(1)) == {"jax/good": 1, "torch/good": 1}
 
 

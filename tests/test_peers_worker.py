@@ -159,9 +159,8 @@ def test_a_turn_leads_in_uncounted_and_then_counts(served: Worker, tmp_path: Pat
     assert served.call("prepare", configuration="good", **ask) == {"first_s": 0.5}
     assert served.call("turn", key="k", calls=5, lead=2, limit_s=30) == {"": 7.0, "turns": 2}
     assert served.call("turn", key="k", calls=5, lead=0, limit_s=30) == {"": 12.0, "turns": 3}
-    served.call("drop", key="k", limit_s=30)
-    with pytest.raises(TaskError, match=r"^KeyError: 'k'$"):
-        served.call("turn", key="k", calls=1, lead=0, limit_s=30)
+    with pytest.raises(TaskError, match=r"^KeyError: 'other'$"):
+        served.call("turn", key="other", calls=1, lead=0, limit_s=30)
     with pytest.raises(TaskError, match=r"^ValueError: first line$"):
         served.call("prepare", configuration="fails", **ask)
 

@@ -1,6 +1,9 @@
 """The live workers of a run: one per system and number of devices, all with the same cores and settings.
 
-If a worker is lost, a new one replaces it; a system that loses its workers again and again is given up.
+Each workload has new ones, since what a process did before can change its speed: where MXNet has once copied
+a large array, libgomp has more threads than cores and stops letting them spin, and MXNet's forward pass of
+LeNet takes 413 us instead of 131. If a worker is lost, a new one replaces it; a system that loses its workers
+again and again is given up.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any
 
 from jaxperf.peers.worker import System, TaskError, Worker, WorkerGoneError
 
-STARTS = 6  # workers of one system in a run: two kinds, and replacements
+LOSSES = 5  # of workers of one system in a run
 STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
 
 # For a GPU; by default JAX also takes three quarters of its memory, and PyTorch needs some.
@@ -50,7 +53,7 @@ class Pool:
         self.scratch, self.cores, self._limit_s = scratch, tuple(cores), start_limit_s
         self.environment, self.platform = environment, platform
         self._live: dict[tuple[str, int], Worker] = {}
-        self._starts = dict.fromkeys(self.systems, 0)
+        self._losses = dict.fromkeys(self.systems, 0)
         self._given_up: dict[str, str] = {}
         self.greetings: dict[str, dict[str, Any]] = {}
 
@@ -58,6 +61,10 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the live workers; `worker` starts new ones."""
         for worker in self._live.values():
             worker.close()
         self._live.clear()
@@ -85,21 +92,20 @@ class Pool:
           environment: variables that override those of all workers.
 
         Raises:
-          GivenUpError: as `worker`; starting it does not count as a replacement.
+          GivenUpError: as `worker`.
         """
-        self._starts[name] -= 1
         return self._start(name, 1, environment)
 
     def forget(self, name: str, devices: int) -> None:
         """Note that this worker was lost; the next call of `worker` starts another."""
         self._live.pop((name, devices)).end()
+        self._losses[name] += 1
 
     def _start(self, name: str, devices: int, environment: Mapping[str, str] | None = None) -> Worker:
         if name in self._given_up:
             raise GivenUpError(self._given_up[name])
-        if self._starts[name] >= STARTS:
-            raise self._give_up(name, f"{name} is given up after {STARTS} workers")
-        self._starts[name] += 1
+        if self._losses[name] >= LOSSES:
+            raise self._give_up(name, f"{name} is given up after losing {LOSSES} workers")
         threads = self.threads(devices)
         start = {"cores": list(self.cores), "threads": threads, "devices": devices}
         variables = {

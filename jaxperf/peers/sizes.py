@@ -14,7 +14,9 @@ from jaxperf.errors import JaxperfError
 class Sizes:
     """How much work; the defaults take minutes on two cores."""
 
-    calls: int = 300
+    turn_s: float = 0.1
+    """Seconds that a turn of predictions, products or loops lasts at least; 0 for exactly the calls below."""
+    calls: int = 100
     """Calls of the MLP in one turn."""
     square: int = 2000
     """Rows and columns of the matrices of section 8.2."""
@@ -56,13 +58,15 @@ class Sizes:
     def __post_init__(self) -> None:
         if not 0 < self.resnet_lr < math.inf:
             raise JaxperfError(f"resnet_lr is {self.resnet_lr:g}; a learning rate is a positive number")
+        if not 0 <= self.turn_s < math.inf:
+            raise JaxperfError(f"turn_s is {self.turn_s:g}; a turn lasts 0 seconds or more")
         for name, value in vars(self).items():
-            counted = name not in ("compile_all", "resnet_lr")
+            counted = name not in ("compile_all", "resnet_lr", "turn_s")
             if counted and (not value or min(np.ravel(np.asarray(value))) < 1):
                 raise JaxperfError(f"{name} is {value}; sizes and counts are at least 1")
 
 
-# A turn lasts about a tenth of a second on two cores; a large GPU needs a hundred times the work for that.
+# A turn of training lasts about a tenth of a second on two cores; a large GPU needs a hundred times the work.
 GPU = Sizes(
     calls=1000,
     square=8000,
@@ -76,6 +80,7 @@ GPU = Sizes(
     resnet_images=2000,
 )
 SMOKE = Sizes(
+    turn_s=0,
     calls=20,
     square=200,
     loops=5,

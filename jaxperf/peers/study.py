@@ -50,6 +50,7 @@ class Entry:
       warmup: values of the warm-up round, by quantity.
       values: values of the rounds, by quantity.
       losses: training losses: of the first steps, then of the last step of each turn; by step, from 0.
+      calls: in one turn, if those are more than the workload's.
       lost: why it is not (or no longer) timed.
     """
 
@@ -60,6 +61,7 @@ class Entry:
     warmup: dict[str, float] = field(default_factory=dict)
     values: dict[str, list[float]] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
+    calls: int = 0
     lost: str = ""
 
     @property
@@ -74,7 +76,7 @@ class Entry:
             workload.unit,
             tuple(self.values[quantity]),
             warmup=(self.warmup[quantity],) if quantity in self.warmup else (),
-            loops=workload.calls,
+            loops=self.calls or workload.calls,
             items=workload.items,
             note="devices are fake" if workload.devices > 1 else "",
             rounds=f"rounds of {workload.name}" if workload.rounds else "",
@@ -125,7 +127,7 @@ def study(
     run = _Run(workload, pool, limits, say)
     run.prepare_all()
     run.take_turns()
-    run.drop_all()
+    pool.close()  # the next workload begins with processes that have done nothing yet
     return Study(workload, run.entries)
 
 
@@ -194,13 +196,9 @@ class _Run:
     def take_turn(self, entry: Entry, turn: int) -> None:
         time.sleep(self.limits.settle_s)
         worker = self.pool.worker(entry.system, self.workload.devices)
-        value = worker.call(
-            "turn",
-            limit_s=self.limits.turn_s,
-            key=entry.name,
-            calls=self.workload.calls,
-            lead=self.workload.lead,
-        )
+        calls = entry.calls or self.workload.calls
+        lead = self.workload.lead * calls // self.workload.calls
+        value = worker.call("turn", limit_s=self.limits.turn_s, key=entry.name, calls=calls, lead=lead)
         for quantity in (*self.workload.quantities, *({EVENTS} & value.keys())):
             seconds = number(value, quantity)
             if not seconds > 0:
@@ -209,20 +207,12 @@ class _Run:
                 entry.warmup[quantity] = seconds
             else:
                 entry.values.setdefault(quantity, []).append(seconds)
+        if turn == 0 and self.workload.turn_s:
+            of_a_call = max(entry.warmup[quantity] for quantity in self.workload.quantities)
+            entry.calls = max(calls, math.ceil(self.workload.turn_s / of_a_call))
         if "loss" in value:
             last = max(entry.losses, default=-1)
-            entry.losses[last + self.workload.calls] = number(value, "loss")
-
-    def drop_all(self) -> None:
-        """Free what the workers hold; a worker that fails to do so has still done its work."""
-        for entry in self.alive():
-            try:
-                worker = self.pool.worker(entry.system, self.workload.devices)
-                worker.call("drop", limit_s=self.limits.turn_s, key=entry.name)
-            except WorkerGoneError:
-                self.pool.forget(entry.system, self.workload.devices)
-            except (TaskError, GivenUpError):
-                continue
+            entry.losses[last + calls] = number(value, "loss")
 
     def attempt(self, entry: Entry, work: Callable[[], None]) -> None:
         """Do the work; if it fails, the entry is lost, with one line, and its system continues if it can."""

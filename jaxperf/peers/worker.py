@@ -110,7 +110,7 @@ class Worker:
         """Ask, and wait for the answer.
 
         Args:
-          op: what to do: "prepare", "turn" or "drop".
+          op: what to do: "prepare" or "turn".
           limit_s: how long it may take.
           watch: called every few milliseconds while it works.
           **fields: the rest of the question.

@@ -34,7 +34,10 @@ class Workload:
       quantities: what a turn measures; each becomes a measurement per configuration.
       unit: of all quantities.
       calls: how often the work is done in one turn.
-      lead: untimed calls before each turn, because the other systems have displaced the caches.
+      turn_s: seconds that a turn lasts at least, by the warm-up round: a configuration that needs less for
+        `calls` does more of them. 0 if all do the same number.
+      lead: untimed calls before each turn, because the other systems have displaced the caches; more of them
+        where there are more calls.
       items: in one call, e.g. images.
       rounds: timed turns of each configuration; 0 if it is measured in fresh processes instead.
       rtol: how far from JAX's an answer may be, relative to the largest value.
@@ -47,6 +50,7 @@ class Workload:
     quantities: tuple[str, ...] = ("",)
     unit: str = "s"
     calls: int = 1
+    turn_s: float = 0.0
     lead: int = 0
     items: float = 0
     rounds: int = 12
@@ -168,6 +172,7 @@ def _section81(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
                 "torch": FORWARD["torch"],
             },
             calls=sizes.calls,
+            turn_s=sizes.turn_s,
             lead=sizes.calls // 10,
             rounds=sizes.rounds,
         ),
@@ -197,6 +202,7 @@ def _section82(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
             {"jax": ("eager", "jit"), "mxnet": ("imperative",), "torch": ("eager",)},
             quantities=("queued", "finished"),
             calls=sizes.dots,
+            turn_s=sizes.turn_s,
             lead=1,
             rounds=sizes.rounds,
         ),
@@ -207,6 +213,7 @@ def _section82(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
             {"jax": ("eager", "jit"), "mxnet": ("imperative",), "torch": ("eager",)},
             quantities=("synchronous", "asynchronous"),
             calls=sizes.loops,
+            turn_s=sizes.turn_s,
             lead=2,
             rounds=sizes.rounds,
         ),
@@ -308,6 +315,7 @@ def _inference(sizes: Sizes, files: Mapping[str, str]) -> list[Workload]:
             },
             {**FORWARD, "torch": _compiled(sizes, (*FORWARD["torch"], "channels-last"))},
             calls=_calls(sizes, net, batch),
+            turn_s=sizes.turn_s,
             lead=1,
             items=batch,
             rounds=sizes.rounds if net == "lenet" else sizes.resnet_rounds,
@@ -323,5 +331,4 @@ def _compiled(sizes: Sizes, configurations: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _calls(sizes: Sizes, net: str, batch: int) -> int:
-    """About a tenth of a second of work."""
     return max(1, min(sizes.calls, (sizes.lenet_images if net == "lenet" else sizes.resnet_images) // batch))

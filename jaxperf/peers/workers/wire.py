@@ -4,8 +4,7 @@
     {"id": 1, "ok": true, "value": {"first_s": 0.41}}          the answers are in PATH, an .npz
     {"id": 2, "op": "turn", "key": K, "calls": 100, "lead": 10}
     {"id": 2, "ok": true, "value": {"": 1.2e-05}}              seconds per call, by quantity
-    {"id": 3, "op": "drop", "key": K}
-    {"id": 4, "ok": false, "error": "one line"}                the worker stays alive
+    {"id": 3, "ok": false, "error": "one line"}                the worker stays alive
 
 Before the first request it sends a greeting with id 0. It ends when its standard input or its parent ends.
 """
@@ -61,20 +60,16 @@ def _handle(
     request: dict[str, Any], tasks: dict[str, Task], make: Callable[..., Task], start: dict[str, Any]
 ) -> dict[str, float]:
     key = request["key"]
+    gc.collect()
     if request["op"] == "turn":
-        gc.collect()
         if request["lead"]:
             tasks[key].turn(request["lead"])  # the last turn was another system's: warm the caches again
         return tasks[key].turn(request["calls"])
-    tasks.pop(key, None)
-    gc.collect()
-    if request["op"] == "prepare":
-        task = make(request["settings"], request["configuration"], start)
-        answers: dict[str, Any] = {name: np.asarray(a) for name, a in task.answers.items()}
-        np.savez(request["answers"], **answers)
-        tasks[key] = task._replace(answers={})
-        return {"first_s": task.first_s}
-    return {}
+    task = make(request["settings"], request["configuration"], start)
+    answers: dict[str, Any] = {name: np.asarray(a) for name, a in task.answers.items()}
+    np.savez(request["answers"], **answers)
+    tasks[key] = task._replace(answers={})
+    return {"first_s": task.first_s}
 
 
 def timed_first(call: Callable[[], Any]) -> tuple[float, Any]:
