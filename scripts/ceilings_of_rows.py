@@ -5,7 +5,8 @@
 
 A call cannot take less than its arithmetic at the best matrix rate of any library, its arguments and outputs
 at the bandwidth of the memory that holds them, and an empty program that is queued. The largest of the three
-is the row's ceiling. Run it where the results are from, on an idle machine.
+is the row's ceiling. Convolutions are counted with a multiplication for each tap, of which products of tiles
+(`jaxperf.models.winograd`) need fewer. Run it where the results are from, on an idle machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +34,16 @@ import optax
 import tyro
 
 from jaxperf import flags
-from jaxperf.chapter.convolutions import SIDE, conv3x3, flop
+from jaxperf.chapter.convolutions import SIDE, flop
 from jaxperf.chapter.loops import add_one
 from jaxperf.data import fashion_mnist
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 from jaxperf.measure import measure, roofline, staging
 from jaxperf.models import hybridize
-from jaxperf.models.convolution import native_convolutions, use_onednn
+from jaxperf.models.convolution import call_onednn, native_convolutions
 from jaxperf.models.lenet import PARAM_SHAPES
+from jaxperf.models.window import Window
 from jaxperf.parallel import make_step
 from jaxperf.peers import Sizes, Workload
 from jaxperf.peers.workers import files, jax_train, jax_worker
@@ -104,9 +107,8 @@ def matrix_rates() -> dict[str, float]:
         "NumPy": (lambda: a @ a, 2 * side**3),
     }
     if platform.machine().lower() in ("x86_64", "amd64"):
-        use_onednn()
         images, kernel = jnp.ones((32, SIDE, SIDE, channels)), jnp.ones((3, 3, channels, channels))
-        conv = jax.jit(conv3x3)
+        conv = jax.jit(partial(call_onednn, window=Window((1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1))))
         calls["oneDNN, a convolution"] = (lambda: conv(images, kernel), flop(32, channels))
     return {name: flops / min(measure(call, budget_s=1.0).values) for name, (call, flops) in calls.items()}
 
