@@ -2,7 +2,7 @@
 
 Each workload has new ones, since what a process did before can change its speed: where MXNet has once copied
 a large array, libgomp has more threads than cores and stops letting them spin, and MXNet's forward pass of
-LeNet takes 413 us instead of 131. If a worker is lost, a new one replaces it; a system that loses its workers
+LeNet takes 413 us instead of 150. If a worker is lost, a new one replaces it; a system that loses its workers
 again and again is given up.
 """
 

@@ -50,7 +50,7 @@ class Entry:
       warmup: values of the warm-up round, by quantity.
       values: values of the rounds, by quantity.
       losses: training losses: of the first steps, then of the last step of each turn; by step, from 0.
-      calls: in one turn, if those are more than the workload's.
+      calls: in one turn; after the warm-up round, those that last as long as the workload asks.
       lost: why it is not (or no longer) timed.
     """
 
@@ -61,7 +61,7 @@ class Entry:
     warmup: dict[str, float] = field(default_factory=dict)
     values: dict[str, list[float]] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
-    calls: int = 0
+    calls: int = 1
     lost: str = ""
 
     @property
@@ -76,7 +76,7 @@ class Entry:
             workload.unit,
             tuple(self.values[quantity]),
             warmup=(self.warmup[quantity],) if quantity in self.warmup else (),
-            loops=self.calls or workload.calls,
+            loops=self.calls,
             items=workload.items,
             note="devices are fake" if workload.devices > 1 else "",
             rounds=f"rounds of {workload.name}" if workload.rounds else "",
@@ -144,7 +144,7 @@ class _Run:
         self.workload, self.pool, self.limits, self.say = workload, pool, limits, say
         self.base: dict[str, np.ndarray] | None = None
         self.entries = [
-            Entry(system, configuration)
+            Entry(system, configuration, calls=workload.calls)
             for system, configurations in workload.configurations.items()
             if system in pool.systems
             for configuration in configurations
@@ -196,8 +196,7 @@ class _Run:
     def take_turn(self, entry: Entry, turn: int) -> None:
         time.sleep(self.limits.settle_s)
         worker = self.pool.worker(entry.system, self.workload.devices)
-        calls = entry.calls or self.workload.calls
-        lead = self.workload.lead * calls // self.workload.calls
+        calls, lead = entry.calls, self.workload.lead * entry.calls // self.workload.calls
         value = worker.call("turn", limit_s=self.limits.turn_s, key=entry.name, calls=calls, lead=lead)
         for quantity in (*self.workload.quantities, *({EVENTS} & value.keys())):
             seconds = number(value, quantity)
