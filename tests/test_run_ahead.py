@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from late import FAR, Late
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import block
@@ -16,26 +17,12 @@ from jaxperf.measure import run_ahead as module
 from jaxperf.measure.fresh import in_fresh_process
 from jaxperf.measure.run_ahead import pending, probe, run_ahead, run_ahead_depth
 
-FAR = 60.0  # seconds after which something that should have happened never will
-
 
 @pytest.fixture
 def held() -> Iterator[tuple[jax.Array, threading.Event]]:
     """A result that is there only once the event is set; what its thread queues later waits for it, too."""
     gate = threading.Event()
-    result = jax.ShapeDtypeStruct((), jnp.float32)
-
-    def wait(_: object) -> np.float32:
-        gate.wait(FAR)
-        return np.float32(1)
-
-    long = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: jnp.tanh(y @ x), x)[0, 0])
-    hold = jax.jit(lambda y: jax.pure_callback(wait, result, y))
-    x = jnp.full((400, 400), 1e-3)
-    gate.set()
-    jax.block_until_ready(hold(long(x)))  # compiled now
-    gate.clear()
-    yield hold(long(x)), gate
+    yield Late(lambda: gate.wait(FAR)).array(), gate
     gate.set()
 
 
@@ -58,15 +45,10 @@ def test_pending_counts_arrays_that_are_not_there(
 def fail_late() -> tuple[str, int]:
     """The error of a program that fails after its call has returned, and how much of it is pending then."""
 
-    def refuse(_: object) -> np.float32:
+    def refuse() -> None:
         raise ValueError("refused")
 
-    result = jax.ShapeDtypeStruct((), jnp.float32)
-    x = jnp.ones((1500, 1500))
-    fails = jax.jit(lambda y: jax.pure_callback(refuse, result, y[0, 0])).lower(x).compile()
-    product = jax.jit(lambda x: x @ x)
-    product(x).block_until_ready()
-    failed = fails(product(x))  # returns, since its argument is not there yet
+    failed = Late(refuse).array()
     try:
         block(failed)
     except jax.errors.JaxRuntimeError as e:

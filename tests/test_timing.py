@@ -5,59 +5,42 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from late import FAR, Late
 
 from jaxperf.measure import timing
 from jaxperf.measure.timing import Benchmark, Timer, block
 
-FAR = 60.0  # seconds after which something that should have happened never will
 
+class Held:
+    """Called, it returns an array that is there only after `gate` opens, or whose program fails then."""
 
-@dataclass
-class Late:
-    """A program whose result is there only after `gate` opens, or which fails then.
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.fails = False
+        self._late = Late(self._wait, jax.devices("cpu")[1])
 
-    The callback alone would run at once, in the caller's thread; behind a computation that is not done yet it
-    is queued, as work on a real device is.
-    """
-
-    gate: threading.Event = field(default_factory=threading.Event)
-    fails: bool = False
-
-    def __post_init__(self) -> None:
-        device = jax.devices("cpu")[1]
-        self.x = jax.device_put(jnp.full((400, 400), 1e-3), device)
-        self.slow = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: jnp.tanh(y @ x), x)[0, 0])
-        result = jax.ShapeDtypeStruct((), jnp.float32)
-        self.hold = jax.jit(lambda y: jax.pure_callback(self._wait, result, y))
-        self.gate.set()
-        self.hold(self.slow(self.x)).block_until_ready()  # compiled now
-        self.gate.clear()
-
-    def _wait(self, _: object) -> np.float32:
+    def _wait(self) -> None:
         self.gate.wait(FAR)
         if self.fails:
             raise ValueError("the late program failed")
-        return np.float32(1)
 
-    def __call__(self) -> Any:
-        return self.hold(self.slow(self.x))
+    def __call__(self) -> jax.Array:
+        return self._late.array()
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Late:
-    return Late()
+def compiled() -> Held:
+    return Held()
 
 
 @pytest.fixture
-def late(compiled: Late) -> Iterator[Late]:
+def late(compiled: Held) -> Iterator[Held]:
     compiled.gate.clear()
     compiled.fails = False
     yield compiled
@@ -78,7 +61,7 @@ TREES: dict[str, Callable[[jax.Array, jax.Array], object]] = {
 }
 
 
-def test_block_waits_for_every_leaf(late: Late, quick: jax.Array) -> None:
+def test_block_waits_for_every_leaf(late: Held, quick: jax.Array) -> None:
     slow = late()
     assert not slow.is_ready()
     waiting = [threading.Thread(target=block, args=(tree(slow, quick),)) for tree in TREES.values()]
@@ -94,7 +77,7 @@ def test_block_waits_for_every_leaf(late: Late, quick: jax.Array) -> None:
     assert slow.is_ready()
 
 
-def test_block_raises_what_the_program_raised(late: Late, quick: jax.Array) -> None:
+def test_block_raises_what_the_program_raised(late: Held, quick: jax.Array) -> None:
     late.fails = True
     for tree in TREES.values():
         late.gate.clear()
@@ -155,7 +138,7 @@ def test_benchmark_prints_nothing_and_hides_nothing_on_an_error(capsys: pytest.C
     assert capsys.readouterr().out == ""
 
 
-def test_benchmark_waits_for_all_that_it_was_handed(late: Late, quick: jax.Array) -> None:
+def test_benchmark_waits_for_all_that_it_was_handed(late: Held, quick: jax.Array) -> None:
     lines: list[str] = []
 
     def run() -> None:
@@ -173,7 +156,7 @@ def test_benchmark_waits_for_all_that_it_was_handed(late: Late, quick: jax.Array
     assert len(lines) == 1
 
 
-def test_benchmark_does_not_wait_unless_told(late: Late) -> None:
+def test_benchmark_does_not_wait_unless_told(late: Held) -> None:
     with Benchmark("x", show=None):
         slow = late()
     assert not slow.is_ready()
@@ -200,7 +183,7 @@ def test_timer_adds_up_as_the_books_does(clock: SimpleNamespace) -> None:
     assert (timer.sum(), timer.avg(), timer.cumsum()) == (9.0, 3.0, [1.0, 3.0, 9.0])
 
 
-def test_timer_waits_for_what_it_is_handed(late: Late, quick: jax.Array) -> None:
+def test_timer_waits_for_what_it_is_handed(late: Held, quick: jax.Array) -> None:
     timer, slow = Timer(), late()
     stopping = threading.Thread(target=timer.stop, args=(slow, quick))
     stopping.start()
