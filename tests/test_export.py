@@ -86,6 +86,22 @@ def test_a_net_that_is_exported_again_is_not_traced_again_and_has_its_arrays_of_
     assert written(x) == (5, 3)
 
 
+def test_a_program_that_is_already_there_is_left_and_any_other_file_is_replaced(net, tmp_path):
+    x, twin = jnp.ones((2, 4)), hybridize(net)
+    program, _, compiled = export_net(twin, tmp_path / "net", x, compiled=True)
+    contents = [path.read_bytes() for path in (program, compiled)]
+    before = [path.stat().st_ino for path in (program, compiled)]
+    net.dense.kernel[...] = 2 * net.dense.kernel[...]
+    export_net(twin, tmp_path / "net", x, compiled=True)
+    assert [path.stat().st_ino for path in (program, compiled)] == before
+    np.testing.assert_array_equal(load_arrays(tmp_path / "net")["dense/kernel"], net.dense.kernel[...])
+    for path, content in zip((program, compiled), contents):
+        for other in (content[::-1], content[:-1], b""):
+            path.write_bytes(other)
+            export_net(twin, tmp_path / "net", x, compiled=True)
+            assert path.read_bytes() == content
+
+
 def test_a_symbolic_batch_size_serves_every_batch(net, tmp_path):
     (n,) = jax.export.symbolic_shape("n")
     export_net(net, tmp_path / "net", jax.ShapeDtypeStruct((n, 4), jnp.float32))

@@ -45,8 +45,8 @@ def export_net(
 
     The program takes a dictionary of the arrays by name, then arguments like `args`, and gives the module's
     output. What a call would change in the module (BatchNorm statistics) is dropped, so call `net.eval()`
-    first. The program does not depend on the arrays' values, so a hybridized module that is exported again,
-    for example after each epoch, is not traced again.
+    first. The program does not depend on the arrays' values. So a hybridized module that is exported again,
+    for example after each epoch, is not traced again, and the files that hold the same program are left.
 
     Args:
       net: the module, or its version from `hybridize`.
@@ -71,16 +71,24 @@ def export_net(
     if compiled and COMPILED not in made:
         made[COMPILED] = _compile(made[PROGRAM], arrays, args)
     write_whole(_path(stem, ARRAYS), save({k: np.asarray(v) for k, v in arrays.items()}))
-    write_whole(_path(stem, PROGRAM), made[PROGRAM])
+    _write_changed(_path(stem, PROGRAM), made[PROGRAM])
     if not compiled:
         _path(stem, COMPILED).unlink(missing_ok=True)  # from an older program, useless now
         return _path(stem, PROGRAM), _path(stem, ARRAYS)
-    write_whole(_path(stem, COMPILED), made[COMPILED])
+    _write_changed(_path(stem, COMPILED), made[COMPILED])
     return _path(stem, PROGRAM), _path(stem, ARRAYS), _path(stem, COMPILED)
 
 
 def _path(stem: Path, ending: str) -> Path:
     return stem.with_name(stem.name + ending)
+
+
+def _write_changed(path: Path, content: bytes) -> None:
+    """Leave a file that already holds this, as usual after the first export: reading it takes less time."""
+    with contextlib.suppress(OSError):  # what cannot be read may still be replaced
+        if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+            return
+    write_whole(path, content)
 
 
 def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any, Any]]]:
