@@ -14,15 +14,18 @@ FAR = 60.0  # seconds after which something that should have happened never will
 
 
 class Late:
-    """Programs on `device` that are still at work when their call returns, then do `work`.
+    """Programs on `device` that are still at work when their call returns.
 
-    `work` runs in a callback. A program that begins with one runs at once, in the caller's thread; behind a
-    product that is not done yet it is queued, as work on a real device is. On a loaded machine the product,
-    5 ms of work, may be done before the callback's program is called. The callback then finds itself in the
-    caller's thread and does nothing, and both are called again.
+    They wait until `gate` opens, fail if `fails` says so, and do `work`, all in a callback. A program that
+    begins with a callback runs it immediately, in the caller's thread; behind a product that is not done yet
+    it is queued, as work on a real device is. On a loaded machine the product, 5 ms of work, may be done
+    before the callback's program is called. The callback then finds itself in the caller's thread and does
+    nothing, and both are called again.
     """
 
-    def __init__(self, work: Callable[[], object], device: jax.Device | None = None) -> None:
+    def __init__(self, work: Callable[[], object] = lambda: None, device: jax.Device | None = None) -> None:
+        self.gate = threading.Event()
+        self.fails = False
         self._work = work
         self._caller = 0
         self._early = False
@@ -38,8 +41,11 @@ class Late:
     def _done(self, _: Any) -> np.float32:
         if threading.get_ident() == self._caller:
             self._early = True
-        else:
-            self._work()
+            return np.float32(0)
+        self.gate.wait(FAR)
+        if self.fails:
+            raise ValueError("the late program failed")
+        self._work()
         return np.float32(1)
 
     def _begin(self, program: Callable[[jax.Array], Any]) -> Any:

@@ -1,14 +1,13 @@
 """The book's `train_batch` on copies of the parameters: one device's steps, on any number of devices."""
 
 import functools
-import threading
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from late import FAR, Late
+from late import Late
 
 from jaxperf.models import lenet_params, sgd
 from jaxperf.parallel import first_devices, get_params, pmap_train_batch, split_and_load, train_batch
@@ -105,14 +104,15 @@ def test_one_trace_serves_all_devices_and_steps(batches):
 
 def test_nothing_is_waited_for():
     """The sums of work still queued, and what is done with them, are returned before the work is done."""
-    gate, devices = threading.Event(), cpus(2)
-    late = {d: Late(lambda: gate.wait(FAR), d) for d in devices}
+    devices = cpus(2)
+    late = {d: Late(device=d) for d in devices}
     a = [jax.device_put(jnp.float32(i), d) for i, d in enumerate(devices)]
     shards = [split_and_load(np.ones(2), devices)] * 2
     new = train_batch(
         *shards, a, gradient=lambda a, X, y: late[a.device].array(), update=lambda a, total, n: a + n * total
     )
     ready = [x.is_ready() for x in new]
-    gate.set()
+    for one in late.values():
+        one.gate.set()
     assert ready == [False, False]
     assert new == [4, 5]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from late import FAR, Late
+from late import Late
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import block
@@ -21,9 +21,9 @@ from jaxperf.measure.run_ahead import pending, probe, run_ahead, run_ahead_depth
 @pytest.fixture
 def held() -> Iterator[tuple[jax.Array, threading.Event]]:
     """A result that is there only once the event is set; what its thread queues later waits for it, too."""
-    gate = threading.Event()
-    yield Late(lambda: gate.wait(FAR)).array(), gate
-    gate.set()
+    late = Late()
+    yield late.array(), late.gate
+    late.gate.set()
 
 
 @pytest.fixture
@@ -48,7 +48,9 @@ def fail_late() -> tuple[str, int]:
     def refuse() -> None:
         raise ValueError("refused")
 
-    failed = Late(refuse).array()
+    late = Late(refuse)
+    failed = late.array()
+    late.gate.set()
     try:
         block(failed)
     except jax.errors.JaxRuntimeError as e:

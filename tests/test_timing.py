@@ -17,30 +17,13 @@ from jaxperf.measure import timing
 from jaxperf.measure.timing import Benchmark, Timer, block
 
 
-class Held:
-    """Called, it returns an array that is there only after `gate` opens, or whose program fails then."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.fails = False
-        self._late = Late(self._wait, jax.devices("cpu")[1])
-
-    def _wait(self) -> None:
-        self.gate.wait(FAR)
-        if self.fails:
-            raise ValueError("the late program failed")
-
-    def __call__(self) -> jax.Array:
-        return self._late.array()
-
-
 @pytest.fixture(scope="module")
-def compiled() -> Held:
-    return Held()
+def compiled() -> Late:
+    return Late(device=jax.devices("cpu")[1])
 
 
 @pytest.fixture
-def late(compiled: Held) -> Iterator[Held]:
+def late(compiled: Late) -> Iterator[Late]:
     compiled.gate.clear()
     compiled.fails = False
     yield compiled
@@ -61,8 +44,8 @@ TREES: dict[str, Callable[[jax.Array, jax.Array], object]] = {
 }
 
 
-def test_block_waits_for_every_leaf(late: Held, quick: jax.Array) -> None:
-    slow = late()
+def test_block_waits_for_every_leaf(late: Late, quick: jax.Array) -> None:
+    slow = late.array()
     assert not slow.is_ready()
     waiting = [threading.Thread(target=block, args=(tree(slow, quick),)) for tree in TREES.values()]
     for thread in waiting:
@@ -77,11 +60,11 @@ def test_block_waits_for_every_leaf(late: Held, quick: jax.Array) -> None:
     assert slow.is_ready()
 
 
-def test_block_raises_what_the_program_raised(late: Held, quick: jax.Array) -> None:
+def test_block_raises_what_the_program_raised(late: Late, quick: jax.Array) -> None:
     late.fails = True
     for tree in TREES.values():
         late.gate.clear()
-        pending = tree(late(), quick)
+        pending = tree(late.array(), quick)
         late.gate.set()
         with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
             block(pending)
@@ -138,7 +121,7 @@ def test_benchmark_prints_nothing_and_hides_nothing_on_an_error(capsys: pytest.C
     assert capsys.readouterr().out == ""
 
 
-def test_benchmark_waits_for_all_that_it_was_handed(late: Held, quick: jax.Array) -> None:
+def test_benchmark_waits_for_all_that_it_was_handed(late: Late, quick: jax.Array) -> None:
     lines: list[str] = []
 
     def run() -> None:
@@ -146,7 +129,7 @@ def test_benchmark_waits_for_all_that_it_was_handed(late: Held, quick: jax.Array
             assert bench.wait_for(slow) is slow
             bench.wait_for([quick])
 
-    slow = late()
+    slow = late.array()
     timed = threading.Thread(target=run)
     timed.start()
     timed.join(0.1)
@@ -156,9 +139,9 @@ def test_benchmark_waits_for_all_that_it_was_handed(late: Held, quick: jax.Array
     assert len(lines) == 1
 
 
-def test_benchmark_does_not_wait_unless_told(late: Held) -> None:
+def test_benchmark_does_not_wait_unless_told(late: Late) -> None:
     with Benchmark("x", show=None):
-        slow = late()
+        slow = late.array()
     assert not slow.is_ready()
 
 
@@ -183,8 +166,8 @@ def test_timer_adds_up_as_the_books_does(clock: SimpleNamespace) -> None:
     assert (timer.sum(), timer.avg(), timer.cumsum()) == (9.0, 3.0, [1.0, 3.0, 9.0])
 
 
-def test_timer_waits_for_what_it_is_handed(late: Held, quick: jax.Array) -> None:
-    timer, slow = Timer(), late()
+def test_timer_waits_for_what_it_is_handed(late: Late, quick: jax.Array) -> None:
+    timer, slow = Timer(), late.array()
     stopping = threading.Thread(target=timer.stop, args=(slow, quick))
     stopping.start()
     stopping.join(0.1)

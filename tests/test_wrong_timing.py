@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from late import FAR, Late
+from late import Late
 
 from jaxperf import catalogue, script
 from jaxperf.errors import JaxperfError
@@ -50,22 +50,16 @@ QUICK: dict[str, Any] = {"warmup_calls": 2, "warmup_s": 0, "min_values": 3, "max
 SOURCE = Path(__file__)
 
 
-class Events:
+class Events(Late):
     """What happened, in order: late work said that it is done, the clock was read."""
 
     def __init__(self) -> None:
+        super().__init__(self._say)
         self.events: list[str] = []
-        self.fails = False
-        self.go = threading.Event()
-        self.go.set()
-        late = Late(self._work)
-        self.array, self.nothing = late.array, late.nothing
+        self.gate.set()
 
-    def _work(self) -> None:
-        self.go.wait(FAR)
+    def _say(self) -> None:
         time.sleep(0.01)
-        if self.fails:
-            raise ValueError("the late program failed")
         self.events.append("done")
 
     def clock(self) -> float:
@@ -95,7 +89,7 @@ def shared() -> Events:
 def late(shared: Events) -> Iterator[Events]:
     shared.events.clear()
     yield shared
-    shared.go.set()
+    shared.gate.set()
     shared.fails = False
 
 
@@ -103,11 +97,11 @@ def late(shared: Events) -> Iterator[Events]:
 
 
 def test_not_waiting(late: Events) -> None:
-    late.go.clear()
+    late.gate.clear()
     y = late.array()
     assert pending(y) == 1
     assert not late.events
-    late.go.set()
+    late.gate.set()
     jax.block_until_ready(y)
     assert late.timed(late.array) == ALL_DONE
 
@@ -135,10 +129,10 @@ def test_one_shard_of_several(late: Events) -> None:
 
 
 def test_a_callback_that_is_still_running(late: Events) -> None:
-    late.go.clear()
+    late.gate.clear()
     late.nothing()
     assert not late.events
-    late.go.set()
+    late.gate.set()
     jax.effects_barrier()
     assert late.timed(late.nothing) == ALL_DONE
 

@@ -86,7 +86,7 @@ def _path(stem: Path, ending: str) -> Path:
 def _write_changed(path: Path, content: bytes) -> None:
     """Leave a file that already holds this, as usual after the first export: reading it takes less time."""
     with contextlib.suppress(OSError):  # what cannot be read may still be replaced
-        if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+        if path.is_file() and path.read_bytes() == content:
             return
     write_whole(path, content)
 
