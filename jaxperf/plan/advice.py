@@ -1,0 +1,141 @@
+"""What to change in a step, from what its plan shows: a sentence for each finding, with its figures."""
+
+from __future__ import annotations
+
+from jaxperf.plan.cards import Card
+from jaxperf.plan.links import LATENCY_S
+from jaxperf.plan.report import Advice, Exchange, SizePlan
+from jaxperf.report.words import shown
+
+SMALL = 256 * 2**10  # bytes; below, a collective takes its latency and not its bytes' time
+MANY = 8  # small collectives from here on are worth merging
+WORTH = 0.02  # of a step; below, a change is not worth making
+LARGE_SHARE = 0.5  # of the arguments' bytes; gathering more than this in a step is gathering the parameters
+
+
+def advise(plan: SizePlan, card: Card) -> tuple[Advice, ...]:
+    """Return what to change in a step on one number of devices."""
+    found = {
+        "does not fit": _does_not_fit(plan, card),
+        "batch does not divide": _does_not_divide(plan),
+        "statistics summed over devices": _statistics(plan),
+        "a sum for each array": _per_parameter(plan),
+        "parameters gathered": _gathered(plan),
+        "resharded": _resharded(plan),
+        "not overlapped": _not_overlapped(plan),
+    }
+    return tuple(Advice(kind, text) for kind, text in found.items() if text)
+
+
+def _does_not_fit(plan: SizePlan, card: Card) -> str:
+    if plan.fits:
+        return ""
+    state = "the state" if plan.argument_bytes > plan.temp_bytes else "the activations"
+    way = (
+        "shard the parameters and the optimizer's state over the mesh (FSDP)"
+        if plan.argument_bytes > plan.temp_bytes
+        else "take a smaller batch per device, or jax.checkpoint"
+    )
+    return (
+        f"does not fit: {shown(plan.peak_bytes, 'bytes')} of {shown(card.memory_bytes, 'bytes')}, "
+        f"most of it for {state}; {way}"
+    )
+
+
+def _does_not_divide(plan: SizePlan) -> str:
+    if not plan.padded:
+        return ""
+    split = next(iter(plan.mesh.values()))
+    given = plan.batch - plan.padded
+    return (
+        f"the batch of {given} does not divide by {split}, which JAX refuses; planned with {plan.batch}: "
+        f"take {plan.batch} or {given // split * split}"
+    )
+
+
+def _small(each: Exchange) -> bool:
+    return each.collective.kind == "all-reduce" and each.collective.bytes <= SMALL
+
+
+def _is_statistic(each: Exchange) -> bool:
+    """Whether an all-reduce is of means over a batch in the middle of a network, as BatchNorm has."""
+    operation = each.collective.operation
+    names = ("reduce_sum", "reduce_mean", "batch_norm", "BatchNorm", "mean", "var")
+    return _small(each) and each.collective.arrays <= 4 and any(name in operation for name in names)
+
+
+def _seconds(group: list[Exchange]) -> float:
+    return sum(each.count * each.each_s for each in group)
+
+
+def _lines(group: list[Exchange]) -> str:
+    sources = list(dict.fromkeys(each.collective.source for each in group if each.collective.source))
+    return f" (at {', '.join(sources[:3])})" if sources else ""
+
+
+def _statistics(plan: SizePlan) -> str:
+    group = [each for each in plan.exchanges if _is_statistic(each)]
+    count = sum(each.count for each in group)
+    if count < MANY or _seconds(group) < WORTH * plan.step_s:
+        return ""
+    return (
+        f"{count:.0f} small all-reduces, {shown(_seconds(group), 's')} a step, sum over the whole batch "
+        f"in the middle of the network{_lines(group)}: jit over a sharded batch makes BatchNorm's statistics "
+        "global; for statistics of each device, write the step with jax.shard_map, and sum the gradients "
+        "only, with jax.lax.psum"
+    )
+
+
+def _per_parameter(plan: SizePlan) -> str:
+    group = [e for e in plan.exchanges if e.collective.kind == "all-reduce" and not _is_statistic(e)]
+    count = sum(each.count for each in group)
+    alone = [each for each in group if each.collective.arrays == 1]
+    if sum(each.count for each in alone) < MANY:
+        return ""
+    saved = (count - 1) * LATENCY_S
+    if saved < WORTH * plan.step_s:
+        return ""
+    return (
+        f"{count:.0f} all-reduces of one array each{_lines(alone)}, where one of all gradients would save "
+        f"about {shown(saved, 's')} a step: sum the whole tree of gradients in one jax.lax.psum, at the end"
+    )
+
+
+def _gathered(plan: SizePlan) -> str:
+    group = [each for each in plan.exchanges if each.collective.kind == "all-gather"]
+    size = sum(each.count * each.collective.bytes for each in group)
+    if not group or size < LARGE_SHARE * plan.argument_bytes or _seconds(group) < WORTH * plan.step_s:
+        return ""
+    return (
+        f"{shown(size, 'bytes')} are gathered each step in {sum(each.count for each in group):.0f} "
+        f"all-gathers{_lines(group)}, {shown(_seconds(group), 's')}: sharded parameters are gathered where "
+        f"they are used; with {shown(plan.memory_bytes - plan.peak_bytes, 'bytes')} free, "
+        + (
+            "keep a copy on every device if it fits"
+            if plan.peak_bytes + size < plan.memory_bytes
+            else "shard over the devices of a node only"
+        )
+    )
+
+
+def _resharded(plan: SizePlan) -> str:
+    group = [e for e in plan.exchanges if e.collective.kind in ("all-to-all", "collective-permute")]
+    if not group or _seconds(group) < WORTH * plan.step_s:
+        return ""
+    size = sum(each.count * each.collective.bytes for each in group)
+    return (
+        f"{shown(size, 'bytes')} change their sharding between two operations{_lines(group)}, "
+        f"{shown(_seconds(group), 's')} a step: give both operations the same sharding with "
+        "jax.lax.with_sharding_constraint"
+    )
+
+
+def _not_overlapped(plan: SizePlan) -> str:
+    waits = [e for e in plan.exchanges if not e.collective.asynchronous and e.exposed_s > 0]
+    waited = sum(each.exposed_s for each in waits)
+    if waited < 0.1 * plan.step_s:
+        return ""
+    return (
+        f"the step waits {shown(waited, 's')}, {waited / plan.step_s:.0%} of its time, for collectives that "
+        "nothing overlaps: give each device more examples, or accumulate gradients over several steps"
+    )

@@ -1,0 +1,263 @@
+"""A step and its arguments for devices that are not there: shapes, placed on a mesh of the wanted size.
+
+The reader's own placement is kept: an array that is sharded over a mesh of the devices here is sharded the
+same way over the larger mesh. What has no placement is split over the first axis of the mesh if it is part of
+the batch, and otherwise copied to every device.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxperf.errors import JaxperfError
+from jaxperf.measure.staging import equations
+from jaxperf.own.target import theirs
+
+DATA = "data"
+CALLBACKS = (
+    "pure_callback",
+    "io_callback",
+    "debug_callback",
+    "debug_print",
+    "outside_call",
+    "infeed",
+    "outfeed",
+)
+EXAMPLE = "give what jax.jit returned, or a function of `devices` that makes the step"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A step with its arguments for one number of devices.
+
+    Attributes:
+      step: what `jax.jit` returned, or `jax.pmap`.
+      args, kwargs: arguments as shapes with shardings.
+      mesh: the devices.
+      batch: examples of the whole batch; 0 if no argument is one.
+      batch_arguments: positions of the arguments that are the batch.
+      padded: how many examples were added so that the batch divides.
+      made: whether the reader's function made the step for these devices.
+    """
+
+    step: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    mesh: Mesh
+    batch: int
+    batch_arguments: tuple[int, ...]
+    padded: int
+    made: bool
+
+
+def is_jitted(step: Any) -> bool:
+    """Return whether a step can be compiled without being called."""
+    return hasattr(step, "lower")
+
+
+def makes_step(step: Any) -> bool:
+    """Return whether a function makes a step for devices: its only parameter is named `devices` or `mesh`."""
+    if is_jitted(step):
+        return False
+    try:
+        names = list(inspect.signature(step).parameters)
+    except (TypeError, ValueError):
+        return False
+    return names in (["devices"], ["mesh"])
+
+
+def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) -> Mesh:
+    """Return a mesh of all devices: the axes asked for, the reader's own, or one named "data".
+
+    The first axis takes what the others leave.
+
+    Raises:
+      JaxperfError: the other axes do not divide the devices.
+    """
+    named = dict(axes) or (dict(like.shape) if like else {}) or {DATA: len(devices)}
+    others = list(named)[1:]
+    rest = math.prod(named[name] for name in others)
+    if len(devices) % rest:
+        sizes = ",".join(f"{name}={named[name]}" for name in others)
+        raise JaxperfError(
+            f"a mesh with {sizes} does not fit {len(devices)} devices; take a multiple of {rest}"
+        )
+    lengths = (len(devices) // rest, *(named[name] for name in others))
+    types = like.axis_types if like and tuple(like.axis_names) == tuple(named) else None
+    return Mesh(np.array(devices).reshape(lengths), tuple(named), axis_types=types)
+
+
+def place(
+    step: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    devices: Sequence[Any],
+    *,
+    axes: Mapping[str, int],
+    per_device: int | None = None,
+    total: int | None = None,
+    batch: Sequence[int] | None = None,
+) -> Placed:
+    """Return a step with arguments for these devices.
+
+    Args:
+      step: what `jax.jit` returned, or a function of `devices` (or `mesh`) that makes the step, or (step,
+        arguments), which then are for these devices already.
+      args, kwargs: arguments as for one device, arrays or shapes.
+      devices: the descriptions of all devices.
+      axes: the mesh's axes; empty for the reader's own or one axis.
+      per_device: examples of each device; by default those of the arguments.
+      total: examples of the whole batch, whatever the number of devices.
+      batch: positions of the arguments that are the batch; found by their first axis if None.
+
+    Raises:
+      JaxperfError: the step is not jitted, or a mesh or batch does not fit.
+    """
+    mesh = mesh_of(devices, axes, own_mesh((args, kwargs)))
+    made, placed = makes_step(step), False
+    if made:
+        step, args, placed = _made(step, args, mesh)
+    if not is_jitted(step):
+        raise JaxperfError(f"{_name(step)} is not jitted, so nothing can be compiled; {EXAMPLE}")
+    positions = tuple(batch) if batch is not None else batch_positions(args)
+    if placed:
+        whole = max((_lead(args[i]) for i in positions if i < len(args)), default=0)
+        return Placed(step, jax.tree.map(_shape, args), kwargs, mesh, whole, positions, 0, made)
+    split = mesh.shape[mesh.axis_names[0]]
+    shares = _shares_of(args, positions)
+    given = max((_lead(args[i]) for i in positions if i < len(args)), default=0)
+    whole, padded = _whole(given, shares, split, per_device, total)
+    new = tuple(
+        jax.tree.map(lambda leaf, i=i: _leaf(leaf, mesh, whole if i in positions and given else 0), arg)
+        for i, arg in enumerate(args)
+    )
+    named = {name: jax.tree.map(lambda leaf: _leaf(leaf, mesh, 0), value) for name, value in kwargs.items()}
+    return Placed(step, new, named, mesh, whole, positions if given else (), padded, made)
+
+
+def _made(make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> tuple[Any, tuple[Any, ...], bool]:
+    """Return the step that the reader's function makes, arguments, and whether that function gave them."""
+    parameter = next(iter(inspect.signature(make).parameters))
+    with theirs(_name(make)):
+        made = make(mesh if parameter == "mesh" else list(mesh.devices.flat))
+    if isinstance(made, tuple) and len(made) == 2 and is_jitted(made[0]):
+        step, own = made
+        return step, own if isinstance(own, tuple) else (own,), True
+    return made, args, False
+
+
+def _name(step: Any) -> str:
+    return str(getattr(step, "__name__", type(step).__name__))
+
+
+def own_mesh(tree: Any) -> Mesh | None:
+    """Return the first mesh over which an argument is sharded; None for none."""
+    for leaf in jax.tree.leaves(tree):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+            return sharding.mesh
+    return None
+
+
+def _shape(leaf: Any) -> Any:
+    """Return an array as its shape; a shape keeps its sharding, since the reader's function has placed it."""
+    if isinstance(leaf, jax.ShapeDtypeStruct) or not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _lead(arg: Any) -> int:
+    """Return the length of the first axis that all arrays of an argument share; 0 if there is none."""
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(arg)]
+    leads = {shape[0] for shape in shapes if shape}
+    return leads.pop() if len(leads) == 1 and all(shapes) else 0
+
+
+def batch_positions(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return which arguments are the batch: the last ones whose arrays all have the same first axis.
+
+    Scalars and keys after them are passed over. The first argument is never part of it, if there are several.
+    """
+    found: list[int] = []
+    length = 0
+    for i in reversed(range(min(1, len(args) - 1), len(args))):
+        lead = _lead(args[i])
+        if not lead and not found and all(not np.shape(leaf) for leaf in jax.tree.leaves(args[i])):
+            continue
+        if not lead or (length and lead != length):
+            break
+        length = lead
+        found.append(i)
+    return tuple(sorted(found))
+
+
+def _shares_of(args: tuple[Any, ...], positions: tuple[int, ...]) -> int:
+    """Over how many devices the batch is already split, as the arguments are given."""
+    for i in positions:
+        for leaf in jax.tree.leaves(args[i]):
+            sharding = getattr(leaf, "sharding", None)
+            if isinstance(sharding, NamedSharding) and sharding.spec and sharding.spec[0]:
+                names = sharding.spec[0]
+                names = names if isinstance(names, tuple) else (names,)
+                return math.prod(sharding.mesh.shape[name] for name in names)
+    return 1
+
+
+def _whole(given: int, shares: int, split: int, per_device: int | None, total: int | None) -> tuple[int, int]:
+    """Return the examples of the whole batch, and how many of them were added so that it divides."""
+    if not given:
+        if per_device or total:
+            raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
+        return 0, 0
+    if total:
+        padded = -total % split
+        return total + padded, padded
+    return (per_device or -(-given // shares)) * split, 0
+
+
+def _leaf(leaf: Any, mesh: Mesh, whole: int) -> Any:
+    """Return an array as its shape on the mesh; other leaves stay as they are.
+
+    Args:
+      leaf: an array, a shape, or anything else.
+      mesh: where it is to be.
+      whole: the first axis of the whole batch, if the leaf is part of it.
+    """
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return leaf
+    shape = (whole, *leaf.shape[1:]) if whole and leaf.shape else tuple(leaf.shape)
+    sharding = getattr(leaf, "sharding", None)
+    if isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_names) <= set(mesh.axis_names):
+        spec = sharding.spec
+    else:
+        spec = P(mesh.axis_names[0]) if whole and leaf.shape else P()
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+
+def check_plannable(jaxpr: Any) -> None:
+    """Check that a traced step runs on the device alone, and from what XLA compiles.
+
+    Raises:
+      JaxperfError: it calls Python while it runs, or has a Pallas kernel.
+    """
+    for equation in equations(jaxpr):
+        name = equation.primitive.name
+        if name in CALLBACKS:
+            raise JaxperfError(
+                f"the step calls Python while it runs ({name}), which cannot be compiled without a GPU; "
+                "take jax.debug.print and callbacks out for planning"
+            )
+        if name == "pallas_call":
+            raise JaxperfError(
+                "the step has a Pallas kernel, which is compiled for the GPU that is there; no table has its "
+                "time; plan the step with jax.numpy in its place"
+            )

@@ -1,0 +1,204 @@
+"""The collectives of a compiled program: what each moves, between which devices, how often, and its line."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxperf.measure.staging import COLLECTIVES
+from jaxperf.plan.hlo import Instruction, Module, runs
+
+KINDS = (*COLLECTIVES, "collective-broadcast", "ragged-all-to-all")
+_GROUPS = re.compile(
+    r"replica_groups=(\{\{[\d,{}]*\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\][^{]*\{[^}]*\})"
+)
+_PAIRS = re.compile(r"source_target_pairs=(\{\{[\d,{}]*\}\})")
+_LIBRARIES = ("site-packages", "dist-packages", "<frozen", "<string>")
+_HERE = str(Path(__file__).resolve().parent)
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a program.
+
+    Attributes:
+      name: of its instruction, which the program's text has.
+      kind: "all-reduce", "all-gather", ...
+      bytes: of the whole array: what an all-reduce adds up, what an all-gather leaves on every device, what a
+        reduce-scatter reads on every device.
+      dtype: of most of it, as HLO writes it.
+      arrays: how many arrays were merged into it.
+      groups: the devices that exchange, by number, one tuple per group.
+      times: how often a step runs it.
+      asynchronous: whether other work may run between its start and its end.
+      source: "file:line" of the reader's code that caused it; "" if the program does not tell.
+      operation: JAX's name of the operation, "jit(step)/transpose(jvp())/dot_general".
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    dtype: str
+    arrays: int
+    groups: tuple[Group, ...]
+    times: float
+    asynchronous: bool
+    source: str
+    operation: str
+
+    @property
+    def group_size(self) -> int:
+        """Devices of a group."""
+        return max((len(group) for group in self.groups), default=1)
+
+    def nodes(self, per_node: int) -> int:
+        """Return over how many nodes a group stretches, at most."""
+        return max((len({device // per_node for device in group}) for group in self.groups), default=1)
+
+    @property
+    def shown_groups(self) -> str:
+        """The groups in short: "8 groups of 4, 0,1,2,3 first"."""
+        if not self.groups:
+            return "none"
+        if self.kind == "collective-permute":
+            return f"{len(self.groups)} pairs"
+        if len(self.groups) == 1:
+            return f"all {self.group_size}"
+        first = ",".join(map(str, self.groups[0][:4])) + (",..." if self.group_size > 4 else "")
+        return f"{len(self.groups)} x {self.group_size} ({first})"
+
+
+def collective_of(opcode: str) -> str:
+    """Return the kind of collective that an opcode starts; "" for other instructions."""
+    kind = opcode.removesuffix("-start")
+    return kind if kind in KINDS else ""
+
+
+def collectives(module: Module, devices: int) -> list[Collective]:
+    """Return the collectives of a program for `devices` devices, in the order in which they run."""
+    found = []
+    for computation, instruction, times in runs(module):
+        if each := describe(module, computation, instruction, devices, times):
+            found.append(each)
+    return found
+
+
+def describe(
+    module: Module, computation: str, instruction: Instruction, devices: int, times: float = 1.0
+) -> Collective | None:
+    """Return an instruction as a collective; None if it is none."""
+    outer, kind = instruction, collective_of(instruction.opcode)
+    if instruction.opcode in ("async-start", "fusion-start", "fusion"):  # it may be in what they call
+        computation = instruction.called
+        inner = (i for i in module.computations.get(computation, ()) if collective_of(i.opcode))
+        if not (wrapped := next(inner, None)):
+            return None
+        instruction, kind = wrapped, collective_of(wrapped.opcode)
+    if not kind:
+        return None
+    read = module.operand_shapes(computation, instruction)
+    groups = groups_of(instruction.text, devices)
+    size = sum(shape.bytes for shape in read)
+    if kind == "all-gather":
+        size *= max((len(group) for group in groups), default=1)
+    merged = len(read) if len(read) != 1 else _concatenated(module, computation, instruction)
+    origin = instruction
+    if not instruction.attribute("op_name"):
+        origin = outer if outer.attribute("op_name") else _origin(module, computation, instruction)
+    return Collective(
+        name=outer.name,
+        kind=kind,
+        bytes=size,
+        dtype=max(read, key=lambda shape: shape.bytes).dtype if read else "",
+        arrays=merged,
+        groups=groups,
+        times=times,
+        asynchronous=outer.opcode.endswith("-start") and '"is_sync":true' not in outer.text,
+        source=source_of(module, origin),
+        operation=origin.attribute("op_name"),
+    )
+
+
+def _origin(module: Module, computation: str, instruction: Instruction, depth: int = 5) -> Instruction:
+    """Return the nearest instruction with JAX's name among those that an instruction reads, or itself."""
+    read = [each for name in instruction.operands if (each := module.operand(computation, name))]
+    for each in read:
+        if each.attribute("op_name"):
+            return each
+    for each in read if depth else ():
+        if (found := _origin(module, computation, each, depth - 1)).attribute("op_name"):
+            return found
+    return instruction
+
+
+def _concatenated(module: Module, computation: str, instruction: Instruction) -> int:
+    """Return how many arrays XLA laid end to end for one collective."""
+    if not instruction.operands or not (read := module.operand(computation, instruction.operands[0])):
+        return 1
+    return len(read.operands) if "concatenate" in read.name else 1
+
+
+def source_of(module: Module, instruction: Instruction) -> str:
+    """Return "file:line" of the reader's code that an instruction comes from, or of jaxperf's; "" if unknown.
+
+    It is the innermost frame that is in no installed package. Frames outside `plan` are those of its caller.
+    """
+    inside = itertools.takewhile(lambda frame: _HERE not in frame[0], module.stack(instruction))
+    frames = [(f, n) for f, n, _ in inside if f and not any(x in f for x in _LIBRARIES)]
+    own = [frame for frame in frames if not frame[0].startswith(_PACKAGE)]
+    chosen = (own or frames)[:1]
+    return f"{Path(chosen[0][0]).name}:{chosen[0][1]}" if chosen else ""
+
+
+def groups_of(text: str, devices: int) -> tuple[Group, ...]:
+    """Return the groups of devices that a collective's attributes name; all devices if it names none."""
+    if pairs := _PAIRS.search(text):
+        return _listed(pairs[1])
+    match = _GROUPS.search(text)
+    if not match or match[1] == "{}":
+        return (tuple(range(devices)),)
+    words = match[1]
+    if words.startswith("{{"):
+        return _listed(words)
+    return _of_mesh(words) if words.startswith("mesh") else _of_iota(words)
+
+
+def _listed(words: str) -> tuple[Group, ...]:
+    return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", words))
+
+
+def _of_iota(words: str) -> tuple[Group, ...]:
+    """Return the groups of "[2,4]<=[4,2]T(1,0)": 0..7 as 4 x 2, transposed, then cut into 2 rows of 4."""
+    shape, dims, order = re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", words).groups()  # type: ignore[union-attr]
+    lengths = _ints(dims)
+    flat = _transposed(lengths, _ints(order) if order else tuple(range(len(lengths))))
+    size = _ints(shape)[-1]
+    return tuple(tuple(flat[i : i + size]) for i in range(0, len(flat), size))
+
+
+def _ints(words: str) -> tuple[int, ...]:
+    return tuple(map(int, words.split(",")))
+
+
+def _transposed(dims: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
+    strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
+    ranges = [range(dims[axis]) for axis in order]
+    return [sum(i * strides[axis] for i, axis in zip(place, order)) for place in itertools.product(*ranges)]
+
+
+def _of_mesh(words: str) -> tuple[Group, ...]:
+    """Return the groups of "mesh['data'=4,'model'=2] {'data'}": devices that differ in these axes only."""
+    axes = [(name, int(size)) for name, size in re.findall(r"'([^']+)'=(\d+)", words)]
+    named = re.findall(r"'([^']+)'", words[words.rindex("{") :])
+    dims = tuple(size for _, size in axes)
+    inside = [i for i, (name, _) in enumerate(axes) if name in named]
+    outside = [i for i in range(len(axes)) if i not in inside]
+    flat = _transposed(dims, (*outside, *inside))
+    size = math.prod(dims[i] for i in inside)
+    return tuple(tuple(flat[i : i + size]) for i in range(0, len(flat), size))

@@ -1,0 +1,108 @@
+"""`jaxperf plan`: a reader's step, planned for GPUs that are not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxperf.errors import JaxperfError, one_line
+from jaxperf.own import specs
+from jaxperf.own.target import Arguments, arguments, load
+from jaxperf.plan.options import Plan
+from jaxperf.plan.planning import plan
+from jaxperf.report import terminal
+from jaxperf.result.store import check_writable, write_whole
+
+
+def main(asked: Plan) -> int:
+    """Plan the step that the command line names, print the plan, and write it to the path given by `--json`.
+
+    Raises:
+      JaxperfError: a step, an argument or a number is not what it should be, or the plugin is missing.
+    """
+    if asked.json:
+        check_writable(asked.json)
+    counts = numbers(asked.devices, "--devices", least=1)
+    axes = mesh_axes(asked.mesh)
+    positions = numbers(asked.batch, "--batch", least=0) if asked.batch else None
+    if asked.for_ != "this" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
+        jax.config.update(
+            "jax_platforms", "cpu"
+        )  # the plugin would look for a GPU, and warn that there is none
+    step = load(asked.step)
+    given = (
+        shapes(asked.args)
+        if asked.args and not (asked.setup or asked.npz)
+        else arguments(asked.args, asked.setup, asked.npz)
+    )
+    made = plan(
+        step,
+        *given.by_position,
+        device=asked.for_,
+        devices=counts,
+        mesh=axes,
+        per_device=asked.per_device,
+        total=asked.total,
+        batch=positions,
+        network=asked.network,
+        measured_s=asked.step_ms and asked.step_ms / 1e3,
+        **given.by_name,
+    )
+    console = terminal.console()
+    for block in made.blocks():
+        terminal.show(console, block)
+    if asked.json:
+        write_whole(asked.json, json.dumps(made.to_json(), indent=1) + "\n")
+        print(one_line(f"plan: {asked.json}"))
+    return 0
+
+
+def numbers(words: str, flag: str, *, least: int) -> tuple[int, ...]:
+    """Return the numbers of "1,8,64".
+
+    Raises:
+      JaxperfError: a part is not a whole number, or too small.
+    """
+    found = []
+    for word in words.split(","):
+        if not word.strip().isdecimal() or len(word) > 9 or int(word) < least:
+            raise JaxperfError(
+                f"{flag}: {word!r} is not a number from {least} on; give some as in {flag} 1,8,64"
+            )
+        found.append(int(word))
+    return tuple(found)
+
+
+def mesh_axes(words: str) -> dict[str, int]:
+    """Return the axes of "data=8,model=8"; none for "".
+
+    Raises:
+      JaxperfError: a part is not NAME=N.
+    """
+    found: dict[str, int] = {}
+    for word in filter(None, words.split(",")):
+        name, _, length = word.strip().partition("=")
+        if not name.isidentifier() or not length.isdecimal() or not 0 < int(length) < 10**6 or name in found:
+            raise JaxperfError(f"--mesh: {word!r} is not NAME=N; give axes as in --mesh data=8,model=8")
+        found[name] = int(length)
+    return found
+
+
+def shapes(words: Sequence[str]) -> Arguments:
+    """Return arguments as `jaxperf measure` takes them, as shapes: nothing of their size is made."""
+    by_position, by_name = specs.parse_all(words)
+    return Arguments(
+        tuple(_shape(spec) for spec in by_position), {name: _shape(spec) for name, spec in by_name.items()}
+    )
+
+
+def _shape(spec: specs.Spec) -> object:
+    if isinstance(spec, specs.Array):
+        dtype = jnp.dtype(spec.dtype)
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise JaxperfError(f"argument {spec}: JAX has no 64 bits unless JAX_ENABLE_X64=1 is set; set it")
+        return jax.ShapeDtypeStruct(spec.shape, dtype)
+    return specs.make(spec)

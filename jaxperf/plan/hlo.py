@@ -1,0 +1,230 @@
+"""An optimized program's text as computations of instructions, in the order in which the device runs them.
+
+XLA prints what it will run: `compiled.as_text()`. Its entry is scheduled, so the order of its lines is the
+order of the kernels, and an asynchronous collective overlaps what stands between its start and its end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from jaxperf.errors import JaxperfError
+
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
+_SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
+_NAME = re.compile(r"%([\w.-]+)")
+_BITS = re.compile(r"\d+")
+_CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.-]+)")
+_BRANCHES = re.compile(
+    r"branch_computations=\{([^}]*)\}|true_computation=%?([\w.-]+), false_computation=%?([\w.-]+)"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An array's dtype as HLO writes it ("bf16") and its lengths."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.dims)
+
+    @property
+    def itemsize(self) -> float:
+        """Bytes of an element: a half for "s4", one for "pred", none for a token."""
+        if self.dtype in ("token", "opaque"):
+            return 0
+        bits = _BITS.search(self.dtype)
+        return (int(bits.group()) if bits else 8) / 8
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the array."""
+        return int(self.count * self.itemsize)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation.
+
+    Attributes:
+      name: without the percent sign.
+      opcode: "fusion", "all-reduce-start", ...
+      shapes: of its results.
+      operands: names of the instructions that it reads.
+      root: whether it is the computation's result.
+      text: what follows its operands: attributes, metadata, backend_config.
+      inside: the text between its parentheses.
+    """
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]
+    operands: tuple[str, ...]
+    root: bool
+    text: str
+    inside: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all results."""
+        return sum(shape.bytes for shape in self.shapes)
+
+    @property
+    def called(self) -> str:
+        """The computation that it calls, or the body of a loop; "" for none."""
+        names = _CALLED.findall(self.text)
+        body = re.search(r"body=%?([\w.-]+)", self.text)
+        return body.group(1) if body else (names[0] if names else "")
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """The computations of which a conditional runs one."""
+        if not (match := _BRANCHES.search(self.text)):
+            return ()
+        return tuple(_NAME.findall(match[1]) or match[1].split(", ")) if match[1] else (match[2], match[3])
+
+    @property
+    def trips(self) -> int | None:
+        """How often a loop runs its body; None if XLA does not know."""
+        match = _TRIPS.search(self.text)
+        return int(match[1]) if match else None
+
+    def attribute(self, name: str) -> str:
+        """Return the value of `name="..."` in its text; "" if there is none."""
+        match = re.search(rf'\b{name}="([^"]*)"', self.text)
+        return match[1] if match else ""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A compiled program.
+
+    Attributes:
+      name: of the jitted function, with "jit_" before it.
+      computations: instructions by computation, in order.
+      entry: the computation that the program starts with.
+      tables: the text's tables of files, functions, locations and stack frames.
+    """
+
+    name: str
+    computations: Mapping[str, tuple[Instruction, ...]]
+    entry: str
+    tables: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+    @cached_property
+    def _by_name(self) -> dict[str, dict[str, Instruction]]:
+        return {name: {i.name: i for i in body} for name, body in self.computations.items()}
+
+    def operand(self, computation: str, name: str) -> Instruction | None:
+        """Return an instruction of a computation by its name."""
+        return self._by_name[computation].get(name)
+
+    def operand_shapes(self, computation: str, instruction: Instruction) -> list[Shape]:
+        """Return the shapes of what an instruction reads."""
+        read = (self.operand(computation, name) for name in instruction.operands)
+        return [shape for each in read if each for shape in each.shapes]
+
+    def stack(self, instruction: Instruction) -> list[tuple[str, int, str]]:
+        """Return (file, line, function) of each frame that led to an instruction, innermost first."""
+        if file := instruction.attribute("source_file"):
+            line = re.search(r"source_line=(\d+)", instruction.text)
+            return [(file, int(line[1]) if line else 0, "")]
+        match = re.search(r"stack_frame_id=(\d+)", instruction.text)
+        frames = self.tables.get("StackFrames", {})
+        found: list[tuple[str, int, str]] = []
+        at = int(match[1]) if match else 0
+        while at in frames and len(found) < 100:
+            numbers = _numbers(frames[at])
+            place = _numbers(self.tables["FileLocations"].get(numbers["file_location_id"], ""))
+            file = self.tables["FileNames"].get(place.get("file_name_id", 0), "")
+            function = self.tables["FunctionNames"].get(place.get("function_name_id", 0), "")
+            found.append((file, place.get("line", 0), function))
+            at = numbers.get("parent_frame_id", 0) - 1
+        return found
+
+
+def _numbers(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", text)}
+
+
+def parse(text: str) -> Module:
+    """Return the program that `compiled.as_text()` shows.
+
+    Raises:
+      JaxperfError: the text has no entry.
+    """
+    computations: dict[str, list[Instruction]] = {}
+    tables: dict[str, dict[int, str]] = {}
+    entry, table, body = "", "", None
+    for line in text.splitlines():
+        if line in _TABLES:
+            table = line
+            tables[table] = {}
+        elif table and (row := re.match(r"(\d+) (.*)", line)):
+            tables[table][int(row[1])] = row[2].strip('"')
+        elif start := _COMPUTATION.match(line):
+            table, body = "", computations.setdefault(start[2], [])
+            entry = start[2] if start[1] else entry
+        elif line.startswith("}"):
+            body = None
+        elif body is not None and (instruction := _instruction(line)):
+            body.append(instruction)
+    if not entry:
+        raise JaxperfError("the compiled program's text has no ENTRY; this JAX version prints it differently")
+    name = re.match(r"HloModule ([\w.-]+)", text)
+    return Module(name[1] if name else "", {k: tuple(v) for k, v in computations.items()}, entry, tables)
+
+
+def _instruction(line: str) -> Instruction | None:
+    found = _INSTRUCTION.match(line)
+    if not found:
+        return None
+    shapes = tuple(
+        Shape(dtype, tuple(map(int, filter(None, dims.split(",")))))
+        for dtype, dims in _SHAPE.findall(found[3])
+    )
+    end = _closing(line, found.end() - 1)
+    inside = line[found.end() : end]
+    return Instruction(
+        found[2], found[4], shapes, tuple(_NAME.findall(inside)), bool(found[1]), line[end + 1 :], inside
+    )
+
+
+def _closing(line: str, start: int) -> int:
+    """Return the place of the bracket that closes the one at `start`."""
+    depth = 0
+    for i in range(start, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[i], 0)
+        if not depth:
+            return i
+    return len(line)
+
+
+def runs(
+    module: Module, computation: str = "", times: float = 1.0
+) -> Iterator[tuple[str, Instruction, float]]:
+    """Yield (computation, instruction, how often) of everything that runs, in order, loops' bodies included.
+
+    A loop whose number of turns XLA does not know counts once. Of a conditional's branches, all are given.
+    """
+    name = computation or module.entry
+    for instruction in module.computations.get(name, ()):
+        yield name, instruction, times
+        if instruction.opcode == "while":
+            yield from runs(module, instruction.called, times * (instruction.trips or 1))
+        elif instruction.opcode == "call":
+            yield from runs(module, instruction.called, times)
+        elif instruction.opcode == "conditional":
+            for branch in instruction.branches:
+                yield from runs(module, branch, times)

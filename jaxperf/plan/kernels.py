@@ -1,0 +1,203 @@
+"""What each kernel of a compiled program computes and moves, and how long a card needs for it at best.
+
+A kernel's time is the larger of its arithmetic and its memory traffic, plus what a kernel costs however
+little it does. Matrix products and convolutions are counted from their shapes, with each side rounded up to
+the tiles in which tensor cores work; everything else counts as memory traffic.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from jaxperf.plan.cards import Card
+from jaxperf.plan.collectives import collective_of
+from jaxperf.plan.hlo import Instruction, Module, Shape
+
+# Two constants are fitted, on two of the seven steps measured on one H200 (data/steps.csv): the first on
+# ResNet-18 in bfloat16 with a batch of 256, the other on LeNet in a loop. The other five are predictions.
+KERNEL_S = 4.5e-6  # seconds of a kernel, however little it does
+UNALIGNED_SHARE = 0.5  # of the float32 units' peak, in products that tensor cores cannot take
+CALL_S = 27e-6  # seconds of a call, however little its program does: an empty program, queued, on one H200
+# Rounded up to these, the sides of a matrix product are what tensor cores compute: rows, columns, inner.
+TILE = (64, 64, 32)
+DTYPES = {
+    "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8",
+    "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+}  # fmt: skip
+_FREE = {
+    "parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota", "partition-id",
+    "replica-id", "while", "call", "conditional", "opt-barrier", "add-dependency", "domain", "async-update",
+}  # fmt: skip
+_SLICES = ("dynamic-slice", "gather", "slice")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product or convolution as rows x inner times inner x columns, `batch` times.
+
+    Attributes:
+      batch, rows, columns, inner: its lengths.
+      dtype: of what it reads.
+      exact: whether it was asked for in highest precision, which for float32 means no tensor cores.
+      aligned: whether tensor cores can take it: the channels of a convolution must fill 16 bytes.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    inner: int
+    dtype: str
+    exact: bool = False
+    aligned: bool = True
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic that it needs."""
+        return 2.0 * self.batch * self.rows * self.columns * self.inner
+
+    @property
+    def padded_flops(self) -> float:
+        """Arithmetic that tensor cores do, with sides rounded up to tiles."""
+        sides = (self.rows, self.columns, self.inner)
+        return 2.0 * self.batch * math.prod(-(-side // tile) * tile for side, tile in zip(sides, TILE))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What one instruction runs on a device: bytes read and written, and matrix products."""
+
+    name: str
+    bytes: float
+    products: tuple[Product, ...] = ()
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic of its matrix products."""
+        return sum(product.flops for product in self.products)
+
+    def arithmetic_s(self, card: Card) -> float:
+        """Seconds of its matrix products on a card."""
+        return sum((p.padded_flops if p.aligned else p.flops) / rate(card, p) for p in self.products)
+
+    def memory_s(self, card: Card) -> float:
+        """Seconds of its memory traffic on a card."""
+        return self.bytes / card.bandwidth
+
+    def seconds(self, card: Card) -> float:
+        """Seconds on a card."""
+        return max(self.arithmetic_s(card), self.memory_s(card)) + KERNEL_S
+
+
+def rate(card: Card, product: Product) -> float:
+    """Return the FLOP/s that a card reaches in a product; exact float32 uses no tensor cores."""
+    vector = 2.0 * card.cores * card.fp32_per_core * card.clock_ghz * 1e9
+    if product.exact and product.dtype == "float32":
+        return vector * card.matrix_share
+    if not product.aligned:
+        return vector * UNALIGNED_SHARE
+    return card.matrix_flops(product.dtype)
+
+
+def kernel(module: Module, computation: str, instruction: Instruction) -> Kernel | None:
+    """Return what an instruction runs; None if it runs nothing or is a collective."""
+    opcode = instruction.opcode
+    if opcode in _FREE or opcode.endswith("-done") or collective_of(opcode) or opcode == "async-start":
+        return None
+    read = module.operand_shapes(computation, instruction)
+    if opcode in ("fusion", "fusion-start"):
+        return _fusion(module, computation, instruction)
+    product = product_of(instruction, read)
+    moved = instruction.bytes + sum(shape.bytes for shape in read)
+    if opcode in _SLICES:
+        moved = 2 * instruction.bytes
+    elif opcode in ("dynamic-update-slice", "scatter"):
+        moved = 2 * sum(shape.bytes for shape in read[1:])
+    return Kernel(instruction.name, moved, (product,) if product else ())
+
+
+def _fusion(module: Module, computation: str, instruction: Instruction) -> Kernel:
+    inner = module.computations.get(instruction.called, ())
+    products = []
+    for each in inner:
+        if product := product_of(each, module.operand_shapes(instruction.called, each)):
+            products.append(product)
+        if each.opcode == "fusion":
+            products += _fusion(module, instruction.called, each).products
+    return Kernel(instruction.name, _traffic(module, computation, instruction, inner), tuple(products))
+
+
+def _traffic(module: Module, computation: str, fusion: Instruction, inner: tuple[Instruction, ...]) -> float:
+    """Return the bytes that a fusion reads and writes: of a parameter that it only slices, the slices."""
+    read = 0
+    updated = {i.operands[0] for i in inner if i.opcode == "dynamic-update-slice" and i.operands}
+    parameters = {int(i.inside): i for i in inner if i.opcode == "parameter" and i.inside.isdecimal()}
+    for number, name in enumerate(fusion.operands):
+        outer = module.operand(computation, name)
+        size = outer.bytes if outer else 0
+        if parameter := parameters.get(number):
+            users = [i for i in inner if parameter.name in i.operands]
+            if users and all(i.opcode in _SLICES and i.operands[0] == parameter.name for i in users):
+                size = min(size, sum(i.bytes for i in users))
+            elif parameter.name in updated:
+                size = 0
+        read += size
+    updates = [i for i in inner if i.opcode == "dynamic-update-slice"]
+    written = fusion.bytes
+    for update in updates:
+        new = module.operand(fusion.called, update.operands[1])
+        written -= update.bytes - (new.bytes if new else 0)
+    return read + max(0, written)
+
+
+def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
+    """Return the matrix product of an instruction; None if it is none."""
+    if len(read) < 2 or not instruction.shapes:
+        return None
+    target = instruction.attribute("custom_call_target").lower()
+    exact = "highest" in instruction.text.lower()
+    if instruction.opcode == "convolution" or "conv" in target:
+        return _convolution(instruction, read, target, exact)
+    if instruction.opcode == "dot":
+        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.text)
+        batch = re.search(r"lhs_batch_dims=\{([\d,]*)\}", instruction.text)
+    elif "gemm" in target or "matmul" in target:
+        contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.text)
+        batch = re.search(r'"lhs_batch_dimensions":\[([^\]]*)\]', instruction.text)
+    else:
+        return None
+    left, result = read[0], instruction.shapes[0]
+    inner = math.prod(left.dims[i] for i in _axes(contracted) if i < len(left.dims))
+    many = math.prod(left.dims[i] for i in _axes(batch) if i < len(left.dims))
+    rows = left.count // max(1, inner * many)
+    columns = result.count // max(1, rows * many)
+    return Product(many, rows, columns, inner, DTYPES.get(left.dtype, "float32"), exact)
+
+
+def _axes(match: re.Match[str] | None) -> list[int]:
+    return [int(i) for i in re.findall(r"\d+", match[1])] if match else []
+
+
+def _convolution(instruction: Instruction, read: list[Shape], target: str, exact: bool) -> Product | None:
+    """Return a convolution as the matrix product that libraries compute, over a window at each position."""
+    labels = re.search(r"dim_labels=\w+_(\w+)->\w+", instruction.text)
+    if not labels:
+        return None
+    if "backwardfilter" in target:
+        outputs, weights = read[1], instruction.shapes[0]
+    elif "backwardinput" in target:
+        outputs, weights = read[0], read[1]
+    else:
+        outputs, weights = instruction.shapes[0], read[1]
+    if "o" not in labels[1] or len(labels[1]) != len(weights.dims):
+        return None
+    features, dtype = weights.dims[labels[1].index("o")], DTYPES.get(read[0].dtype, "float32")
+    window, positions = weights.count // features, outputs.count // features
+    taken = weights.dims[labels[1].index("i")]
+    aligned = not any(channels * read[0].itemsize % 16 for channels in (features, taken))
+    if "backwardfilter" in target:
+        return Product(1, features, window, positions, dtype, exact, aligned)
+    if "backwardinput" in target:
+        return Product(1, positions, taken, weights.count // taken, dtype, exact, aligned)
+    return Product(1, positions, features, window, dtype, exact, aligned)

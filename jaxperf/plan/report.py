@@ -1,0 +1,248 @@
+"""What a plan says about one number of devices, and about all of them: as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxperf.plan.collectives import Collective
+from jaxperf.report.words import listed, shown
+from jaxperf.result import Block, Grid, Heading, Note, Text
+
+FORMAT = "jaxperf-plan"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to change: which kind of finding, and one sentence with its figures."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Collectives of a step that are alike: same kind, bytes, groups and line.
+
+    Attributes:
+      collective: one of them.
+      count: how often a step runs them, together.
+      each_s: predicted seconds of one.
+      exposed_s: seconds for which the step waits for all of them.
+    """
+
+    collective: Collective
+    count: float
+    each_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True)
+class SizePlan:
+    """A step on one number of devices.
+
+    Attributes:
+      devices, nodes: how many.
+      mesh: the lengths of the mesh's axes.
+      batch: examples of the whole batch; 0 if there is none.
+      batch_arguments: positions of the arguments that are the batch.
+      padded: examples that were added to the batch so that it divides.
+      exchanges: its collectives.
+      flops, bytes: of the kernels of one device: arithmetic of matrix products and convolutions, and memory
+        read and written.
+      kernels: kernels that one device runs.
+      argument_bytes, output_bytes, temp_bytes, peak_bytes: memory of one device.
+      memory_bytes: that the card has.
+      compute_s: predicted seconds of the kernels.
+      exposed_s: predicted seconds for which kernels wait for collectives.
+      step_s: predicted seconds of a step.
+      step_low_s, step_high_s: the same at the errors of the validation.
+      parts: seconds by what bounds them: "arithmetic", "memory", "overhead" (of a kernel, however little
+        it does), "call" (of the program), "links" (waits for collectives).
+      efficiency: examples per second and device, over those of the first size; None for the first.
+      efficiency_low, efficiency_high: the same at the errors of the validation.
+      unknown_loops: loops whose number of turns XLA does not know, counted once.
+      compile_s: seconds to compile it here.
+      advice: what to change.
+    """
+
+    devices: int
+    nodes: int
+    mesh: Mapping[str, int]
+    batch: int
+    batch_arguments: tuple[int, ...]
+    padded: int
+    exchanges: tuple[Exchange, ...]
+    flops: float
+    bytes: float
+    kernels: float
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    peak_bytes: int
+    memory_bytes: int
+    compute_s: float
+    exposed_s: float
+    step_s: float
+    step_low_s: float
+    step_high_s: float
+    parts: Mapping[str, float]
+    efficiency: float | None
+    efficiency_low: float | None
+    efficiency_high: float | None
+    unknown_loops: int
+    compile_s: float
+    advice: tuple[Advice, ...] = ()
+
+    @property
+    def bound(self) -> str:
+        """What most of the step's time goes to."""
+        return max(self.parts, key=lambda name: self.parts[name])
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """How many collectives of each kind a step runs."""
+        counts: dict[str, int] = {}
+        for each in self.exchanges:
+            kind = each.collective.kind
+            counts[kind] = counts.get(kind, 0) + round(each.count)
+        return counts
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits into the card's memory."""
+        return self.peak_bytes <= self.memory_bytes
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """A step on several numbers of devices; print it, or take `sizes` apart.
+
+    Attributes:
+      name: of the step.
+      card: its name, e.g. "h100".
+      network: what connects the nodes.
+      versions: of JAX and jaxlib.
+      sizes: one plan per number of devices.
+      notes: what readers of the figures must know.
+    """
+
+    name: str
+    card: str
+    network: str
+    versions: Mapping[str, str]
+    sizes: tuple[SizePlan, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        from jaxperf.report import terminal
+
+        out = io.StringIO()
+        console = Console(file=out, width=110, highlight=False, force_terminal=False, force_jupyter=False)
+        for block in self.blocks():
+            terminal.show(console, block)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def blocks(self) -> list[Block]:
+        """Return the plan as blocks of a report."""
+        found: list[Block] = [Heading(f"{self.name} on {self.card}, not run: compiled and predicted")]
+        found.append(_overview(self.sizes))
+        found.append(_memory(self.sizes))
+        if largest := next((s for s in reversed(self.sizes) if s.exchanges), None):
+            found.append(_exchanges(largest))
+        kinds = dict.fromkeys(advice.kind for size in self.sizes for advice in size.advice)
+        for kind in kinds:
+            has = {s.devices: a.text for s in self.sizes for a in s.advice if a.kind == kind}
+            *others, largest_count = has
+            also = f"; also on {listed([str(n) for n in others])}" if others else ""
+            found.append(Text(f"Change, on {largest_count} devices{also}: {has[largest_count]}"))
+        found += [Note(note) for note in self.notes]
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain values, for `json.dumps`."""
+        body = {"format": FORMAT, "schema_version": 1, **dataclasses.asdict(self)}
+        for size, plain in zip(self.sizes, body["sizes"]):
+            plain |= {"bound": size.bound, "fits": size.fits, "collectives": size.collectives}
+            for exchange, plain_exchange in zip(size.exchanges, plain["exchanges"]):
+                collective = exchange.collective
+                plain_exchange["collective"] |= {  # a thousand groups are told by their number and the first
+                    "groups": [list(group) for group in collective.groups[:1]],
+                    "group_count": len(collective.groups),
+                    "group_size": collective.group_size,
+                }
+        return body
+
+
+def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
+    rows = []
+    axes = any(len(s.mesh) > 1 for s in sizes)
+    for s in sizes:
+        spread = _spread(s.step_low_s, s.step_high_s)
+        rows.append((
+            str(s.devices), *([_mesh(s)] if axes else []), str(s.batch or "-"),
+            str(sum(s.collectives.values())), shown(s.step_s, "s"), spread, shown(s.exposed_s, "s"),
+            _efficiency(s), f"{s.parts[s.bound] / s.step_s:.0%} {s.bound}",
+        ))  # fmt: skip
+    heads = ("devices", *(["mesh"] if axes else []), "batch", "collectives", "step", "between", "waits",
+             "efficiency", "most of it")  # fmt: skip
+    right = tuple(
+        i for i, head in enumerate(heads) if head in ("devices", "batch", "collectives", "step", "waits")
+    )
+    return Grid("Predicted step", heads, tuple(rows), right)
+
+
+def _spread(low_s: float, high_s: float) -> str:
+    low, high = shown(low_s, "s"), shown(high_s, "s")
+    if low.split()[1:] == high.split()[1:]:
+        low = low.split()[0]
+    return f"{low} to {high}".replace(" ", "\u00a0")
+
+
+def _mesh(size: SizePlan) -> str:
+    return " ".join(f"{name}={length}" for name, length in size.mesh.items())
+
+
+def _efficiency(size: SizePlan) -> str:
+    if size.efficiency is None:
+        return "-"
+    return f"{size.efficiency:.0%} ({size.efficiency_low:.0%} to {size.efficiency_high:.0%})"
+
+
+def _memory(sizes: tuple[SizePlan, ...]) -> Grid:
+    rows = [
+        (
+            str(s.devices), shown(s.argument_bytes, "bytes"), shown(s.temp_bytes, "bytes"),
+            shown(s.peak_bytes, "bytes"),
+            f"{s.peak_bytes / s.memory_bytes:.0%}" + ("" if s.fits else " (does not fit)"),
+            shown(s.flops, "FLOP"), shown(s.bytes, "bytes"), f"{s.kernels:.0f}",
+        )
+        for s in sizes
+    ]  # fmt: skip
+    heads = ("devices", "arguments", "temporaries", "peak", "of the card", "arithmetic", "traffic", "kernels")
+    return Grid("Each device", heads, tuple(rows), (0, 1, 2, 3, 5, 6, 7))
+
+
+def _exchanges(size: SizePlan) -> Grid:
+    rows = []
+    for each in sorted(size.exchanges, key=lambda e: -e.count * e.each_s):
+        c = each.collective
+        rows.append((
+            c.kind, f"{each.count:g}", shown(c.bytes, "bytes"), c.shown_groups, shown(each.each_s, "s"),
+            shown(each.exposed_s, "s"), c.source or "-", _operation(c.operation),
+        ))  # fmt: skip
+    heads = ("collective", "times", "bytes", "groups", "each", "waited for", "line", "operation")
+    return Grid(f"Collectives on {size.devices} devices", heads, tuple(rows), (1, 2, 4, 5), first=12)
+
+
+def _operation(name: str) -> str:
+    """Return the last part of JAX's name of an operation; of a merged one, how many there are."""
+    if name.count(":") > 1:
+        return f"{name.count(':') + 1} merged"
+    return name.rstrip(")").rpartition("/")[2].replace("\\'", "'")[:16]

@@ -1,0 +1,204 @@
+"""The model beside published measurements: all-reduces, steps on one GPU, scaling; prints every error.
+
+    python -m jaxperf.plan.validation
+
+The figures are in `data/`, each file with its sources.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxperf.plan import kernels, links
+from jaxperf.plan.cards import CARDS, DATA
+
+COMPUTE_ERROR = 0.25  # of a step on one device: all seven measured steps are within it
+BACKWARD = 2 / 3  # of a step: its backward pass, during which gradients may be exchanged
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published figure beside the prediction.
+
+    Attributes:
+      table: which table it is from.
+      name: of the row.
+      published, predicted: in the same unit.
+      reason: why it misses, where that is known.
+    """
+
+    table: str
+    name: str
+    published: float
+    predicted: float
+    reason: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over published."""
+        return self.predicted / self.published
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is from the published figure, as a share of that."""
+        return abs(self.ratio - 1)
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with (DATA / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+SLOW_START = "the published run takes milliseconds below 128 KiB, more than for 4 MiB"
+SWITCH = "the published time grows with the size up to 16 MiB and not to 32 MiB: NCCL changes its algorithm"
+
+
+@functools.cache
+def all_reduces() -> tuple[Row, ...]:
+    """Return published all-reduces from 32 KiB to 1 GiB, in seconds."""
+    found = []
+    for row in _read("all_reduce.csv"):
+        size, devices, nodes = int(row["bytes"]), int(row["devices"]), int(row["nodes"])
+        published = size * 2 * (devices - 1) / devices / (float(row["bus_gb_per_s"]) * 1e9)
+        predicted = links.exchange_s(
+            CARDS[row["card"]], "all-reduce", size, devices, nodes, links.NETWORKS[row["network"]]
+        )
+        reason = ""
+        if not 0.5 <= predicted / published <= 2:
+            reason = SLOW_START if row["table"] == "b200-32" else SWITCH
+        found.append(Row(row["table"], f"{size / 2**10:,.0f} KiB", published, predicted, reason))
+    return tuple(found)
+
+
+@functools.cache
+def steps() -> tuple[Row, ...]:
+    """Return steps that were measured on one H200, in seconds, each from its compiled program's kernels."""
+    work: dict[str, float] = {}
+    card = CARDS["h200"]
+    for row in _read("kernels.csv"):
+        products: tuple[kernels.Product, ...] = ()
+        if row["rows"]:
+            batch, rows, columns, inner = (int(row[name]) for name in ("batch", "rows", "columns", "inner"))
+            aligned = row["aligned"] == "1"
+            products = (kernels.Product(batch, rows, columns, inner, row["dtype"], aligned=aligned),)
+        one = kernels.Kernel("", float(row["bytes"]), products)
+        work[row["step"]] = work.get(row["step"], 0.0) + float(row["times"]) * one.seconds(card)
+    return tuple(
+        Row(
+            "h200",
+            row["step"],
+            float(row["seconds"]),
+            work[row["step"]] + kernels.CALL_S / int(row["turns"]),
+            row["role"],
+        )
+        for row in _read("steps.csv")
+    )  # fmt: skip
+
+
+_INPUT = "probably the input: images are decoded on the host's processors"
+SETUP_REASONS = {
+    (
+        "tf-p100",
+        "AlexNet b512",
+    ): "not explained by bandwidth: loses 58 ms a step, as VGG-16 does for more than twice the bytes",
+    (
+        "tf-p100",
+        "VGG-16 b32",
+    ): "not explained by bandwidth: more time is lost a step than with twice the batch",
+    ("nvidia-a100", "ResNet-50 mixed"): _INPUT,
+    ("nvidia-v100", "ResNet-50 mixed"): _INPUT,
+    ("nvidia-v100-32gb", "ResNet-50 mixed"): _INPUT,
+}
+
+
+@functools.cache
+def scaling() -> tuple[Row, ...]:
+    """Return published throughput on several devices, each predicted from the model's first row."""
+    setups = {row["setup"]: row for row in _read("setups.csv")}
+    found, bases = [], {}
+    for row in _read("scaling.csv"):
+        devices, per_s = int(row["devices"]), float(row["per_s"])
+        setup = setups[row["setup"]]
+        key = (row["setup"], row["model"])
+        step = float(row["examples"]) * devices / per_s
+        exchange = _exchange(setup, float(row["bytes"]), devices)
+        if key not in bases:
+            bases[key] = step - _waits(setup, exchange, step)
+            continue
+        alone = bases[key]
+        predicted = float(row["examples"]) * devices / (alone + _waits(setup, exchange, alone))
+        reason = (
+            SETUP_REASONS.get((row["setup"], row["model"]), "") if abs(predicted / per_s - 1) > 0.15 else ""
+        )
+        found.append(Row(row["setup"], f"{row['model']} x {devices}", per_s, predicted, reason))
+    return tuple(found)
+
+
+def _exchange(setup: dict[str, str], size: float, devices: int) -> float:
+    """Return the seconds of exchanging `size` bytes of gradients, from bandwidth alone."""
+    per_node = min(devices, int(setup["per_node"]))
+    nodes = math.ceil(devices / int(setup["per_node"]))
+    inside = 2 * (per_node - 1) / per_node * size / float(setup["link"])
+    if nodes == 1:
+        return inside
+    return max(inside, 2 * (nodes - 1) / nodes * size / per_node / float(setup["network"]))
+
+
+def _waits(setup: dict[str, str], exchange: float, step: float) -> float:
+    return max(0.0, exchange - BACKWARD * step) if setup["overlapped"] == "yes" else exchange
+
+
+def share_within(rows: Sequence[Row], error: float) -> float:
+    """Return the share of rows whose error is at most `error`."""
+    return sum(row.error <= error for row in rows) / len(rows)
+
+
+def median_error(rows: Sequence[Row]) -> float:
+    """Return the median of the errors."""
+    return statistics.median(row.error for row in rows)
+
+
+@functools.cache
+def factor(between_nodes: bool) -> float:
+    """Return the factor within which nine of ten predicted all-reduces are."""
+    tables = ("b200-32", "h100-16") if between_nodes else ("a100-8", "h200-8", "b200-8")
+    return links.factors({f"{r.table} {r.name}": r.ratio for r in all_reduces() if r.table in tables})
+
+
+def summary() -> str:
+    """Return the errors of the three validations in one line."""
+    worst = max(row.error for row in steps())
+    return (
+        f"checked: {len(steps())} steps on one H200 within {worst:.0%}; nine of ten all-reduces in a node"
+        f" within a factor of {factor(False):.1f}, between nodes {factor(True):.1f}; {len(scaling())}"
+        f" published scaling rows with a median error of {median_error(scaling()):.1%}"
+    )
+
+
+def lines() -> Iterator[str]:
+    """Yield every row with its error, then each validation's sum."""
+    for title, rows in (
+        ("steps, s", steps()),
+        ("all-reduces, s", all_reduces()),
+        ("scaling, per s", scaling()),
+    ):
+        yield f"{title}: published, predicted, ratio"
+        for row in rows:
+            reason = f"  ({row.reason})" if row.reason else ""
+            figures = f"{row.published:12.5g} {row.predicted:12.5g} {row.ratio:6.2f}"
+            yield f"  {row.table:17s} {row.name:28s} {figures}{reason}"
+        yield (
+            f"  {len(rows)} rows: median error {median_error(rows):.1%}, within 15% "
+            f"{share_within(rows, 0.15):.0%}, within 25% {share_within(rows, 0.25):.0%}, "
+            f"largest {max(row.error for row in rows):.0%}"
+        )
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(lines()) + "\n")

@@ -1,0 +1,266 @@
+"""How a step's arguments are placed on a mesh of another size; the CPU's eight devices stand for the GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxperf.errors import JaxperfError
+from jaxperf.plan import deviceless, planning
+from jaxperf.plan.arguments import batch_positions, check_plannable, mesh_of, place
+from jaxperf.plan.cards import CARDS
+
+
+def devices(count: int) -> list[Any]:
+    return jax.devices("cpu")[:count]
+
+
+def step(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    return w - 0.1 * jax.grad(lambda w: ((x @ w - y) ** 2).mean())(w)
+
+
+W, X, Y = jnp.zeros((5, 3)), jnp.zeros((16, 5)), jnp.zeros((16, 3))
+
+
+def placed(*args: Any, count: int = 8, fn: Any = None, **options: Any) -> Any:
+    return place(fn or jax.jit(step), args, {}, devices(count), **{"axes": {}, **options})
+
+
+def test_the_last_arguments_of_one_length_are_the_batch() -> None:
+    assert batch_positions((W, X, Y)) == (1, 2)
+    assert batch_positions((W, X, Y, jnp.float32(1))) == (1, 2)
+    assert batch_positions(([W, W], {"x": X, "y": Y})) == (1,)
+    assert batch_positions((X,)) == (0,)
+    assert batch_positions((W, 3)) == ()
+
+
+def test_the_batch_grows_with_the_devices() -> None:
+    found = placed(W, X, Y)
+    assert [a.shape for a in found.args] == [(5, 3), (128, 5), (128, 3)]
+    assert [a.sharding.spec for a in found.args] == [P(), P("data"), P("data")]
+    assert found.batch == 128 and found.batch_arguments == (1, 2)
+
+
+def test_examples_per_device_or_of_the_whole_batch() -> None:
+    assert placed(W, X, Y, per_device=4).args[1].shape == (32, 5)
+    assert placed(W, X, Y, total=64).args[1].shape == (64, 5)
+    uneven = placed(W, X, Y, total=60)
+    assert uneven.args[1].shape == (64, 5) and uneven.padded == 4
+
+
+def test_the_batch_may_be_named() -> None:
+    found = placed(W, X, Y, batch=(1,))
+    assert [a.shape for a in found.args] == [(5, 3), (128, 5), (16, 3)]
+
+
+def test_no_batch_to_change() -> None:
+    with pytest.raises(JaxperfError, match="no argument is a batch"):
+        placed(W, 3, per_device=4, fn=jax.jit(lambda w, n: w * n))
+
+
+def test_shardings_are_kept_on_a_larger_mesh() -> None:
+    mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("data", "model"))
+    w = jax.device_put(jnp.zeros((4, 6)), NamedSharding(mesh, P(None, "model")))
+    x = jax.device_put(jnp.zeros((16, 4)), NamedSharding(mesh, P("data")))
+    found = place(jax.jit(lambda w, x: x @ w), (w, x), {}, devices(8), axes={})
+    assert dict(found.mesh.shape) == {"data": 4, "model": 2}
+    assert found.args[0].sharding.spec == P(None, "model") and found.args[0].shape == (4, 6)
+    assert found.args[1].shape == (
+        32,
+        4,
+    )  # eight examples on each of two devices become eight on each of four
+
+
+def test_meshes() -> None:
+    assert dict(mesh_of(devices(8), {}, None).shape) == {"data": 8}
+    assert dict(mesh_of(devices(8), {"data": 2, "model": 2}, None).shape) == {"data": 4, "model": 2}
+    with pytest.raises(JaxperfError, match="model=3 does not fit 8 devices"):
+        mesh_of(devices(8), {"data": 1, "model": 3}, None)
+
+
+def test_a_function_of_devices_makes_the_step() -> None:
+    seen = []
+
+    def make(devices: list[Any]) -> Any:
+        seen.append(len(devices))
+        return jax.jit(step)
+
+    assert placed(W, X, Y, fn=make).made and seen == [8]
+
+
+def test_a_function_of_a_mesh_may_give_its_arguments() -> None:
+    def make(mesh: Mesh) -> Any:
+        x = jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=NamedSharding(mesh, P(mesh.axis_names[0])))
+        return jax.jit(jnp.sin), (x,)
+
+    found = place(make, (), {}, devices(2), axes={"rows": 1})
+    assert found.args[0].sharding.spec == P("rows") and found.batch == 8
+
+
+def test_what_cannot_be_planned() -> None:
+    with pytest.raises(JaxperfError, match="is not jitted"):
+        placed(W, X, Y, fn=step)
+    traced = jax.jit(lambda x: jax.debug.print("{}", x.sum())).trace(X)
+    with pytest.raises(JaxperfError, match="calls Python while it runs"):
+        check_plannable(traced.jaxpr.jaxpr)
+    pure = jax.jit(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct((), jnp.float32), x.sum()))
+    with pytest.raises(JaxperfError, match="pure_callback"):
+        check_plannable(pure.trace(X).jaxpr.jaxpr)
+
+
+def test_a_pallas_kernel() -> None:
+    pallas = pytest.importorskip("jax.experimental.pallas")
+
+    def double(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2
+
+    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    fn = jax.jit(lambda x: pallas.pallas_call(double, out_shape=shape, interpret=True)(x))
+    with pytest.raises(JaxperfError, match="Pallas"):
+        check_plannable(fn.trace(jnp.zeros((8, 8))).jaxpr.jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("count", "nodes"), [(1, (1, 1)), (8, (1, 8)), (5, (1, 5)), (64, (8, 8)), (1024, (128, 8))]
+)
+def test_nodes(count: int, nodes: tuple[int, int]) -> None:
+    assert deviceless.nodes_of(CARDS["h100"], count) == nodes
+
+
+def test_counts_that_fill_no_nodes() -> None:
+    with pytest.raises(JaxperfError, match="12 devices do not fill nodes of 8; take 8 or 16"):
+        deviceless.nodes_of(CARDS["h100"], 12)
+    with pytest.raises(JaxperfError, match="0 devices"):
+        deviceless.nodes_of(CARDS["h100"], 0)
+
+
+@pytest.fixture
+def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for the CPU's devices, whose programs have the same form."""
+    monkeypatch.setattr(deviceless, "check_plugin", lambda: None)
+    monkeypatch.setattr(deviceless, "devices_of", lambda card, count: devices(count))
+    monkeypatch.setattr(deviceless, "compile_for", lambda lowered: lowered.compile())
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_plan_of_a_data_parallel_step() -> None:
+    found = planning.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))
+    assert [size.devices for size in found.sizes] == [1, 2, 8]
+    assert [size.collectives for size in found.sizes] == [{}, {"all-reduce": 1}, {"all-reduce": 1}]
+    one, *_, eight = found.sizes
+    assert eight.exchanges[0].collective.bytes == W.nbytes
+    assert eight.exchanges[0].collective.source.startswith("test_plan_arguments.py:")
+    assert one.efficiency is None and 0 < (eight.efficiency or 0) < 1
+    assert eight.efficiency_low < eight.efficiency < eight.efficiency_high  # type: ignore[operator]
+    assert eight.step_low_s < eight.step_s < eight.step_high_s
+    assert sum(eight.parts.values()) == pytest.approx(eight.step_s)
+    text = str(found)
+    assert "Predicted step" in text and "all-reduce" in text and "checked:" in text
+    body = found.to_json()
+    assert body["format"] == "jaxperf-plan"
+    assert body["sizes"][2]["exchanges"][0]["collective"]["group_size"] == 8
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_measured_step_is_taken_as_it_is() -> None:
+    found = planning.plan(jax.jit(step), W, X, Y, devices=(1, 8), measured_s=0.02)
+    assert found.sizes[0].step_s == pytest.approx(0.02)
+    with pytest.raises(JaxperfError, match="give 1 among"):
+        planning.plan(jax.jit(step), W, X, Y, devices=(8,), measured_s=0.02)
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_advice() -> None:
+    @jax.jit
+    def normalized(ws: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+        def loss(ws: list[jax.Array]) -> jax.Array:
+            h = x
+            for w in ws:
+                h = h @ w
+                h = jnp.tanh((h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5))
+            return (h**2).mean()
+
+        return [w - g for w, g in zip(ws, jax.grad(loss)(ws))]
+
+    found = planning.plan(normalized, [jnp.zeros((8, 8))] * 6, jnp.zeros((4, 8)), devices=(8,), total=30)
+    kinds = {advice.kind for advice in found.sizes[0].advice}
+    assert {"statistics summed over devices", "batch does not divide"} <= kinds
+    assert "does not divide by 8" in str(found)
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_sum_for_each_array() -> None:
+    def make(mesh: Mesh) -> Any:
+        def inside(ws: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+            grads = jax.grad(lambda ws: sum(((x @ w) ** 2).sum() for w in ws))(ws)
+            out = []
+            for w, g in zip(ws, grads):  # each sum waits for the one before it, so XLA cannot merge them
+                total = lax.psum(g + (0 * out[-1].sum() if out else 0), "data")
+                out.append(w - jnp.tanh(total))
+            return out
+
+        mapped = jax.shard_map(inside, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
+        return jax.jit(mapped)
+
+    ws = [jnp.zeros((256, 256)) + i for i in range(10)]
+    found = planning.plan(make, ws, jnp.zeros((4, 256)), devices=(8,))
+    assert found.sizes[0].collectives["all-reduce"] >= 8
+    assert "a sum for each array" in {advice.kind for advice in found.sizes[0].advice}
+
+
+@pytest.mark.usefixtures("cpus_as_gpus")
+def test_a_step_bound_to_devices() -> None:
+    mesh = Mesh(np.array(devices(2)), ("data",))
+    bound = jax.jit(step, out_shardings=NamedSharding(mesh, P()))
+    with pytest.raises(JaxperfError, match="bound to devices that are here; give a function of `devices`"):
+        planning.plan(bound, W, X, Y, devices=(8,))
+
+
+@pytest.mark.usefixtures("cpus_as_gpus")
+def test_mistakes() -> None:
+    jitted = jax.jit(step)
+    for options, message in (
+        ({"devices": ()}, "no number of devices"),
+        ({"per_device": 1, "total": 8}, "exclude each other"),
+        ({"network": "token ring"}, "no network 'token ring'"),
+        ({"device": "h300"}, "no card 'h300'"),
+    ):
+        with pytest.raises(JaxperfError, match=message):
+            planning.plan(jitted, W, X, Y, **options)
+    with pytest.raises(JaxperfError, match="step is not jitted"):
+        planning.plan(step, W, X, Y)
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_step_that_takes_the_mesh_of_its_context() -> None:
+    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
+        return w - 0.1 * lax.psum(jax.grad(lambda w: jnp.tanh(x @ w).sum())(w), "data")
+
+    fn = jax.jit(
+        lambda w, x: jax.shard_map(inside, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)(w, x)
+    )
+    found = planning.plan(fn, jnp.zeros((4, 4)), jnp.zeros((8, 4)), devices=(2, 8))
+    assert [size.collectives for size in found.sizes] == [{"all-reduce": 1}] * 2
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_step_of_flax() -> None:
+    from flax import nnx
+
+    @nnx.jit
+    def step(net: nnx.Linear, x: jax.Array, y: jax.Array) -> jax.Array:
+        loss, grads = nnx.value_and_grad(lambda net: ((net(x) - y) ** 2).mean())(net)
+        nnx.update(net, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(net), grads))
+        return loss
+
+    net = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
+    found = planning.plan(step, net, jnp.zeros((4, 8)), jnp.zeros((4, 4)), devices=(8,))
+    assert sum(found.sizes[0].collectives.values()) >= 1
+    assert found.sizes[0].batch_arguments == (1, 2)

@@ -1,0 +1,110 @@
+"""The flags of `jaxperf plan`, and its mistakes, each one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf import flags
+from jaxperf.errors import JaxperfError
+from jaxperf.plan import command, deviceless
+from jaxperf.plan.options import Plan
+
+TRAIN = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(w, x, y):
+    return w - 0.1 * jax.grad(lambda w: ((x @ w - y) ** 2).mean())(w)
+
+def plain(w, x, y):
+    return w
+"""
+ARGS = ("f32[5,3]", "f32[16,5]", "f32[16,3]")
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    path = tmp_path / "train_to_plan.py"
+    path.write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    return str(path)
+
+
+@pytest.fixture
+def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deviceless, "check_plugin", lambda: None)
+    monkeypatch.setattr(deviceless, "devices_of", lambda card, count: jax.devices("cpu")[:count])
+    monkeypatch.setattr(deviceless, "compile_for", lambda lowered: lowered.compile())
+
+
+def test_flags() -> None:
+    words = [
+        "train:step",
+        "--for",
+        "a100",
+        "--devices",
+        "1,16",
+        "--per-device",
+        "8",
+        "--mesh",
+        "data=8,model=2",
+    ]
+    asked = flags.parse(Plan, args=words, prog="jaxperf plan", description="")
+    assert asked == Plan("train:step", for_="a100", devices="1,16", per_device=8, mesh="data=8,model=2")
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_plan(train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    asked = Plan(f"{train}:step", args=ARGS, devices="1,8", per_device=4, json=path)
+    assert command.main(asked) == 0
+    out = capsys.readouterr().out
+    assert "Predicted step" in out and f"plan: {path}" in out
+    body = json.loads(path.read_text())
+    assert [size["batch"] for size in body["sizes"]] == [4, 32]
+    assert body["sizes"][1]["collectives"] == {"all-reduce": 1}
+    assert body["sizes"][1]["exchanges"][0]["collective"]["source"] == "train_to_plan.py:6"
+
+
+@pytest.mark.usefixtures("cpus_as_gpus")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": "1,x"}, "--devices: 'x' is not a number from 1 on"),
+        ({"devices": "0"}, "'0' is not a number from 1 on"),
+        ({"mesh": "data"}, "--mesh: 'data' is not NAME=N"),
+        ({"mesh": "data=2,data=4"}, "'data=4' is not NAME=N"),
+        ({"batch": "one"}, "--batch: 'one'"),
+        ({"for_": "k80"}, "no card 'k80'"),
+        ({"step": "train_to_plan:other"}, "there is no 'other'"),
+        ({"step": "train_to_plan:plain"}, "plain is not jitted, so nothing can be compiled"),
+        ({"args": ("f32[5,3",)}, "not understood"),
+        ({"args": ("f64[5,3]", "f32[16,5]", "f32[16,3]")}, "no 64 bits"),
+        ({"args": ARGS, "setup": "train_to_plan:plain"}, "one of the three"),
+        ({"per_device": 2, "total": 4}, "exclude each other"),
+    ],
+)
+@pytest.mark.usefixtures("train")
+def test_mistakes(options: dict[str, Any], message: str) -> None:
+    asked = {"step": "train_to_plan:step", "args": ARGS, **options}
+    with pytest.raises(JaxperfError, match=message) as raised:
+        command.main(Plan(**asked))
+    assert "\n" not in str(raised.value)
+
+
+def test_no_plugin(train: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deviceless, "_PLUGINS", ("jax_plugins.no_such_plugin",))
+    with pytest.raises(JaxperfError, match=r'install it: pip install "jax-cuda12-plugin==\d'):
+        command.main(Plan(f"{train}:step", args=ARGS))
+
+
+def test_shapes_take_no_memory() -> None:
+    given = command.shapes(["f32[1000000,1000000]", "key", "n=3"])
+    assert given.by_position[0] == jax.ShapeDtypeStruct((1_000_000, 1_000_000), jnp.float32)
+    assert given.by_name == {"n": 3}

@@ -1,0 +1,158 @@
+"""The text of programs that two versions of JAX compiled for eight H100s, without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.plan import hlo
+from jaxperf.plan.collectives import collectives, groups_of
+from jaxperf.plan.kernels import Product, kernel
+
+PROGRAMS = Path(__file__).parent / "programs"
+VERSIONS = ("jax_0_10", "jax_0_12")
+
+
+def program(name: str, version: str) -> hlo.Module:
+    return hlo.parse((PROGRAMS / f"{name}_{version}.hlo").read_text())
+
+
+# kind, bytes, arrays merged, groups, devices of a group, times
+COLLECTIVES = {
+    "data_parallel": [("all-reduce", 2 * 512 * 512 * 4, 2, 1, 8, 1)],
+    "fsdp": [
+        ("all-gather", 2 * 1024 * 1024 * 4, 2, 1, 8, 1),
+        ("reduce-scatter", 2 * 1024 * 1024 * 4, 2, 1, 8, 1),
+    ],
+    "tensor": [
+        ("all-reduce", 1024 * 512 * 4, 1, 2, 4, 1),  # activations, over the axis "model"
+        ("all-reduce", 2 * 512 * 128 * 4, 2, 4, 2, 1),  # gradients, over the axis "data"
+    ],
+    "loop": [("all-reduce", 2 * 512 * 512 * 4, 2, 1, 8, 5)],
+    "reshard": [("all-to-all", 1024 * 128 * 4, 1, 1, 8, 1)],
+    "scatter": [],
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives(name: str, version: str) -> None:
+    found = collectives(program(name, version), 8)
+    seen = [(c.kind, c.bytes, c.arrays, len(c.groups), c.group_size, c.times) for c in found]
+    assert seen == COLLECTIVES[name]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_line_of_a_collective(version: str) -> None:
+    (found,) = collectives(program("data_parallel", version), 8)
+    assert found.source == "train.py:11"
+    assert "dot_general" in found.operation or "transpose" in found.operation
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_matrix_products(version: str) -> None:
+    module = program("data_parallel", version)
+    works = [work for c, i, _ in hlo.runs(module) if (work := kernel(module, c, i))]
+    # forward twice, gradients of the weights twice, of the first layer's output once
+    assert sum(work.flops for work in works) == 5 * 2 * 256 * 512 * 512
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_loop_runs_its_body_as_often_as_it_says(version: str) -> None:
+    once, loop = (program(name, version) for name in ("data_parallel", "loop"))
+
+    def flops(module: hlo.Module) -> float:
+        return sum(t * work.flops for c, i, t in hlo.runs(module) if (work := kernel(module, c, i)))
+
+    assert flops(loop) == 5 * flops(once)
+
+
+@pytest.mark.parametrize(
+    ("words", "groups"),
+    [
+        ("replica_groups={{0,1},{2,3}}", ((0, 1), (2, 3))),
+        ("replica_groups={}", ((0, 1, 2, 3),)),
+        ("to_apply=%add", ((0, 1, 2, 3),)),
+        ("replica_groups=[2,2]<=[4]", ((0, 1), (2, 3))),
+        ("replica_groups=[2,2]<=[2,2]T(1,0)", ((0, 2), (1, 3))),
+        ("replica_groups=mesh['data'=2,'model'=2] {'data'}, x={'y'}", ((0, 2), (1, 3))),
+        ("replica_groups=mesh['data'=2,'model'=2] {'model'}", ((0, 1), (2, 3))),
+        ("replica_groups=mesh['data'=2,'model'=2] {'data','model'}", ((0, 1, 2, 3),)),
+        ("source_target_pairs={{0,1},{1,0}}", ((0, 1), (1, 0))),
+    ],
+)
+def test_groups(words: str, groups: tuple[tuple[int, ...], ...]) -> None:
+    assert groups_of(f'channel_id=1, {words}, metadata={{op_name="x"}}', 4) == groups
+
+
+def test_groups_of_nodes() -> None:
+    (found,) = collectives(program("data_parallel", "jax_0_12"), 8)
+    assert found.nodes(per_node=8) == 1
+    assert found.nodes(per_node=4) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("f32[2,3]", 24), ("bf16[4]", 8), ("pred[5]", 5), ("s4[8]", 4), ("f32[]", 4), ("token[]", 0)],
+)
+def test_bytes(text: str, size: int) -> None:
+    dtype, _, dims = text.rstrip("]").partition("[")
+    assert hlo.Shape(dtype, tuple(map(int, filter(None, dims.split(","))))).bytes == size
+
+
+CONVOLUTION = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (x: f32[8,10,10,4], w: f32[16,3,3,4]) -> f32[8,8,8,16] {
+  %x = f32[8,10,10,4]{3,2,1,0} parameter(0)
+  %w = f32[16,3,3,4]{3,2,1,0} parameter(1)
+  %y = (f32[8,8,8,16]{3,2,1,0}, u8[0]{0}) custom-call(%x, %w), window={size=3x3}, dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convForward"
+  %d = (f32[16,3,3,4]{3,2,1,0}, u8[0]{0}) custom-call(%x, %g), window={size=3x3}, dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardFilter"
+  %g = f32[8,8,8,16]{3,2,1,0} get-tuple-element(%y), index=0
+  %b = (f32[8,10,10,4]{3,2,1,0}, u8[0]{0}) custom-call(%g, %w), window={size=3x3}, dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardInput"
+  ROOT %r = f32[8,8,8,16]{3,2,1,0} copy(%g)
+}
+"""  # noqa: E501
+
+
+def test_convolutions() -> None:
+    module = hlo.parse(CONVOLUTION)
+    works = {i.name: kernel(module, c, i) for c, i, _ in hlo.runs(module)}
+    flops = 2 * 8 * 8 * 8 * 16 * 9 * 4
+    assert works["y"] and works["y"].products == (Product(1, 8 * 8 * 8, 16, 36, "float32"),)
+    assert [works[name].flops for name in ("y", "d")] == [flops, flops]  # type: ignore[union-attr]
+    assert works["b"] and works["b"].products[0].columns == 4
+    assert works["x"] is None
+
+
+def test_channels_that_tensor_cores_cannot_take() -> None:
+    odd = CONVOLUTION.replace("10,4]", "10,3]").replace("3,4]", "3,3]")
+    module = hlo.parse(odd)
+    (first, *_) = [work for c, i, _ in hlo.runs(module) if (work := kernel(module, c, i)) and work.products]
+    assert not first.products[0].aligned
+
+
+def test_a_slice_reads_what_it_gives() -> None:
+    text = """HloModule jit_f
+
+%inner (p: f32[1000,4], i: s32[]) -> f32[1,4] {
+  %p = f32[1000,4]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %s = f32[1,4]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,4}
+}
+
+ENTRY %main (x: f32[1000,4], j: s32[]) -> f32[1,4] {
+  %x = f32[1000,4]{1,0} parameter(0)
+  %j = s32[] parameter(1)
+  ROOT %f = f32[1,4]{1,0} fusion(%x, %j), kind=kLoop, calls=%inner
+}
+"""
+    module = hlo.parse(text)
+    (work,) = [work for c, i, _ in hlo.runs(module) if (work := kernel(module, c, i))]
+    assert work.bytes == 16 + 4 + 16
+
+
+def test_text_of_another_kind() -> None:
+    with pytest.raises(JaxperfError, match="no ENTRY"):
+        hlo.parse("module @jit_f {}")

@@ -1,0 +1,155 @@
+"""The cost model and the cards, and what the model says beside published measurements."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.plan import hlo, links, timeline, validation
+from jaxperf.plan.cards import CARDS, find
+from jaxperf.plan.faults import FAULTS, adds_by_scatter, found
+from jaxperf.plan.kernels import CALL_S, KERNEL_S, Kernel, Product
+
+PROGRAMS = Path(__file__).parent / "programs"
+H100 = CARDS["h100"]
+NETWORK = links.NETWORKS["infiniband"]
+
+
+def test_cards() -> None:
+    assert list(CARDS) == ["a100", "h100", "h200", "b200"]
+    for card in CARDS.values():
+        assert card.source
+        assert 0.5 < card.matrix_share < 1
+        assert card.matrix_flops("float16") == card.matrix_flops("bfloat16") > card.matrix_flops("float32")
+    assert find(" H100 ") is H100
+
+
+def test_a_card_of_another_name() -> None:
+    with pytest.raises(JaxperfError, match="no card 'h1000'; did you mean 'h100'"):
+        find("h1000")
+
+
+def test_a_kernel_takes_the_larger_of_both() -> None:
+    product = Product(1, 8192, 8192, 8192, "bfloat16")
+    assert (
+        Kernel("", 1e6, (product,)).seconds(H100) == product.flops / H100.matrix_flops("bfloat16") + KERNEL_S
+    )
+    assert Kernel("", 1e9, (product,)).memory_s(H100) < Kernel("", 1e9, (product,)).arithmetic_s(H100)
+    assert Kernel("", 1e9).seconds(H100) == 1e9 / H100.bandwidth + KERNEL_S
+
+
+def test_a_narrow_product_is_padded() -> None:
+    assert Product(1, 64, 10, 32, "float32").padded_flops == 2 * 64 * 64 * 32
+
+
+def test_more_bytes_take_longer_and_more_nodes_too() -> None:
+    sizes = [links.exchange_s(H100, "all-reduce", 2**n, 8, 1) for n in range(10, 34)]
+    assert sizes == sorted(sizes)
+    nodes = [links.exchange_s(H100, "all-reduce", 2**26, 8 * n, n) for n in (1, 2, 8, 128)]
+    assert nodes == sorted(nodes)
+    assert links.exchange_s(H100, "all-reduce", 2**26, 1, 1) == 0
+
+
+@pytest.mark.parametrize("kind", links.FACTORS)
+def test_every_kind_has_a_time(kind: str) -> None:
+    assert links.exchange_s(H100, kind, 2**20, 8, 1) > links.LATENCY_S
+    assert links.exchange_s(H100, kind, 2**20, 64, 8) > NETWORK.latency_s
+
+
+def test_a_synchronous_collective_is_waited_for() -> None:
+    module = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
+    elapsed = timeline.run(module, H100, 8, NETWORK)
+    assert sum(elapsed.exposed_s.values()) == pytest.approx(links.exchange_s(H100, "all-reduce", 2**21, 8, 1))
+    assert elapsed.total_s == pytest.approx(elapsed.kernels_s + sum(elapsed.exposed_s.values()))
+
+
+OVERLAP = """HloModule jit_f, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[262144], y: f32[KERNEL]) -> f32[262144] {
+  %x = f32[262144]{0} parameter(0)
+  %y = f32[KERNEL]{0} parameter(1)
+  %all-reduce-start = f32[262144]{0} all-reduce-start(%x), replica_groups={}, to_apply=%add
+  %k = f32[KERNEL]{0} copy(%y)
+  ROOT %all-reduce-done = f32[262144]{0} all-reduce-done(%all-reduce-start)
+}
+"""
+
+
+@pytest.mark.parametrize(("length", "hidden"), [(10**9, True), (10, False)])
+def test_an_asynchronous_collective_is_overlapped(length: int, hidden: bool) -> None:
+    elapsed = timeline.run(hlo.parse(OVERLAP.replace("KERNEL", str(length))), H100, 8, NETWORK)
+    alone = links.exchange_s(H100, "all-reduce", 2**20, 8, 1)
+    waited = sum(elapsed.exposed_s.values())
+    assert waited == 0 if hidden else waited == pytest.approx(alone - elapsed.kernels_s)
+
+
+def test_a_measured_step_scales_the_kernels() -> None:
+    module = hlo.parse(OVERLAP.replace("KERNEL", "1000"))
+    once, twice = (timeline.run(module, H100, 8, NETWORK, scale=scale) for scale in (1, 2))
+    assert twice.kernels_s == pytest.approx(2 * once.kernels_s)
+
+
+def test_measured_steps() -> None:
+    rows = validation.steps()
+    assert len(rows) == 7
+    fitted = [row for row in rows if row.reason.startswith("fits")]
+    assert len(fitted) == 2
+    assert {row.name: row.ratio for row in rows if row.error > validation.COMPUTE_ERROR} == {}
+    assert all(row.published > CALL_S for row in rows)
+
+
+def test_published_all_reduces() -> None:
+    rows = validation.all_reduces()
+    assert len(rows) == 80
+    inside = [row for row in rows if row.table in ("a100-8", "h200-8", "b200-8")]
+    assert all(0.5 <= row.ratio <= 2 for row in inside)
+    for table in {row.table for row in rows}:
+        assert statistics.median(row.error for row in rows if row.table == table) <= 0.25
+    missed = [row for row in rows if not 0.5 <= row.ratio <= 2]
+    assert len(missed) == 4
+    assert all(row.reason for row in missed)
+
+
+def test_published_scaling() -> None:
+    rows = validation.scaling()
+    assert len(rows) >= 40
+    assert validation.median_error(rows) <= 0.08
+    assert validation.share_within(rows, 0.15) >= 0.9
+    assert all(row.reason for row in rows if row.error > 0.15)
+
+
+def test_every_table_has_its_source() -> None:
+    for path in validation.DATA.glob("*.csv"):
+        text = path.read_text()
+        assert text.startswith("#") and "\n\n" not in text, path
+    assert "within" in validation.summary()
+
+
+def test_all_errors_are_printed() -> None:
+    text = "\n".join(validation.lines())
+    assert text.count("\n") > 200
+    assert "AlexNet" in text and "median error" in text
+
+
+@pytest.mark.parametrize(("jaxlib", "lines"), [("0.10.1", 0), ("0.10.2", 1), ("0.11.0", 1), ("0.12.0.1", 0)])
+def test_a_known_fault_is_told_where_a_program_has_it(jaxlib: str, lines: int) -> None:
+    module = hlo.parse((PROGRAMS / "scatter_jax_0_12.hlo").read_text())
+    assert adds_by_scatter(module, "f32") and not adds_by_scatter(module, "bf16")
+    told = found(module, jaxlib)
+    assert len(told) == lines
+    assert all("jax-ml/jax#38806" in line for line in told)
+    other = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
+    assert found(other, jaxlib) == []
+
+
+def test_every_fault_has_an_issue() -> None:
+    assert all("#" in fault.issue and fault.remark for fault in FAULTS)

@@ -1,0 +1,145 @@
+"""Programs for eight H100s, compiled here without a GPU: how many collectives each way to train has.
+
+They need JAX's CUDA plugin, `pip install jax-cuda12-plugin`, and are skipped without it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxperf.errors import JaxperfError
+from jaxperf.models import LeNet, resnet18
+from jaxperf.parallel import make_step, model_of
+from jaxperf.parallel.model import Model
+from jaxperf.parallel.update import TrainState
+from jaxperf.plan import deviceless, faults
+from jaxperf.plan.cards import CARDS
+from jaxperf.plan.planning import plan
+from jaxperf.plan.report import SizePlan
+
+WAYS = ("pmap", "shard_map", "jit")
+
+
+def _there() -> bool:
+    try:
+        deviceless.check_plugin()
+    except JaxperfError:
+        return False
+    return True
+
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not _there(), reason="JAX's CUDA plugin is not installed"),
+    pytest.mark.usefixtures("compiles_anew"),
+]
+OPTIMIZER = optax.sgd(0.1)
+
+
+def shapes(tree: Any, sharding: Any = None) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), tree)
+
+
+def on_eight(model: Model, way: str, batch_norm: str, per_device: int = 32) -> SizePlan:
+    """A training step of the package on eight H100s."""
+    state = shapes(TrainState(model.params, model.stats, OPTIMIZER.init(model.params)))
+    lead = (8, per_device) if way == "pmap" else (8 * per_device,)
+    images = jax.ShapeDtypeStruct((*lead, 28, 28, 1), jnp.float32)
+    labels = jax.ShapeDtypeStruct(lead, jnp.int32)
+
+    def make(devices: list[Any]) -> Any:
+        step = make_step(way, model, OPTIMIZER, devices, batch_norm=batch_norm).programs["step"]  # type: ignore[arg-type]
+        if way != "jit":
+            return step, (state, images, labels)
+        mesh = Mesh(devices, ("data",))
+        whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+        return step, (shapes(state, whole), shapes(images, split), shapes(labels, split))
+
+    return plan(make, device="h100", devices=(8,)).sizes[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_lenet_has_one_all_reduce_in_each_way(way: str) -> None:
+    model = model_of(LeNet(rngs=nnx.Rngs(0)))
+    found = on_eight(model, way, "share")
+    assert found.collectives == {"all-reduce": 1}
+    (exchange,) = found.exchanges
+    gradients = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+    assert gradients <= exchange.collective.bytes <= gradients + 64  # and the loss and the hits
+    assert exchange.collective.group_size == 8
+    assert found.fits and found.temp_bytes > 0
+
+
+def test_lenet_with_explicit_sharding_has_one_all_reduce() -> None:
+    model = model_of(LeNet(rngs=nnx.Rngs(0)))
+
+    def make(devices: list[Any]) -> Any:
+        mesh = Mesh(devices, ("data",), axis_types=(AxisType.Explicit,))
+        whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+
+        @jax.jit
+        def step(params: Any, images: jax.Array, labels: jax.Array) -> Any:
+            def loss(params: Any) -> jax.Array:
+                logits, _ = model.apply(params, model.stats, images, train=True)
+                wanted = labels[:, None] == jnp.arange(10)
+                return -(jax.nn.log_softmax(logits) * wanted).sum() / 256
+
+            return jax.tree.map(lambda w, g: w - 0.1 * g, params, jax.grad(loss)(params))
+
+        images = jax.ShapeDtypeStruct((256, 28, 28, 1), jnp.float32, sharding=split)
+        labels = jax.ShapeDtypeStruct((256,), jnp.int32, sharding=split)
+        return step, (shapes(model.params, whole), images, labels)
+
+    assert plan(make, devices=(8,)).sizes[0].collectives == {"all-reduce": 1}
+
+
+@pytest.mark.thorough
+def test_resnet_18_with_statistics_of_each_device_sums_gradients_only() -> None:
+    model = model_of(resnet18(rngs=nnx.Rngs(0)))
+    found = on_eight(model, "shard_map", "share")
+    assert found.collectives["all-reduce"] <= 2  # XLA merges at most 30 MB into one
+    size = sum(each.count * each.collective.bytes for each in found.exchanges)
+    summed = sum(leaf.nbytes for leaf in jax.tree.leaves((model.params, model.stats)))
+    assert size == pytest.approx(summed, rel=1e-3)
+    assert not any(advice.kind.startswith("statistics") for advice in found.advice)
+
+
+@pytest.mark.thorough
+def test_resnet_18_with_global_statistics_has_34_sums_more() -> None:
+    found = on_eight(model_of(resnet18(rngs=nnx.Rngs(0))), "jit", "whole")
+    small = sum(
+        each.count
+        for each in found.exchanges
+        if each.collective.bytes <= 8 * 512 and each.collective.arrays <= 2
+    )
+    assert small == 34  # 17 normalizations, forward and backward
+    assert found.collectives["all-reduce"] - small <= 2
+    assert any(advice.kind == "statistics summed over devices" for advice in found.advice)
+
+
+def test_sixty_four_devices_cross_nodes() -> None:
+    w, x = jnp.zeros((512, 512)), jnp.zeros((32, 512))
+    step = jax.jit(lambda w, x: w - 0.1 * jax.grad(lambda w: jnp.tanh(x @ w).sum())(w))
+    one, node, nodes = plan(step, w, x, devices=(1, 8, 64)).sizes
+    assert (one.collectives, node.collectives, nodes.collectives) == (
+        {},
+        {"all-reduce": 1},
+        {"all-reduce": 1},
+    )
+    assert nodes.nodes == 8
+    assert nodes.exchanges[0].each_s > node.exchanges[0].each_s
+
+
+def test_a_fault_shows_in_the_ptx() -> None:
+    version = ".".join(importlib.metadata.version("jaxlib").split(".")[:3])
+    expected = {"cas"} if version in faults.FAULTS[0].versions else {"add"}
+    assert faults.atomics(CARDS["h100"]) == expected
