@@ -9,6 +9,7 @@ import io
 import linecache
 import os
 import pickle
+import re
 import runpy
 import signal
 import subprocess
@@ -28,15 +29,15 @@ import pytest
 from cases import cases
 
 import jaxperf
+from jaxperf import catalogue
 from jaxperf.cli import main
 from jaxperf.errors import JaxperfError
 from jaxperf.launch import child_environment
-from jaxperf.report.markdown import render_markdown
 from jaxperf.report.terminal import render_text
 from jaxperf.result import Code, Grid, Heading, Text
 from jaxperf.result.store import load_result
 from jaxperf.watching import Watched, place, sampler, session, tell
-from jaxperf.watching.advice import advice
+from jaxperf.watching.advice import _OTHER, _TEXTS, advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
 from jaxperf.watching.explanations import parse
@@ -103,6 +104,14 @@ def cause(path: Path) -> tuple[str, int]:
         if "# cause: " in line:
             return line.partition("# cause: ")[2], number
     raise AssertionError(f"{path} names no cause")
+
+
+def test_every_section_that_advice_names_is_a_heading_of_the_chapter() -> None:
+    scripts = [path.read_text() for path in catalogue.folder().glob("*.py")]
+    lines = [line for text in scripts for line in re.findall(r"^# #+ (?:[\d.]+ )?(.*)", text, re.M)]
+    headings = {line.replace("`", "") for line in lines}
+    named = {re.sub(r"^[\d.]+ ", "", text.section) for text in (*_TEXTS.values(), _OTHER)}
+    assert named <= headings
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK))
@@ -409,7 +418,7 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> Non
     assert titles[0] == "Shares of the time"
     assert titles[-1].startswith("Findings: ")
     assert len(text.splitlines()) < 70
-    assert main(["report", str(path), "--format", "md"]) == 0
+    assert main(["report", str(path)]) == 0
 
 
 def test_a_block_is_reported_under_pytest_however_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -717,7 +726,7 @@ def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:
     (grid,) = (g for g in result.of(Grid) if g.title.startswith("Where the front end waits"))
     assert (len(grid.rows), grid.first) == (tell.KEPT, tell.ROWS)
     assert f"and {tell.KEPT - tell.ROWS} more in the result's file" in render_text([result])
-    assert "a.py:99" in render_markdown([result])
+    assert any("a.py:99" in cell for row in grid.rows for cell in row)
 
 
 def test_findings_from_the_sixth_on_have_their_line_seconds_and_reason(

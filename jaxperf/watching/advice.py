@@ -27,7 +27,7 @@ _TEXTS = {
         + values.append(value)                # an array: nobody waits
         + values = jax.device_get(values)     # once, after the loop
         """,
-        "8.2.2 Making the front end wait",
+        "8.2.2 Synchronization functions: making the front end wait",
     ),
     "wait in while": Advice(
         "the front end waits on each turn of a loop",
@@ -36,7 +36,7 @@ _TEXTS = {
         + x = jax.lax.while_loop(go_on, turn, x)   # the test and a turn as functions of the arrays
         + # or test every tenth turn, so that the device has the next ones to do meanwhile
         """,
-        "8.2.2 Making the front end wait",
+        "8.2.2 Synchronization functions: making the front end wait",
     ),
     "wait in if": Advice(
         "the front end waits on each turn of a loop",
@@ -44,7 +44,7 @@ _TEXTS = {
         - {line}
         + x = jnp.where(test, one, other)     # or jax.lax.cond, which computes one of them only
         """,
-        "8.2.2 Making the front end wait",
+        "8.2.2 Synchronization functions: making the front end wait",
     ),
     "logging": Advice(
         "logging waits for the device on each step",
@@ -53,7 +53,7 @@ _TEXTS = {
         + if step % 100 == 0:
         +     {line}
         """,
-        "8.2.2 Making the front end wait",
+        "8.2.2 Synchronization functions: making the front end wait",
     ),
     "data": Advice(
         "devices wait for data",
@@ -64,7 +64,7 @@ _TEXTS = {
         + while coming:
         +     x = coming.popleft().result()   # and submit the next one
         """,
-        "8.3.2 Computing and copying",
+        "8.3.2 Parallel computation and communication",
     ),
     "numpy": Advice(
         "NumPy computes between two programs",
@@ -72,7 +72,7 @@ _TEXTS = {
         - {line}
         + # the same with jnp inside the jitted step: the values never leave the device
         """,
-        "8.2.2 Making the front end wait",
+        "8.2.2 Synchronization functions: making the front end wait",
     ),
     "transfer": Advice(
         "large NumPy arrays are copied to the device on each call",
@@ -80,7 +80,7 @@ _TEXTS = {
         + {argument} = jax.device_put({argument})   # once, or, where it varies, the next one ahead of time
           {line}
         """,
-        "8.3.2 Computing and copying",
+        "8.3.2 Parallel computation and communication",
     ),
     "eager": Advice(
         "operations are dispatched one by one",
@@ -89,7 +89,7 @@ _TEXTS = {
         + # put the operations around this line into one function of arrays, and jit it once, outside of
         + # loops; keep float(), print() and branches on values out of it
         """,
-        "8.1.2 Performance",
+        "8.1.2 Computational performance",
     ),
 }
 _TEXTS |= advice_programs.TEXTS | advice_steps.TEXTS | advice_traces.TEXTS
@@ -110,7 +110,7 @@ _MADE: dict[str, Callable[[Place], list[str]]] = {
 _OTHER = Advice(
     "it was traced again",
     "  {line}\n+ # keep what the reason names the same on every call",
-    "8.1.3 What traces again",
+    "8.1.3 When is a function traced again?",
 )
 
 
@@ -125,9 +125,14 @@ def advice(finding: Finding) -> Advice:
         rows = arguments.made_once(finding.at, finding.name, finding.argument) or rows
     if finding.cause == "new function" and not finding.argument:  # else what varies would stay the first
         rows = snippets.jitted_once(finding.at) or rows
+    if finding.cause == "new function":
+        rows = snippets.defined_once(finding.at, finding.name) or rows
+    if finding.cause == "static part":
+        rows = arguments.part_made_once(finding.at, finding.name) or rows
     name = finding.name.removeprefix("jit_")
     name = name if name.isidentifier() else "step"  # a lambda
     rows = [row.replace("{argument}", _argument(finding)) for row in rows]
+    rows = [row.replace("{jit}", snippets.jit_used(finding.at.file)) for row in rows]
     filled = [line for row in rows for line in _filled(row, finding.at, name)]
     return Advice(found.title, "\n".join(filled), found.section)
 
@@ -138,7 +143,7 @@ def _argument(finding: Finding) -> str:
         return finding.argument or "donate_argnums=0"
     if finding.cause == "constant":
         return finding.argument or "table"
-    if finding.cause == "all float64":
+    if finding.cause in ("all float64", "static part"):
         return finding.argument
     if finding.cause == "new function":
         return f"x, {finding.argument}" if finding.argument else "x"

@@ -5,6 +5,14 @@ from __future__ import annotations
 from jaxperf.watching.finding import Advice
 
 TEXTS = {
+    "constant work": Advice(
+        "a program computes the same in each call",
+        """
+          {line}
+        + # compute it once, in a jitted function of its own, and pass the result to {name} as an argument
+        """,
+        "8.1.2 Computational performance",
+    ),
     "donation": Advice(
         "an argument is copied that the result replaces",
         """
@@ -13,7 +21,7 @@ TEXTS = {
           {def}
               ...
         """,
-        "8.2.4 What asynchronous computation costs in memory",
+        "8.2.4 The impact of asynchronous computation on memory",
     ),
     "eager copy": Advice(
         "an array is copied to change a part of it",
@@ -21,7 +29,7 @@ TEXTS = {
         - {line}
         + # the same in a function under jax.jit with donate_argnums of the array, which then changes in place
         """,
-        "8.2.4 What asynchronous computation costs in memory",
+        "8.2.4 The impact of asynchronous computation on memory",
     ),
     "module state": Advice(
         "nnx.jit copies the state of a module in each call",
@@ -31,7 +39,7 @@ TEXTS = {
           {def}
               ...
         """,
-        "8.2.4 What asynchronous computation costs in memory",
+        "8.2.4 The impact of asynchronous computation on memory",
     ),
     "float64": Advice(
         "float32 becomes float64",
@@ -63,7 +71,7 @@ TEXTS = {
         - {loop}
         + x = jax.lax.fori_loop(0, n, lambda i, x: ..., x)   # or lax.scan over stacked weights
         """,
-        "8.1.3 What tracing forbids; exercise 2: if and for",
+        "8.1.3 What tracing forbids",
     ),
     "constant": Advice(
         "a large array is compiled into a program",
@@ -80,7 +88,7 @@ TEXTS = {
         - {line}
         + # the same with jnp or lax; jax.debug.print only where somebody reads it
         """,
-        "8.2.1 Front end and back end",
+        "8.2.1 Asynchronous computation in JAX",
     ),
     "on the cpu": Advice(
         "a program runs on the CPU beside an accelerator",
@@ -88,7 +96,7 @@ TEXTS = {
         - {line}
         + # leave out device=cpu and jax.default_device, and give it arrays on the accelerator
         """,
-        "Arrays on devices",
+        "Committed and uncommitted arrays",
     ),
     "shards": Advice(
         "one device gets more work than the others",

@@ -23,6 +23,8 @@ from jaxperf.watching.session import Record
 from jaxperf.watching.waits import Wait
 from jaxperf.watching.windows import plain
 
+LONG_WAIT_S = 0.02  # of a wait; copies to the host and calls take less
+
 
 def without(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
     """The stretches of `a` that no interval of `b` covers."""
@@ -169,7 +171,7 @@ class Analysis:
         return Clock(without(self.steady, [*self.busy, *self.record.seen.queued]))
 
     def shares(self) -> dict[str, float]:
-        """Fractions of the wall time. The first five add up to 1; the last two are of the windows."""
+        """Fractions of the wall time. The first five add up to 1; the last two are from windows."""
         wall_s, r = self.record.wall_s, self.record
         compiled = self.compiling.within(r.start, r.end)
         waited, data = self.waiting.within(r.start, r.end), self.front_s[DATA]
@@ -182,11 +184,28 @@ class Analysis:
             "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
         }
         shares = {name: seconds / wall_s for name, seconds in found.items()}
-        if seen_s := length(r.seen.windows):
-            shares["devices compute"] = length(intersection(self.busy, r.seen.windows)) / seen_s
-            working = sum(self.idle_at(lambda s: s.kind != DATA).values()) / self.scale if self.scale else 0.0
-            shares["devices idle while the front end works"] = working / seen_s
+        if r.seen.windows:
+            most = max(0.0, wall_s - imports - compiled)
+            shares["devices compute"] = min(self.computing_s, most) / wall_s
+            working = sum(self.idle_at(lambda s: s.kind != DATA).values())
+            shares["devices idle while the front end works"] = min(working, most) / wall_s
         return shares
+
+    @functools.cached_property
+    def computing_s(self) -> float:
+        """Seconds of the run in which a device computed: what windows saw, scaled from `begin` on.
+
+        While the front end waits for long, a device computes, even if the profiler has no event: it tells
+        nothing of an instruction that began before a window or ends after it.
+        """
+        steady = Clock(self.steady)
+        waits = [(w.start, w.end) for w in self.waits if w.end - w.start >= LONG_WAIT_S]
+        seen = [
+            (b - a, steady.within(a, b))
+            for a, b in intersection(union([*self.busy, *waits]), self.record.seen.windows)
+        ]
+        inside = sum(part for _, part in seen)
+        return inside * self.scale + sum(whole for whole, _ in seen) - inside
 
     def idle_at(
         self,

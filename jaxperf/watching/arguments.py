@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import linecache
 
-from jaxperf.watching.names import FUNCTION, last_name
+from jaxperf.watching.names import FUNCTION, free, last_name
 from jaxperf.watching.place import Place
 from jaxperf.watching.statements import enclosing, parsed, whole
 
@@ -22,6 +23,50 @@ def made_once(at: Place, function: str, argument: str) -> list[str]:
         *(f"- {row}" for row in rows),
         *(f"+ {row}" for row in changed.splitlines()),
     ]
+
+
+def part_made_once(at: Place, kind: str) -> list[str]:
+    """The rows of a change that makes a part of an object once; empty if no one call makes both.
+
+    Args:
+      at: where a function is called.
+      kind: the object's class, whose call makes the part, as in `Optimizer(model, optax.adam(1e-3))`.
+    """
+    made = _making(at, kind)
+    parts = (
+        [a for a in (*made.args, *(k.value for k in made.keywords)) if isinstance(a, ast.Call)]
+        if made
+        else []
+    )
+    if made is None or len(parts) != 1:
+        return []
+    here = at._replace(line=made.lineno)
+    source = "".join(linecache.getlines(at.file))
+    rows, text = whole(here), ast.get_source_segment(source, parts[0]) or ""
+    name = last_name(parts[0].func).lower()
+    changed = "\n".join(rows).replace(text, name)
+    around = {n.id for n in ast.walk(parsed(at.file)) if isinstance(n, ast.Name)}
+    turns = {
+        n.id for loop in enclosing(here, ast.For) for n in ast.walk(loop.target) if isinstance(n, ast.Name)
+    }
+    if not text or changed == "\n".join(rows) or name in around or turns & {*free(parts[0])}:
+        return []
+    return [
+        f"+ {name} = {text}   # once, before the loop",
+        *(f"- {row}" for row in rows),
+        *(f"+ {row}" for row in changed.splitlines()),
+    ]
+
+
+def made_at(at: Place, kind: str) -> Place | None:
+    """The line that makes an object of a class; None unless there is exactly one in the file."""
+    made = _making(at, kind)
+    return at._replace(line=made.lineno) if made else None
+
+
+def _making(at: Place, kind: str) -> ast.Call | None:
+    calls = [n for n in ast.walk(parsed(at.file)) if isinstance(n, ast.Call) and last_name(n.func) == kind]
+    return calls[0] if len(calls) == 1 else None
 
 
 def given_for(at: Place, function: str, argument: str) -> ast.expr | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+from collections.abc import Mapping
 from types import FrameType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxperf.watching import place
 
@@ -40,6 +41,31 @@ def described(value: Any) -> str:
         return repr(value)[:60]
     name = type(value).__name__
     return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
+
+
+class Placement(NamedTuple):
+    """Where an array is: its devices, how it is split over them, whether it is committed to them."""
+
+    devices: tuple[int, ...]
+    split: str
+    committed: bool
+
+    def __str__(self) -> str:
+        where = f"{len(self.devices)} devices" if len(self.devices) > 1 else f"device {self.devices[0]}"
+        how = "committed to" if self.committed else "not committed, on"
+        return f"{how} {where}" + (f" as {self.split}" if self.split else "")
+
+
+def placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
+    """Where the arrays among a call's arguments are, by name; nothing about those that are being traced."""
+    found = {}
+    for name, value in arguments.items():
+        with contextlib.suppress(Exception):  # NumPy's have no such attributes, and tracers raise
+            sharding = value.sharding
+            devices = tuple(sorted(d.id for d in sharding.device_set))
+            split = str(getattr(sharding, "spec", "")) if len(devices) > 1 else ""
+            found[name] = Placement(devices, split, bool(value.committed))
+    return found
 
 
 def traced(frame: FrameType, mine: FrameType | None, defined: str) -> FunctionType | None:

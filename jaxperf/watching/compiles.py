@@ -60,6 +60,7 @@ class Compiled:
       closure: what the function gets from outside, closure and defaults, by name.
       refers_to: the arrays among that and among the variables of its module, by name.
       label: the function's name if the program's name is different, as under `pmap`.
+      placements: where the arrays among the arguments were, by name.
       cleared: the line whose `jax.clear_caches` caused this trace; None for any other reason.
     """
 
@@ -78,6 +79,7 @@ class Compiled:
     callers: tuple[Place, ...] = ()
     through: str = ""
     cleared: Place | None = None
+    placements: dict[str, calls.Placement] = field(default_factory=dict)
 
     @property
     def called(self) -> str:
@@ -128,6 +130,10 @@ class Listener:
         self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
         self._cleared_at = NOWHERE
 
+    def watch_thread(self, ident: int) -> None:
+        """Watch this thread from now on."""
+        self._thread = ident
+
     def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
         """A listener for `jax.monitoring.register_scalar_listener`: JAX reports when each stage begins."""
         if event.rsplit("/", 1)[-1] in _STAGES:
@@ -162,9 +168,10 @@ class Listener:
             self._describe(found, mine, called)
         before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
         if stage != TRACE and before:  # traced before, so it is the reader's function
+            placements = calls.placements(calls.arguments(called))
             found = replace(
-                before, at=found.at, stages=found.stages, callers=found.callers, changes=(_PLACED,),
-                cleared=None,
+                before, at=found.at, stages=found.stages, callers=found.callers, cleared=None,
+                placements=placements, changes=_moved(before.placements, placements) or (_PLACED,),
             )  # fmt: skip
         self.compiled.append(found)
 
@@ -180,6 +187,7 @@ class Listener:
         found.host = {where: a.nbytes for where, a in arrays.items()}
         found.host_float64 = any(a.dtype == "float64" for a in arrays.values())
         found.signature = {where: calls.described(a) for where, a in arguments.items()}
+        found.placements = calls.placements(arguments)
         self._explain(found)
         found.explained = found.explained and not place.by_a_library(found.defined, called)
         if mine is not None and not found.explained and _by_pmap(found.name, called):
@@ -272,6 +280,19 @@ class Listener:
                     self._said.explanations = []
                 self._said.explanations.append(parse(message))
         return self.pass_on or not message.startswith(_EXPLANATIONS)
+
+
+def _moved(before: Mapping[str, calls.Placement], now: Mapping[str, calls.Placement]) -> tuple[Change, ...]:
+    """The arguments that are on the same devices as before, but split or committed in another way.
+
+    None if some are on other devices, which need a program of their own.
+    """
+    pairs = [(name, before[name], now[name]) for name in now if name in before]
+    if any(then.devices != later.devices for _, then, later in pairs):
+        return ()
+    return tuple(
+        Change("placement", name, str(then), str(later)) for name, then, later in pairs if then != later
+    )
 
 
 def _inside(known: Compiled, span: Interval) -> bool:

@@ -18,6 +18,7 @@ _CHANGE = re.compile(
     re.S,  # a printed value may take several lines
 )
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
+_STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
 _SHOWN = 60  # letters of a value in a reason
 
 
@@ -43,6 +44,22 @@ def _around_difference(before: str, now: str) -> tuple[str, str]:
     common = next((i for i, (then, later) in pairs if then != later), min(len(before), len(now)))
     start = max(0, common - _SHOWN // 3) if max(len(before), len(now)) > _SHOWN else 0
     return shortened(before, start), shortened(now, start)
+
+
+class Part(NamedTuple):
+    """The part of a printed object that differs: `name` of an `owner`, an object of class `kind`."""
+
+    name: str
+    kind: str
+    owner: str
+
+
+def part(before: str, now: str) -> Part | None:
+    """Which part of a Flax graph differs between two printed ones; None if that is not clear."""
+    first = next((i for i, (then, later) in enumerate(zip(before, now)) if then != later), None)
+    owner = re.search(r"NodeDef\(type='(\w+)'", now)
+    parts = [m for m in _STATIC_PART.finditer(now) if first is not None and m.end() <= first]
+    return Part(parts[-1][1], parts[-1][2], owner[1]) if parts and owner else None
 
 
 def shortened(value: str, start: int = 0) -> str:

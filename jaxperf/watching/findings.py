@@ -8,6 +8,7 @@ reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.finding import Finding
@@ -18,6 +19,7 @@ from jaxperf.watching.rules_programs import (
     accelerators,
     callbacks,
     captured,
+    constant_work,
     donation,
     eager_copies,
     float64,
@@ -26,8 +28,8 @@ from jaxperf.watching.rules_programs import (
     unrolled,
 )
 from jaxperf.watching.rules_settings import EXPLAINS, debugging
-from jaxperf.watching.rules_steps import dispatch, lists, puts, python, write
-from jaxperf.watching.rules_traces import cleared, eager_recompiles, retraced
+from jaxperf.watching.rules_steps import dispatch, lists, puts, python, small_puts, write
+from jaxperf.watching.rules_traces import cleared, eager_recompiles, placed, retraced
 
 LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
 LEAST_OF_ALL = 0.005  # of the wall time
@@ -35,9 +37,9 @@ LEAST_S = 0.02  # seconds that are worth reading a line about
 LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
 
 RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
-    debugging, retraced, cleared, eager_recompiles, waits, data, numpy, eager, transfers,
-    donation, eager_copies, state, float64, unrolled, captured, callbacks, accelerators, shards,
-    dispatch, python, lists, puts, write,
+    debugging, retraced, placed, cleared, eager_recompiles, waits, data, numpy, eager, transfers,
+    donation, eager_copies, state, float64, unrolled, captured, constant_work, callbacks, accelerators,
+    shards, dispatch, python, lists, puts, small_puts, write,
 )  # fmt: skip
 
 
@@ -53,6 +55,7 @@ def find(analysis: Analysis) -> list[Finding]:
         if f.seconds >= max(max(LEAST_SHARE * steady_s, LEAST_S) * f.doubt, LEAST_OF_ALL * r.wall_s)
         or f.memory_bytes >= LARGE
     ]
+    kept = [replace(f, seconds=min(f.seconds, r.wall_s)) for f in kept]
     return sorted(kept, key=lambda f: (-f.seconds, f.at))
 
 

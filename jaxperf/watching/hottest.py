@@ -37,6 +37,7 @@ class Hot:
       name, calls: the function's name, and how often Python called it in the windows.
       dispatch_s: seconds until a call returned, t1; None if no call was seen.
       device_s: seconds in which a device computed, t2, as a mean over the devices.
+      longer: whether every execution lasted longer than what windows saw of it, so that this is a bound.
       facts: the one program of this name; None if there are several, or none is known.
       host_bytes: of NumPy arrays that a call passed.
       doubt: why it has no place under the roofline; "" if it may have one.
@@ -49,6 +50,7 @@ class Hot:
     facts: Facts | None
     host_bytes: int
     doubt: str
+    longer: bool = False
 
 
 def blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
@@ -58,7 +60,8 @@ def blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
         return
     rows = [
         (
-            h.name[:NAME], str(h.calls), quantity(h.dispatch_s, "s"), quantity(h.device_s, "s"),
+            h.name[:NAME], str(h.calls), quantity(h.dispatch_s, "s"),
+            "> " * h.longer + quantity(h.device_s, "s"),
             *_work(h.facts),
             quantity(h.host_bytes, "bytes") if h.host_bytes else "-",
         )
@@ -94,14 +97,16 @@ def _hot(program: Program, busy_s: float, known: list[Facts], host_bytes: int) -
     facts = _only(known)
     runs = executions(program, facts) if facts else 0.0
     devices = len([spans for spans in program.devices.values() if spans])
+    doubt = "" if runs and facts else _doubt(known)
     return Hot(
         program.name,
         program.calls,
         statistics.median(program.dispatch_s) if program.dispatch_s else None,
-        busy_s / devices / (runs or program.calls or 1),
+        program.longest_s if program.cut_off else busy_s / devices / (runs or program.calls or 1),
         facts,
         host_bytes if program.copies else 0,
-        "" if runs and facts else _doubt(known),
+        "no execution lay within a window of the profiler" if program.cut_off else doubt,
+        longer=program.cut_off,
     )
 
 

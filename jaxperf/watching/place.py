@@ -12,6 +12,7 @@ import dis
 import functools
 import inspect
 import linecache
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
@@ -84,7 +85,7 @@ def _roots() -> tuple[str, ...]:
     """Folders of installed code, the longest first: site-packages is inside the standard library's folder."""
     paths = {sysconfig.get_paths()[key] for key in ("purelib", "platlib", "stdlib", "platstdlib")}
     paths |= {p for p in sys.path if p.endswith(("site-packages", "dist-packages"))}
-    return tuple(sorted({p.rstrip("/\\") + "/" for p in paths}, key=len, reverse=True))
+    return tuple(sorted({p.rstrip("/\\") + os.sep for p in paths}, key=len, reverse=True))
 
 
 def by_a_library(defined: str, called: FrameType | None) -> bool:

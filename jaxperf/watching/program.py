@@ -9,6 +9,7 @@ import os
 import runpy
 import shlex
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from jaxperf.result.store import check_writable
 from jaxperf.watching import place, tell
 from jaxperf.watching.blocks import how_it_ended, report
 from jaxperf.watching.session import Watcher
+from jaxperf.watching.stuck import Guard
 
 
 def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
@@ -41,7 +43,8 @@ def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: 
 
     def run() -> None:
         main = types.ModuleType("__main__")
-        main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
+        absolute = os.path.abspath(path)  # noqa: PTH100  links are not resolved, as in Python
+        main.__dict__.update(__file__=absolute, __builtins__=__builtins__)
         sys.modules["__main__"] = main  # pickle and inspect look there
         sys.path.insert(0, str(path.resolve().parent))
         exec(code, main.__dict__)
@@ -83,23 +86,53 @@ def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: boo
     if json:
         check_writable(json)
     sys.argv = argv
-    watcher, status, ended = Watcher(name, profile=profile), 0, ""
+    watcher, status, ended, process = Watcher(name, profile=profile), 0, "", os.getpid()
+
+    def finish(ended: str) -> None:
+        record = watcher.close()
+        sys.stdout.flush()
+        report(tell.result(record, command=shlex.join(["jaxperf", "watch", *argv]), ended=ended), json=json)
+
+    guard = Guard(finish)
     watcher.open()
-    try:
-        run()
-    except SystemExit as e:
-        status = _status(e)
-    except KeyboardInterrupt as e:
-        status, ended = INTERRUPTED, how_it_ended(e)
-    except Stopped as e:
-        status, ended = 128 + e.number, how_it_ended(e)
-    except BaseException as e:
-        status, ended = FAILED, how_it_ended(e)
-        _show_traceback(e)
-    record = watcher.close()
-    sys.stdout.flush()
-    report(tell.result(record, command=shlex.join(["jaxperf", "watch", *argv]), ended=ended), json=json)
+    with guard.open():
+        try:
+            try:
+                run()
+            except SystemExit as e:
+                status = _status(e)
+            except Exception as e:
+                status, ended = FAILED, how_it_ended(e)
+                _show_traceback(e)
+            if os.getpid() == process:
+                _wait_for_threads(watcher)
+        except KeyboardInterrupt as e:
+            status, ended = INTERRUPTED, how_it_ended(e)
+        except Stopped as e:
+            status, ended = 128 + e.number, how_it_ended(e)
+        except BaseException as e:
+            status, ended = FAILED, how_it_ended(e)
+            _show_traceback(e)
+        if os.getpid() != process:  # a forked child, which ends as it would alone
+            return status
+        guard.claim()
+        finish(ended)
     return status
+
+
+def _wait_for_threads(watcher: Watcher) -> None:
+    """Wait for the threads that Python waits for at its end, and watch them meanwhile, one at a time.
+
+    The threads of a pool wait for work until Python itself ends them.
+    """
+    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
+    while left := [
+        t
+        for t in threading.enumerate()
+        if t is not threading.current_thread() and not t.daemon and t not in pools
+    ]:
+        watcher.follow(left[0])
+        left[0].join()
 
 
 def _status(end: SystemExit) -> int:

@@ -19,7 +19,7 @@ from jaxperf.watching.place import NOWHERE, Place
 
 Array = tuple[str, str]  # type and shape of an array in a program's text, as in ("f32", "3,4")
 PER_NAME = 3  # texts kept for programs with one name, before the watch and during it
-LONGEST = 4_000_000  # characters; longer texts are not kept
+LONGEST = 24_000_000  # characters; longer texts are not kept, which the report says
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
           "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}  # fmt: skip
 _TYPES = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u", "complex": "c", "bool": "pred"}
@@ -49,6 +49,7 @@ class Facts:
     devices: tuple[int, ...] = ()
     text: str = ""
     old: bool = False
+    temporary_bytes: int = 0
 
     @functools.cached_property
     def frames(self) -> dict[int, list[Place]]:
@@ -86,7 +87,7 @@ class Facts:
     @property
     def argument_bytes(self) -> int:
         """Bytes of all arrays that an execution takes."""
-        return sum(_size(*array) for array in self.layout[0])
+        return sum(size(*array) for array in self.layout[0])
 
     def at(self, line: str) -> Place:
         """The innermost line of the reader's own code that an instruction comes from."""
@@ -96,6 +97,11 @@ class Facts:
             found = _FRAME.search(line)
             places = self.frames.get(int(found[1]), []) if found else []
         return next((p for p in places if not place.library(p.file)), NOWHERE)
+
+    def around(self, line: str) -> list[Place]:
+        """All lines that an instruction comes from, the innermost first."""
+        found = _FRAME.search(line)
+        return self.frames.get(int(found[1]), []) if found else []
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
         """Instructions that call back into Python: their names and lines."""
@@ -120,7 +126,7 @@ class Facts:
         for opcode, result, _ in _instructions(self.text):
             if opcode == "constant" and (found := _ARRAY.match(result)):
                 array = found[1], found[2]
-                yield array, _size(*array)
+                yield array, size(*array)
 
     def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
         """Bytes of outputs for which there is an argument of the same type that shares its memory with none.
@@ -137,7 +143,7 @@ class Facts:
         for i, array in enumerate(results):
             if i not in taken and free[array]:
                 free[array] -= 1
-                total += _size(*array)
+                total += size(*array)
         return total
 
 
@@ -158,7 +164,8 @@ def _aliases(head: str) -> str:
     return found[1] if found else ""
 
 
-def _size(dtype: str, dims: str) -> int:
+def size(dtype: str, dims: str) -> int:
+    """Bytes of an array."""
     return _BYTES.get(dtype, 4) * math.prod(int(d) for d in dims.split(",") if d)
 
 
@@ -195,6 +202,7 @@ class Programs:
         self.watching = False
         self.facts: list[Facts] = []
         self.trouble = ""
+        self.too_long: list[str] = []
         self._known: set[Any] = set()
         self._texts: Counter[tuple[str, bool]] = Counter()
 
@@ -221,6 +229,8 @@ class Programs:
         if self._texts[module.name, self.watching] < PER_NAME:
             self._texts[module.name, self.watching] += 1
             text = module.to_string()
+            if len(text) > LONGEST:
+                self.too_long.append(module.name.removeprefix("jit_"))
         self.facts.append(
             Facts(
                 module.name.removeprefix("jit_"),
@@ -231,6 +241,7 @@ class Programs:
                 tuple(d.id for d in executable.local_devices()),
                 text if len(text) <= LONGEST else "",
                 old=not self.watching,
+                temporary_bytes=int(executable.get_compiled_memory_stats().temp_size_in_bytes),
             )
         )
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, NamedTuple
 
 from jaxperf.watching import place
@@ -44,6 +45,7 @@ class Puts:
     def __init__(self, trouble: Trouble) -> None:
         self.trouble = trouble
         self.puts: list[Put] = []
+        self._small: dict[tuple[CodeType, int], list[float]] = defaultdict(list)
         self._last: dict[Place, deque[tuple[int, bytes]]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._thread = threading.get_ident()
 
@@ -54,11 +56,29 @@ class Puts:
         for owner, name in ((jax.numpy, "array"), (jax.numpy, "asarray"), (jax, "device_put")):
             replace(owner, name, self._heard(getattr(owner, name), numpy.ndarray))
 
+    def watch_thread(self, ident: int) -> None:
+        """Watch this thread from now on."""
+        self._thread = ident
+
+    @property
+    def small(self) -> dict[Place, list[float]]:
+        """When the program's own lines called `jax.device_put` for what is not large."""
+        return {
+            Place(code.co_filename, line, code.co_name): times
+            for (code, line), times in self._small.items()
+            if not place.library(code.co_filename)
+        }
+
     def _heard(self, function: Callable[..., Any], array: type) -> Callable[..., Any]:
+        small = function.__name__ == "device_put"
+
         def putting(*args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else None
             large = isinstance(given, array) and given.nbytes >= LARGE  # type: ignore[attr-defined]
             large = large or _numbers(given) >= MANY
+            if not large and small:
+                caller = sys._getframe(1)
+                self._small[caller.f_code, caller.f_lineno or 0].append(time.perf_counter())
             if not large or threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
             start = time.perf_counter()

@@ -32,6 +32,7 @@ _ELEMENTWISE = frozenset({
 def eager(analysis: Analysis) -> Iterator[Finding]:
     """Functions that dispatch one operation after the other while devices are idle, or over large arrays."""
     idle = analysis.idle_at(lambda s: s.kind == EAGER, line := _outermost(analysis))
+    idle = {at: s for at, s in idle.items() if at not in analysis.record.small_puts}  # `small_puts` has them
     traced = Counter(c.at for c, _ in analysis.called)
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.report.words import quantity
-from jaxperf.result.intervals import length
-from jaxperf.watching import arguments, place, statements
+from jaxperf.result.intervals import intersection, length
+from jaxperf.watching import arguments, instructions, place, statements
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import COMPILE, Compiled
 from jaxperf.watching.finding import Finding
@@ -30,12 +30,13 @@ COMPILED = 60e6  # bytes/s at most at which constants compile; 17 MB took 0.24 s
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 WIDE = ("float64", "double", "complex128")
 LONG_S = 0.5  # of compiling, from which on a loop of few turns is worth reporting
+A_SHARE = 0.2  # of a program's time
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
 def donation(analysis: Analysis) -> Iterator[Finding]:
     """Programs that copy an argument that the caller replaces by the result."""
-    for facts, c, program_s in _called(analysis):
+    for facts, c, program_s in called_programs(analysis):
         shared = facts.unshared_bytes()
         if shared and replaces_argument(c.at):
             what = "of the same types as arguments that the caller replaces"
@@ -47,7 +48,7 @@ def eager_copies(analysis: Analysis) -> Iterator[Finding]:
     calls = {plain(c.name): c for c in analysis.record.compiled if not c.explained and _changes_part(c.at)}
     looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
     most = next((at for at, _ in looks.most_common() if _changes_part(at)), None)
-    for facts, c, busy_s in _called(analysis, lambda facts: calls.get(plain(facts.name))):
+    for facts, c, busy_s in called_programs(analysis, lambda facts: calls.get(plain(facts.name))):
         if not facts.old and (shared := facts.unshared_bytes()):
             c = replace(c, at=most or c.at)
             reason = f"each call copies an array of {quantity(shared, 'bytes')}, of which it changes a part"
@@ -64,7 +65,7 @@ def _changes_part(at: Place) -> bool:
 
 def state(analysis: Analysis) -> Iterator[Finding]:
     """Programs of `nnx.jit`, which return all arrays of the modules that they get, changed or not."""
-    for facts, c, program_s in _called(analysis):
+    for facts, c, program_s in called_programs(analysis):
         leaves = {where: array_type(text) for where, text in c.signature.items() if _IN_MODULE.match(where)}
         arrays = {where: array for where, array in leaves.items() if array}
         if c.through == "flax" and (shared := facts.unshared_bytes(arrays.values())):
@@ -110,7 +111,7 @@ def _names(node: ast.expr) -> Iterator[str]:
 def float64(analysis: Analysis) -> Iterator[Finding]:
     """Programs in which a 32-bit float becomes a 64-bit one, and those whose float arrays are all 64-bit."""
     compiled = analysis.record.compiled
-    for facts, c, program_s in _called(analysis):
+    for facts, c, program_s in called_programs(analysis):
         lines = Counter(p for p in facts.widened())
         if lines:
             line = next((p for p, _ in lines.most_common() if p != NOWHERE), c.at)
@@ -197,9 +198,27 @@ def captured(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("constant", c.at, seconds, reason, c.called, total, argument=(names or [""])[0])
 
 
+def constant_work(analysis: Analysis) -> Iterator[Finding]:
+    """Programs that compute in each call what depends on none of their arguments."""
+    for facts, c, program_s in called_programs(analysis):
+        program = analysis.record.seen.programs[plain(facts.name)]
+        found = list(instructions.instructions(facts.text)) if facts.layout[0] else []
+        fixed = instructions.independent(found, facts.steps)
+        total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
+        if total_s and fixed_s >= A_SHARE * total_s and max(program.calls, program.runs) >= 2:
+            most = max(fixed, key=lambda op: program.op_s(op.__eq__))
+            at = next(facts.at(i.text) for i in found if i.name == most)
+            reason = (
+                f"{fixed_s / total_s:.0%} of each call of {c.called} goes to what depends on none of its "
+                "arguments, and gives the same each time"
+            )
+            seconds = program_s * fixed_s / total_s
+            yield Finding("constant work", at if at != NOWHERE else c.at, seconds, reason, c.called)
+
+
 def callbacks(analysis: Analysis) -> Iterator[Finding]:
     """Programs that call back into Python."""
-    for facts, c, _ in _called(analysis):
+    for facts, c, _ in called_programs(analysis):
         program = analysis.record.seen.programs[plain(facts.name)]
         for op, line in facts.callbacks():
             seconds = program.op_s(op.__eq__) * analysis.scale
@@ -212,7 +231,7 @@ def accelerators(analysis: Analysis) -> Iterator[Finding]:
     r = analysis.record
     others = dict.fromkeys([r.backend, *(f.platform for f in r.programs)])
     beside = [name for name in others if name not in ("", "cpu")]
-    for facts, c, program_s in _called(analysis):
+    for facts, c, program_s in called_programs(analysis):
         if facts.platform == "cpu" and beside:
             reason = f"{facts.name} runs on the CPU although there is an accelerator ({beside[0]})"
             yield Finding("on the cpu", c.at, program_s, reason, facts.name)
@@ -242,7 +261,7 @@ def shards(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("shards", at, busy_s * (1 - mean / most), reason, name)
 
 
-def _called(
+def called_programs(
     analysis: Analysis, call: Callable[[Facts], Compiled | None] | None = None
 ) -> Iterator[tuple[Facts, Compiled, float]]:
     """Programs that ran in windows: facts, the call that made each, device seconds.
@@ -261,6 +280,9 @@ def _called(
             busy_s = max(map(length, program.devices.values()))
             if several[name] > 1:
                 busy_s = min(busy_s, program.op_s(facts.steps.__contains__) / len(program.devices))
+            if program.cut_off:  # instructions that no window saw whole are not among the devices' events
+                seen_s = length(intersection(analysis.busy, analysis.steady)) * analysis.scale
+                busy_s *= max(1.0, analysis.computing_s / seen_s) if seen_s else 1.0
             yield facts, c, busy_s * analysis.scale
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterator
 
+from jaxperf.watching import snippets
 from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import TRACE
+from jaxperf.watching.compiles import TRACE, Compiled
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import NOWHERE, Place
 from jaxperf.watching.sampler import DISPATCH, EAGER
@@ -50,6 +51,18 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
     """Seconds that a setting may cost: tracing time, or devices' idle time during dispatch."""
     if flag in _WHILE_TRACING:
         return sum(c.seconds(TRACE) for c in analysis.record.compiled)
+    compiled_s = sum(c.total_s for c in _one_by_one(analysis)) if flag == "jax_disable_jit" else 0.0
+    return compiled_s + _dispatching_s(flag, analysis)
+
+
+def _one_by_one(analysis: Analysis) -> Iterator[Compiled]:
+    """Operations that were compiled by themselves, within functions that the program jits."""
+    for c in analysis.record.compiled:
+        if not c.explained and any(snippets.in_jitted(at) for at in (c.at, *c.callers) if at != NOWHERE):
+            yield c
+
+
+def _dispatching_s(flag: str, analysis: Analysis) -> float:
     calls = (DISPATCH, EAGER)
     if not analysis.record.seen.windows:
         return sum(analysis.front_s[kind] for kind in calls)
@@ -58,10 +71,11 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
 
 
 def _set_at(flag: str, analysis: Analysis, seen: Place) -> Place | None:
-    """The line that turns a setting on, in the files whose code was traced."""
+    """The line that turns a setting on, in the files whose code was traced or in other own modules."""
     words = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
     places = (p for c in analysis.record.compiled for p in (c.at, *c.callers))
-    for file in dict.fromkeys(p.file for p in (seen, *places)):
+    files = [p.file for p in (seen, *places)] + analysis.record.modules
+    for file in dict.fromkeys(files):
         for number, line in enumerate(linecache.getlines(file), start=1):
             code = line.partition("#")[0]
             if any(word in code for word in words) and "(" in code and "False" not in code:

@@ -14,8 +14,10 @@ from jaxperf.watching.finding import IDLE_DOUBT, Finding
 from jaxperf.watching.place import Place
 from jaxperf.watching.puts import Put
 from jaxperf.watching.rules_idle import OFTEN, REPEATS, by_function, copies_much, mostly
-from jaxperf.watching.sampler import BETWEEN, DISPATCH, WRITE
+from jaxperf.watching.sampler import BETWEEN, DISPATCH, EAGER, WRITE
 from jaxperf.watching.windows import Program, plain
+
+MANY = 5  # small arrays per step, which one call would put together
 
 
 def dispatch(analysis: Analysis) -> Iterator[Finding]:
@@ -61,6 +63,23 @@ def puts(analysis: Analysis) -> Iterator[Finding]:
             copied = quantity(again[0].nbytes, "bytes")
             reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
             yield Finding("put again", at, length(intersection(idle, union(lost))) * analysis.scale, reason)
+
+
+def small_puts(analysis: Analysis) -> Iterator[Finding]:
+    """Lines that put many small arrays on devices for each step, one after the other."""
+    own = {plain(c.name) for c, _ in analysis.called}
+    seen = analysis.record.seen
+    steps = max((p.calls for name, p in seen.programs.items() if name in own), default=0)
+    idle = analysis.idle_at(lambda s: s.kind == EAGER)
+    for at, times in analysis.record.small_puts.items():
+        count = sum(any(a <= t <= b for a, b in seen.windows) for t in times)
+        if at in idle and count >= max(OFTEN, MANY * steps):
+            each = count / max(1, steps)
+            reason = (
+                f"jax.device_put is called {len(times)} times here, about {each:.0f} for each step, and "
+                "devices are idle meanwhile"
+            )
+            yield Finding("puts one by one", at, idle[at] * (1 - 1 / each), reason, doubt=IDLE_DOUBT)
 
 
 def _copying(analysis: Analysis, at: Place, own: set[str]) -> Iterator[Interval]:

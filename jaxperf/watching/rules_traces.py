@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from jaxperf.result.intervals import length, union
+from jaxperf.watching import arguments
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import COMPILE, Compiled
-from jaxperf.watching.explanations import Change, differences, shape_of, shortened
+from jaxperf.watching.explanations import Change, differences, part, shape_of, shortened
 from jaxperf.watching.finding import Finding
 from jaxperf.watching.place import NOWHERE, Place
 
@@ -37,9 +39,29 @@ def retraced(analysis: Analysis) -> Iterator[Finding]:
             if way in known or kind in _ANYWHERE:
                 again[kind].append(c)
             known.add(way)
-        for kind, repeats in again.items():
+        again["new function"] = _needless(group, again["new function"])
+        for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
             if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
                 yield _retrace(kind, group[0], repeats)
+
+
+def together_s(compiled: Iterable[Compiled]) -> float:
+    """Seconds in which some of them were traced or compiled; several threads may do so at the same time."""
+    return length(union(span for c in compiled for span in c.stages.values()))
+
+
+def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
+    """Those repeats whose types of arguments had occurred before: one function would share programs."""
+    known, found = {_call(group[0])}, []
+    for c in group[1:]:
+        if c in repeats and (_call(c) in known or not c.signature):
+            found.append(c)
+        known.add(_call(c))
+    return found
+
+
+def _call(c: Compiled) -> tuple[tuple[str, str], ...]:
+    return tuple((name, text) for name, text in c.signature.items() if "[" in text)
 
 
 def _kind(c: Compiled) -> str:
@@ -56,13 +78,21 @@ def _habit(repeats: list[Compiled]) -> bool:
 
 def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     at = Counter(c.at for c in repeats).most_common(1)[0][0]
-    seconds = sum(c.total_s for c in repeats)
+    seconds = together_s(repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     cause = kind
     times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
     if kind == "shape" and _partial_batch(repeats):
         cause = "partial batch"
     if kind == "static value" and changes and all(map(_another_object, changes)):
+        if differs := part(changes[0].before, changes[0].now):
+            made = arguments.made_at(at, differs.owner)
+            where = f", which {made} makes," if made else ""
+            reason = (
+                f"{times}: {differs.name} of the {differs.owner}{where} is another {differs.kind} each time, "
+                "and is compared by identity"
+            )
+            return Finding("static part", at, seconds, reason, differs.owner, argument=differs.name)
         other = f"{changes[0].what} is another {shortened(_plain_value(changes[0].now))} each time"
         reason = f"{times}: static {other}"
         return Finding("static object", at, seconds, reason, first.called, argument=changes[0].what)
@@ -109,6 +139,24 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
     return whole and len(repeats) == 1 and len(smaller) == 1 and all(now < before for before, now in smaller)
 
 
+def placed(analysis: Analysis) -> Iterator[Finding]:
+    """Functions that were compiled again because arguments of equal types were placed in another way."""
+    groups: dict[str, list[Compiled]] = defaultdict(list)
+    for c in analysis.record.compiled:
+        if any(change.kind == "placement" and change.what for change in c.changes):
+            groups[c.defined or c.name].append(c)
+    for group in groups.values():
+        at = Counter(c.at for c in group).most_common(1)[0][0]
+        seconds, changes = together_s(group), group[0].changes
+        more = f"; and so for {len(changes) - 1} more arguments" if len(changes) > 1 else ""
+        reason = (
+            f"{group[0].called} was compiled {len(group) + 1} times for arguments of equal types on equal "
+            f"devices, {seconds:.2g} s for the repeats: placement of {changes[0]}{more}"
+        )
+        if at != NOWHERE:
+            yield Finding("placement", at, seconds, reason, group[0].called, argument=changes[0].what)
+
+
 def cleared(analysis: Analysis) -> Iterator[Finding]:
     """Calls of `jax.clear_caches` after which the same functions were traced and compiled again."""
     found: dict[Place, list[Compiled]] = defaultdict(list)
@@ -116,7 +164,7 @@ def cleared(analysis: Analysis) -> Iterator[Finding]:
         if c.cleared is not None:
             found[c.cleared].append(c)
     for at, again in found.items():
-        seconds, names = sum(c.total_s for c in again), ", ".join({c.called: None for c in again})
+        seconds, names = together_s(again), ", ".join({c.called: None for c in again})
         reason = (
             f"jax.clear_caches makes JAX forget its programs: {shortened(names)} took {seconds:.2g} s to be "
             f"traced and compiled {len(again)} times more"
@@ -134,7 +182,7 @@ def eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         name, times = Counter(c.name for c in compiled).most_common(1)[0]
         if times >= 2 * REPEATS:
             cause = eager_cause([c for c in compiled if c.name == name])
-            seconds = sum(c.total_s for c in compiled)
+            seconds = together_s(compiled)
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
             yield Finding(cause, at, seconds * (1 - 1 / times), reason, name)
 
@@ -156,5 +204,8 @@ def _eager_cause(before: Compiled, now: Compiled) -> str:
     if any(change.kind == "new body" for change in now.changes):
         return "new body"
     changes = differences(before.signature, now.signature)
-    sized = any(c.kind == "shape" or c.before == "nothing" or c.now.startswith("slice(") for c in changes)
+    sized = any(
+        c.kind == "shape" or c.what.startswith("shape") or c.before == "nothing" or c.now.startswith("slice(")
+        for c in changes
+    )
     return "eager shapes" if sized else "eager recompiles"

@@ -41,7 +41,10 @@ BETWEEN = "between"  # Python in a loop of steps, as `between` determines
 IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # or the call of a jitted function
-_WRITERS = {"dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write"}
+_WRITERS = {
+    "dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write", "fsync",
+}  # fmt: skip
+_COLLECTED = "_xla_gc_callback"  # which JAX adds to each collection of garbage
 _SWITCH_S = 0.001  # after which a thread asks for Python's lock; 5 ms by default
 _LONG_S = 0.1  # a sample takes 0.1 ms
 _TURN_S = 0.0003  # well below `_SWITCH_S`
@@ -103,6 +106,10 @@ class Sampler:
         self._ours = sys.getswitchinterval()
         self._thread = threading.Thread(target=self._run, name="jaxperf-watch", daemon=True)
         self._thread.start()
+
+    def watch_thread(self, ident: int) -> None:
+        """Watch this thread from now on."""
+        self._thread_id = ident
 
     def close(self) -> None:
         """Stop sampling."""
@@ -216,6 +223,8 @@ def _kind(frame: FrameType | None, mine: FrameType, called: FrameType | None) ->
         return _kind_of_callee(place.callee(mine))
     if called.f_code.co_filename.startswith("<frozen importlib"):
         return IMPORT
+    if called.f_code.co_name == _COLLECTED:  # at any line: Python collects garbage
+        return _kind_of_callee(place.callee(mine))
     name = place.library(called.f_code.co_filename)
     if name in _EAGER:
         return DISPATCH if jitted(place.callee(mine)) else EAGER

@@ -10,6 +10,7 @@ import importlib.abc
 import importlib.util
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +19,11 @@ from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.result.intervals import clip, length
-from jaxperf.watching import backend
+from jaxperf.watching import backend, place
 from jaxperf.watching.compiles import Compiled, Listener, keep_what_later_calls_hand_over
 from jaxperf.watching.place import Place
 from jaxperf.watching.programs import Facts, Programs
-from jaxperf.watching.puts import Put, Puts
+from jaxperf.watching.puts import Put, Puts, named_as
 from jaxperf.watching.sampler import DISPATCH, EAGER, Sample, Sampler
 from jaxperf.watching.steps import Step
 from jaxperf.watching.trouble import Trouble
@@ -54,6 +55,9 @@ class Record:
     settings: dict[str, Place] = field(default_factory=dict)  # JAX settings that were on
     backend: str = ""  # the platform of the devices that JAX uses by default
     steps: list[Step] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)  # the program's own files
+    compile_cache: str = ""  # the folder of JAX's compile cache
+    small_puts: dict[Place, list[float]] = field(default_factory=dict)  # by line, when
 
     @property
     def wall_s(self) -> float:
@@ -105,6 +109,13 @@ class Watcher:
         self.programs.watching = True
         self.sampler.open()
 
+    def follow(self, thread: threading.Thread) -> None:
+        """Watch another thread from now on: the one that watched until now has ended."""
+        if thread.ident is not None:
+            for instrument in (self.listener, self.waits, self.puts):
+                instrument.watch_thread(thread.ident)
+            self.sampler.watch_thread(thread.ident)
+
     def close(self) -> Record:
         """End the watch, and restore everything to what it was before."""
         global _open_watch
@@ -117,6 +128,7 @@ class Watcher:
         if self._started() and (self._compiled != self.listener.count or not self.listener.count):
             self.programs.look()
         seen = self.profiler.read() if self.profiler else Seen()
+        seen.drop_unseen((w.start, w.end) for w in self.waits.waits)
         if self._started():
             self.listener.look_at_settings()
         keep_what_later_calls_hand_over(self.listener.compiled, seen.programs, self.programs.facts)
@@ -124,17 +136,16 @@ class Watcher:
             self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
             self.sampler.memory, self.sampler.held, self.programs.facts, seen,
             self._overhead_s(seen, end), [*self._remarks(), *self._untold(seen)], self.puts.puts,
-            self.listener.settings, self._backend(), sorted(self.sampler.steps.found),
+            self.listener.settings, self._backend(), sorted(self.sampler.steps.found), _own_files(),
+            self._compile_cache(), self.puts.small,
         )  # fmt: skip
 
     def _attach(self, jax: ModuleType) -> None:
         """Install what needs JAX, as soon as the program has imported it."""
         if not hasattr(jax, "monitoring"):
             importlib.import_module("jax.monitoring")
-        jax.monitoring.register_event_duration_secs_listener(self.listener.on_duration)
-        self._undo.callback(jax.monitoring.unregister_event_duration_listener, self.listener.on_duration)
-        jax.monitoring.register_scalar_listener(self.listener.on_start)
-        self._undo.callback(jax.monitoring.unregister_scalar_listener, self.listener.on_start)
+        self._listen(jax.monitoring)
+        self._undo.callback(self._stop_listening, jax.monitoring)
         self.listener.pass_on = bool(getattr(jax.config, FLAG))
         self._undo.callback(jax.config.update, FLAG, self.listener.pass_on)
         jax.config.update(FLAG, True)
@@ -143,9 +154,36 @@ class Watcher:
         self.puts.open(jax, self.waits.replace)
         self.waits.replace(jax, "clear_caches", self.listener.clearing(jax.clear_caches))
         self.waits.replace(jax, "disable_jit", self.listener.without_jit(jax.disable_jit))
+        if hasattr(jax.monitoring, "clear_event_listeners"):
+            self.waits.replace(
+                jax.monitoring, "clear_event_listeners", self._kept(jax.monitoring.clear_event_listeners)
+            )
         self._undo.callback(self.waits.close)
         if self.profiler:
             self._undo.enter_context(_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way))
+
+    def _listen(self, monitoring: ModuleType) -> None:
+        monitoring.register_event_duration_secs_listener(self.listener.on_duration)
+        monitoring.register_scalar_listener(self.listener.on_start)
+
+    def _stop_listening(self, monitoring: ModuleType) -> None:
+        for stop, listener in (
+            (monitoring.unregister_event_duration_listener, self.listener.on_duration),
+            (monitoring.unregister_scalar_listener, self.listener.on_start),
+        ):
+            try:
+                stop(listener)
+            except (AssertionError, ValueError) as e:  # JAX asserts that the listener is there
+                self.trouble.lost("what was compiled after the program removed JAX's listeners", e)
+
+    def _kept(self, clear: Callable[[], None]) -> Callable[[], None]:
+        """Replacement for `jax.monitoring.clear_event_listeners`, which removes the program's own only."""
+
+        def cleared() -> None:
+            clear()
+            self._listen(sys.modules["jax"].monitoring)
+
+        return named_as(clear, cleared)
 
     def _look(self) -> bool:
         """What the sampler's thread does besides sampling: note programs, open and close windows.
@@ -164,6 +202,10 @@ class Watcher:
     def _backend(self) -> str:
         jax = sys.modules.get("jax")
         return str(jax.default_backend()) if jax and self._started() else ""
+
+    def _compile_cache(self) -> str:
+        jax = sys.modules.get("jax")
+        return str(getattr(jax.config, "jax_compilation_cache_dir", None) or "") if jax else ""
 
     def _started(self) -> bool:
         return backend.started(otherwise=self.listener.count > 0)
@@ -185,6 +227,10 @@ class Watcher:
             )
         if self.programs.trouble:
             found.append(f"no FLOPs and bytes: {self.programs.trouble}")
+        found += [
+            f"the text of {name} is too long to be read, so findings about its instructions lack it"
+            for name in dict.fromkeys(self.programs.too_long)
+        ]
         if self.profiler and self.profiler.trouble:
             found.append(f"windows of the profiler are missing: {self.profiler.trouble}")
         return found
@@ -200,11 +246,24 @@ class Watcher:
             )
         dispatched = (s for s in self.sampler.samples if s.kind in (DISPATCH, EAGER))
         looks = sum(any(a <= s.start and s.end <= b for a, b in seen.windows) for s in dispatched)
-        if looks >= LOOKS and seen.busy and not any(p.calls for p in seen.programs.values()):
+        # in a window, the front end may stay in one call, which waits for a program that takes long
+        runs, whole = (sum(getattr(p, n) for p in seen.programs.values()) for n in ("runs", "whole"))
+        if (
+            looks >= LOOKS
+            and (whole >= LOOKS or not runs)
+            and seen.busy
+            and not any(p.calls for p in seen.programs.values())
+        ):
             yield (
                 f"the profiler of JAX {version} does not tell when programs are called, although devices "
                 "compute; findings about calls and copies lack it"
             )
+
+
+def _own_files() -> list[str]:
+    """The files of the modules that are imported and belong to no library."""
+    files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    return sorted({file for file in files if isinstance(file, str) and not place.library(file)})
 
 
 def _wrapper_costs_s() -> float:

@@ -182,6 +182,44 @@ def jitted_once(at: Place) -> list[str]:
     ]
 
 
+def defined_once(at: Place, name: str) -> list[str]:
+    """Define a function with its decorator at the module's level, instead of in a function or a loop."""
+    found = [
+        n for n in ast.walk(statements.parsed(at.file)) if isinstance(n, names.FUNCTION) and n.name == name
+    ]
+    jits = [d for f in found for d in f.decorator_list if _decorates(d)]
+    if len(found) != 1 or len(jits) != 1 or found[0] in statements.parsed(at.file).body:
+        return []
+    head = [f"@{ast.unparse(jits[0])}", *statements.head(at.file, name)]
+    return [
+        f"- {head[0]}     # in line {jits[0].lineno}",
+        *(f"- {row}" for row in head[1:]),
+        f"+ {head[0]}     # once, at the module's level; what varies is an argument",
+        *(f"+ {row}" for row in head[1:]),
+        "+     ...",
+    ]
+
+
+def _decorates(node: ast.expr) -> bool:
+    """Whether a decorator jits: `@jax.jit`, `@nnx.jit(...)` or `@partial(jax.jit, ...)`."""
+    if isinstance(node, ast.Call):
+        inner = node.args[:1] if names.last_name(node.func) == "partial" else [node.func]
+        return any(names.last_name(n) in _JITS for n in inner)
+    return names.last_name(node) in _JITS
+
+
+def in_jitted(at: Place) -> bool:
+    """Whether a line is in a function that a decorator jits."""
+    return any(_decorates(d) for f in statements.enclosing(at, names.FUNCTION) for d in f.decorator_list)
+
+
+def jit_used(file: str) -> str:
+    """What a file calls to jit, such as "nnx.jit"; what suits its imports if that is not clear."""
+    nodes = [n for n in ast.walk(statements.parsed(file)) if isinstance(n, ast.Attribute)]
+    used = {name for n in nodes if n.attr in _JITS and (name := loop_body.dotted(n))}
+    return used.pop() if len(used) == 1 else statements.jit(file).removeprefix("@")
+
+
 def _assigned_once(called: set[str], loop: ast.stmt, file: str) -> list[str]:
     """Move the statement of a loop that jits one of the functions that are called to before its loop."""
     for node in ast.walk(loop):

@@ -22,7 +22,7 @@ from jaxperf.result import (
     Result,
     Text,
 )
-from jaxperf.watching import backend, compiles, hottest
+from jaxperf.watching import backend, compiles, hottest, program_notes
 from jaxperf.watching.advice import advice
 from jaxperf.watching.analysis import Analysis
 from jaxperf.watching.compiles import Compiled
@@ -72,8 +72,9 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
     yield from _compiled(record)
     yield from _waits(analysis)
     yield from hottest.blocks(analysis, environment)
-    yield from _memory(record)
+    yield from _memory(analysis)
     yield from _findings(analysis)
+    yield from program_notes.blocks(analysis)
     for remark in record.remarks:
         yield Note(remark)
 
@@ -148,7 +149,8 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
         yield Grid("Where the front end waits for devices", heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
 
 
-def _memory(record: Record) -> Iterator[Block]:
+def _memory(analysis: Analysis) -> Iterator[Block]:
+    record = analysis.record
     if not record.memory:
         return
     peak = max(b for _, b in record.memory)
@@ -157,7 +159,9 @@ def _memory(record: Record) -> Iterator[Block]:
     )
     yield Fact("peak_bytes", peak, "bytes", "Peak of resident memory")
     if held:
-        yield Fact("held", held, words="Largest arrays alive near the peak")
+        yield Fact("held", held, meaning="Largest arrays alive near the peak")
+    for said in program_notes.temporaries(analysis):
+        yield Note(said)
     step = -(-len(record.memory) // 200)
     points = [
         max(record.memory[i : i + step], key=lambda p: p[1]) for i in range(0, len(record.memory), step)

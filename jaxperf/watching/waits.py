@@ -75,6 +75,10 @@ class Waits:
         for function in _FUNCTIONS:
             self.replace(jax, function, self._method(getattr(jax, function), function))
 
+    def watch_thread(self, ident: int) -> None:
+        """Watch this thread from now on."""
+        self._thread = ident
+
     def close(self) -> None:
         """Restore everything."""
         self._undo.close()

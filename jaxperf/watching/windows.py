@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,8 @@ class Program:
       copies: host arrays that these calls copied to a device.
       devices: the stretches in which each device computed it.
       ops: seconds of each instruction, by device and name.
+      runs, whole: executions that the trace tells apart, and those of them that no window cut off.
+      longest_s: the longest stretch that was seen of one of them.
     """
 
     name: str
@@ -46,6 +48,14 @@ class Program:
     copies: int = 0
     devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    runs: int = 0
+    whole: int = 0
+    longest_s: float = 0.0
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether a window may have cut off each execution that was seen."""
+        return self.runs > 0 and not self.whole
 
     def op_s(self, wanted: Callable[[str], bool]) -> float:
         """Seconds of the instructions whose names are `wanted`, on all devices."""
@@ -60,6 +70,7 @@ class Seen:
     programs: dict[str, Program] = field(default_factory=dict)
     spent: list[Interval] = field(default_factory=list)  # starting and stopping
     queued: list[Interval] = field(default_factory=list)  # a call has ended, but its execution has not begun
+    empty: list[Interval] = field(default_factory=list)  # windows in which no instruction began
 
     def program(self, name: str) -> Program:
         """The program of that name, created if it is new."""
@@ -73,6 +84,15 @@ class Seen:
             for device, spans in program.devices.items():
                 found[device] += spans
         return {device: union(spans) for device, spans in sorted(found.items())}
+
+    def drop_unseen(self, waits: Iterable[Interval]) -> None:
+        """Drop the empty windows in which the front end waited for a device.
+
+        The device computed: an instruction that began before a window has no event in it.
+        """
+        waited = list(waits)
+        unseen = [w for w in self.empty if any(a < w[1] and w[0] < b for a, b in waited)]
+        self.windows = [w for w in self.windows if w not in unseen]
 
 
 class Profiler:
@@ -174,8 +194,10 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
     first = min((clock(e[3]) for events in executed for e in events), default=tied)
     window = (max(first, tied), ended)
     seen.windows.append(window)
+    if not any(executed):
+        seen.empty.append(window)
     calls: dict[str, list[Interval]] = defaultdict(list)
-    runs: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    runs: dict[tuple[str, str], dict[str, Interval]] = defaultdict(dict)
     for line, events in zip(lines, executed):
         for device, program, op, start, end, run in events:
             spans = clip([(clock(start), clock(end))], *window)
@@ -184,15 +206,28 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
             found.ops[device, op] += [b - a for a, b in spans]
             if run:
                 known = runs[device, plain(program)]
-                known[run] = min(clock(start), known.get(run, ended))
+                began, until = known.get(run, (ended, tied))
+                known[run] = min(clock(start), began), max(min(clock(end), ended), until)
         for name, start, end, copies in _dispatches(line):
             found = seen.program(plain(name))
             found.calls += 1
             found.copies += copies
             found.dispatch_s.append((end - start) / 1e9)
             calls[plain(name)].append((clock(start), clock(end)))
-    for (_, name), starts in runs.items():
-        seen.queued += clip(queued(calls[name], starts.values()), *window)
+    for (_, name), known in runs.items():
+        seen.queued += clip(queued(calls[name], (start for start, _ in known.values())), *window)
+    for device in {device for device, _ in runs}:
+        in_order = sorted(
+            (*span, name) for (at, name), known in runs.items() if at == device for span in known.values()
+        )
+        number = Counter(name for _, _, name in in_order)
+        for i, (start, end, name) in enumerate(in_order):
+            ran = seen.program(name)
+            ran.runs += 1
+            called = len(calls[name]) >= number[name] and min(calls[name])[0] <= start
+            # an instruction that runs at the end has no event, so the last execution may have gone on
+            ran.whole += (i > 0 or called) and i < len(in_order) - 1
+            ran.longest_s = max(ran.longest_s, end - start)
 
 
 def queued(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:

@@ -1,0 +1,162 @@
+"""What watch says about devices and about how a program ends is true, also where it saw only a part."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import jaxperf
+from jaxperf.launch import child_environment
+from jaxperf.watching import stuck
+from jaxperf.watching.analysis import Analysis
+from jaxperf.watching.hottest import hottest
+from jaxperf.watching.sampler import IMPORT, PYTHON, Sample
+from jaxperf.watching.session import Record
+from jaxperf.watching.waits import Wait
+from jaxperf.watching.windows import Program, Seen
+
+AT = jaxperf.watching.place.Place("a.py", 3)
+
+
+def record(
+    program: Program, *, windows: list[tuple[float, float]], samples: list[Sample], waits: list[Wait]
+) -> Record:
+    """A run of ten seconds."""
+    return Record(
+        "a", 0.0, 10.0, [], waits, samples, [], [], [], Seen(windows, {program.name: program}),
+    )  # fmt: skip
+
+
+def test_devices_compute_no_longer_than_the_run_without_imports() -> None:
+    program = Program("step", calls=5, devices={"cpu 0": [(9.0, 9.2)]})  # all of the only window
+    imports = Sample(IMPORT, AT, 0.0, 8.0)
+    rest = Sample(PYTHON, AT, 8.0, 10.0)
+    shares = Analysis(record(program, windows=[(9.0, 9.2)], samples=[imports, rest], waits=[])).shares()
+    assert 0.02 <= shares["devices compute"] <= 0.2
+
+
+def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_event() -> None:
+    program = Program("step", devices={"cpu 0": [(5.0, 5.05)]})
+    wait = Wait("float", AT, 5.0, 6.0, 4)
+    seen = record(program, windows=[(5.0, 5.5)], samples=[], waits=[wait])
+    assert Analysis(seen).shares()["devices compute"] == pytest.approx(1.0)
+
+
+def test_an_empty_window_within_a_wait_says_nothing() -> None:
+    seen = Seen([(1.0, 1.2), (3.0, 3.2)], empty=[(1.0, 1.2), (3.0, 3.2)])
+    seen.drop_unseen([(2.9, 4.0)])
+    assert seen.windows == [(1.0, 1.2)]
+
+
+@pytest.mark.parametrize(("whole", "longer"), [(0, True), (1, False)])
+def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool) -> None:
+    program = Program("step", calls=1, devices={"cpu 0": [(1.0, 1.25)]}, runs=2, whole=whole, longest_s=0.25)
+    (hot,) = hottest(Analysis(record(program, windows=[(1.0, 1.25)], samples=[], waits=[])))
+    assert (hot.longer, hot.device_s) == (longer, 0.25)
+    assert ("within a window" in hot.doubt) == longer
+
+
+# a program as a process sees it
+
+
+def run(path: Path, *words: str, within: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "jaxperf", "watch", str(path), *words]
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, cwd=within, check=False
+    )
+
+
+def test_the_scripts_own_path_is_absolute(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(__file__)\n")
+    done = run(Path("train.py"), within=tmp_path)
+    assert (done.stdout, done.returncode) == (f"{script}\n", 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_ends_without_a_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "if not (child := os.fork()):\n"
+        "    sys.exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = run(tmp_path / "train.py")
+    assert (done.stdout, done.returncode, done.stderr.count("watch: train.py")) == ("7\n", 0, 1)
+
+
+@pytest.mark.thorough
+def test_a_thread_that_is_left_is_watched_until_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import threading, time\n"
+        "import jax\n"
+        "def train():\n"
+        "    time.sleep(1)\n"
+        "    print(float(jax.jit(lambda x: x * 3)(2.0)))\n"
+        "threading.Thread(target=train).start()\n"
+        "print('main is done')\n"
+    )
+    done = run(tmp_path / "train.py")
+    assert done.stdout == "main is done\n6.0\n"
+    assert "train.py:5" in done.stderr and "other threads" not in done.stderr
+
+
+@pytest.mark.thorough
+def test_a_program_that_does_not_answer_sigterm_ends_with_its_line_and_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import signal, sys, threading, time\n"
+        "import jax\n"
+        "x, main = jax.numpy.ones(3), threading.get_ident()\n"
+        "def say_so():\n"
+        "    while sys._current_frames()[main].f_lineno != 13:\n"
+        "        time.sleep(0.1)\n"
+        "    time.sleep(1)\n"
+        "    print('hangs', flush=True)\n"
+        "lock = threading.Lock()\n"
+        "lock.acquire()\n"
+        "threading.Thread(target=say_so, daemon=True).start()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"  # another thread gets it
+        "lock.acquire()\n"
+    )
+    command = [sys.executable, "-m", "jaxperf", "watch", str(tmp_path / "train.py")]
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stdout.readline() == "hangs\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert "does not answer SIGTERM; it is at " in err and "train.py:13: lock.acquire()" in err
+    assert err.count("watch: train.py") == 1 and "until SIGTERM ended it" in err
+
+
+def test_threads_are_told_apart_by_their_lines() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: stop.wait(60))
+    thread.start()
+    time.sleep(0.05)
+    where = stuck.where_it_is(threading.main_thread().ident)
+    stop.set()
+    thread.join()
+    assert f"{Path(__file__).name}:" in where and "(in another thread): " in where
+
+
+def test_listeners_that_the_program_removes_are_its_own() -> None:
+    program = """
+import jax, jax.numpy as jnp, jaxperf
+with jaxperf.watch(show=False, profile=False) as found:
+    jax.monitoring.clear_event_listeners()
+    jax.jit(lambda x: x * 59)(jnp.ones(59))
+print("<lambda>" in [c.name for c in found.record.compiled], found.record.remarks)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "True []\n", done.stderr
