@@ -1,10 +1,13 @@
-# make run    all sections, then the report       (first use: makes .venv and installs, some minutes)
+# make run    all sections, then the book from them (first use: makes .venv and installs, some minutes)
 # make test   the test suite; TESTS=all adds whole sections and further sizes, which take twice as long
 # make install lint types clean
 # make bundle all that a machine without a network needs, into bundle/; there, WHEELS=bundle/wheels
-#             installs without any index (docs/offline.md); BUNDLE_ARGS="--python 3.12 --kind cuda12"
+#             installs without any index (docs/offline.md); BUNDLE_ARGS="--python 3.12 --kind cuda12" (or cuda13)
+# make book  the book, from docs/, experiments/ and the kept runs, into the folder site, without a network;
+#             RESULTS=results shows your own runs instead, OUT=DIR names another folder
 # make trust  the figures of docs/trust.md: the instruments checked in full, which takes hours, and the plots
 #
+# With an NVIDIA driver, JAX's packages for CUDA 12 come too; KIND=cuda13 takes those for CUDA 13, KIND=cpu none.
 # PYTHON=python3.12 chooses the interpreter that makes the environment, VENV=DIR where to put it;
 # ARGS="hybridize --smoke" replaces what `make run` runs, PYTEST_ARGS are handed to pytest.
 
@@ -21,16 +24,17 @@ BUNDLE_ARGS :=
 VENV_ARGS :=
 
 PY := $(VENV)/bin/python
-# A driver that appears later gets its own stamp, so the CUDA packages are then installed too.
-KIND := $(shell test -e /proc/driver/nvidia/version || nvidia-smi -L >/dev/null 2>&1 && echo cuda12 || echo cpu)
+# A driver that appears later gets its own stamp, so the CUDA packages are then installed too. KIND=cuda13 need be given once.
+COMMA := ,
+KIND := $(if $(wildcard $(VENV)/.installed-cuda13),cuda13,$(shell test -e /proc/driver/nvidia/version || nvidia-smi -L >/dev/null 2>&1 && echo cuda12 || echo cpu))
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
-# Of TensorFlow Datasets, which requirements.txt names too, a package that it needs has no wheel for a bundle to hold.
-CUDA := $(if $(WHEELS),--editable ".[cuda12]",--requirement requirements.txt)
+KINDS := cpu cuda12 cuda13
+EXTRAS := dev,book$(if $(filter-out cpu,$(KIND)),$(COMMA)$(KIND))
 # Which wheels are too few, pip has said; this says what to do.
 NOT_INSTALLED = { [ -z "$(WHEELS)" ] || echo "error: $(WHEELS) lacks wheels that $$($(PY) -V) ($(KIND)) needs; make the bundle for it, see docs/offline.md" >&2; exit 2; }
 
-.PHONY: help install run test lint types bundle trust clean
+.PHONY: help install run test lint types bundle book trust clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -39,12 +43,11 @@ help:
 
 install: $(STAMP)
 
-# The report is printed even where a section failed; status 2 is a mistake in ARGS.
+# The book is built even where a section failed; status 2 is a mistake in ARGS.
 run: $(STAMP)
 	@status=0; $(PY) -m jaxperf run --out "$(OUT)" $(ARGS) || status=$$?; \
 	[ $$status -ne 2 ] || exit 2; \
-	$(PY) -m jaxperf report "$(OUT)" || { [ $$status -ne 0 ] || status=1; }; \
-	echo "read them again: $(PY) -m jaxperf report $(OUT)"; \
+	$(MAKE) --silent --no-print-directory book RESULTS="$(OUT)" OUT="$(OUT)/site" || { [ $$status -ne 0 ] || status=1; }; \
 	exit $$status
 
 # worksteal gives each worker one half of the files in order, so most share their fixtures within one process.
@@ -61,20 +64,29 @@ types: $(STAMP)
 bundle: $(STAMP)
 	$(PY) scripts/bundle.py $(BUNDLE_ARGS)
 
+RESULTS := benchmarks/results/book
+SITE = $(if $(filter command,$(firstword $(origin OUT))),$(OUT),site)
+
+# A warning, as of a link that leads nowhere, is an error.
+book: $(STAMP)
+	@$(PY) -c "import myst_nb, sphinx_book_theme, sphinx_copybutton, sphinx_design" 2>/dev/null || $(PIP) --editable ".[book]" || $(NOT_INSTALLED)
+	$(PY) -m sphinx -q -W --keep-going -b html -d build/doctrees -D book_results="$(abspath $(RESULTS))" docs "$(SITE)"
+	@echo "open $(SITE)/index.html"
+
 trust: $(STAMP)
 	$(PY) -m jaxperf selfcheck --full --out "$(OUT)"
 	$(PY) scripts/plot_trust.py "$(OUT)" docs/trust
 	$(PY) scripts/simulate_verdicts.py
 
 clean:
-	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-* build dist site jupyter_execute .pytest_cache .mypy_cache .ruff_cache
 	find jaxperf experiments scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted installation is taken up again. An environment whose pip does
 # not answer was interrupted while it was made: it is made anew, but nothing else is ever cleared away.
-$(STAMP): pyproject.toml requirements.txt
+$(STAMP): pyproject.toml
 	@[ -z "$(WHEELS)" ] || [ -d "$(WHEELS)" ] || { echo "error: no folder $(WHEELS); 'make bundle' makes one where there is a network" >&2; exit 2; }
-	@[ "$(KIND)" = cpu ] || [ "$(KIND)" = cuda12 ] || { echo "error: KIND is '$(KIND)'; it is cpu or cuda12, by default what this machine has" >&2; exit 2; }
+	@[ -n "$(filter $(KINDS),$(KIND))" ] || { echo "error: KIND is '$(KIND)'; it is cpu, cuda12 or cuda13, by default what this machine has" >&2; exit 2; }
 	@rm -f $(VENV)/.installed-*
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	  command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }; \
@@ -83,6 +95,5 @@ $(STAMP): pyproject.toml requirements.txt
 	  $(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV); \
 	fi
 	@echo "installing jaxperf into $(VENV) ($(KIND)); the first time takes some minutes"
-	@$(PIP) --editable ".[dev]" || $(NOT_INSTALLED)
-	@if [ $(KIND) = cuda12 ]; then $(PIP) $(CUDA) || $(NOT_INSTALLED); fi
+	@$(PIP) --editable ".[$(EXTRAS)]" || $(NOT_INSTALLED)
 	@touch $(STAMP)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Section 8.4 on two nodes, a process per GPU: `sbatch deploy/slurm.sh`, or `sbatch --nodes=4 deploy/slurm.sh`.
-# Flags after the script's name are added to its command: `sbatch deploy/slurm.sh --every-steps 20`. Another script's
-# name replaces the command: `sbatch deploy/slurm.sh experiments/multiple_gpus_concise.py --way jit`.
+# experiments/train.py on two nodes, a process per GPU: `sbatch deploy/slurm.sh`, or `sbatch --nodes=4 deploy/slurm.sh`.
+# Flags after the script's name are added to its command: `sbatch deploy/slurm.sh --model resnet18`. The name of your own
+# program replaces the command: `sbatch deploy/slurm.sh mine.py --flag`.
 # A job that is stopped (a lost node, a job that comes first, its time) goes on from its last checkpoint when SLURM queues
 # it again, by itself or by `scontrol requeue`. Without GPUs: `sbatch --gpus-per-task=0 deploy/slurm.sh`.
 #SBATCH --job-name=jaxperf
@@ -19,7 +19,7 @@ set -euo pipefail
 # The folder of the checkout, and of .venv in it, must be the same on all nodes.
 cd "${SLURM_SUBMIT_DIR:?start this script with sbatch}"
 case ${1:--} in -*)
-  set -- experiments/multiple_gpus.py --json "results/multiple_gpus-$SLURM_JOB_ID.json" \
+  set -- experiments/train.py --json "results/train-$SLURM_JOB_ID.json" \
     --checkpoints "checkpoints/$SLURM_JOB_ID" --resume "$@"
   ;;
 esac

@@ -1,294 +1,951 @@
-"""8.2 Asynchronous computation: when does a call return, when is its value ready, what does not waiting gain?
+# %% [markdown]
+# # 8.2 Asynchronous computation
+# When does a call return, when is its value ready, and what does not waiting gain?
+#
+# After this section you can
+# - time a JAX program correctly, and say what a wrong clock measures;
+# - say which operations make Python wait, and in which line a late error appears;
+# - predict a loop's time from three numbers, $t_1$, $t_2$ and $t_3$;
+# - bound the memory of a program that never waits;
+# - decide whether your training loop should read the loss in every step.
+#
+# JAX is asynchronous to be fast. If you know how, you can write faster programs. You can
+# also make a program slower *on purpose*, to save memory. You need no GPU.
 
-Python, the front end, queues computations; the back end runs them. A call returns when its computation is
-queued (t1), long before it is computed (t2) and the front end is told (t3). Prediction: a product returns
-in under a tenth of its time; a loop that waits once takes max(t1, t2) per call instead of t1 + t2 + t3; a CPU
-has at most 32 computations in flight, so that training without waiting holds no more than that.
-
-    python experiments/async_computation.py
-    python experiments/async_computation.py --points 33 --rounds 31 --batches 100
-"""
-
-from __future__ import annotations
-
-if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
-
-    end_at_once()  # while all else is imported, Ctrl-C is no traceback
-
-from dataclasses import dataclass
-from typing import Annotated
-
-from jaxperf import script
-from jaxperf.errors import JaxperfError
-from jaxperf.flags import at_least
-
-
-@dataclass(frozen=True)
-class Config:
-    """Flags of this section."""
-
-    size: Annotated[int, at_least(0)] = (
-        0  # rows of the matrices; 0: the book's 2000, on a GPU as many as last 5 ms
-    )
-    calls: Annotated[int, at_least(2)] = 1000  # how often y = x + 1 is called in 8.2.3, as in the book
-    points: Annotated[int, at_least(11)] = 17  # sizes in the sweep of the model; every other one is held out
-    rounds: Annotated[int, at_least(1)] = 15  # rounds of each comparison
-    largest: Annotated[int, at_least(0)] = 0  # elements of the sweep's largest array; 0: chosen by the device
-    batches: Annotated[int, at_least(1)] = 20  # batches of the long run in 8.2.4; the book has 100
-    batch_size: Annotated[int, at_least(1)] = 1024  # examples in a batch, as in the book
-    seed: int = 0  # seed of matrices, parameters and batches
-
-    @staticmethod
-    def smoke() -> Config:
-        """Every part, in seconds."""
-        return Config(size=500, calls=50, points=11, rounds=6, batches=3, batch_size=32)
-
-
-FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
-
+# %%
+import ctypes
+import logging
+import random
+import statistics
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
+import psutil
 
-from jaxperf.chapter import dispatch_model, fused_dot, loops, running_ahead, surfacing, waiting
-from jaxperf.chapter.book import book
-from jaxperf.chapter.loops import add_one, one_core, rows_that_last
-from jaxperf.chapter.really_asynchronous import really_asynchronous
 from jaxperf.measure import (
-    Benchmark,
-    asynchronous_loop,
-    block,
-    ceilings,
+    MemorySampler,
+    device_memory,
+    dispatch,
     interleaved,
     pending,
-    per_round,
     probe,
-    synchronous_loop,
 )
-from jaxperf.measure.sizes import size_for
+from jaxperf.measure.awake import cores_awake
 from jaxperf.result import Measurement, both, ratio
+from jaxperf.section import section
 
-SMALLEST = 1024  # elements of the sweep's smallest array; a CPU runs smaller programs in the calling thread
+s = section("8.2", cpu_devices=2, size=2000, calls=1000, points=13, rounds=9,
+            batches=40, batch_size=256, window=2,
+            smoke={"size": 1000, "calls": 60, "points": 11, "rounds": 6,
+                   "batches": 4, "batch_size": 32},
+            full={"points": 17, "rounds": 15, "batches": 100, "batch_size": 1024})
 
+on_cpu = jax.default_backend() == "cpu"
+toy = "" if s.size == 2000 else "the matrices are smaller than the book's"
 
-def three_statements() -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The book's first cell: each statement only puts its computation into a queue."""
-    a = jnp.ones((1, 2))
-    b = jnp.ones((1, 2))
-    c = a * b + 2
-    return a, b, c
+# %% [markdown]
+# ## 8.2.1 Asynchronous computation in JAX
+# ![Python puts x + 1 into a queue, which takes t1. C++ threads take it from the queue and
+# compute it, which takes t2. Python learns that the result is ready, which takes
+# t3.](images/async_queue.svg)
+#
+# A framework has two ends. You write your program for the *front end*. MXNet has front ends
+# in Python, R, Scala and C++; JAX's is in Python. The *back end* computes. It is written in
+# C++, has threads of its own, and takes its work from a queue. A call in the front end puts
+# a computation into the queue and returns at once, with an array whose values do not exist
+# yet. JAX's documentation calls this [asynchronous
+# dispatch](https://docs.jax.dev/en/latest/async_dispatch.html).
+#
+# Consider four statements. The first three only queue work. `print` needs the values, so it
+# waits.
+#
+# ![a and b do not depend on each other. c is computed from both. print waits for
+# c.](images/async_graph.svg)
 
+# %%
+a = jnp.ones((1, 2))
+b = jnp.ones((1, 2))
+c = a * b + 2
+print(c)
 
-def queued_and_finished(x: jax.Array) -> None:
-    """The book's second cell: until the product is queued, and until it is there to be printed."""
-    with Benchmark("Workloads are queued."):
-        y = jnp.dot(x, x).sum()
-    with Benchmark("Workloads are finished."):
-        print("sum =", y)
+# %% [markdown]
+# ::::{tab-set}
+# :::{tab-item} Gluon
+# ```python
+# a = nd.ones((1, 2))
+# b = nd.ones((1, 2))
+# c = a * b + 2
+# c
+# ```
+# :::
+# :::{tab-item} PyTorch
+# ```python
+# a = torch.ones(1, 2, device="cuda")  # asynchronous on a GPU; on a CPU, PyTorch
+# b = torch.ones(1, 2, device="cuda")  # computes each operation before it returns
+# c = a * b + 2
+# print(c)
+# ```
+# :::
+# ::::
+#
+# To show that a call returns early, the book defines a stopwatch. NumPy stands beside JAX:
+# it has no queue, so its call returns with the values.
 
+# %%
+class Benchmark:
+    """Prints the seconds that its block takes."""
 
-def slowly(fn: Callable[[jax.Array], jax.Array], seconds: float) -> Callable[[jax.Array], jax.Array]:
-    """`fn` behind a slower front end: Python works for so many seconds before each call."""
+    def __init__(self, prefix=None):
+        self.prefix = prefix + " " if prefix else ""
 
-    def call(x: jax.Array) -> jax.Array:
-        ends = time.perf_counter() + seconds
-        while time.perf_counter() < ends:
-            pass
-        return fn(x)
+    def __enter__(self):
+        self.start = time.time()
 
-    return call
+    def __exit__(self, *args):
+        print(f"{self.prefix}time: {time.time() - self.start:.4f} sec")
 
+key = jax.random.key(0)
+x = jax.random.uniform(key, (s.size, s.size))
+jnp.dot(x, x).sum().block_until_ready()  # compiles
+with Benchmark("Workloads are queued."):
+    x = jax.random.uniform(key, (s.size, s.size))
+    y = jnp.dot(x, x).sum()
+with Benchmark("Workloads are finished."):
+    print("sum =", y)
 
-def a_thousand_times(x: jax.Array, calls: int) -> tuple[float, float]:
-    """The book's third cell: y = x + 1, waiting for each, then waiting once."""
-    with Benchmark("synchronous.") as each:
-        synchronous_loop(add_one, x, calls)
-    with Benchmark("asynchronous.") as once:
-        asynchronous_loop(add_one, x, calls)
-    return each.seconds, once.seconds
+host = np.asarray(x)
+with Benchmark("NumPy."):
+    np.dot(host, host).sum()
 
+# %% [markdown]
+# In the book the calls return after 0.0014 s, and `print` takes another 0.3517 s. Unless
+# you print or save a result, you need not care whether it is ready: operations on JAX
+# arrays are asynchronous by default. One sample decides little, so we repeat it.
+# `y.is_ready()` says whether the value of `y` exists.
 
-def front_end_and_back_end(story: script.Story, config: Config) -> None:
-    """Two ends and a queue; and how much the speed of the front end matters."""
-    story.heading("8.2.1 Front end and back end")
-    story.text(
-        """A program in Python, the front end, does not compute. It hands computations to the back end, which
-        is written in C++, keeps them in a queue and runs them on threads of its own. Below, `a`, `b` and `c`
-        are names for results that need not be there yet. Only printing `c` has to wait."""
-    )
-    story.habit(
-        gluon="a = nd.ones((1, 2))\nb = nd.ones((1, 2))\nc = a * b + 2\nc",
-        jax="a = jnp.ones((1, 2))\nb = jnp.ones((1, 2))\nc = a * b + 2\nc",
-        remark="Both are asynchronous by default.",
-    )
-    story.code(three_statements)
-    with story.output(detail=True):
-        print(three_statements()[2])
-    dot = jax.jit(lambda x: x @ x)
-    large, small = (block(jnp.ones((n, n))) for n in (rows_that_last(2e-3), 10))
-    t1_s = min(probe(dot, small, calls=20).queued_s)
-    story.text(
-        f"""So the speed of Python hardly matters, says the book, if the back end has enough to do. We test it
-        with a front end that works ten times as long per call, {10 * t1_s * 1e6:.0f} us: for products that
-        last milliseconds, and for tiny ones that last no longer than queueing them. No 100 calls take less
-        than 100 of a program that computes nothing, the last row."""
-    )
-    story.code(slowly)
-    found = interleaved(
-        {
-            f"{what}, {pace} front end": partial(asynchronous_loop, fn, x, calls)
-            for what, x, calls in (("large products", large, 24), ("tiny products", small, 100))
-            for pace, fn in (("fast", dot), ("slow", slowly(dot, 10 * t1_s)))
-        },
-        count=4 * config.rounds,
-        loops=1,
-    )
-    least = per_round("100 empty programs", lambda s: 100 * s, ceilings.queueing_floor(budget_s=0.2))
-    story.table((*found.values(), least), title="a loop of products that waits once", detail=True)
-    fast, slow, tiny_fast, tiny_slow = found.values()
-    hardly, much = ratio(slow, fast), ratio(tiny_slow, tiny_fast)
-    story.claim(
-        book="The front end's speed hardly matters to the whole program",
-        holds=hardly.at_most(1.2),
-        predicted="under 1.2 times for large products, over 2 times for tiny ones",
-        right=both(hardly.at_most(1.2), much.above(2)),
-        observed=f"{hardly} times as long for large products, {much} for tiny ones",
-        cannot=one_core(story),
-    )
+# %% tags=["slow"]
+product = probe(lambda: jnp.dot(x, x).sum(), calls=s.rounds)
+s.table([Measurement("queued", "s", product.queued_s),
+         Measurement("finished", "s", product.finished_s)],
+        title=f"Product and sum, {s.size} × {s.size}: call returns, y is ready",
+        book=None if toy else {"queued": 0.0014, "finished": 0.3517})
+s.claim("y = nd.dot(x, x).sum() returns before y is computed",
+        holds=both(product.asynchronous, product.queued_share.below(0.5)),
+        expected="when it returns, y is not ready, and under half of the time is over",
+        observed=f"ready after {sum(product.ready)} of {s.rounds} calls; "
+                 f"{product.queued_share} of the time is over",
+        source="section 8.2.1")
 
+# %% [markdown]
+# <details><summary>Predict: is the call <code>x + 1</code> asynchronous for arrays of every
+# size?</summary>
+#
+# No. JAX's CPU back end computes a small program, under 1000 floating-point operations, in
+# the calling thread. That is faster than to wake another thread. Compare the last two
+# columns below: they are close where the calling thread computes.
+#
+# </details>
 
-def a_product(story: script.Story, config: Config, size: int) -> None:
-    """The book's cell, then the same with statistics, and NumPy next to it."""
-    story.heading("8.2.1 Queued and finished")
-    story.text(
-        """How long until a call returns, and how long until its value is there? `Benchmark` is the book's
-        stopwatch. NumPy computes at once, in the calling thread."""
-    )
-    story.code(Benchmark, queued_and_finished)
-    x = block(jax.random.uniform(jax.random.key(config.seed), (size, size)))
-    block(jnp.dot(x, x).sum())  # compile first
-    with story.output():
-        queued_and_finished(x)
-    calls = max(9, config.rounds) if size <= 2000 else 9
-    ours = probe(lambda x: jnp.dot(x, x).sum(), x, calls=calls)
-    host = np.asarray(x[:2000, :2000])
-    numpy = probe(lambda x: np.dot(x, x).sum(), host, calls=3)
-    references = (
-        book("queued", 0.0014, "8.2.1", beside="JAX, queued"),
-        book("finished", 0.3517, "8.2.1", beside="JAX, finished"),
-    )
-    story.table(
-        (
-            Measurement("JAX, queued", "s", ours.queued_s),
-            Measurement("JAX, finished", "s", ours.finished_s),
-            Measurement("NumPy, queued", "s", numpy.queued_s, note=f"{len(host)} x {len(host)}"),
-            Measurement("NumPy, finished", "s", numpy.finished_s, note=f"{len(host)} x {len(host)}"),
-        ),
-        title=f"dot of {size} x {size} and its sum: until the call returns, until the value is there",
-        references=references if size == 2000 else (),
-        detail=True,
-    )
-    share = ours.queued_share
-    story.fact("queued_share_of_finished", share.median, words="share of the time gone when the call returns")
-    story.claim(
-        book="y = nd.dot(x, x).sum() returns without waiting until y is computed",
-        holds=both(ours.asynchronous, share.below(0.5)),
-        predicted="y not ready, and under a tenth of the time gone, when the call returns",
-        right=both(ours.asynchronous, share.below(0.1)),
-        observed=f"ready in {sum(ours.ready)} of {calls} calls, {share} of the time gone",
-    )
-    story.peers("8.2 dot")
+# %% tags=["slow"]
+add_one, rows = jax.jit(lambda x: x + 1), []
+for n in (500, 999, 1001, 2000, 100_000, 4_000_000):
+    one = probe(add_one, jnp.ones(n), calls=21)
+    called, finished = map(statistics.median, (one.queued_s, one.finished_s))
+    rows.append((f"{n:,}", f"{sum(one.ready)} of 21", f"{1e6 * called:.0f}",
+                 f"{1e6 * finished:.0f}"))
+s.grid(("elements", "ready when the call returned", "call, µs", "call and wait, µs"), rows,
+       title="x + 1, compiled")
 
+# %% [markdown]
+# Both times come from the same calls. Look at the rows in turn. Up to 999 elements, the
+# value is always there. At 1001 and 2000 elements another thread computes, and it is a
+# race: that thread may finish before Python asks. At 100,000 and more the call returns
+# first. A GPU has no such exception for small programs (not measured here).
+#
+# ### Does the speed of Python matter?
+# The front end does not compute. Therefore, says the book, Python's speed hardly matters,
+# as long as the back end is efficient.
+#
+# <details><summary>Predict: we make the front end ten times as slow. How much longer does a
+# loop of large products take? And a loop of tiny products?</summary>
+#
+# The back end multiplies large matrices for milliseconds. Meanwhile even a slow front end
+# has queued the next product, so the loop takes as long as before. A tiny product is
+# finished sooner than the next one is queued. Then the front end sets the pace, and the
+# loop takes much longer.
+#
+# </details>
 
-def a_thousand_sums(story: script.Story, config: Config, size: int) -> None:
-    """y = x + 1 a thousand times: the book's cell, all sizes, the model, and the two loops as timelines."""
-    story.heading(f"8.2.3 {config.calls} times y = x + 1")
-    story.text(
-        """Waiting inside the loop makes it synchronous; waiting after it leaves it asynchronous. In the book
-        that more than halves the time. How much it can gain depends on the work in each call, so we run both
-        loops in turns at many sizes, from 1024 elements up, and at the book's."""
-    )
-    story.code(synchronous_loop, asynchronous_loop, a_thousand_times)
-    x = block(jnp.ones((size, size)))
-    block(add_one(x))
-    with story.output(detail=True):
-        each_s, once_s = a_thousand_times(x, config.calls)
-    references = (
-        book("synchronous", 7.3877, "8.2.3", beside="waiting for each"),
-        book("asynchronous", 3.5370, "8.2.3", beside="waiting once"),
-    )
-    story.table(
-        (Measurement("waiting for each", "s", (each_s,)), Measurement("waiting once", "s", (once_s,))),
-        title=f"{config.calls} times y = x + 1, {size} x {size}",
-        references=references if (size, config.calls) == (2000, 1000) else (),
-        detail=True,
-    )
-    story.text(
-        """By the formulas below the book's figures mean t2 = 3.54 ms and t1 + t3 = 3.85 ms. `y` is dropped
-        each time, so waiting at the end waits for the last only. That is enough on one device, which works
-        in order."""
-    )
-    kept = [add_one(x[:2000]) for _ in range(50)]
-    kept[-1].block_until_ready()
-    story.fact("pending_behind_the_last_on_one_device", pending(kept), words="results pending after the last")
-    at_book = loops.loops_at(add_one, x, calls=max(2, config.calls // 50), rounds=config.rounds)
-    swept = loops.sweep_loops(sizes=sweep_sizes(config), rounds=config.rounds)
-    loops.the_gain(story, swept, at_book, size=size)
-    loops.loops_as_timelines(story, elements=2**16)
-    story.peers("8.2 loop")
-    dispatch_model.the_model(story, swept)
+# %% tags=["slow"]
+dot = jax.jit(lambda x: x @ x)
+large, tiny = jnp.ones((700 if on_cpu else 8192,) * 2), jnp.ones((10, 10))
+t1 = dispatch.queueing_s(dot, tiny)
 
+def slowly(x):
+    """The same call, from a front end ten times as slow."""
+    end = time.perf_counter() + 9 * t1
+    while time.perf_counter() < end:
+        pass
+    return dot(x)
 
-def check(config: Config) -> None:
-    """Refuse a sweep that ends too early.
+loops = {f"{name}, {pace}": partial(dispatch.asynchronous_loop, call, z, calls)
+         for name, z, calls in (("large", large, 20), ("tiny", tiny, 100))
+         for pace, call in (("fast front end", dot), ("slow front end", slowly))}
+times = interleaved(loops, count=2 * s.rounds, loops=1)
+s.table(times, title="A loop of products that waits once", fold=True)
+large_ratio, tiny_ratio = (
+    ratio(times[f"{name}, slow front end"], times[f"{name}, fast front end"])
+    for name in ("large", "tiny"))
+s.claim("The front end's speed hardly matters to the whole program",
+        holds=large_ratio.at_most(1.2), expected="large products: at most 1.2 times",
+        observed=f"{large_ratio} times as long; for tiny products {tiny_ratio} times",
+        source="section 8.2.1", since="2026-11-26",
+        first="at most 1.1 times; an idle run gave 1.04 (0.95 to 1.16)")
 
-    Raises:
-      JaxperfError: the largest is too small to show where computing takes over from queueing.
-    """
-    if config.largest and config.largest < 64 * SMALLEST:
-        raise JaxperfError(
-            f"--largest is {config.largest}; give at least {64 * SMALLEST}, or 0 to have one chosen"
-        )
+# %% [markdown]
+# So Python's speed hardly matters *if the back end has enough to do*. A network of many
+# small operations does not give it enough. The remedy is fewer, larger programs: `jax.jit`,
+# [section 8.1](hybridize).
+#
+# One retelling of this chapter says that asynchrony reduces the communication between the
+# two ends. It does not. As many computations are queued and as many results come back.
+# Asynchrony *hides* the time that this takes, because the front end no longer stands still
+# meanwhile.
+#
+# ## 8.2.2 Synchronization functions: making the front end wait
+# Some operations need a value and therefore wait for it. MXNet calls them synchronization
+# functions. Whatever turns an array into something else, such as a NumPy array, a number, a
+# text or a condition, has to wait.
+#
+# | MXNet | JAX | waits for | gives you |
+# |:--|:--|:--|:--|
+# | `y.wait_to_read()` | `y.block_until_ready()` | `y` | `y` |
+# | `nd.waitall()` | no equivalent, see below | | |
+# | | `jax.block_until_ready((y, z))` | all arrays in a list, dict, ... | the same |
+# | `y.asnumpy()` | `np.asarray(y)`, `jax.device_get(y)` | `y`, its copy | a NumPy array |
+# | `y.asscalar()` | `y.item()`, `float(y)` | `y`, its copy | a number |
+# | `print(y)` | `print(y)` | `y`, its copy | a text |
+# | `if y > 0:` | `if y > 0:` | `y > 0` | a branch |
+# | `y.shape` | `y.shape`, `y.dtype` | nothing | what is known without computing |
+# | | `y.copy_to_host_async()` | nothing: it starts the copy | `None` |
+#
+# `block_until_ready` copies nothing, so it is right for timing. (In MXNet, benchmarks use
+# `waitall`.) Let us check the table: each line starts a product, waits in one way, and asks
+# whether the value is there.
 
+# %%
+ways = {
+    "y.block_until_ready()": lambda y: y.block_until_ready(),
+    "np.asarray(y)": np.asarray,
+    "y.item()": lambda y: y.item(),
+    "float(y)": float,
+    "str(y), as print does": str,
+    "if y > 0": lambda y: bool(y > 0),
+    "y.shape, y.dtype": lambda y: (y.shape, y.dtype),
+    "y.copy_to_host_async()": lambda y: y.copy_to_host_async(),
+}
+ready = {}
+for way, wait in ways.items():
+    y = jnp.dot(x, x).sum()
+    wait(y)
+    ready[way] = y.is_ready()
+    print(f"{way:24}", "waits" if ready[way] else "does not wait")
+    y.block_until_ready()
+first_six = list(ready.values())[:6]
+s.claim("What turns an array into something else makes the front end wait",
+        holds=all(first_six), expected="y is ready after the first six",
+        observed=f"ready after {sum(first_six)} of 6", source="section 8.2.2")
 
-def sweep_sizes(config: Config) -> list[int]:
-    """Elements of the sweep's arrays; on a GPU the largest takes several times as long as it is queued."""
-    largest = config.largest or size_for(
-        jax.default_backend(), 2**20, lambda n: partial(add_one, block(jnp.ones(n))), seconds=2e-4, most=2**28
-    )
-    return [round(n) for n in np.geomspace(SMALLEST, largest, config.points)]
+# %% [markdown]
+# <details><summary>Predict: which way of waiting takes the longest?</summary>
+#
+# They take about equally long. Nearly all of the time is the computation itself. Only the
+# second row has two products to wait for.
+#
+# </details>
+#
+# The book's four cells follow, as rows: `wait_to_read`, `waitall` after two products,
+# `asnumpy`, and `norm().asscalar()`. The last row is a `print` of a value that is there
+# already.
 
+# %% tags=["slow"]
+cells = {
+    "block_until_ready()": lambda: jnp.dot(x, x).sum().block_until_ready(),
+    "two products": lambda: jax.block_until_ready((jnp.dot(x, x), jnp.dot(x, x))),
+    "np.asarray": lambda: np.asarray(jnp.dot(x, x)),
+    "norm, item()": lambda: jnp.linalg.norm(jnp.dot(x, x)).item(),
+    "print after waiting": lambda: str(y),
+}
+y = jnp.dot(x, x).sum().block_until_ready()
+times = interleaved(cells, count=max(6, s.rounds // 2), loops=1)
+s.table(times, title=f"Until each way of waiting returns, {s.size} × {s.size}",
+        base="block_until_ready()",
+        book=None if toy else dict(zip(cells, (0.3558, 0.6061, 0.3111, 0.3302, 0.0011))))
 
-def main(config: Config, story: script.Story) -> None:
-    """Section 8.2 in the book's order, then what it leaves out: the queue's depth, and errors."""
-    check(config)
-    on_cpu = story.environment.backend == "cpu"
-    size = config.size or (2000 if on_cpu else rows_that_last(5e-3))
-    books = size == 2000
-    story.part(front_end_and_back_end, config)
-    story.part(a_product, config, size)
-    story.part(really_asynchronous, size=size, seed=config.seed)
-    story.part(waiting.ways_to_wait, size=size, seed=config.seed, rounds=2 * config.rounds, beside_book=books)
-    story.part(fused_dot.compiled_is_slower, size=min(size, 1500), rounds=min(config.rounds, 9))
-    story.part(waiting.last_is_not_all, size=size)
-    story.part(waiting.in_place_of_waitall, size=size)
-    story.part(a_thousand_sums, config, size)
-    story.part(running_ahead.how_deep)
-    story.part(
-        running_ahead.memory,
-        batches=config.batches,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        rounds=min(config.rounds, 6),  # the fewest that decide anything; each is the book's whole run
-        beside_book=on_cpu and config.batch_size == Config.batch_size,
-    )
-    story.part(surfacing.errors)
+# %% [markdown]
+# ### There is no `waitall`
+# MXNet's `waitall` waits for everything that was queued before. Which JAX call could
+# replace it? The next cell queues a product, drops it, calls a candidate, and asks a
+# callback at the end of the product whether it has run. The product is queued by this
+# thread, by another thread, or on another device.
 
+# %%
+other = [*jax.devices(), *jax.devices("cpu")][1]
+finished = threading.Event()
 
-if __name__ == "__main__":
-    script.run(main, FLAGS)
+@jax.jit
+def tell(y):
+    """Set `finished` once y is computed."""
+    def callback(value):
+        finished.set()
+        return np.float32(0)
+    return jax.pure_callback(callback, jax.ShapeDtypeStruct((), jnp.float32), y[0, 0])
+
+def long_work(x):
+    return tell(x @ x)  # two programs; the second waits in the queue for the first
+
+short_work, z = jax.jit(lambda z: z + 1), jnp.ones(2000)
+x_other = jax.device_put(x, other)
+jax.block_until_ready((long_work(x), long_work(x_other), short_work(z)))  # compiles
+
+def in_another_thread():
+    thread = threading.Thread(target=long_work, args=(x,))
+    thread.start()
+    thread.join()
+
+# %%
+queue_work = {"this thread": lambda: long_work(x), "another thread": in_another_thread,
+              "another device": lambda: long_work(x_other)}
+candidates = {
+    "jax.effects_barrier()": jax.effects_barrier,
+    "wait for jax.live_arrays()": lambda: jax.block_until_ready(jax.live_arrays()),
+    "wait for short_work(z)": lambda: short_work(z).block_until_ready(),
+}
+rows, waited = [], {}
+for name, wait in candidates.items():
+    waited[name] = []
+    for queue in queue_work.values():
+        finished.clear()
+        queue()
+        wait()
+        waited[name].append(finished.is_set())
+        finished.wait(60)
+    rows.append((name, *("waits" if done else "does not" for done in waited[name])))
+s.grid(("candidate", *queue_work), rows,
+       title="Does it wait for work whose result was dropped?")
+s.claim("One call waits for everything that was queued before it, as waitall does",
+        holds=None if any(map(all, waited.values())) else False,
+        expected="a candidate waits in all three columns",
+        observed=f"{sum(map(all, waited.values()))} of {len(waited)} do",
+        source="section 8.2.2",
+        cannot="" if other != jax.devices()[0] else "there is one device only")
+
+# %% [markdown]
+# Read it by rows. `effects_barrier` waits only for side effects, such as `jax.debug.print`.
+# `live_arrays` lists only arrays that a variable still holds. A further program waits for
+# what the *same thread* queued on the *same device*, because a device works in order.
+#
+# **The rule:** keep every result that you need, and pass all of them to
+# `jax.block_until_ready`. It waits for each. Waiting for the last result alone is a common
+# mistake in benchmarks:
+
+# %%
+double = jax.jit(lambda z: 2 * z)
+z_other = jax.device_put(z, other)
+jax.block_until_ready((x @ x, double(z_other)))  # compiles
+results = [x @ x, double(z_other)]  # two devices
+results[-1].block_until_ready()
+print("pending after waiting for the last:", pending(results))
+jax.block_until_ready(results)
+print("pending after waiting for all:     ", pending(results))
+
+# %% [markdown]
+# ### Where do errors appear?
+# A call that has returned has not succeeded yet. If the computation fails later, the error
+# waits in the place of the value. Below, the back end calls a Python function that raises
+# for an empty batch.
+#
+# <details><summary>Predict: which of the three lines raises?</summary>
+#
+# The third. `checked(...)` returns, although its computation is going to fail, and `y + 1`
+# is queued, although `y` will never exist. The error appears where Python waits, far from
+# the line that caused it.
+#
+# </details>
+
+# %%
+@jax.jit
+def checked(y):
+    """Return y[0, 0]; the back end calls Python to check it."""
+    def check(value):
+        if np.asarray(value) == 0:
+            raise ValueError("the batch is empty")
+        return np.asarray(value)
+    return jax.pure_callback(check, jax.ShapeDtypeStruct((), jnp.float32), y[0, 0])
+
+print("a good batch:", checked(x @ x))
+logging.getLogger("jax").setLevel(logging.CRITICAL)  # JAX also logs the traceback
+empty = 0 * x
+try:
+    line = 1
+    y = checked(empty @ empty)
+    line = 2
+    after = y + 1
+    line = 3
+    after.block_until_ready()
+except Exception as error:
+    message = str(error).strip().splitlines()[-1]
+    print(f"line {line} raises {type(error).__name__}: {message}")
+s.claim("An error appears where Python waits, not where the failing work was queued",
+        holds=line == 3, expected="the call returns, and block_until_ready raises",
+        observed=f"line {line} raises")
+
+# %% [markdown]
+# If an error seems to come from a harmless line, move `jax.block_until_ready` up, statement
+# by statement, until it raises. NaN is no error. To find it, switch on
+# [`jax_debug_nans`](https://docs.jax.dev/en/latest/debugging/flags.html). It checks each
+# result, so every call then waits.
+#
+# ## 8.2.3 Using asynchronous computation to improve performance
+# The book assigns `y = x + 1` a thousand times: once it waits in each turn, once only at
+# the end. Each turn has three phases. The front end queues the computation ($t_1$), the
+# back end computes it ($t_2$), and the front end learns that it is done ($t_3$).
+#
+# ![Two timelines for t2 < t1 and two for t2 > t1. If the loop waits for each result, the
+# phases follow each other. If it waits once, the two ends work at the same time, and the
+# slower one sets the pace.](images/async_timelines.svg)
+#
+# A loop of $n$ turns that waits in each takes $n (t_1 + t_2 + t_3)$. If it waits once, the
+# ends form a pipeline, and its slower stage sets the pace:
+#
+# $$t_1 + t_2 + t_3 + (n - 1) \max(t_1, t_2)$$
+#
+# For $t_2 > t_1$ that is the book's $t_1 + n t_2 + t_3$. So waiting costs a factor of
+# $(t_1 + t_2 + t_3) / \max(t_1, t_2)$.
+#
+# <details><summary>Predict: in the book the loop takes 7.3877 s with waiting in each turn
+# and 3.5370 s without. Will JAX gain the same factor, 2.1?</summary>
+#
+# The book's figures give $t_2 = 3.54$ ms and $t_1 + t_3 = 3.85$ ms: around each
+# computation, the two ends spend as much time as on it. In JAX, $t_1 + t_3$ takes
+# microseconds (see the facts below), and to read and write 16 MB takes much longer. The
+# factor should be near 1. Run the cell several times, and either loop may win.
+#
+# </details>
+
+# %% tags=["slow"]
+x = jnp.ones((s.size, s.size))
+(x + 1).block_until_ready()  # compiles
+
+with Benchmark("synchronous."):
+    for _ in range(s.calls):
+        y = x + 1
+        y.block_until_ready()
+with Benchmark("asynchronous."):
+    for _ in range(s.calls):
+        y = x + 1
+    y.block_until_ready()  # one device works in order, so the last is ready last
+
+# %% tags=["slow"]
+def add(x):
+    return x + 1  # not compiled by us, as in the book
+
+calls = max(2, s.calls // 20)
+times = interleaved({"synchronous": partial(dispatch.synchronous_loop, add, x, calls),
+                     "asynchronous": partial(dispatch.asynchronous_loop, add, x, calls)},
+                    count=2 * s.rounds, loops=1)
+at_book = ratio(times["synchronous"], times["asynchronous"])
+s.table(times, title=f"{calls} times y = x + 1, {s.size} × {s.size}", fold=True)
+s.claim("Asynchronous computation improves performance", holds=at_book.above(1),
+        expected="at the book's size, 2000 × 2000, the synchronous loop takes longer",
+        observed=f"{at_book} times as long (in the book 2.1)", source="section 8.2.3",
+        cannot=toy, since="2026-11-26",
+        first="judged at 1024 elements (1.2 to 1.3), then where the model says most "
+              "(4.21); the book's size gave 1.08 (0.949 to 1.17)")
+
+# %% [markdown]
+# If the interval contains 1, the experiment is undecided. That is the lesson, and not a
+# failure: at this size $t_2$ is so much larger than $t_1 + t_3$ that there is next to
+# nothing to hide. On your machine it may come out otherwise. A slower Python, sleeping
+# cores and other programs make $t_1$ and $t_3$ larger; faster memory makes $t_2$ smaller.
+#
+# So let us vary the size. We fit $t_1$, $t_2$ and $t_3$ on every other size, with $t_2$ a
+# line with one bend in the number of elements, and predict the sizes between. `cores_awake`
+# runs a program of idle priority on each core. Otherwise $t_3$ would include the time to
+# wake a sleeping core.
+
+# %% tags=["slow"]
+sizes = np.geomspace(1024, 2**21 if on_cpu else 2**26, s.points).astype(int)
+with cores_awake():
+    samples = dispatch.sweep(add, [(int(n), jnp.ones(n)) for n in sizes],
+                             calls=min(200, s.calls), rounds=s.rounds)
+    t1 = dispatch.queueing_s(add, jnp.ones(1024))  # t1 alone, without a loop's t2
+
+# %% tags=["slow"]
+model = dispatch.fit(samples[::2], t1_s=t1).costs
+last = int(sizes[-1])
+s.fact("t1_s", model.t1_s, unit="s", meaning="t1, to queue x + 1")
+s.fact("t2_s", model.t2_s(last), unit="s", meaning=f"t2, to compute {last:,} elements")
+s.fact("t3_s", model.t3_s, unit="s", meaning="t3, to learn that it is ready")
+s.fact("crossover_elements", model.crossover, meaning="elements at which t2 = t1")
+errors = dispatch.prediction_errors(model, samples)[1::2]  # at sizes that were not fitted
+median_errors = [statistics.median(abs(pair[i]) for pair in errors) for i in (0, 1)]
+for loop, error in zip(("synchronous", "asynchronous"), median_errors):
+    s.fact(f"prediction_error_{loop}", error,
+           meaning=f"{loop} loop, median prediction error at sizes that were not fitted")
+s.claim("n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 asynchronously",
+        holds=max(median_errors) <= 0.25,
+        expected="with max(t1, t2) for t2, 25% off at most (median) at sizes not fitted",
+        observed="synchronous {:.0%} off, asynchronous {:.0%}".format(*median_errors),
+        source="section 8.2.3")
+best = max(samples[1::2], key=lambda sample: model.gain(sample.size))
+s.claim("Where t2 is near t1 + t3 or below, waiting for each result costs time",
+        holds=best.gain.above(1), observed=f"{best.gain} times as long",
+        expected=f"by the model {model.gain(best.size):.2g} times, {best.size:,} elements")
+
+# %% tags=["slow"]
+line_x = np.geomspace(sizes[0], last, 300)
+small_gain = next((n for n in line_x if n > model.crossover and model.gain(n) < 1.1), last)
+ends = np.clip([sizes[0], model.crossover, small_gain, last], sizes[0], last)
+fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.2))
+for i, loop in enumerate(("synchronous", "asynchronous")):
+    left.plot(line_x, [1e6 * getattr(model, f"{loop}_s")(n, 1000) / 1000 for n in line_x],
+              color=f"C{i}", label=loop)
+    measured = [1e6 * getattr(sample, f"{loop}_s") / sample.calls for sample in samples]
+    left.plot(sizes, measured, "o", color=f"C{i}", ms=4)
+right.plot(line_x, [model.gain(n) for n in line_x], color="C2")
+for group, fill in ((samples[::2], "C2"), (samples[1::2], "none")):
+    right.plot([sample.size for sample in group], [sample.gain.median for sample in group],
+               "o", color="C2", ms=5, mfc=fill)
+for ax in (left, right):
+    for start, end, color in zip(ends, ends[1:], ("C0", "C2", "C1")):
+        ax.axvspan(start, end, color=color, alpha=0.08, lw=0)
+    ax.set(xscale="log", xlabel="elements")
+left.set(yscale="log", ylabel="µs per turn")
+left.legend(loc="upper left")
+right.set(ylabel="synchronous / asynchronous", ylim=(0.8, None))
+zones = ("front end\nslower", "both\nmatter", "hardly\na gain")
+for start, end, zone in zip(ends, ends[1:], zones):
+    if end > 1.5 * start:
+        right.text((start * end) ** 0.5, 0.84, zone, ha="center", fontsize=9)
+s.figure(fig, "Lines are the model, points are measured (hollow: not fitted). Left: t1 "
+         "sets the pace of the asynchronous loop, whatever the size. Middle: t2 is larger, "
+         "and waiting still costs over 10%. Right: waiting costs less.")
+
+# %% [markdown]
+# **The rule:** asynchrony hides at most $t_1 + t_3$ per call. Compare that sum with the
+# time of your step. If a step takes tens of milliseconds, there is nothing to gain. If it
+# takes microseconds, $t_1$ itself is the limit, and then not waiting is not enough: make
+# *fewer calls*. One program with the loop inside pays $t_1$ once:
+
+# %% tags=["slow"]
+steps, z = 100, jnp.ones(1024)
+inside = jax.jit(lambda z: jax.lax.fori_loop(0, steps, lambda _, z: z + 1, z))
+
+def outside(z):
+    for _ in range(steps):
+        z = add_one(z)
+    return z
+
+times = interleaved({"100 calls": partial(outside, z), "one call": partial(inside, z)},
+                    count=2 * s.rounds)
+s.table(times, title="100 times z = z + 1, 1024 elements, compiled", base="one call")
+saving = ratio(times["100 calls"], times["one call"])
+s.claim("A loop inside one program saves most of t1", holds=saving.above(2),
+        expected="100 calls take more than twice as long",
+        observed=f"{saving} times as long")
+
+# %% [markdown]
+# A GPU computes faster, and queueing work for it takes longer. On one H200 (JAX 0.11.2,
+# 2026-11-26), an empty program is queued in 27 µs and finished in 55 µs. Compare 27 µs with
+# $t_1$ above. `lax.scan` over an epoch shortened LeNet's step of 256 images from 0.357 to
+# 0.280 ms, because that step is not much longer than its queueing. For ResNet-18 in
+# bfloat16 (batch 256) it went from 3.64 to 3.58 ms.
+#
+# ## 8.2.4 The impact of asynchronous computation on memory
+# Training usually reads the loss in every step, and `asscalar` or `asnumpy` makes the front
+# end wait. Without that, says the book, the front end queues all batches within a moment,
+# and they fill the memory. How many computations does JAX queue before it makes a call
+# wait?
+
+# %%
+x = jnp.ones((500, 500) if on_cpu else (4096, 4096))
+multiply = jax.jit(lambda x: x @ x)
+multiply(x).block_until_ready()
+results, in_flight = [], []
+for _ in range(100):
+    results.append(multiply(x))
+    in_flight.append(pending(results))
+jax.block_until_ready(results)
+depth = max(in_flight)
+s.fact("inflight_depth", depth, meaning="most computations in flight while 100 are queued")
+s.claim("Without synchronization, the front end hands over all computations at once",
+        holds=depth >= 100, expected="all of 100 are in flight",
+        observed=f"{depth} at most", source="section 8.2.4", since="2026-11-26",
+        first="32 on a CPU and more on a GPU; one H200 had 32 too")
+
+# %% [markdown]
+# XLA's CPU client lets 32 computations be in flight. Then the next call waits until one has
+# ended. On one H200 it was 32 as well (JAX 0.11.2, 2026-11-26). So the front end runs
+# ahead, but not without limit. For memory this means: at most 32 batches wait in the queue.
+#
+# ![Memory over time. Without waiting, it grows until the queue holds 32 batches. With a
+# window, or waiting for each, it stays low.](images/async_memory.svg)
+#
+# Now the book's experiment: 100 batches of 1024 examples and an MLP with 2048, 512 and 1
+# outputs, SGD with rate 0.005, and half the squared error. Your run may be shorter;
+# `--full` takes the book's sizes. As in the book, `data_iter` prints when it has made half
+# and all of the batches.
+
+# %%
+def data_iter(make, show=True):
+    start = time.time()
+    for i in range(s.batches):
+        yield make(i)
+        if show and (i + 1) % (s.batches // 2) == 0:
+            print(f"batch {i + 1}, time {time.time() - start:.3f} sec")
+
+@jax.jit
+def drawn(i):
+    """Batch number i, drawn by the back end, as in the book."""
+    X = jax.random.normal(jax.random.fold_in(key, i), (s.batch_size, 512))
+    return X, jnp.ones(s.batch_size)
+
+def init_params(key, sizes=(512, 2048, 512, 1), scale=0.05):
+    return [(scale * jax.random.normal(k, (m, n)), jnp.zeros(n))
+            for k, m, n in zip(jax.random.split(key, 3), sizes, sizes[1:])]
+
+def net(params, X):
+    for W, b in params[:-1]:
+        X = jax.nn.relu(X @ W + b)
+    W, b = params[-1]
+    return (X @ W + b)[:, 0]
+
+def l2_loss(params, X, y):
+    return 0.5 * jnp.mean((net(params, X) - y) ** 2)
+
+@jax.jit
+def step(params, X, y):
+    loss, grads = jax.value_and_grad(l2_loss)(params, X, y)
+    return jax.tree.map(lambda p, g: p - 0.005 * g, params, grads), loss
+
+# %% [markdown]
+# The book measures memory by a difference of two looks, one before and one after. A *trial
+# run* comes first. In MXNet it creates the parameters, whose shapes are not known before.
+# In JAX it compiles, so that neither the time nor the memory of the compiler is counted.
+#
+# <details><summary>The same in Gluon</summary>
+#
+# ```python
+# def get_mem():
+#     res = subprocess.check_output(["ps", "u", "-p", str(os.getpid())])
+#     return int(str(res).split()[15]) / 1e3
+#
+# for X, y in data_iter():
+#     break
+# loss(y, net(X)).wait_to_read()  # the trial run
+#
+# for X, y in data_iter():
+#     with autograd.record():
+#         l = loss(y, net(X))
+#     l_sum += l.mean().asscalar()  # waits; without this line, nothing does
+#     l.backward()
+#     trainer.step(X.shape[0])
+# nd.waitall()
+# ```
+#
+# </details>
+
+# %%
+def get_mem():
+    return psutil.Process().memory_info().rss / 1e6  # MB
+
+def hold_back(outputs, wait):
+    """Wait for the last output, for the one `s.window` steps before it, or for none."""
+    lag = {"each": 0, "window": s.window, "never": len(outputs)}[wait]
+    if lag < len(outputs):
+        outputs[-1 - lag].item()
+
+def train(batches, wait):
+    params, losses = initial, []
+    for X, y in batches:
+        params, loss = step(params, X, y)
+        losses.append(loss)
+        hold_back(losses, wait)
+    jax.block_until_ready(params)  # the last loss does not depend on the last update
+    return losses
+
+initial = init_params(key)
+jax.block_until_ready(step(initial, *drawn(0)))  # the trial run
+
+for wait in ("each", "never"):
+    print(f"wait: {wait}")
+    mem = get_mem()
+    train(data_iter(drawn), wait)
+    print(f"increased memory: {get_mem() - mem:.3f} MB")
+
+# %% [markdown]
+# | the book | batch 50 after | batch 100 after | increased memory |
+# |:--|--:|--:|--:|
+# | waiting in each step | 13.377 s | 26.868 s | 4.648 MB |
+# | never | 0.084 s | 0.167 s | 0.016 MB |
+#
+# The book says that not waiting takes more memory, and its own figures say the opposite. A
+# difference of two looks misses all memory that is taken and given back in between. The
+# times show what happens: without waiting, all batches are made within a moment. JAX does
+# the same as long as they fit into the queue. Each of these batches is two computations: to
+# draw it, and the step.
+#
+# A better measure is the peak: `MemorySampler` looks every 5 ms. We also let the *host*
+# make the batches, as an input pipeline does. A batch from the host takes memory when it is
+# made. A batch drawn by the back end takes none on a CPU until its computation runs.
+#
+# Three ways to train take turns:
+# - `each`: read the loss in every step;
+# - `never`: wait only at the end;
+# - `window`: read the loss of the step that was queued two steps earlier.
+#
+# <details><summary>Predict: which way takes the most memory, and which the least
+# time?</summary>
+#
+# `never` takes the most memory: up to 32 batches are in the queue. The times differ little.
+# A step takes tens of milliseconds, and waiting costs microseconds. What `each` can lose is
+# the time to *make* the next batch, since the back end is idle meanwhile. `window` loses
+# neither.
+#
+# </details>
+
+# %%
+stored = np.random.default_rng(0).standard_normal((8, s.batch_size, 512), np.float32)
+
+def from_host(i):
+    X = stored[i % 8].copy()  # takes new memory, as a loader does
+    return jax.device_put((X, np.ones(s.batch_size, np.float32)))
+
+mean_output = jax.jit(lambda params, X: net(params, X).mean())
+
+def predict(batches, wait):
+    outputs = []
+    for X, _ in batches:
+        outputs.append(mean_output(initial, X))
+        hold_back(outputs, wait)
+    return jax.block_until_ready(outputs)
+
+def watch(task, wait):
+    """Run a task, and return its seconds, its memory over time, and its outputs."""
+    time.sleep(0.05)  # JAX frees a step's memory a moment after its results are ready
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)  # give back what the run before has freed
+    in_use = None if on_cpu else (lambda: device_memory()["bytes_in_use"])
+    with MemorySampler(read=in_use) as memory:
+        start = time.perf_counter()
+        outputs = task(data_iter(from_host, show=False), wait)
+        seconds = time.perf_counter() - start
+    return seconds, memory, outputs
+
+# %% tags=["slow"]
+runs = {(train, "each"): [], (train, "never"): [], (train, "window"): [],
+        (predict, "each"): [], (predict, "never"): []}
+for task, wait in runs:
+    watch(task, wait)  # the trial run
+for _ in range(6):  # rounds
+    for task, wait in random.sample(list(runs), len(runs)):
+        runs[task, wait].append(watch(task, wait))
+
+def measurements(task, unit, value):
+    return {wait: Measurement(wait, unit, tuple(map(value, done)), rounds="runs")
+            for (which, wait), done in runs.items() if which is task}
+
+def peak(run):
+    return max(run[1].increase_bytes, 4096)  # no growth counts as a page
+
+times = measurements(train, "s", lambda run: run[0])
+peaks = measurements(train, "bytes", peak)
+batch = f"{s.batches} batches of {s.batch_size} from the host"
+s.table(peaks, title=f"Training, {batch}: peak memory above the start", base="each")
+s.table(times, title=f"Training, {batch}: time", base="each")
+
+# %% tags=["slow"]
+fig, ax = plt.subplots()
+for wait in ("never", "window", "each"):
+    _, memory, _ = runs[train, wait][0]
+    above = (np.array(memory.resident_bytes) - memory.base_bytes) / 1e6
+    ax.plot(memory.seconds, above, label=wait)
+ax.set(xlabel="seconds", ylabel="MB above the start", ylim=(0, None))
+ax.legend()
+s.figure(fig, "Memory while training. Without waiting, up to 32 batches are queued. The "
+         "C library keeps freed memory for later, so that the curves hardly fall.")
+
+# %% tags=["slow"]
+more_memory = ratio(peaks["never"], peaks["each"])
+window_memory = ratio(peaks["window"], peaks["never"])
+outputs = measurements(predict, "bytes", peak)
+more_predicting = ratio(outputs["never"], outputs["each"])
+time_cost = ratio(times["each"], times["never"])
+s.claim("Training without synchronization takes more memory", holds=more_memory.above(1),
+        expected="a higher peak", observed=f"{more_memory} times the peak",
+        source="section 8.2.4")
+s.claim("Predicting without synchronization takes more memory",
+        holds=more_predicting.above(1), expected="a higher peak",
+        observed=f"{more_predicting} times the peak", source="section 8.2.4")
+s.claim("A window of a few steps saves the memory, too", holds=window_memory.below(1),
+        expected="a lower peak than without waiting",
+        observed=f"{window_memory} of that peak")
+s.claim("With steps this long, waiting in each step costs no time",
+        holds=time_cost.at_most(1.05), expected="at most 5% longer than without waiting",
+        observed=f"{time_cost} times as long")
+
+# %% [markdown]
+# ### Do this
+# Compare the two tables above: what does waiting cost in time, and what does it save in
+# memory?
+# - **Steps of tens of milliseconds or more, batches at hand:** read the loss in every step,
+#   as the book recommends. It costs nothing that you can measure.
+# - **Short steps, or batches that take the host time:** use a window. Read the loss of a
+#   step that is a few steps old. The back end always has work, and few batches are in
+#   memory.
+# - **Never waiting** gains nothing over the window, and may hold 32 batches.
+#
+# The same holds for predicting: read or print each batch's prediction, or use a window.
+#
+# ## Summary
+# - A JAX call queues work and returns. Only what needs a value waits: `block_until_ready`,
+#   `np.asarray`, `item`, `print`, `if`. JAX has no `waitall`: wait for all results that you
+#   keep.
+# - A clock that does not wait measures queueing. An error appears where Python waits.
+# - A loop takes $n (t_1 + t_2 + t_3)$ with waiting and about $n \max(t_1, t_2)$ without. If
+#   $t_2$ is much larger than $t_1 + t_3$, waiting costs nothing; if $t_1$ is the largest,
+#   make fewer calls.
+# - At most 32 computations are in flight, on a CPU and on one H200. Each keeps its inputs
+#   in memory.
+# - Read the loss in every step if steps take tens of milliseconds, and else in a window.
+#
+# ## Exercises
+# Think first, then open the code and the answer.
+#
+# **1 (the book's).** The book's formula, $t_1 + 1000 t_2 + t_3$, assumes
+# $1000 t_2 > 999 t_1$. Why?
+
+# %% tags=["answer", "slow"]
+for sample in (samples[0], samples[-1]):
+    share = model.book_s(sample.size, sample.calls) / sample.asynchronous_s
+    print(f"{sample.size:,} elements: the formula gives {share:.0%} of the measured time")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The assumption says that the back end never runs out of work. While it computes 1000
+# times, the front end has queued the other 999 computations. If $t_2 < t_1$, the back end
+# waits for the front end, and the loop takes $1000 t_1 + t_2 + t_3$, whatever the size. If
+# your smallest size lies left of the crossover, the formula gives too little there: see the
+# first line. In general $\max(t_1, t_2)$ stands in place of $t_2$.
+#
+# A reader guessed: "only if $t_2$ is large is it worth it to be asynchronous." It is the
+# other way round. For a large $t_2$ the gain $(t_1 + t_2 + t_3) / \max(t_1, t_2)$ shrinks
+# to nothing. It is largest where $t_1 = t_2$. Below that, asynchrony still gains, only not
+# as much as the formula says.
+#
+# </details>
+#
+# **2.** JAX can compute in the calling thread: set `jax_cpu_enable_async_dispatch` to False
+# before JAX starts. How long does a call of a large product take then, and what is left to
+# wait for?
+
+# %% tags=["answer"]
+program = f"""
+import time, jax, jax.numpy as jnp
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+x = jnp.ones(({s.size}, {s.size}))
+(x @ x).block_until_ready()
+start = time.perf_counter(); y = x @ x
+called = time.perf_counter(); ready = y.is_ready(); y.block_until_ready()
+waited = time.perf_counter() - called
+print(f"call {{called - start:.4f}} s, wait {{waited:.4f}} s, ready: {{ready}}")
+"""
+child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+print(child.stdout or child.stderr)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The call takes as long as the product, the value is ready when it returns, and nothing is
+# left to wait for. That is how NumPy works, and PyTorch on a CPU. It helps to find an
+# error's line. It needs a process of its own, since JAX reads the setting when it starts.
+#
+# </details>
+#
+# **3.** A colleague times a product and reports its speed. What is wrong?
+
+# %% tags=["answer"]
+x = jnp.ones((s.size, s.size))
+jnp.dot(x, x).block_until_ready()
+for wait in (False, True):
+    start = time.perf_counter()
+    y = jnp.dot(x, x)
+    if wait:
+        y.block_until_ready()
+    seconds = time.perf_counter() - start
+    print(f"wait: {wait}: {2e-12 * s.size**3 / seconds:,.2f} TFLOP/s")
+    y.block_until_ready()
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The first clock stops when the product is queued, not when it is computed. The speed is
+# then many times what the processor can do. Compare a measured speed with the machine's
+# limit, as [section 8.0](performance_model) does: a result above the limit is a wrong
+# clock.
+#
+# </details>
+#
+# **4.** Repeat the synchronous loop with the smallest array and let the cores sleep. Which
+# of $t_1$, $t_2$, $t_3$ changes?
+
+# %% tags=["answer", "slow"]
+loop = partial(dispatch.synchronous_loop, add, jnp.ones(1024), 200)
+with cores_awake() as keep:
+    times = interleaved(
+        {"cores kept awake": loop, "cores may sleep": loop}, count=s.rounds, loops=1,
+        before={"cores kept awake": lambda: keep(True),
+                "cores may sleep": lambda: keep(False)})
+s.table(times, title="200 times y = x + 1, 1024 elements", base="cores kept awake")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# $t_3$: while one end waits, its core goes to sleep, and the time to wake it is part of
+# every turn. On an idle machine that is most of the turn, and the second row is several
+# times the first. Where other programs keep the cores busy, the two rows are alike.
+# Therefore the same loop may differ several times between two machines, or between two
+# moments.
+#
+# </details>
+#
+# **5.** A batch takes 100 MB, and your loop never waits. How much memory do the batches
+# take at most? And with a window of two? Check the numbers of batches in flight.
+
+# %% tags=["answer"]
+x = jnp.ones((500, 500) if on_cpu else (4096, 4096))
+for window in (2, 100):
+    results, in_flight = [], []
+    for _ in range(100):
+        results.append(multiply(x))
+        in_flight.append(pending(results))
+        if len(results) > window:
+            results[-1 - window].block_until_ready()
+    print(f"window of {window}: {max(in_flight)} in flight at most")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The queue holds 32 computations. If each has a batch of its own, they hold 3.2 GB. With a
+# window of two there are three: one that is computed and two that wait, so 300 MB.
+#
+# </details>

@@ -1,85 +1,79 @@
-"""8.1 Imperative and symbolic programming: what does compiling a network buy, cost and forbid?
+# %% [markdown]
+# # 8.1 Imperative and symbolic programming
+# Python runs a network operation by operation. JAX can also compile it into one program.
+# What does that gain, what does it cost, and what can you no longer write? After this
+# section you can
+# - read the programs that JAX makes from a Python function: jaxpr, StableHLO, and XLA's;
+# - compile a Flax network in eight lines, and choose among Flax's own ways to do it;
+# - say which calls trace a function again;
+# - export a network and run it without the code that made it;
+# - repair networks that tracing refuses: `if`, `for`, NumPy, and assignments.
+#
+# You need no GPU.
 
-Run op by op, Python dispatches every operation of a network at each call. Traced once and compiled, the whole
-network is one call. The book's MLP on one example is so small that dispatch is nearly all there is.
+# %%
+import contextlib
+import io
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
 
-Prediction: compiled with `hybridize` it gives the same output, 20 times as fast per call as op by op and 10
-times as fast as with `nnx.jit`; for large batches the gap closes, because arithmetic is all there is.
-
-    python experiments/hybridize.py
-    python experiments/hybridize.py --batches 1 64 --widths 512 --calls 200
-"""
-
-from __future__ import annotations
-
-if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
-
-    end_at_once()  # while all else is imported, Ctrl-C is no traceback
-
-from dataclasses import dataclass
-from typing import Annotated
-
-from jaxperf import script
-from jaxperf.flags import at_least
-
-
-@dataclass(frozen=True)
-class Config:
-    """Flags of this section."""
-
-    calls: Annotated[int, at_least(1)] = 1000  # calls that one timing is the mean of, as in the book
-    rounds: Annotated[int, at_least(1)] = 15  # rounds of each comparison
-    widths: Annotated[tuple[int, ...], at_least(4)] = (32, 128, 512, 2048)  # widths of the MLP's input
-    batches: Annotated[tuple[int, ...], at_least(1)] = (1, 32, 256)  # batch sizes of the MLP
-    image_batch: Annotated[int, at_least(1)] = 16  # batch size for LeNet and ResNet-18
-    channels: Annotated[int, at_least(4)] = 512  # of the last convolutions of a ResNet, studied alone
-    small: bool = False  # a ResNet of two narrow stages in place of ResNet-18
-    seed: int = 0  # seed of parameters and inputs
-
-    @staticmethod
-    def smoke() -> Config:
-        """Every part, in seconds."""
-        return Config(
-            calls=20, rounds=6, widths=(32, 128), batches=(1, 8), image_batch=2, channels=64, small=True
-        )
-
-
-FLAGS = script.parse(Config) if __name__ == "__main__" else None  # before JAX is imported
-
-from typing import Any
-
+import flax
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
 from flax import nnx
+from jax import export, lax
 
-from jaxperf.chapter import compiled_slower, convolutions, exporting, forbidden, network_size, tracing
-from jaxperf.chapter.book import book
-from jaxperf.chapter.compiling_price import price_of_compiling
-from jaxperf.measure import ceilings, count_ops, interleaved, live_bytes
-from jaxperf.models import MLP, RESNET18_STAGES, SMALL_STAGES, hybridize
-from jaxperf.report.words import quantity
-from jaxperf.result import Measurement, both, ratio
+import jaxperf.models
+from jaxperf.measure import count_ops, interleaved, per_round
+from jaxperf.peers.environments import PEERS, look, run_program
+from jaxperf.result import both, ratio
+from jaxperf.section import section
 
+s = section("8.1", calls=200, rounds=10, batches=(1, 16, 128, 1024), images=8,
+            smoke={"calls": 20, "rounds": 6, "batches": (1, 8), "images": 1},
+            full={"calls": 1000, "rounds": 15, "batches": (1, 8, 64, 512, 4096),
+                  "images": 16})
 
-def add(a: Any, b: Any) -> Any:
+# %% [markdown]
+# ## Two ways to run a program
+# The chapter used *imperative* programming until now: each statement runs when Python
+# reaches it, and changes the program's state. After `e = add(a, b)`, the variable `e` has a
+# value.
+
+# %%
+def add(a, b):
     return a + b
 
-
-def fancy_func(a: Any, b: Any, c: Any, d: Any) -> Any:
+def fancy_func(a, b, c, d):
     e = add(a, b)
     f = add(c, d)
     return add(e, f)
 
+print(fancy_func(1, 2, 3, 4))
 
-def add_str() -> str:
+# %% [markdown]
+# This is convenient, and can be slow, for two reasons. Python makes the three calls one by
+# one. And it keeps `e` and `f` alive until `fancy_func` returns, because it cannot know
+# whether a later statement uses them.
+#
+# A *symbolic* program is complete before anything runs. It takes three steps: define the
+# computation, compile it, run it on inputs. The book shows them with a program in a string.
+
+# %%
+def add_str():
     return """
 def add(a, b):
     return a + b
 """
 
-
-def fancy_func_str() -> str:
+def fancy_func_str():
     return """
 def fancy_func(a, b, c, d):
     e = add(a, b)
@@ -87,231 +81,895 @@ def fancy_func(a, b, c, d):
     return add(e, f)
 """
 
-
-def evoke_str() -> str:
+def evoke_str():
     return add_str() + fancy_func_str() + "\nprint(fancy_func(1, 2, 3, 4))\n"
 
+prog = evoke_str()
+print(prog)
+y = compile(prog, "", "exec")
+exec(y, {})
 
-def imperative_and_symbolic(story: script.Story) -> None:
-    """Run the book's opening line by line, then as a string that is compiled and executed."""
-    story.heading("8.1 Two ways to write a program")
-    story.text(
-        """Python is imperative: each statement runs when it is reached and changes the state of the program.
-        After `e = add(a, b)` the variable `e` has a value, which you can print or inspect in a debugger."""
-    )
-    story.code(add, fancy_func)
-    with story.output(detail=True):
-        print(fancy_func(1, 2, 3, 4))
-    story.text(
-        """That is convenient and can be slow. Python makes the three calls of `add` one by one, whatever they
-        have in common, and it has to keep `e` and `f` until the function returns, because it cannot know that
-        nobody will ask for them.""",
-        """A symbolic program is written down completely before anything runs. It takes three steps: define
-        the computation, compile it, then run it on inputs. Python can do all three with a program in a
-        string.""",
-    )
-    story.code(add_str, fancy_func_str, evoke_str)
-    with story.output(detail=True):
-        prog = evoke_str()
-        print(prog)
-        y = compile(prog, "", "exec")
-        exec(y, {})
+# %% [markdown]
+# ![Imperative: Python makes three calls of add, and the arrays e and f stay in memory until
+# fancy_func returns. Symbolic: the program is defined and compiled, then one call computes
+# g, and e and f never exist.](images/imperative_symbolic.svg)
+#
+# In JAX you do not write the string. `jax.jit` runs your function once with *tracers*,
+# which have a shape and a dtype but no value, and records each operation on them. This is
+# called *tracing*. The record is a *jaxpr*. JAX then *lowers* the jaxpr to StableHLO, the
+# language that the XLA compiler reads. In both, the calls of `add` are gone. Three
+# additions are left, and no Python.
 
+# %%
+number = jax.ShapeDtypeStruct((), jnp.float32)
+traced = jax.jit(fancy_func).trace(number, number, number, number)
+print(traced.jaxpr)
+print(traced.lower().as_text().strip())
 
-def the_program_that_jax_sees(story: script.Story) -> None:
-    """Define, compile and run with JAX, and look at the program at each step."""
-    story.heading("8.1 The same program as JAX sees it")
-    story.text(
-        """JAX makes the symbolic program out of the imperative one. `jax.jit` runs the Python function once
-        with tracers, stand-ins that have a shape and a dtype but no value, and writes down every operation on
-        them. This first program is called a jaxpr."""
-    )
-    unknown = [jax.ShapeDtypeStruct((), jnp.float32)] * 4
-    traced = jax.jit(fancy_func).trace(*unknown)
-    with story.output(detail=True):
-        print(traced.jaxpr)
-    story.text(
-        """The functions `add` and `fancy_func` are gone, only three additions are left. The jaxpr is then
-        lowered to StableHLO, the language that the XLA compiler reads. No Python is left in it."""
-    )
-    with story.output(detail=True):
-        print(traced.lower().as_text().strip())
-    story.text(
-        """A compiler that has the whole program can rewrite it. The book says how far that can go: since all
-        inputs are known, it can replace the program by `print(10)`. Here the inputs are known while tracing,
-        so XLA can do the same. This is the program it makes:"""
-    )
-    constant = jax.jit(lambda: fancy_func(*map(jnp.float32, (1, 2, 3, 4)))).trace()
-    optimized = constant.lower().compile().as_text()
-    entry = optimized[optimized.index("ENTRY") :]
-    with story.output(detail=True):
-        print(entry[: entry.index("\n}") + 2])
-    additions = str(constant.jaxpr).count("add "), count_ops(optimized)["add"]
-    story.fact("adds_traced", additions[0], words="additions in the jaxpr")
-    story.fact("adds_in_optimized_program", additions[1], words="additions in the optimized program")
-    rewritten = additions[1] == 0 and "constant(10)" in entry
-    story.claim(
-        book="The compiler can rewrite the program to print(10)",
-        holds=rewritten,
-        predicted="no addition is left, the program returns the constant 10",
-        right=rewritten,
-        observed=f"{additions[0]} additions traced, {additions[1]} compiled, "
-        + ("constant(10) returned" if "constant(10)" in entry else "no constant(10)"),
-    )
+# %% [markdown]
+# A compiler that sees the whole program can rewrite it. The book suggests `print((1 + 2) +
+# (3 + 4))`, or even `print(10)`.
+#
+# <details><summary>Predict: if all four inputs are known while tracing, how many additions
+# are in the jaxpr, and how many in XLA's program?</summary>
+#
+# Three in the jaxpr, because tracing only records. None in XLA's program: it returns the
+# constant 10. The cell below prints it.
+#
+# </details>
 
+# %%
+ten = jax.jit(lambda: fancy_func(*map(jnp.float32, (1, 2, 3, 4))))
+optimized = ten.lower().compile().as_text() or ""
+print(optimized[optimized.index("ENTRY"):].strip())
+adds = str(ten.trace().jaxpr).count("add "), count_ops(optimized)["add"]
+s.claim("The compiler can rewrite the program to print(10)", source="section 8.1",
+        holds=adds[1] == 0 and "constant(10)" in optimized,
+        expected="no addition left, and the constant 10",
+        observed=f"{adds[0]} additions traced, {adds[1]} compiled")
 
-def kept_by_python(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> int:
-    """Bytes of the arrays that `fancy_func` still holds when it returns: e, f and g."""
-    before = live_bytes()
+# %% [markdown]
+# The book says that this saves function calls and memory. Is it so? First the memory, with
+# four arrays of 1 MB. We add up all arrays that are alive just before `fancy_func` would
+# return its result, here called `g`.
+
+# %%
+def bytes_kept(a, b, c, d):
+    before = sum(array.nbytes for array in jax.live_arrays())
     e = add(a, b)
     f = add(c, d)
     g = add(e, f)
-    return live_bytes() - before if g is not None else 0
+    return sum(array.nbytes for array in jax.live_arrays()) - before, g
 
+megabytes = [jnp.full(250_000, i, jnp.float32) for i in (1, 2, 3, 4)]
+kept = bytes_kept(*megabytes)[0]
+plan = jax.jit(fancy_func).lower(*megabytes).compile().memory_analysis()
+needed = plan.output_size_in_bytes + plan.temp_size_in_bytes
+s.claim("Compiling saves memory: e and f need not be kept", source="section 8.1",
+        holds=needed < kept, expected="3 MB for e, f, and g; compiled 1 MB for g alone",
+        observed=f"{kept / 1e6:g} MB operation by operation, {needed / 1e6:g} MB compiled")
 
-def memory_of_e_and_f(story: script.Story) -> None:
-    """Count the bytes that `fancy_func` needs beyond its arguments, op by op and compiled."""
-    story.text(
-        """Knowing the whole program also saves memory. Called with four arrays of a megabyte, Python holds e,
-        f and g until the function returns. The compiled program needs room for its output and for what the
-        compiler decided to keep."""
-    )
-    story.code(kept_by_python)
-    arrays = [jnp.full(250_000, i, jnp.float32) for i in (1, 2, 3, 4)]
-    held = kept_by_python(*arrays)
-    plan: Any = jax.jit(fancy_func).lower(*arrays).compile().memory_analysis()
-    needed = plan.output_size_in_bytes + plan.temp_size_in_bytes
-    story.fact("bytes_held_op_by_op", held, unit="bytes", words="held by Python when fancy_func returns")
-    story.fact(
-        "bytes_needed_compiled", needed, unit="bytes", words="output and temporaries of the compiled one"
-    )
-    story.claim(
-        book="Compiling the whole program saves memory: e and f need not be kept",
-        holds=needed < held,
-        predicted="3 MB op by op, 1 MB compiled",
-        right=(held, needed) == (3 * arrays[0].nbytes, arrays[0].nbytes),
-        observed=f"{quantity(held, 'bytes')} op by op, {quantity(needed, 'bytes')} compiled",
-    )
+# %% [markdown]
+# Then the calls. With four single numbers, almost all time goes into calls: three of them,
+# one, and one of a program that only returns the constant 10. The last row is the floor: no
+# call costs less.
 
+# %% tags=["slow"]
+numbers = [jnp.float32(i) for i in (1, 2, 3, 4)]
+fused = jax.jit(fancy_func)
+small = interleaved({"operation by operation": lambda: fancy_func(*numbers),
+                     "compiled": lambda: fused(*numbers),
+                     "print(10)": ten}, count=s.rounds, wait="end", loops=s.calls)
+s.table(small, title="fancy_func on four numbers, seconds per call", base="compiled")
+fewer = ratio(small["operation by operation"], small["compiled"])
+s.claim("Compiling saves calls", holds=fewer.above(1), source="section 8.1",
+        expected="three additions one by one take longer than one program of three",
+        observed=f"{fewer} times as long")
 
-def get_net(seed: int) -> MLP:
-    return MLP((512, 256, 128, 2), rngs=nnx.Rngs(seed))
+# %% [markdown]
+# The comparison, in the book's words and in JAX's:
+# - *Imperative programs are easier to write and to debug.* You can print every intermediate
+#   value, and a debugger stops at any line.
+# - *Symbolic programs are faster and more portable.* A compiler can optimize the whole, and
+#   the program can run without Python. Section 8.1.2 does this.
+#
+# ## 8.1.1 Hybrid programming: the best of both
+# Most frameworks chose one. Theano and the first TensorFlow were symbolic, Chainer and the
+# first PyTorch imperative. The authors of Gluon wanted both: imperative programming for
+# developing and debugging, symbolic programming for product-level performance and
+# deployment. Today TensorFlow has `tf.function`, and PyTorch `torch.compile`. JAX was built
+# on this idea: `jax.jit` [traces your Python](https://docs.jax.dev/en/latest/201/jit.html).
+#
+# ![The path of a call: the Python function is traced to a jaxpr, lowered to StableHLO,
+# compiled by XLA to machine code. A trace cache holds the jaxpr, an executable cache the
+# machine code, and later calls with the same key go straight from Python to the machine
+# code.](images/tracing.svg)
+#
+# Every step happens once and is cached. A later call with the same key goes straight to the
+# machine code. Section 8.1.3 shows what the key is.
+#
+# The book says that nearly all models can be run this way. We cannot count that, but we can
+# name the condition: a network can be compiled if its Python code does not depend on the
+# *values* of arrays. Shapes and dtypes are known while tracing, so code may depend on them.
 
+# %%
+s.claim("Nearly all networks can be hybridized", source="section 8.1.1", holds=None,
+        expected="networks whose Python code depends on shapes only compile unchanged",
+        observed="", cannot="we cannot count all networks; MLP, HybridNet, LeNet, and "
+        "ResNet-18 compile unchanged, and section 8.1.3 has code that does not")
 
-def hybrid(story: script.Story, config: Config) -> None:
-    """Sections 8.1.1 and 8.1.2: the same network, run as Python and compiled, gives the same output."""
-    story.heading("8.1.1 Hybrid programming, the best of both; 8.1.2 the MLP")
-    story.text(
-        """Imperative programs are easier to write and to debug, symbolic ones are faster and can run without
-        Python. Frameworks used to choose: Theano and the first TensorFlow were symbolic, Chainer and PyTorch
-        imperative. Gluon was designed for both: you develop op by op, then call `hybridize`. Today TensorFlow
-        has `tf.function`, PyTorch `torch.compile`, and JAX had `jax.jit` from its first day.""",
-        """In Gluon only layers that inherit from HybridBlock are compiled. JAX traces operations, not layers,
-        so every `nnx.Module` can be compiled, your own included. `hybridize` of this package wraps `jax.jit`:
-        it takes the network apart once and hands its arrays to a compiled function.""",
-    )
-    story.habit(
-        gluon="net = nn.HybridSequential()\nnet.add(...)\nnet.initialize()\nnet.hybridize()\nnet(x)",
-        jax="net = MLP((512, 256, 128, 2), rngs=nnx.Rngs(0))\ncompiled = hybridize(net)\ncompiled(x)",
-        remark="`net` stays what it was; both share the parameters, so what you train is what is compiled.",
-    )
-    story.code(MLP, get_net)
-    net, x = get_net(config.seed), jax.random.normal(jax.random.key(config.seed), (1, 512))
-    compiled = hybridize(net)
-    before, after = net(x), compiled(x)
-    first = compiled.trace_count
-    compiled(x)
-    with story.output(detail=True):
-        print(f"before hybridizing: {before}\nafter hybridizing:  {after}")
-    difference, same = network_size.differ(before, after)
-    story.fact("outputs_max_abs_diff", difference, words="largest difference of the outputs")
-    story.fact("trace_count_first", first, words="traces of the first call")
-    story.fact("trace_count_second", compiled.trace_count - first, words="traces of the second call")
-    story.claim(
-        book="After hybridize the output stays the same",
-        holds=same,
-        predicted="equal up to rounding",
-        right=same,
-        observed=f"largest difference {difference:.1e}",
-    )
+# %% [markdown]
+# ## 8.1.2 A network from layers, and `hybridize`
+# The book's MLP has three layers. Its `HybridSequential` becomes a Flax module.
+#
+# ::::{tab-set}
+# :::{tab-item} Gluon
+# ```python
+# net = nn.HybridSequential()
+# net.add(nn.Dense(256, activation="relu"), nn.Dense(128, activation="relu"), nn.Dense(2))
+# net.initialize()
+# net.hybridize()
+# net(x)
+# ```
+# :::
+# :::{tab-item} PyTorch
+# ```python
+# net = nn.Sequential(nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(),
+#                     nn.Linear(128, 2))
+# compiled = torch.compile(net)
+# compiled(x)
+# ```
+# :::
+# ::::
 
+# %%
+class MLP(nnx.Module):
+    def __init__(self, rngs):
+        self.hidden1 = nnx.Linear(512, 256, rngs=rngs)
+        self.hidden2 = nnx.Linear(256, 128, rngs=rngs)
+        self.output = nnx.Linear(128, 2, rngs=rngs)
 
-def benchmark(net: MLP, x: jax.Array, *, calls: int, rounds: int) -> dict[str, Measurement]:
-    """Seconds per call of `net(x)` four ways in turns; the clock waits once, after `calls` calls."""
-    jitted = nnx.jit(lambda net, x: net(x))
-    compiled = hybridize(net)
-    ahead = hybridize(net).compile(x)
-    ways = {
-        "op by op": lambda: net(x),
-        "nnx.jit": lambda: jitted(net, x),
-        "hybridize": lambda: compiled(x),
-        "ahead of time": lambda: ahead(x),
-    }
-    return interleaved(ways, count=rounds, wait="end", loops=calls)
+    def __call__(self, x):
+        x = nnx.relu(self.hidden1(x))
+        x = nnx.relu(self.hidden2(x))
+        return self.output(x)
 
+net = MLP(nnx.Rngs(0))
+x = jax.random.normal(jax.random.key(0), (1, 512))
+before = net(x)
+print("before hybridizing:", before)
 
-def performance(story: script.Story, config: Config) -> None:
-    """Section 8.1.2: the seconds of 1000 calls."""
-    story.heading("8.1.2 Performance")
-    story.text(
-        f"""The book's benchmark calls the network 1000 times on one example and then waits, because a call
-        returns before its result is there (section 8.2). Here a value is the mean of {config.calls} such
-        calls. The four ways take turns for {config.rounds} rounds, so that a busy moment of the machine slows
-        all of them alike. A ratio is the median over the rounds, and the two numbers after it enclose the
-        true one with 95 % confidence; `spread` is the distance between the quartiles, in percent of the
-        median.""",
-        """`nnx.jit` takes the network apart and puts it together at each call, in Python. `hybridize` does so
-        once. Compiled ahead of time, the program accepts these shapes only and skips the search for the right
-        one. The last row is the least that a call costs here: a compiled program that computes nothing.""",
-    )
-    story.code(benchmark)
-    net, x = get_net(config.seed), jax.random.normal(jax.random.key(config.seed), (1, 512))
-    rows = benchmark(net, x, calls=config.calls, rounds=config.rounds)
-    published = (
-        book("before hybridizing", 0.4943 / 1000, "8.1.2", beside="op by op"),
-        book("after hybridizing", 0.2053 / 1000, "8.1.2", beside="hybridize"),
-    )
-    least = ceilings.queueing_floor(budget_s=0.2)
-    story.table(
-        (*rows.values(), least), title="Seconds per call", base="hybridize", references=published, bars="bars"
-    )
-    story.peers("8.1 MLP")
-    gain = ratio(rows["op by op"], rows["hybridize"])
-    over_nnx = ratio(rows["nnx.jit"], rows["hybridize"])
-    story.fact("eager_over_hybridize", gain.median, words="op by op over hybridize")
-    story.fact("nnx_jit_over_hybridize", over_nnx.median, words="nnx.jit over hybridize")
-    story.claim(
-        book="Symbolic execution is faster (the book: 2.4 times)",
-        holds=gain.above(1),
-        predicted="20 times as fast as op by op, 10 times as fast as nnx.jit",
-        right=both(gain.at_least(20), over_nnx.at_least(10)),
-        observed=f"{gain} times as fast as op by op, {over_nnx} times as fast as nnx.jit",
-    )
-    price_of_compiling(story, net, x, gain_s=rows["op by op"].median - rows["hybridize"].median)
+# %% [markdown]
+# `jax.jit` compiles functions of arrays, and a network is an object. So we split it with
+# `nnx.split` into its structure, which the program is made for, and its variables, which
+# the program takes as an argument. Inside the program, `nnx.merge` builds the network
+# again. That runs while tracing only.
 
+# %%
+def hybridize(net):
+    structure, variables = nnx.split(net)
 
-def main(config: Config, story: script.Story) -> None:
-    """Section 8.1 in the book's order."""
-    stages = SMALL_STAGES if config.small else RESNET18_STAGES
-    story.part(imperative_and_symbolic)
-    story.part(the_program_that_jax_sees)
-    story.part(memory_of_e_and_f)
-    story.part(hybrid, config)
-    story.part(performance, config)
-    widest = story.part(
-        network_size.widths_and_batches, config.widths, config.batches, 2 * config.rounds, config.seed
-    )
-    story.part(exporting.export_and_reload, get_net(config.seed))
-    story.part(tracing.prints_fall_silent)
-    story.part(tracing.asnumpy_inside)
-    story.part(forbidden.what_tracing_forbids)
-    story.part(tracing.what_traces_again)
-    story.part(network_size.earlier_networks, stages, config.image_batch, config.rounds, config.seed)
-    story.part(compiled_slower.where_compiling_is_slower, config.channels, config.rounds, widest=widest)
-    wide = config.channels // 4  # a ResNet has a quarter of them where its images are 14 x 14
-    often = 3 * config.rounds  # nine gave 1.3 (1.04 to 1.48), against a bound of 1.1
-    story.part(convolutions.who_computes_a_convolution, config.image_batch, wide, often)
+    @jax.jit
+    def program(variables, x):
+        return nnx.merge(structure, variables)(x)
 
+    return lambda x: program(variables, x)
 
-if __name__ == "__main__":
-    script.run(main, FLAGS)
+# %% [markdown]
+# `variables` refers to the variables of `net` itself, so the compiled network sees
+# parameters that you train later. To see when JAX traces, we listen to its own reports.
+
+# %%
+TRACED = "/jax/core/compile/jaxpr_trace_duration"
+COMPILED = "/jax/core/compile/backend_compile_duration"
+events = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **about: events.append(event))
+
+compiled = hybridize(net)
+after = compiled(x)
+print("after hybridizing: ", after, "traced:", TRACED in events)
+events.clear()
+compiled(x)
+s.fact("trace_count_second", events.count(TRACED), meaning="traces at the second call")
+
+worst = float(abs(before - after).max())
+tolerance = 1e-6 if jax.default_backend() == "cpu" else 1e-2  # a GPU may use TF32
+s.fact("outputs_max_abs_diff", worst, meaning="largest difference of the outputs")
+s.claim("After hybridize the output stays the same", source="section 8.1.2",
+        holds=worst <= tolerance, expected="equal except for rounding",
+        observed=f"largest difference {worst:.0e}")
+
+# %% [markdown]
+# In Gluon, only layers that inherit from `HybridBlock` are optimized, and MXNet refuses to
+# put another layer into a `HybridSequential`. JAX does not look at classes. It traces
+# *operations*, so any class will do. Plain Python code runs while tracing, and NumPy
+# functions refuse tracers.
+#
+# ### Computational performance
+# The book calls the network 1000 times, and waits for all results at the end.
+
+# %% tags=["slow"]
+def benchmark(net, x):
+    start = time.time()
+    for _ in range(1000):
+        y = net(x)
+    jax.block_until_ready(y)  # the book's nd.waitall()
+    return time.time() - start
+
+seconds = [benchmark(net, x), benchmark(compiled, x)]
+print(f"before hybridizing: {seconds[0]:.4f} sec (the book, MXNet: 0.4943)")
+print(f"after hybridizing:  {seconds[1]:.4f} sec (the book, MXNet: 0.2053)")
+
+# %% [markdown]
+# What does MXNet itself take on this machine? If it is installed, the next cell runs the
+# book's code.
+
+# %% tags=["slow"]
+BOOK = """
+import time
+from mxnet import nd
+from mxnet.gluon import nn
+
+def benchmark(net, x):
+    start = time.time()
+    for i in range(1000):
+        _ = net(x)
+    nd.waitall()
+    return time.time() - start
+
+net = nn.HybridSequential()
+net.add(nn.Dense(256, activation="relu"), nn.Dense(128, activation="relu"), nn.Dense(2))
+net.initialize()
+x = nd.random.normal(shape=(1, 512))
+net(x)
+print("before hybridizing: %.4f sec" % benchmark(net, x))
+net.hybridize()
+net(x)
+print("after hybridizing:  %.4f sec" % benchmark(net, x))
+"""
+mxnet = look(PEERS["mxnet"])
+if mxnet.state == "ready":
+    print(f"{mxnet.detail}, on this machine:")
+    print(run_program(mxnet.python, BOOK, limit_s=120).stdout)
+else:
+    print("MXNet is not installed. To install it (300 MB): jaxperf peers install mxnet")
+
+# %% [markdown]
+# Flax has its own ways to compile a module. They differ in what Python does at each call.
+#
+# | way | at each call, Python | writes changed variables back |
+# |:--|:--|:--|
+# | `nnx.jit` | walks through all objects of the module | yes |
+# | `nnx.jit(graph=False)` | walks through it as a tree: no shared layers | yes |
+# | `nnx.cached_partial` | remembers the walk | yes |
+# | `jax.jit` of the module | lets JAX flatten the module's tree | **no, silently** |
+# | our `hybridize` | lets JAX flatten the variables | **no, silently** |
+# | `jaxperf.models.hybridize` | checks whether the module changed | yes |
+# | `jax.jit` of arrays | flattens a list | you return them |
+#
+# "Writes back" matters for BatchNorm and dropout, which change variables when called
+# (exercise 4). Flax explains the overhead of `nnx.jit`, and what helps, in its [performance
+# guide](https://flax.readthedocs.io/en/latest/guides/performance.html).
+
+# %%
+call = nnx.jit(lambda net, x: net(x))
+as_tree = nnx.jit(lambda net, x: net(x), graph=False)
+as_graph = nnx.jit(lambda net, x: net(x), graph=True, graph_updates=True)
+cached = nnx.cached_partial(as_graph, net, graph=True, graph_updates=True)
+by_jax = jax.jit(lambda net, x: net(x))
+by_jaxperf = jaxperf.models.hybridize(net)
+
+@jax.jit
+def mlp(params, x):
+    *hidden, (W, b) = params
+    for V, c in hidden:
+        x = jax.nn.relu(x @ V + c)
+    return x @ W + b
+
+layers = net.hidden1, net.hidden2, net.output
+params = [(layer.kernel[...], layer.bias[...]) for layer in layers]
+ways = {
+    "operation by operation": lambda: net(x),
+    "nnx.jit": lambda: call(net, x),
+    "nnx.jit(graph=False)": lambda: as_tree(net, x),
+    "nnx.cached_partial": lambda: cached(x),
+    "jax.jit of the module": lambda: by_jax(net, x),
+    "hybridize": lambda: compiled(x),
+    "jaxperf.models.hybridize": lambda: by_jaxperf(x),
+    "jax.jit of arrays": lambda: mlp(params, x),
+}
+print("largest difference:", max(float(abs(way() - before).max()) for way in ways.values()))
+
+# %% [markdown]
+# **Predict**, before you look: which compiled way is the slowest, and by how much?
+
+# %% tags=["slow"]
+times = interleaved(ways, count=s.rounds, wait="end", loops=s.calls)
+s.table(times, title="One call, batch 1, waiting once at the end", base="hybridize",
+        book={"operation by operation": 0.4943e-3, "hybridize": 0.2053e-3})
+gain = ratio(times["operation by operation"], times["hybridize"])
+over = ratio(times["nnx.jit"], times["hybridize"])
+s.fact("eager_over_hybridize", gain.median, meaning="operation by operation over hybridize")
+s.fact("nnx_jit_over_hybridize", over.median, meaning="nnx.jit over hybridize")
+s.claim("Symbolic execution is faster (the book: 2.4 times)", source="section 8.1.2",
+        holds=gain.above(1), expected="faster than operation by operation",
+        observed=f"{gain} times as fast")
+s.claim("Most of an nnx.jit call of this MLP is Python that walks through the module",
+        holds=over.above(2), expected="hybridize takes less than half the time",
+        observed=f"nnx.jit takes {over} times as long")
+
+# %% [markdown]
+# The rule: all compiled rows run nearly the same program. What differs is Python's work per
+# call. When calls are short, choose the way with the least. When they are long, choose the
+# most convenient. For comparison: on one H200 (JAX 0.11.2, 2026-11-26) operation by
+# operation took 1.51 ms, `nnx.jit` 550 µs, `jaxperf.models.hybridize` 51.6 µs, an empty
+# program 43.5 µs.
+#
+# Compiling has a price, paid at the first call.
+
+# %% tags=["slow"]
+structure, variables = nnx.split(net)
+fresh = jax.jit(lambda variables, x: nnx.merge(structure, variables)(x))
+clock = [time.perf_counter()]
+traced = fresh.trace(variables, x)
+clock.append(time.perf_counter())
+lowered = traced.lower()
+clock.append(time.perf_counter())
+lowered.compile()
+clock.append(time.perf_counter())
+for stage, paid in zip(("trace", "lower", "compile"), np.diff(clock)):
+    print(f"{stage:8} {1e3 * paid:6.1f} ms")
+saved = times["operation by operation"].median - times["hybridize"].median
+pays = math.ceil((clock[-1] - clock[0]) / saved) if saved > 0 else None
+s.fact("break_even_calls", pays, meaning="calls that pay for compiling")
+
+# %% [markdown]
+# The number of calls that pay for compiling is the price divided by the time that each call
+# saves. If your program calls a network less often than that, do not compile it, or keep
+# XLA's machine code on disk between runs with `jax_compilation_cache_dir`.
+#
+# How much does a call save when there is more to compute? We give the MLP larger batches.
+
+# %% tags=["slow"]
+batches = sorted(s.batches)
+inputs = {n: jax.random.normal(jax.random.key(1), (n, 512)) for n in batches}
+calls = {}
+for n in batches:
+    calls[f"one by one, {n}"] = lambda x=inputs[n]: net(x)
+    calls[f"compiled, {n}"] = lambda x=inputs[n]: compiled(x)
+sweep = interleaved(calls, count=2 * s.rounds, wait="end")
+s.table(sweep, title="Seconds per call, over batch sizes", fold=True)
+
+fig, ax = plt.subplots()
+for way, mark in (("one by one", "o-"), ("compiled", "s-")):
+    medians = [1e6 * sweep[f"{way}, {n}"].median for n in batches]
+    ax.loglog(batches, medians, mark, label=way)
+ax.set(xlabel="batch", ylabel="µs per call")
+ax.legend()
+s.figure(fig, "The lines approach each other: compiling saves dispatch, not arithmetic.")
+
+gains = {n: (sweep[f"one by one, {n}"], sweep[f"compiled, {n}"]) for n in batches}
+least, most = (per_round("gain", lambda a, b: a / b, *gains[n], unit="")
+               for n in (batches[-1], batches[0]))
+gains = {n: ratio(*pair) for n, pair in gains.items()}
+s.claim("Compiling gains less where a call computes more",
+        holds=ratio(most, least).above(1),
+        expected="a larger gain at the smallest batch than at the largest",
+        observed=f"batch {batches[0]}: {most.median:.3g} times as fast, "
+        f"batch {batches[-1]}: {least.median:.3g}")
+s.claim("At none of these batches is the compiled MLP more than 5% slower",
+        holds=both(*(gain.at_least(0.95) for gain in gains.values())),
+        expected="each gain 0.95 or more",
+        observed=", ".join(f"batch {n}: {gain}" for n, gain in gains.items()))
+
+# %% [markdown]
+# <details><summary>Can compiling make a network slower?</summary>
+#
+# Yes. A compiler may choose worse code for a whole program than for its operations one by
+# one. One case is ResNet-18 on one or two images with JAX 0.10.2 on a CPU. XLA puts the
+# last convolutions and the mean after them into one `ynn_fusion`, which works on a fixed
+# block of images, so one image takes as long as 16. JAX 0.11.2 and 0.12 run the same fusion
+# well. With `XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=-reduce`, JAX 0.10.2 avoids
+# it.
+#
+# </details>
+#
+# ### Getting the symbolic program
+# A compiled network needs no Python, so you can store it and use it elsewhere. Gluon writes
+# a program (`.json`) and parameters (`.params`). In JAX, `jax.export` serializes StableHLO
+# for arguments of a given shape. Parameters are plain arrays, which NumPy can write.
+# Gluon's call is `net.export("my_mlp")`, PyTorch's
+# `torch.export.save(torch.export.export(net, (x,)), path)`.
+
+# %%
+structure = nnx.graphdef(net)
+arrays = nnx.to_pure_dict(nnx.state(net))  # a dictionary of dictionaries of arrays
+
+@jax.jit
+def program(arrays, x):
+    return nnx.merge(structure, arrays)(x)
+
+exported = export.export(program)(arrays, x)
+print("runs on:", exported.platforms)
+for line in exported.mlir_module().splitlines():
+    if "= stablehlo.dot_general" in line:
+        print(line[line.index("tensor<1x"):].split(" loc(")[0])
+
+# %% [markdown]
+# Now we write both files, and a new process reads them. It has neither Flax nor the class
+# `MLP`. It imports JAX only to reach the XLA compiler.
+
+# %%
+READER = """
+import sys, time
+import jax, numpy as np
+from jax import export
+
+exported = export.deserialize(bytearray(open("my_mlp.jaxexport", "rb").read()))
+with np.load("my_mlp.npz") as file:
+    leaves = [*file.values(), np.load("x.npy")]
+(arrays, x), _ = jax.device_put(jax.tree.unflatten(exported.in_tree, leaves))
+run = jax.jit(exported.call)
+np.save("y.npy", run(arrays, x))
+
+start = time.time()
+for _ in range(1000):
+    y = run(arrays, x)
+y.block_until_ready()
+print(f"another process: {time.time() - start:.4f} sec for 1000 calls")
+print("imported:", *(name for name in ("jax", "flax", "jaxperf") if name in sys.modules))
+"""
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder)
+    (path / "my_mlp.jaxexport").write_bytes(exported.serialize())
+    np.savez(path / "my_mlp.npz", *jax.tree.leaves(arrays))
+    np.save(path / "x.npy", x)
+    for file in sorted(path.iterdir()):
+        print(f"{file.name}: {file.stat().st_size:,} bytes")
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # share the GPU
+    if jax.default_backend() == "cpu":
+        environment["JAX_PLATFORMS"] = "cpu"
+    reader = subprocess.run([sys.executable, "-c", READER], cwd=folder, env=environment,
+                            capture_output=True, text=True)
+    print(reader.stdout or reader.stderr)
+    far = float(abs(np.load(path / "y.npy") - before).max())
+s.claim("Program and parameters can be used without the code that made them",
+        source="section 8.1.2", holds=far <= tolerance and "flax" not in reader.stdout,
+        expected="the same output in a process that does not import Flax",
+        observed=f"largest difference {far:.0e}, {reader.stdout.splitlines()[-1]}")
+
+# %% [markdown]
+# The book adds that an exported program is often faster than the imperative one. We read it
+# in this process, too, so that the ways can take turns. There is one trap: `exported.call`
+# alone is not compiled. Wrap it in `jax.jit`, as the reader above does.
+
+# %% tags=["slow"]
+loaded = export.deserialize(exported.serialize())
+deployed = jax.jit(loaded.call)
+served = interleaved({"operation by operation": lambda: net(x),
+                      "exported, without jit": lambda: loaded.call(arrays, x),
+                      "exported, with jit": lambda: deployed(arrays, x),
+                      "the jitted program it was made from": lambda: program(arrays, x)},
+                     count=s.rounds, wait="end", loops=s.calls)
+s.table(served, title="The exported program, seconds per call", base="exported, with jit")
+better = ratio(served["operation by operation"], served["exported, with jit"])
+s.claim("An exported program is often faster than the imperative one",
+        source="section 8.1.2", holds=better.above(1), expected="faster, for this MLP",
+        observed=f"{better} times as fast")
+
+# %% [markdown]
+# How long can you keep the file? JAX
+# [promises](https://docs.jax.dev/en/latest/501/export.html) that a JAX up to six months
+# newer reads it, or one up to three weeks older. Custom calls, such as a vendor's kernels,
+# have no such promise. So keep the code and the parameters, too.
+#
+# Other programs can run the same StableHLO: a C++ program through a PJRT plugin, or
+# compilers such as IREE on a device without Python (neither was tried here). In the book,
+# the same files are read by MXNet's front ends in other languages.
+# `jaxperf.models.export_net` writes named arrays and several platforms.
+#
+# In MXNet a symbolic program consists of `Symbol`s. A hybridized network called with
+# `sym.var("data")` returns a `Symbol`, here `<Symbol dense5_fwd>`. In JAX a
+# `ShapeDtypeStruct` takes that place. It describes an array and holds no data.
+# `jax.eval_shape` traces the call and describes its output, without computing it. A
+# dimension may even be a variable.
+
+# %%
+data = jax.ShapeDtypeStruct((1, 512), jnp.float32)
+print(jax.eval_shape(hybridize(net), data))
+any_batch = jax.ShapeDtypeStruct(export.symbolic_shape("batch, 512"), jnp.float32)
+print(jax.eval_shape(hybridize(net), any_batch))
+
+# %% [markdown]
+# ## 8.1.3 A network of your own: what tracing changes
+# The book's `HybridNet` prints what it sees. In Gluon, `hybrid_forward` has an argument
+# `F`: the module `nd` when the network runs imperatively, `sym` when it is hybridized. JAX
+# needs no `F`, because one `jnp` takes arrays and tracers. We print the type of `x`
+# instead.
+#
+# ::::{tab-set}
+# :::{tab-item} Gluon
+# ```python
+# class HybridNet(nn.HybridBlock):
+#     def hybrid_forward(self, F, x):
+#         print("F: ", F)
+#         print("x: ", x)
+#         x = F.relu(self.hidden(x))
+#         print("hidden: ", x)
+#         return self.output(x)
+# ```
+# :::
+# :::{tab-item} PyTorch
+# ```python
+# class HybridNet(nn.Module):
+#     def forward(self, x):
+#         print("x: ", x)  # torch.compile splits the program here and prints at every call
+#         return self.output(torch.relu(self.hidden(x)))
+# ```
+# :::
+# ::::
+
+# %%
+class HybridNet(nnx.Module):
+    def __init__(self, rngs):
+        self.hidden = nnx.Linear(4, 10, rngs=rngs)
+        self.output = nnx.Linear(10, 2, rngs=rngs)
+
+    def __call__(self, x):
+        print("type:", type(x).__name__)
+        print("x:", x)
+        x = nnx.relu(self.hidden(x))
+        print("hidden:", x)
+        return self.output(x)
+
+hybrid_net = HybridNet(nnx.Rngs(0))
+x4 = jax.random.normal(jax.random.key(0), (1, 4))
+print(hybrid_net(x4))
+print(hybrid_net(x4))  # the same again
+
+# %% [markdown]
+# **Predict**: what do the first and the second call print after `hybridize`?
+
+# %%
+def printed(call):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        print("output:", call())
+    return out.getvalue()
+
+hybrid = hybridize(hybrid_net)
+first, second = printed(lambda: hybrid(x4)), printed(lambda: hybrid(x4))
+print(f"first call:\n{first}\nsecond call:\n{second}")
+silent = [sum(map(text.count, ("type:", "x:", "hidden:"))) for text in (first, second)]
+s.claim("After hybridize, the prints are silent from the second call on",
+        source="section 8.1.3", holds=silent == [3, 0],
+        expected="3 prints in the first call, none in the second",
+        observed=f"{silent[0]} in the first call, {silent[1]} in the second")
+
+# %% [markdown]
+# The first call prints tracers: JAX runs your Python to record it. The second call runs no
+# Python of yours, only the compiled program. This is one reason for the speed. It is also
+# what you lose: these prints no longer help you to debug.
+#
+# JAX has two remedies. `jax.debug.print` is an operation of the program, and prints values
+# at every call. `jax.disable_jit` makes everything imperative again, for a debugger or for
+# prints.
+
+# %%
+@jax.jit
+def double(x):
+    jax.debug.print("value at run time: {}", x)
+    return 2 * x
+
+double(1.0), double(2.0)
+jax.effects_barrier()  # wait for the prints
+with jax.disable_jit():
+    print(printed(lambda: hybrid(x4)))
+
+# %% [markdown]
+# ### When is a function traced again?
+# A compiled program is for one kind of arguments. We call one jitted function in many ways,
+# and count JAX's reports. **Predict** first: which of these calls trace, and which only
+# compile?
+
+# %%
+def scale(x, factor, flip=False):
+    x = x["x"] if isinstance(x, dict) else x
+    return x * factor * (-1 if flip else 1)
+
+jitted = jax.jit(scale, static_argnames="flip")
+X, one = jnp.ones((2, 3)), jnp.float32(1)
+mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+on_mesh = jax.device_put(X, jax.NamedSharding(mesh, jax.P()))
+on_device = jax.device_put(X, jax.devices()[-1])
+more, row, half = X + 1, X[:1], X.astype(jnp.bfloat16)
+calls = {
+    "first call": (lambda: jitted(X, one), 1),
+    "other values": (lambda: jitted(more, one), 0),
+    "another shape": (lambda: jitted(row, one), 1),
+    "another dtype": (lambda: jitted(half, one), 1),
+    "a Python number (weak type)": (lambda: jitted(X, 1.0), 1),
+    "another Python number": (lambda: jitted(X, 2.0), 0),
+    "another tree: a dictionary": (lambda: jitted({"x": X}, one), 1),
+    "a keyword": (lambda: jitted(X, factor=one), 1),
+    "a static value": (lambda: jitted(X, one, flip=True), 1),
+    "another sharding: on a mesh": (lambda: jitted(on_mesh, one), 1),
+    "committed to a device": (lambda: jitted(on_device, one), 0),
+    "jit of the same function": (lambda: jax.jit(scale, static_argnames="flip")(X, one), 0),
+    "jit of a lambda": (lambda: jax.jit(lambda x, k: scale(x, k))(X, one), 1),
+    "the same line once more": (lambda: jax.jit(lambda x, k: scale(x, k))(X, one), 1),
+}
+
+# %%
+counts = {}
+for name, (call_it, _) in calls.items():
+    events.clear()
+    call_it()
+    counts[name] = events.count(TRACED), events.count(COMPILED)
+s.grid(("call", "traced", "compiled"), [(name, *count) for name, count in counts.items()],
+       title="Traces and compilations of each call")
+s.claim("jit's key: function object, tree, shapes, dtypes, weak types, shardings, statics",
+        holds=all(counts[name][0] == traces for name, (_, traces) in calls.items()),
+        expected=f"{sum(n for _, n in calls.values())} traces of {len(calls)} calls",
+        observed=f"{sum(n for n, _ in counts.values())} traces", since="2026-11-26",
+        first="traces only for a new shape, dtype, weak type, or static value; but a new "
+        "function, tree, or sharding traced, too")
+
+# %% [markdown]
+# The rule: values never matter, unless they are static. Everything else about a call does:
+# which function object, which tree (a keyword is part of it), shapes, dtypes, weak types,
+# shardings. An array that you commit to a device keeps the trace and compiles again. A
+# trace or a compilation costs thousands of calls, so define and jit functions once, outside
+# of loops. `jax.config.update("jax_explain_cache_misses", True)` logs why a call missed the
+# cache ([guide](https://docs.jax.dev/en/latest/debugging/slow_tracing_compilation.html)).
+#
+# ### What tracing forbids
+# The book lists what a hybridized network cannot do: functions that `Symbol` does not have,
+# such as `asnumpy`, and in-place operations, such as `a += b` and `a[:] = a + b`. We try
+# each under `jax.jit`.
+
+# %%
+def set_all(a, b):
+    a[:] = a + b
+    return a
+
+def add_in_place(a, b):
+    a += b
+    return a
+
+def if_value(x):
+    if x.sum() > 1:
+        return x / x.sum()
+    return x
+
+def if_shape(x):
+    return x.sum(1) if x.ndim == 2 else x
+
+def for_range(x, n):
+    for _ in range(n):
+        x = 2 * x
+    return x
+
+# %%
+def attempt(fn, *args):
+    """Return what fn does under jit: "works", or its error."""
+    try:
+        jax.jit(fn)(*args)
+    except (jax.errors.JAXTypeError, TypeError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return "works"
+
+rows = jnp.ones((3, 2))
+trials = {
+    "np.asarray(x)": (attempt(lambda x: np.asarray(x), rows), "not implemented for Symbol"),
+    "a[:] = a + b": (attempt(set_all, rows, rows), "TypeError"),
+    "a += b": (attempt(add_in_place, rows, rows), "not implemented for Symbol"),
+    "if x.sum() > 1": (attempt(if_value, rows), "not implemented for Symbol"),
+    "if x.ndim == 2": (attempt(if_shape, rows), "AttributeError: no ndim"),
+    "for row in x": (attempt(lambda x: sum(row.sum() for row in x), rows), "works"),
+    "for _ in range(n)": (attempt(for_range, rows, 3), "TypeError"),
+}
+s.grid(("in the network", "JAX under jit", "MXNet 1.9.1, hybridized"),
+       [(what, jax_says.split(":")[0], says) for what, (jax_says, says) in trials.items()],
+       title="What a traced function may do")
+print(trials["if x.sum() > 1"][0])
+
+# %% [markdown]
+# Two differences from the book. `a += b` works in JAX: it gives the name `a` to a new array
+# and changes no array. And an `if` on a shape works, because a tracer has a shape, which a
+# `Symbol` has not. `a[:] = ...` fails in JAX with and without `jit`, since arrays are
+# immutable. Write `a.at[:].set(a + b)` instead.
+
+# %%
+s.claim("In-place operations such as a += b and a[:] = a + b cannot be used",
+        source="section 8.1.3",
+        holds="works" not in (trials["a[:] = a + b"][0], trials["a += b"][0]),
+        expected="a[:] = fails, a += b works, so the sentence does not hold in JAX",
+        observed="; ".join(f"{what}: {trials[what][0].split(':')[0]}"
+                           for what in ("a[:] = a + b", "a += b")))
+s.claim("asnumpy cannot be used in a hybridized network", source="section 8.1.3",
+        holds=trials["np.asarray(x)"][0] != "works", expected="TracerArrayConversionError",
+        observed=trials["np.asarray(x)"][0].split(":")[0])
+
+# %% [markdown]
+# ## 8.1.4 Summary
+# - Imperative programs run statement by statement and are easy to debug. Symbolic programs
+#   are complete before they run, so a compiler can make them faster, and they need no
+#   Python.
+# - `jax.jit` makes the second from the first: trace to a jaxpr, lower to StableHLO, compile
+#   by XLA.
+# - Compiling saves Python's work per operation. It pays for small operations and many
+#   calls.
+# - Tracing runs your Python once per function, tree, shapes, dtypes, shardings, and static
+#   values.
+# - Code may depend on shapes, not on values. For values there are `jnp.where`, `lax.cond`,
+#   and `lax.fori_loop`.
+#
+# ## 8.1.5 Exercises
+# Think first, then open the code and the answer.
+#
+# **1 (the book's).** Call `asnumpy` in the first line of `HybridNet`. What is the error,
+# and where is it raised: when you hybridize, or when you call?
+
+# %% tags=["answer"]
+class WithNumpy(HybridNet):
+    def __call__(self, x):
+        np.asarray(x)  # Gluon's x.asnumpy()
+        return super().__call__(x)
+
+with_numpy = WithNumpy(nnx.Rngs(0))
+print("imperative:", printed(lambda: with_numpy(x4)).splitlines()[-1])
+with_numpy = hybridize(with_numpy)
+print("hybridize: no error")
+try:
+    with_numpy(x4)
+except jax.errors.TracerArrayConversionError as error:
+    print("\n".join(str(error).split(". ")[:3]))
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# At the first compiled call, in the line that asks for the value, and the message names the
+# argument. MXNet says `Function asnumpy is not implemented for Symbol and only available in
+# NDArray`, at its first call too: `hybridize` only sets a flag (a reader of the book
+# thought that it fails in `hybridize`). If you need NumPy in a program, `jax.pure_callback`
+# calls it at run time.
+#
+# </details>
+#
+# **2 (the book's).** What if you add Python's `if` and `for` to `hybrid_forward`? Repair
+# `if_value` and `for_range` above so that they work for any values.
+
+# %% tags=["answer"]
+def if_where(x):
+    return jnp.where(x.sum() > 1, x / x.sum(), x)  # computes both, and chooses
+
+def if_cond(x):
+    return lax.cond(x.sum() > 1, lambda x: x / x.sum(), lambda x: x, x)  # runs one
+
+def for_fori(x, n):
+    return lax.fori_loop(0, n, lambda _, x: 2 * x, x)  # a loop in the program
+
+static = jax.jit(for_range, static_argnames="n")  # unrolled, and traced again for each n
+print("if: ", *(fn(rows).sum() for fn in (if_value, jax.jit(if_where), jax.jit(if_cond))))
+print("for:", *(fn(rows, n=3).sum() for fn in (for_range, static, jax.jit(for_fori))))
+for name, fn in (("unrolled", for_range), ("fori_loop", for_fori)):
+    traced = jax.jit(fn, static_argnames="n").trace(rows, n=500)
+    print(f"n = 500, {name}: {len(traced.lower().as_text()):,} characters of StableHLO")
+s.claim("An if fails, a for works", source="section 8.1, exercise 2, a reader's answer",
+        holds=trials["if x.sum() > 1"][0] != "works" == trials["for row in x"][0],
+        expected="TracerBoolConversionError; works, unrolled",
+        observed=f"{trials['if x.sum() > 1'][0][:25]}; {trials['for row in x'][0]}")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# A reader of the book found that `if` fails, with `Function __bool__ (namely operator
+# "bool") is not implemented for Symbol`, and that `for` works. JAX agrees. What matters is
+# whether the code needs a value. An `if` on a shape does not, so it works. A `for` over
+# `range(n)` fails when `n` is an argument, because `range` needs a value.
+#
+# Repairs: `jnp.where` computes both sides. `lax.cond` runs one of them (under `vmap` it
+# becomes a `where`). `lax.fori_loop` puts the loop into the program. A static argument
+# makes `n` part of the key: right for few values, and wrong for many, since each one is
+# traced, and the program grows with `n`. See [control
+# flow](https://docs.jax.dev/en/latest/201/control-flow.html).
+#
+# </details>
+#
+# **3 (the book's).** Take networks of earlier chapters, and compile them. How much do LeNet
+# and ResNet-18 gain? Guess which one gains more.
+
+# %% tags=["answer", "slow"]
+images = jax.random.uniform(jax.random.key(0), (s.images, 28, 28, 1))
+nets = {"LeNet": jaxperf.models.LeNet(rngs=nnx.Rngs(0)),
+        "ResNet-18": jaxperf.models.resnet18(10, rngs=nnx.Rngs(0))}
+for name, earlier in nets.items():
+    earlier.eval()
+    quick = hybridize(earlier)
+    pair = interleaved({"one by one": lambda net=earlier: net(images),
+                        "compiled": lambda net=quick: net(images)},
+                       count=s.rounds, wait="end")
+    faster = ratio(pair["one by one"], pair["compiled"])
+    print(f"{name}, {s.images} images: {faster} times as fast compiled")
+    s.fact(f"eager_over_hybridize_{name.lower().replace('-', '')}", faster.median,
+           meaning=f"operation by operation over compiled, {name}")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# With a small batch, LeNet gains far more. It computes little, so most of its time is
+# Python's work per operation. ResNet-18 computes much more per operation, so there is less
+# to save. In Gluon you would change `Block` to `HybridBlock`. Here nothing changes.
+#
+# </details>
+#
+# **4.** Train a parameter after compiling, and put BatchNorm into the network. Which ways
+# see the new parameter, and which update BatchNorm's running mean? Which fault would you
+# not notice?
+
+# %% tags=["answer"]
+class WithNorm(nnx.Module):
+    def __init__(self):
+        self.linear = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+        self.norm = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.norm(self.linear(x))
+
+def outcome(way):
+    network, X = WithNorm(), jnp.array([[1.0, 2.0], [3.0, 5.0]])
+    run = way(network)
+    try:
+        old = run(X)
+    except flax.errors.TraceContextError as error:
+        return type(error).__name__
+    network.norm.bias[...] += 100.0  # "training"
+    return bool((run(X) != old).any()), bool((network.norm.mean[...] != 0).any())
+
+for name, way in {
+    "imperative": lambda net: net,
+    "nnx.jit": lambda net: lambda x: call(net, x),
+    "nnx.jit(graph=False)": lambda net: lambda x: as_tree(net, x),
+    "jax.jit of the module": lambda net: lambda x: by_jax(net, x),
+    "our hybridize": hybridize,
+    "jaxperf.models.hybridize": jaxperf.models.hybridize,
+    "jax.jit(net)": jax.jit,
+}.items():
+    print(f"{name:25} sees the parameter, updates the mean: {outcome(way)}")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# All but the last see the new parameter. `jax.jit` of the module and our `hybridize`
+# compute the right output, but drop the new running mean without an error. You notice only
+# when you evaluate. A training program must return what it changes. `jax.jit(net)` makes
+# the parameters constants of the program. Flax stops it here, because BatchNorm writes to
+# them. Without BatchNorm there is no error, and the program never sees a trained parameter.
+#
+# </details>
+#
+# **5.** A server gets requests of 1 to 20 rows. How often does it compile? Round each
+# request up to a power of two and cut the output. How often now, and what does it cost?
+
+# %% tags=["answer"]
+def pad(x):
+    return np.pad(x, ((0, (1 << (len(x) - 1).bit_length()) - len(x)), (0, 0)))
+
+requests = [np.ones((n, 512), np.float32) for n in range(1, 21)]
+for name, prepare in {"as they come": np.asarray, "padded": pad}.items():
+    server = hybridize(net)
+    events.clear()
+    for request in requests:
+        server(prepare(request))
+    print(f"{name}: {events.count(COMPILED)} compilations for {len(requests)} requests")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 20 times, once per shape, then 6 times: for 1, 2, 4, 8, 16, and 32 rows. It costs less
+# than twice the arithmetic, and little time where a call is mostly Python's work. Rows of
+# this network do not influence each other. Where they do (a mean over the batch,
+# BatchNorm), you need a mask.
+#
+# </details>

@@ -1,335 +1,578 @@
-"""Splitting the model: layers on different devices, one layer over several, and data parallelism beside them.
+# %% [markdown]
+# # Splitting the model
+# A model does not fit on one device, or one device is too slow for it. How do you divide
+# the model itself, and when is that better than dividing the batch?
+#
+# After this section you can
+# - put the layers of a network on different devices, and say why that alone gains nothing;
+# - keep those devices busy with micro-batches, and predict how long they still idle;
+# - split the weights *within* a layer, by hand and with two `PartitionSpec`s;
+# - count what a compiled program sends, and choose between data, tensor, pipeline, and
+#   fully sharded data parallelism.
+#
+# You need no GPU. Two CPU devices compute what two GPUs compute, but they share cores, so
+# we count bytes and idle time here, and do not compare speeds.
 
-Prediction: all of them compute what one device computes. Data parallelism sums the gradients at each step,
-the same bytes for any batch; the other two move activations, which grow with the batch, but every device
-holds only a part of the parameters.
-
-    python experiments/model_parallelism.py --json results/model_parallelism.json
-    python experiments/model_parallelism.py --devices 4 --batch-size 512
-"""
-
-from __future__ import annotations
-
-if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
-
-    end_at_once()  # while all else is imported, Ctrl-C is no traceback
-
-from dataclasses import dataclass
-from typing import Annotated
-
-from jaxperf import script
-from jaxperf.errors import JaxperfError
-from jaxperf.flags import at_least, more_than
-
-
-@dataclass(frozen=True)
-class Config:
-    """Flags of this section."""
-
-    batch_size: Annotated[int, at_least(8)] = 256  # images in a batch for LeNet; ResNet-18 gets an eighth
-    micro_batches: Annotated[tuple[int, ...], at_least(1)] = (1, 2, 4, 8)  # parts of a batch in the pipeline
-    steps: Annotated[int, at_least(1)] = 5  # updates after which parameters are compared with one device's
-    rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
-    lr: Annotated[float, more_than(0)] = 0.1  # learning rate
-    small: bool = False  # a ResNet of two narrow stages in place of ResNet-18
-    seed: int = 0  # seed of parameters, images and labels
-
-    @staticmethod
-    def smoke() -> Config:
-        """Every part, in seconds."""
-        return Config(batch_size=16, micro_batches=(1, 2), steps=2, rounds=6, small=True)
-
-
-FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
-
-from collections.abc import Callable, Sequence
-from typing import Any
+# %%
+from functools import partial
 
 import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
-import optax
-from flax import nnx
+from jax import NamedSharding, P, lax
+from jax.nn import relu
+from jax.sharding import AxisType
 
-from jaxperf.chapter import pipelines
-from jaxperf.chapter.tolerance import tolerance
-from jaxperf.measure import count_ops, interleaved
+from jaxperf.measure import count_ops, interleaved, measure, timeline
 from jaxperf.measure.traffic import collective_bytes, device_bytes
-from jaxperf.models import RESNET18_STAGES, SMALL_STAGES, LeNet, ResNet
-from jaxperf.parallel import first_devices, make_step, model_of, softmax_cross_entropy
-from jaxperf.parallel.pipeline import Pipeline, lenet_halves, make_pipeline, resnet_halves
-from jaxperf.parallel.tensor import (
-    lenet_by_hand,
-    lenet_by_sharding,
-    most_devices,
-    replicate,
-    sgd_step,
-    split_lenet,
-)
-from jaxperf.report.words import quantity
+from jaxperf.result import Measurement, ratio
+from jaxperf.section import section
 
-Batch = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
-ROUNDING = 2e-5  # of parameters after a few updates; ReLUs at zero magnify float32 rounding
+s = section("model_parallelism", devices=2, width=784, hidden=1536, batch_size=256, lr=0.1,
+            micro_batches=(1, 2, 4, 8), rounds=8, full={"rounds": 40},
+            smoke={"width": 64, "hidden": 128, "batch_size": 16, "micro_batches": (1, 4),
+                   "rounds": 6})
 
+devices = jax.devices()[: s.devices]
+k = len(devices)
+assert k > 1, "this section needs two devices; with a single GPU, set JAX_PLATFORMS=cpu"
+print(f"{k} devices: {devices}")
 
-def main(config: Config, story: script.Story) -> None:
-    """The ways to split a model, each against one device."""
-    check(config)
-    devices = devices_to_split_over(story)
-    story.part(layers_apart, config, devices)
-    story.part(
-        pipelines.micro_batches,
-        resnet(config),
-        devices=devices[:2],
-        batch=config.batch_size // 8,
-        counts=config.micro_batches,
-        rounds=config.rounds,
-        seed=config.seed,
-    )
-    fitting = devices[: most_devices(len(devices))]
-    story.part(layer_over_devices, config, fitting)
-    story.part(side_by_side, config, fitting)
+# %% [markdown]
+# ## Three ways to split
+# ![Three drawings of two layers on two devices. Between layers: the first layer is on
+# device 0, the second on device 1, and activations cross once. Within layers: each device
+# holds half of each layer, and partial results are added. Data: each device holds both
+# layers and half of the batch, and gradients are added.](images/splitting.svg)
+#
+# - **Between layers.** Device 0 holds the first layers, device 1 the rest. Activations
+#   cross forward, and their gradients cross backward.
+# - **Within layers.** Each device holds a part of *every* layer. It computes a part of the
+#   result, and the parts are joined after each layer or after each pair. This is *tensor
+#   parallelism*.
+# - **Data.** Each device holds all layers and gets a share of the batch. Gradients are
+#   added. This is [section 8.4](multiple_gpus).
+#
+# The network of this section is a stack of blocks, one per device. A block is the
+# feed-forward part of a Transformer: two matrices $A$ and $B$ with a ReLU between them,
+# added to the input. A last matrix $C$ gives ten scores. Biases are left out for brevity.
 
+# %%
+def init_params(key):
+    shapes = [(s.width, s.hidden), (s.hidden, s.width)] * k + [(s.width, 10)]
+    keys = jax.random.split(key, len(shapes))
+    draws = [jax.random.normal(key, n) * n[0] ** -0.5 for key, n in zip(keys, shapes)]
+    return [*zip(draws[0:-3:2], draws[1:-3:2]), tuple(draws[-3:])]
 
-def resnet(config: Config) -> ResNet:
-    """ResNet-18, or a small relative of it."""
-    stages = SMALL_STAGES if config.small else RESNET18_STAGES
-    return ResNet(10, stages=stages, rngs=nnx.Rngs(config.seed))
+def stage(weights, h):
+    A, B, *C = weights
+    h = h + relu(h @ A) @ B
+    return h @ C[0] if C else h  # only the last stage has C
 
+def network(params, X):
+    for weights in params:
+        X = stage(weights, X)
+    return X
 
-def check(config: Config) -> None:
-    """Refuse a batch that cannot be cut.
+def cross_entropy(scores, y):
+    return -(jax.nn.log_softmax(scores) * jax.nn.one_hot(y, 10)).sum()
 
-    Raises:
-      JaxperfError: a number of micro-batches does not divide an eighth of the batch.
-    """
-    for m in config.micro_batches:
-        if config.batch_size // 8 % m:
-            raise JaxperfError(
-                f"--batch-size {config.batch_size} has an eighth that {m} micro-batches do not divide; "
-                f"use {8 * m} or a multiple"
-            )
+def loss(params, X, y):
+    return cross_entropy(network(params, X), y)
 
+def sgd(params, grads, n):
+    return jax.tree.map(lambda p, g: p - s.lr * g / n, params, grads)
 
-def devices_to_split_over(story: script.Story) -> list[jax.Device]:
-    """Two devices or more: those in use, or the CPU's where there is a single GPU.
+@jax.jit
+def step(params, X, y):
+    return sgd(params, jax.grad(loss)(params, X, y), len(y))
 
-    Raises:
-      JaxperfError: there is only one device of any kind.
-    """
-    devices = first_devices()
-    if len(devices) > 1:
-        return devices
-    try:
-        devices = jax.devices("cpu")
-    except RuntimeError:  # JAX was told to leave the CPU alone
-        raise JaxperfError(
-            "one GPU cannot be split, and JAX_PLATFORMS leaves the CPU out; use --platform gpu, which adds it"
-        ) from None
-    if len(devices) < 2:
-        raise JaxperfError(f"--devices {len(devices)} leaves nothing to split; use 2 or more")
-    story.note(f"one GPU cannot be split: this section runs on {len(devices)} CPU devices")
-    return devices
+# %%
+params = init_params(jax.random.key(0))
+X = jax.random.uniform(jax.random.key(1), (s.batch_size, s.width))
+y = jnp.arange(s.batch_size) % 10
+one_device = step(params, X, y)  # every other way must compute this
+N = sum(p.nbytes for p in jax.tree.leaves(params))
+print(f"{len(params)} blocks, {N / 1e6:.3g} MB of parameters")
 
+# %% [markdown]
+# ## Splitting between layers
+# Copy each stage's weights to its device. A computation runs where its arguments are, and
+# `jax.device_put` copies the activations to the next device.
 
-def some_images(n: int, seed: int) -> Batch:
-    """Random images (n, 28, 28, 1), float32 0..1, and labels (n,): values do not matter for time."""
-    rng = np.random.default_rng(seed)
-    return rng.random((n, 28, 28, 1), np.float32), rng.integers(0, 10, n)
+# %%
+stages = [jax.device_put(weights, d) for weights, d in zip(params, devices)]
 
+def forward(stages, X):
+    for weights, device in zip(stages, devices):
+        X = jax.jit(stage)(weights, jax.device_put(X, device))
+    return X
 
-def named(tree: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays of a nested dictionary by path, "conv1/kernel"."""
-    flat = jax.tree_util.tree_leaves_with_path(tree)
-    return {"/".join(str(getattr(k, "key", k)) for k in path): np.asarray(v) for path, v in flat}
+print("the scores are on", forward(stages, X).device)
+try:
+    stage(stages[1], jax.device_put(X, devices[0]))  # without device_put
+except ValueError as error:
+    print("ValueError:", str(error).split(".")[0])
 
+# %% [markdown]
+# JAX refuses to mix arrays that were *committed* to different devices. An array that was
+# never placed, such as `jnp.ones(3)` or a NumPy array, follows the others, and is copied
+# silently.
+#
+# ::::{tab-set}
+# :::{tab-item} Gluon
+# ```python
+# h = net1(x.as_in_context(mx.gpu(0)))
+# y = net2(h.as_in_context(mx.gpu(1)))
+# ```
+# :::
+# :::{tab-item} PyTorch
+# ```python
+# h = net1(x.to("cuda:0"))
+# y = net2(h.to("cuda:1"))
+# ```
+# :::
+# ::::
+#
+# This split has two limits: the stages may not have equal work, and much data may cross
+# between them. LeNet of section 8.4 shows both.
+#
+# <details><summary>Predict: LeNet has two convolutions and two dense layers. Where would
+# you cut it for two devices?</summary>
+#
+# No cut is good. The second convolution does nine tenths of the work, so one device always
+# has nearly all of it. And the first cut sends 13,520 bytes for an image of 784 bytes.
+# </details>
 
-def largest_difference(ours: Any, theirs: Any) -> float:
-    """Largest absolute difference of two trees of parameters, by name."""
-    a, b = named(ours), named(theirs)
-    assert a.keys() == b.keys(), (sorted(a), sorted(b))
-    return max(float(np.abs(a[k] - b[k]).max()) for k in a)
+# %%
+lenet = [  # name, multiplications for one image, numbers that it passes on
+    ("convolution 1 and pooling", 26 * 26 * 20 * 3 * 3, 13 * 13 * 20),
+    ("convolution 2 and pooling", 9 * 9 * 50 * 5 * 5 * 20, 4 * 4 * 50),
+    ("dense 1", 800 * 128, 128),
+    ("dense 2", 128 * 10, 10),
+]
+work = np.cumsum([multiplications for _, multiplications, _ in lenet])
+before = work[:-1] / work[-1]
+rows = [(f"after {name}", f"{share:.1%}", f"{1 - share:.1%}", 4 * numbers)
+        for (name, _, numbers), share in zip(lenet, before)]
+s.grid(["cut", "work before", "work after", "bytes per image and direction"], rows,
+       title="LeNet, cut into two stages")
+least = np.maximum(before, 1 - before).min()
+s.claim("LeNet cannot be cut between layers into stages of equal work", holds=least > 0.6,
+        expected="more than 60% of the work on one side of every cut",
+        observed=f"at least {least:.0%}", source="PyTorch notes, 5.1")
 
+# %% [markdown]
+# The PyTorch notes therefore do not recommend this split unless the framework or the
+# operating system supports linking GPUs: the traffic may exceed the bandwidth of the GPUs'
+# bus. Today's GPU servers have such links (NVLink), and JAX uses them through NCCL (not
+# measured here).
+#
+# There is a third limit. Even with equal stages and a fast link, *only one device works at
+# a time*: device 1 waits for activations, then device 0 waits for gradients.
+#
+# ## A pipeline with micro-batches
+# [GPipe](https://arxiv.org/abs/1811.06965) cuts the batch into $m$ micro-batches. While
+# device 1 works on the first micro-batch, device 0 works on the second.
+#
+# ![Two timelines of two devices. With one micro-batch, device 0 runs its forward pass, then
+# device 1 its forward and backward pass, then device 0 its backward pass: each device idles
+# half of the time. With four micro-batches both devices work at once, and idle only one
+# fifth of the time.](images/pipeline.svg)
+#
+# With $p$ equal stages the step takes $m + p - 1$ slots, and each device works in $m$ of
+# them. So each device idles for
+#
+# $$\frac{p - 1}{m + p - 1}$$
+#
+# of the step: the time in which the pipeline fills and drains. By hand it is two loops. The
+# backward pass computes its stage's activations again instead of keeping them for all
+# micro-batches: GPipe trades this time for memory.
 
-def after_steps(step: Callable[..., Any], state: Any, batch: Batch, steps: int) -> Any:
-    """The state after `steps` updates on the same batch, products in float32's full precision."""
-    with jax.default_matmul_precision("highest"):
-        for _ in range(steps):
-            state, _ = step(state, *batch)
-    return jax.block_until_ready(state)
+# %%
+run_stage = jax.jit(stage)
+loss_gradient = jax.jit(jax.grad(cross_entropy))
+update = jax.jit(sgd)
+add = jax.jit(partial(jax.tree.map, jnp.add))
 
+@jax.jit
+def backward(weights, h, gradient):
+    _, pull = jax.vjp(stage, weights, h)  # computes the stage again
+    return pull(gradient)
 
-def one_device(net: nnx.Module, batch: Batch, devices: Sequence[jax.Device], lr: float, steps: int) -> Any:
-    """Parameters after the same updates on one device: what every way must give."""
-    step = make_step("jit", model_of(net), optax.sgd(lr), devices[:1], batch_norm="whole")
-    return step.read(after_steps(step, step.init(), batch, steps)).params
+def pipeline_step(stages, X, y, m):
+    inputs, scores, grads = {}, [], [None] * k
+    for j, h in enumerate(jnp.split(X, m)):
+        for i, weights in enumerate(stages):
+            inputs[i, j] = jax.device_put(h, devices[i])
+            h = run_stage(weights, inputs[i, j])
+        scores.append(h)
+    for j, labels in enumerate(jnp.split(jax.device_put(y, devices[-1]), m)):
+        g = loss_gradient(scores[j], labels)
+        for i in reversed(range(k)):
+            grad, g = backward(stages[i], inputs[i, j], jax.device_put(g, devices[i]))
+            grads[i] = add(grads[i], grad) if j else grad
+    return [update(weights, grad, len(y)) for weights, grad in zip(stages, grads)]
 
+# %% [markdown]
+# Nothing in these loops waits. Python queues the work, and each device starts a piece as
+# soon as the device is free and the piece's inputs have arrived.
+#
+# <details><summary>Predict: two stages, four micro-batches. For which share of the step
+# does a device idle?</summary>
+#
+# $(p - 1) / (m + p - 1) = 1 / 5$, after $1 / 2$ with one micro-batch. Adding up the
+# gradients takes time too, which the formula leaves out.
+# </details>
 
-def equal(story: script.Story, what: str, differences: dict[str, float], *, platform: str) -> None:
-    """Judge the largest differences to one device, by name."""
-    rounding = tolerance(platform, ROUNDING)
-    for name, value in differences.items():
-        fact = f"max_param_diff_{name.lower().replace('-', '').replace(' ', '_')}"
-        story.fact(fact, value, words=f"largest difference to one device, {name}")
-    worst = max(differences.values())
-    story.claim(
-        ours=f"{what} computes what one device computes",
-        holds=worst <= rounding,
-        predicted=f"parameters equal up to float32 rounding, below {rounding:g}",
-        right=worst <= rounding,
-        observed=", ".join(f"{name} {value:.1e}" for name, value in differences.items()),
-    )
+# %% tags=["slow"]
+def idle_share(run):
+    """The devices' idle share, from the first moment that one of them works to the last."""
+    busy = [span for d in devices for span in timeline.busy(run, timeline.lane_of(d))]
+    whole = max(end for _, end in busy) - min(start for start, _ in busy)
+    return 1 - sum(end - start for start, end in busy) / (k * whole)
 
+idle = {m: [] for m in s.micro_batches}
+for _ in range(s.rounds):
+    for m in s.micro_batches:
+        run = timeline.record(pipeline_step, stages, X, y, m)
+        idle[m].append(idle_share(run))
+        if len(idle[m]) == s.rounds and m in (1, 4):
+            s.timeline(run, f"m = {m}: look for moments in which only one device works.")
 
-def pipelined(net: LeNet | ResNet, devices: Sequence[jax.Device], lr: float, m: int) -> Pipeline:
-    """The network's halves on two devices, a batch cut into `m` micro-batches."""
-    halves = lenet_halves(net) if isinstance(net, LeNet) else resnet_halves(net)
-    return make_pipeline(halves, optax.sgd(lr), devices[:2], micro_batches=m)
+# %% tags=["slow"]
+steps = {f"m = {m}": partial(pipeline_step, stages, X, y, m) for m in s.micro_batches}
+times = interleaved(steps, count=s.rounds)
+rows = [(m, f"{np.median(idle[m]):.0%}", f"{(k - 1) / (m + k - 1):.0%}",
+         f"{1e3 * times[f'm = {m}'].median:.3g} ms") for m in s.micro_batches]
+s.grid(["micro-batches", "idle, measured", "idle, by the formula", "step"], rows,
+       title=f"A pipeline of {k} stages, batch {s.batch_size}")
+s.table(times, title="Time of a step", base="m = 1", fold=True)
 
+# %% [markdown]
+# Compare the two columns of idle time, and then look at the last column. On CPU devices the
+# step need not become shorter although the devices idle less, and it may become longer:
+# - A device that works alone uses the cores of the device that waits. Only devices with
+#   processors of their own gain what the idle time shows.
+# - A small micro-batch uses a processor badly, and each adds a gradient as large as the
+#   weights. The adding and the last update are also not in the formula.
+#
+# So do not choose the largest $m$, but the one with the shortest step. GPipe's authors find
+# the idle time negligible from $m = 4p$ on.
 
-def layers_apart(story: script.Story, config: Config, devices: Sequence[jax.Device]) -> None:
-    """Put LeNet's and ResNet-18's halves on two devices, one batch at a time."""
-    story.heading("Layers on different devices")
-    story.text(
-        """The book trains with data parallelism: every device holds the whole network. A network that does
-        not fit on one device must be split. The first way is to cut it between layers: the first half of
-        the layers is on one device, the second half on another. Activations cross forwards, their gradients
-        backwards."""
-    )
-    story.habit(
-        gluon="h = net1(x.as_in_context(mx.gpu(0)))\ny = net2(h.as_in_context(mx.gpu(1)))",
-        jax="""
-        h = first(params1, jax.device_put(x, devices[0]))
-        y = second(params2, jax.device_put(h, devices[1]))
-        """,
-        remark="In both, a computation runs where its operands are, and nothing is copied unless you say so.",
-    )
-    found = {}
-    for name, net, n, steps in (  # ResNet's ReLUs magnify rounding from the second update on
-        ("LeNet", LeNet(rngs=nnx.Rngs(config.seed)), config.batch_size, config.steps),
-        ("ResNet-18", resnet(config), config.batch_size // 8, 1),
-    ):
-        batch = some_images(n, config.seed)
-        step = pipelined(net, devices, config.lr, 1)
-        states = after_steps(step, step.init(), batch, steps)
-        ours = {k: v for state in states for k, v in state.params.items()}
-        theirs = one_device(net, batch, devices, config.lr, steps)
-        found[f"{name} in halves"] = largest_difference(ours, theirs)
-        crossing = quantity(step.crossing_bytes(batch[0]), "bytes")
-        story.say(f"{name}, batch {n}: {crossing} cross in each step")
-    equal(story, "A network cut between layers", found, platform=devices[0].platform)
+# %% tags=["slow"]
+few, many = min(s.micro_batches), max(s.micro_batches)
+few_idle, many_idle = (Measurement(f"m = {m}", "", tuple(idle[m]), rounds="recordings")
+                       for m in (few, many))
+fewer = ratio(many_idle, few_idle)
+s.claim("A pipeline idles less with more micro-batches", holds=fewer.below(1),
+        expected=f"a smaller idle share for m = {many} than for m = {few}",
+        observed=f"{fewer} times the share", source="GPipe", since="2026-11-26",
+        first="only that m = 8 idles less than m = 1; the time of a step was not stated")
+faster = ratio(times[f"m = {many}"], times[f"m = {few}"])
+s.claim("A step takes less time with more micro-batches", holds=faster.below(1),
+        expected=f"a shorter step for m = {many}", observed=f"{faster} times as long",
+        source="GPipe", cannot=f"CPU devices share cores ({faster} times as long here)"
+        if devices[0].platform == "cpu" else "")
 
+# %% [markdown]
+# ## Splitting within a layer
+# A matrix product can be split in two ways. Cut $A$ by columns, and each device computes
+# some of the output's columns: nothing needs to be sent. Cut $B$ by rows, and each device
+# computes a *summand* of the whole output. In a block the two fit together:
+#
+# $$\text{relu}(h A) B = \text{relu}(h A_0) B_0 + \text{relu}(h A_1) B_1$$
+#
+# Half of $A$'s columns makes half of the hidden units, which is just what half of $B$'s
+# rows needs. One sum per block is the only communication
+# ([Megatron-LM](https://arxiv.org/abs/1909.08053)). Check it without any devices:
 
-def layer_over_devices(story: script.Story, config: Config, devices: Sequence[jax.Device]) -> None:
-    """Split LeNet's channels and columns, by the compiler and by hand, and count what the programs send."""
-    story.heading("A layer over several devices")
-    story.text(
-        """The second way is to cut inside a layer. If the first of two layers is split by its outputs and
-        the second by its inputs, each device computes with its own slices, and one sum over the devices
-        completes the pair. In JAX this takes a sharding for each parameter: `jax.jit` divides the program
-        accordingly. `shard_map` runs what we write for one device and leaves the sums to us."""
-    )
-    story.code(lenet_by_hand)
-    if len(devices) < story.devices:
-        story.note(f"LeNet's widths do not divide among {story.devices} devices: {len(devices)} are used")
-    net, batch = LeNet(rngs=nnx.Rngs(config.seed)), some_images(config.batch_size, config.seed)
-    expected = one_device(net, batch, devices, config.lr, config.steps)
-    found, rows = {}, []
-    for name, make in (("sharding", lenet_by_sharding), ("shard_map", lenet_by_hand)):
-        params, mesh = split_lenet(net, devices)
-        step = sgd_step(make(mesh), softmax_cross_entropy, config.lr)
-        spread = replicate(batch, mesh)
-        ops = count_ops(step.lower(params, *spread).compile().as_text())
-        after = after_steps(step, params, spread, config.steps)
-        found[f"LeNet by {name}"] = largest_difference(after, expected)
-        held = max(device_bytes(after).values())
-        rows.append((name, str(ops["all-reduce"]), str(ops["all-gather"]), quantity(held, "bytes")))
-        story.fact(f"allreduce_count_{name}", ops["all-reduce"], words=f"sums over devices by {name}")
-        story.fact(f"allgather_count_{name}", ops["all-gather"], words=f"gathers over devices by {name}")
-    story.grid(("way", "sums in the program", "gathers", "parameters per device"), rows, right=(1, 2, 3))
-    equal(story, "A layer cut over devices", found, platform=devices[0].platform)
+# %%
+A, B = params[0][:2]
+half = s.hidden // 2
+summands = [relu(X @ A[:, :half]) @ B[:half], relu(X @ A[:, half:]) @ B[half:]]
+error = abs(sum(summands) - relu(X @ A) @ B).max()
+print(f"largest difference: {error:.1e}")
 
+# %% [markdown]
+# ### By hand, with shard_map
+# `P(None, "d")` cuts a matrix by columns along the mesh axis `"d"`, and `P("d")` by rows.
+# The code is one device's program: `A` and `B` are its parts, `h` is whole. The loop runs
+# once per block, so with two blocks there are two sums.
 
-def side_by_side(story: script.Story, config: Config, devices: Sequence[jax.Device]) -> None:
-    """Run LeNet three ways on the same devices: bytes moved in each step, memory per device, time."""
-    story.heading("The three kinds of parallelism side by side")
-    story.text(
-        """Which way is right depends on what is large. Data parallelism sends the gradients, as many bytes
-        as there are parameters, however large the batch is. The other two send activations, which grow with
-        the batch, but no device holds all parameters."""
-    )
-    net, batch = LeNet(rngs=nnx.Rngs(config.seed)), some_images(config.batch_size, config.seed)
-    ways = {
-        "data": data_parallel(net, batch, config, devices),
-        "pipeline": pipeline_parallel(net, batch, config, devices),
-        "tensor": tensor_parallel(net, batch, config, devices),
-    }
-    rows = interleaved(
-        {name: run for name, (run, _, _) in ways.items()}, count=config.rounds, items=len(batch[1])
-    )
-    story.table(rows.values(), base="data", title=f"Seconds per step, batch {len(batch[1])}")
-    for name, (_, moved, held) in ways.items():
-        words = f"per step, {name} parallelism"
-        story.fact(f"moved_bytes_{name}", moved, unit="bytes", words=f"bytes moved {words}")
-        story.fact(
-            f"params_bytes_per_device_{name}", held, unit="bytes", words=f"parameters per device, {name}"
-        )
-    story.grid(
-        ("parallelism", "moved per step", "parameters on the fullest device"),
-        [
-            (name, quantity(moved, "bytes"), quantity(held, "bytes"))
-            for name, (_, moved, held) in ways.items()
-        ],
-        right=(1, 2),
-    )
-    (_, moved, held), *others = ways.values()
-    story.claim(
-        ours="Splitting the model saves memory per device and moves more bytes than data parallelism",
-        holds=all(other[2] < held and other[1] > moved for other in others),
-        predicted=f"at batch {len(batch[1])}, for both ways to split LeNet",
-        right=all(other[2] < held and other[1] > moved for other in others),
-        observed=f"{quantity(held, 'bytes')} held and {quantity(moved, 'bytes')} moved by data parallelism, "
-        + ", ".join(
-            f"{quantity(h, 'bytes')} and {quantity(m, 'bytes')} by {n}"
-            for n, (_, m, h) in list(ways.items())[1:]
-        ),
-    )
+# %%
+mesh = jax.make_mesh((k,), ("d",), axis_types=(AxisType.Auto,), devices=devices)
+columns, whole = P(None, "d"), P()
+tensor = [(columns, P("d"), whole)[: len(weights)] for weights in params]
 
+@jax.jit
+@jax.shard_map(mesh=mesh, in_specs=(tensor, P()), out_specs=P())
+def tensor_network(params, h):
+    for A, B, *_ in params:
+        h = h + lax.psum(relu(h @ A) @ B, "d")
+    return h @ params[-1][2]
 
-Costs = tuple[Callable[[], Any], int, int]  # one step, bytes moved, bytes of parameters on the fullest device
+@jax.jit
+def tensor_step(params, X, y):
+    grads = jax.grad(lambda w: cross_entropy(tensor_network(w, X), y))(params)
+    return sgd(params, grads, len(y))
 
+# %% [markdown]
+# You write the sums of the forward pass. `shard_map` tracks what is the same on every
+# device (`h`) and what differs (`A`, `B`), so `jax.grad` adds the sums of the backward pass
+# by itself: the gradient of `h` is the sum of what all devices contribute.
+#
+# ### With jit and a second PartitionSpec
+# Or leave the step of one device as it is, and place the arrays:
+#
+# | | weights $A$, $B$ | batch |
+# |:--|:--|:--|
+# | data parallelism | `P()`, `P()` | `P("d")` |
+# | tensor parallelism | `P(None, "d")`, `P("d")` | `P()` |
+# | fully sharded data parallelism (FSDP) | `P("d")`, `P("d")` | `P("d")` |
+#
+# FSDP is data parallelism in which no device keeps a whole matrix. Each device stores a
+# part, collects the whole matrix just before using it, and drops it afterward
+# ([ZeRO](https://arxiv.org/abs/1910.02054)). If we only placed the arrays, the compiler
+# could choose to exchange activations instead. One line asks it to collect the weights.
 
-def data_parallel(net: LeNet, batch: Batch, config: Config, devices: Sequence[jax.Device]) -> Costs:
-    """Every device has all parameters and a share of the batch; gradients are summed."""
-    step = make_step("shard_map", model_of(net), optax.sgd(config.lr), devices)
-    state, shares = step.init(), step.load(*batch)
-    held = max(device_bytes(state.params).values())
-    moved = sum(collective_bytes(step.compile(state, shares)[0]).values())
+# %%
+everywhere = [(whole,) * len(weights) for weights in params]
+sharded = [(P("d"),) * len(weights) for weights in params]
+plans = {"data": (everywhere, P("d")), "tensor": (tensor, P()), "FSDP": (sharded, P("d"))}
 
-    def run() -> Any:
-        nonlocal state  # the step uses its state up
-        state, metrics = step.run(state, shares)
-        return metrics, state.params
+def place(plan, params, X, y):
+    weights, batch = jax.tree.map(partial(NamedSharding, mesh), plans[plan])
+    return jax.device_put((params, X, y), (weights, batch, batch))
 
-    return run, moved, held
+@jax.jit
+def fsdp_step(params, X, y):
+    def collected(params):
+        return loss(lax.with_sharding_constraint(params, NamedSharding(mesh, P())), X, y)
+    return sgd(params, jax.grad(collected)(params), len(y))
 
+# %% [markdown]
+# Do all ways compute what one device computes? The pipeline is among them.
 
-def pipeline_parallel(net: LeNet, batch: Batch, config: Config, devices: Sequence[jax.Device]) -> Costs:
-    """Convolutions on one device, dense layers on the other; activations cross."""
-    step = pipelined(net, devices, config.lr, max(config.micro_batches))
-    states = step.init()
-    held = max(device_bytes([s.params for s in states]).values())
-    return lambda: step(states, *batch), step.crossing_bytes(batch[0]), held
+# %%
+ways = {"data": step, "tensor": step, "FSDP": fsdp_step}
+new = {way: ways[way](*place(way, params, X, y)) for way in ways}
+new["tensor, by hand"] = tensor_step(*place("tensor", params, X, y))
+new["pipeline"] = pipeline_step(stages, X, y, max(s.micro_batches))
 
+def difference(a, b):
+    pairs = zip(jax.tree.leaves(jax.device_get(a)), jax.tree.leaves(jax.device_get(b)))
+    return max(float(abs(x - y).max()) for x, y in pairs)
 
-def tensor_parallel(net: LeNet, batch: Batch, config: Config, devices: Sequence[jax.Device]) -> Costs:
-    """Every device has a slice of every layer and the whole batch; partial results are summed."""
-    params, mesh = split_lenet(net, devices)
-    step = sgd_step(lenet_by_hand(mesh), softmax_cross_entropy, config.lr)
-    spread = replicate(batch, mesh)
-    moved = sum(collective_bytes(step.lower(params, *spread).compile().as_text()).values())
-    return lambda: step(params, *spread), moved, max(device_bytes(params).values())
+worst = {way: difference(one_device, weights) for way, weights in new.items()}
+precise = 1e-5 if devices[0].platform == "cpu" else 1e-2  # a GPU may multiply in TF32
+s.claim("Every way to split computes what one device computes",
+        holds=max(worst.values()) < precise,
+        expected=f"parameters within {precise:g} after a step",
+        observed=", ".join(f"{way} {value:.0e}" for way, value in worst.items()))
 
+# %% [markdown]
+# ## Side by side
+# What does each way send, and what does each device hold? The compiled program says it: an
+# *all-reduce* adds arrays up and gives every device the sum, an *all-gather* collects the
+# parts of an array. The pipeline's copies are outside of its programs, so we compute them.
 
-if __name__ == "__main__":
-    script.run(main, FLAGS)
+# %%
+def sent(way, step, n):
+    """The collectives of a step with a batch of n, and the bytes that they produce."""
+    arrays = place(way, params, jnp.zeros((n, s.width)), jnp.zeros(n, int))
+    program = step.lower(*arrays).compile().as_text() or ""
+    kinds = {op: n for op, n in count_ops(program).items() if op.startswith("all-")}
+    names = " + ".join(f"{n} {op}" for op, n in kinds.items())
+    return names, sum(collective_bytes(program).values())
+
+def sent_by_pipeline(n):
+    return 2 * (k - 1) * n * s.width * 4  # activations forward, their gradients backward
+
+held = {way: max(device_bytes(weights).values()) for way, weights in new.items()}
+sends = {way: sent(way, step, s.batch_size) for way, step in ways.items()}
+sends["tensor, by hand"] = sent("tensor", tensor_step, s.batch_size)
+sends["pipeline"] = "copies", sent_by_pipeline(s.batch_size)
+s.grid(["way", "in the program", "MB in a step", "MB of weights on a device"],
+       [(way, kinds, f"{moved / 1e6:.3g}", f"{held[way] / 1e6:.3g}")
+        for way, (kinds, moved) in sends.items()],
+       title=f"One step, batch {s.batch_size}, {N / 1e6:.3g} MB of weights")
+
+# %% [markdown]
+# Read it by rows.
+# - **Data parallelism** adds up as many bytes as the parameters occupy, whatever the batch
+#   is.
+# - **Tensor parallelism** and the **pipeline** send activations: bytes in proportion to the
+#   batch. `jit` finds the sums that we wrote by hand: one per block forward, and one per
+#   block backward, except for the first, since nobody needs the gradient of `X`.
+# - **FSDP** also sends the weights, and therefore holds only a part of them. On CPUs the
+#   compiler adds up whole gradients and then cuts the sum. A *reduce-scatter* would send
+#   half as much; XLA has one for GPUs and TPUs (not measured here).
+#
+# The table counts the arrays that a collective produces. To produce $b$ bytes by an
+# all-reduce, each device of a ring sends $2 b (k - 1) / k$ bytes, and half of that by an
+# all-gather.
+
+# %%
+two = (s.batch_size, 2 * s.batch_size)
+data_sends, tensor_sends = (
+    [sent(way, step, n)[1] for n in two] for way in ("data", "tensor"))
+s.claim("Data parallelism sends as much for every batch, tensor parallelism in proportion",
+        holds=data_sends[0] == data_sends[1] and 2 * tensor_sends[0] == tensor_sends[1],
+        expected="the same, and twice as many bytes for twice the batch",
+        observed=f"{data_sends} and {tensor_sends} bytes")
+parts = ("tensor", "FSDP", "pipeline")
+s.claim("A split model needs less memory for weights on each device",
+        holds=all(held[way] < held["data"] for way in parts),
+        expected="less than data parallelism, for all three ways",
+        observed=", ".join(f"{way} {held[way] / held['data']:.0%}" for way in parts))
+
+# %% [markdown]
+# <details><summary>Predict: from which batch on does data parallelism send less than tensor
+# parallelism?</summary>
+#
+# Data parallelism adds up $N$ bytes. With two blocks, tensor parallelism adds up three
+# arrays of $n$ rows with 784 numbers of 4 bytes. They are equal for
+# $n = N / (3 \cdot 784 \cdot 4)$, which is 2051 for $N$ = 19.3 MB.
+# </details>
+
+# %%
+n = np.geomspace(16, 16384)
+fig, ax = plt.subplots()
+ax.plot(n, np.full_like(n, N) / 1e6, label="data")
+ax.plot(n, (2 * k - 1) * n * s.width * 4 / 1e6, label="tensor")
+ax.plot(n, sent_by_pipeline(n) / 1e6, label="pipeline")
+ax.plot(n, np.full_like(n, 2 * N) / 1e6, label="FSDP")
+ax.plot(two, np.array(data_sends) / 1e6, "oC0", two, np.array(tensor_sends) / 1e6, "oC1")
+ax.set(xscale="log", yscale="log", xlabel="batch size", ylabel="MB in a step")
+ax.legend(ncols=2)
+s.figure(fig, "Split layers send less with small batches, data parallelism with large. "
+         "Lines are computed, dots are counted in compiled programs.")
+
+# %% [markdown]
+# ### Which one?
+# - The model fits on one device: **data parallelism**. It is the simplest, and its devices
+#   wait for one another once per step.
+# - The weights do not fit: **FSDP** first. The code of the network stays as it is.
+# - Single layers are huge, or batches are small, and links are fast: **tensor
+#   parallelism**. Its devices wait for one another in every block, so it belongs inside one
+#   machine.
+# - Links are slow, as between machines: a **pipeline** sends least. It needs equal stages
+#   and many micro-batches.
+#
+# Large models combine them on a mesh with several axes. For sizes and formulas, see [How To
+# Scale Your Model](https://jax-ml.github.io/scaling-book/); for the API, [Manual
+# parallelism with shard_map](https://docs.jax.dev/en/latest/notebooks/shard_map.html).
+#
+# ## Summary
+# - A model can be split between layers, within layers, or not at all, with its batch split
+#   instead.
+# - Split between layers, only one device works at a time. Micro-batches let stages work at
+#   once; $(p - 1) / (m + p - 1)$ of the step remains idle, if the stages are equal.
+# - Split within a pair of layers, columns then rows, a block needs one sum.
+# - With `jit`, the three ways to split arrays are three `PartitionSpec`s for one step.
+# - Gradients have the size of the weights, activations grow with the batch: compare the two
+#   before you choose.
+#
+# ## Exercises
+# **1.** Sixteen devices, one stage each. How many micro-batches make the pipeline idle less
+# than 10% of the time? How many images must a batch have if a micro-batch should have 32?
+
+# %% tags=["answer"]
+p = 16
+m = next(m for m in range(1, 10**6) if (p - 1) / (m + p - 1) < 0.1)
+print(f"{m} micro-batches, a batch of {32 * m}")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# $15 / (m + 15) < 1 / 10$ for $m > 135$: 136 micro-batches, 4352 images. A long pipeline
+# needs large batches, which may need another learning rate ([section
+# 8.5](multiple_gpus_concise)).
+# </details>
+#
+# **2.** Cut $A$ by rows and $B$ by columns instead. Does the step compute the same? What
+# does it send?
+
+# %% tags=["answer"]
+plans["other way"] = ([(P("d"), columns, whole)[: len(w)] for w in params], P())
+other = step(*place("other way", params, X, y))
+print(f"largest difference: {difference(one_device, other):.0e}")
+for way in ("tensor", "other way"):
+    kinds, moved = sent(way, step, s.batch_size)
+    print(f"{way}: {kinds}, {moved / 1e6:.3g} MB")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The result is the same: a `PartitionSpec` says where an array is, not what is computed.
+# But each device now has summands of *all* hidden units. They must be added before the
+# ReLU, which is not linear, and there are more hidden units than outputs. A bad
+# `PartitionSpec` makes a slow program, never a wrong one.
+# </details>
+#
+# **3.** Why does the step become slower with many micro-batches? Time the forward and
+# backward pass of one stage for micro-batches of different sizes, and compare the time per
+# image.
+
+# %% tags=["answer", "slow"]
+h = jax.device_put(X, devices[0])
+for size in [s.batch_size // m for m in s.micro_batches]:
+    seconds = measure(backward, stages[0], h[:size], h[:size]).median
+    print(f"micro-batch {size:4}: {1e6 * seconds / size:.0f} µs per image")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Look at how the time per image grows. A small product reads the weights as often as a
+# large one, and does less with them, and each micro-batch makes a gradient as large as the
+# weights, whatever its size. [Section 8.0](performance_model) shows how to tell which of
+# the two limits a program.
+# </details>
+#
+# **4.** `shard_map` tracks which arrays are the same on every device. `check_vma=False`
+# switches this off. Take the gradient inside of `shard_map`, with and without it. Which
+# gradients are right?
+
+# %% tags=["answer"]
+def gradients(check):
+    def local(params, h):
+        for A, B, *_ in params:
+            h = h + lax.psum(relu(h @ A) @ B, "d")
+        return cross_entropy(h @ params[-1][2], y)
+    on_each = jax.shard_map(jax.grad(local), mesh=mesh, in_specs=(tensor, P()),
+                            out_specs=tensor, check_vma=check)
+    return on_each(params, X)
+
+right = jax.tree.leaves(jax.grad(loss)(params, X, y))
+for check in (True, False):
+    sizes = zip(jax.tree.leaves(gradients(check)), right)
+    print(f"check_vma={check}: times as large:",
+          *(f"{jnp.linalg.norm(a) / jnp.linalg.norm(b):.2f}" for a, b in sizes))
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# With tracking, all are right. Without it, the gradients of $A$ and $B$ are $k$ times too
+# large, and only $C$'s is right. Each device computes the same loss, and without tracking
+# JAX must take them for $k$ different losses that are added up. Nothing warns you. Keep
+# `check_vma=True`.
+# </details>
+#
+# **5.** How much memory would the pipeline need if it kept all activations instead of
+# computing them again? Count the bytes of what `jax.vjp` keeps for one micro-batch.
+
+# %% tags=["answer"]
+h = jax.device_put(X, devices[0])
+_, pull = jax.vjp(stage, stages[0], h)
+kept = sum(a.nbytes for a in jax.tree.leaves(pull)) - sum(w.nbytes for w in stages[0])
+print(f"beside the weights, vjp keeps {kept / 1e6:.3g} MB; the input: {h.nbytes / 1e6:.3g} MB")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The pullback holds the weights, the input, and arrays of the hidden layer's size. GPipe
+# keeps the input alone. The deeper a stage, the larger the difference; the price is one
+# more forward pass. `jax.checkpoint` makes the same trade inside of one program.
+# </details>

@@ -1,353 +1,700 @@
-"""8.4 Many devices by hand: how does one minibatch train on several devices, and what does LeNet gain?
+# %% [markdown]
+# # 8.4 Training on several devices
+# How do several devices train one model together, and what does it cost them to agree?
+# After this section you can
+# - write data-parallel training by hand, in plain JAX;
+# - write the same step with `pmap`, `shard_map`, and `jit`, and say which one to use today;
+# - find the communication in a compiled program, and say how many bytes it moves;
+# - recognize a bug that silently multiplies gradients by the number of devices.
+#
+# The book's program needs two GPUs. You need none: JAX can divide a CPU into several devices. They
+# compute what real devices compute. Their speed says little about real devices, because they
+# share the same cores.
 
-Idea: every device holds all parameters, gets a share of the batch and computes its gradient; the gradients
-are summed, and every device makes the same update: by hand first, then with `jax.pmap` and `lax.psum`.
-Prediction: no parameter depends on the number of devices, up to rounding; LeNet learns as in the book; it is
-so small that what cannot be divided costs about what the second device saves.
-
-    python experiments/multiple_gpus.py
-    python experiments/multiple_gpus.py --seeds 0 1 2 --grid-epochs 4 --grid-batches 2 4 --grid-rates 1 2 4
-    jaxperf launch -n 2 -- python experiments/multiple_gpus.py
-"""
-
-from __future__ import annotations
-
-if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
-
-    end_at_once()  # while all else is imported, Ctrl-C is no traceback
-
-from dataclasses import dataclass
-from typing import Annotated
-
-import tyro
-
-from jaxperf import script
-from jaxperf.flags import at_least, more_than
-
-
-@dataclass(frozen=True)
-class Config:
-    """Flags of this section."""
-
-    epochs: Annotated[int, at_least(1)] = 4  # passes over the training images
-    batch_size: Annotated[int, at_least(1)] = 256  # images of one update, on all devices together
-    lr: Annotated[float, more_than(0)] = 0.2  # learning rate
-    scale: Annotated[float, more_than(0)] = 0.01  # standard deviation of the initial weights
-    seeds: Annotated[tuple[int, ...], at_least(0)] = (0,)  # of weights and order of images; a training each
-    updates: Annotated[int, at_least(0)] = 0  # updates of an epoch; 0 for as many as the full data set has
-    test_images: Annotated[int, at_least(0)] = 0  # 0 for all
-    grid_epochs: Annotated[int, at_least(0)] = 0  # of each training of the grid; 0: a part of one more epoch
-    grid_batches: Annotated[tuple[int, ...], at_least(1)] = (2,)  # of the grid, times the batch size
-    grid_rates: Annotated[tuple[float, ...], more_than(0)] = (1.0, 1.5, 2.0)  # of each, times the rate
-    rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
-    data: Annotated[script.Data, tyro.conf.OmitArgPrefixes] = script.Data()
-    saving: Annotated[script.Saving, tyro.conf.OmitArgPrefixes] = script.Saving()
-
-    @staticmethod
-    def smoke() -> Config:
-        """Every part, in seconds."""
-        return Config(
-            epochs=1, batch_size=16, updates=3, test_images=32, rounds=6,
-            data=script.Data(data_source="mini"),
-        )  # fmt: skip
-
-
-FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
-
-import itertools
+# %%
+import math
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import jax
-from jax import lax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+from jax import NamedSharding, P, lax
+from jax.sharding import AxisType
 
-from jaxperf.chapter.book import LENET, LENET_EPOCHS, Training
-from jaxperf.chapter.equality import lenet_equal_to_one_device
-from jaxperf.chapter.one_step import timeline_of_a_step, where_time_goes
-from jaxperf.chapter.prediction import predicting_on_all_devices
-from jaxperf.chapter.rate_and_batch import batch_and_rate
-from jaxperf.chapter.scaling import LITTLE, scaling
-from jaxperf.chapter.synchronizing import data_parallelism, synchronizing_data
-from jaxperf.chapter.training import curves, images, judge_learning, plural, table_of_epochs
-from jaxperf.data import FashionMNIST, epoch_batches, to_float, updates_per_epoch
-from jaxperf.data.fashion_mnist import FULL_TRAIN
-from jaxperf.measure import block
-from jaxperf.models import lenet, lenet_params, sgd
-from jaxperf.parallel import (
-    check_divisible,
-    first_devices,
-    get_params,
-    of_this_process,
-    processes_of,
-    rows_of,
-    softmax_cross_entropy,
-    split_and_load,
-    train_batch,
-)
-from jaxperf.result import Measurement
-from jaxperf.train import CheckpointFolder, Epoch, Evaluator, Run, fitting
+from jaxperf.data import epoch_batches, fashion_mnist
+from jaxperf.measure import interleaved, timeline
+from jaxperf.result import both, ratio
+from jaxperf.section import section
 
-Devices = Sequence[jax.Device]
-Trained = list[tuple[Epoch, Any]]  # each epoch, and the parameters after it
+s = section("8.4", devices=2, epochs=2, batch_size=256, lr=0.2, updates=0, rounds=9,
+            seeds=(0,), data="mini", data_folder=None,
+            smoke={"epochs": 1, "batch_size": 16, "updates": 2, "rounds": 6},
+            full={"data": "auto", "epochs": 4, "rounds": 15})
 
+data = fashion_mnist(source="folder" if s.data_folder else s.data, folder=s.data_folder)
+s.data_source(data.source)
+devices = jax.devices()[: s.devices]
+k = len(devices)
+assert k > 1, "this section needs two devices; with a single GPU, set JAX_PLATFORMS=cpu"
+print(f"{k} devices: {devices}; {len(data.train_labels):,} images")
 
-def net(params: list[jax.Array], X: jax.Array) -> jax.Array:
-    """LeNet's logits for images of bytes, scaled on the device."""
-    return lenet(to_float(X), params)
+# %% [markdown]
+# Machines with several GPUs are common, because most mainboards have several PCIe slots. With
+# NVIDIA's driver, `nvidia-smi` lists the GPUs; the [section on GPUs](use_gpu) explains its output.
+# [Section 8.3](auto_parallelism) showed that most operations use all cores of a CPU or all of one
+# GPU by themselves. Using *several* GPUs for one model takes an algorithm.
+#
+# ## 8.4.1 Data parallelism
+# *Data parallelism* is the most widely used way to divide the training of a model among GPUs.
+#
+# ![A batch is split between two devices. Each computes a gradient from its half. The gradients
+# are added, and the sum goes back to both devices.](images/data_parallelism.svg)
+#
+# Every device holds all parameters. In each step
+# 1. the batch is split into $k$ equal shares, one per device;
+# 2. each device computes the gradient of the loss of its share, the *local* gradient;
+# 3. the local gradients are added, and every device gets the sum. This is an *all-reduce*;
+# 4. every device makes the same update, so the copies of the parameters stay equal.
+#
+# Splitting changes nothing but the order of additions: if the loss is a sum over examples, its
+# gradient is the sum of the gradients of the shares $B_1, \ldots, B_k$ of the batch $B$.
+#
+# $$\nabla \sum_{i \in B} \ell_i(w) = \sum_{d=1}^{k} \nabla \sum_{i \in B_d} \ell_i(w)$$
+#
+# ## 8.4.2 Defining the model
+# LeNet is a function of a list of parameters. Shapes and scale are the book's.
 
+# %%
+def init_params(key, scale=0.01):
+    shapes = [(20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,),  # W1, b1, W2, b2: convolutions
+              (800, 128), (128,), (128, 10), (10,)]         # W3, b3, W4, b4: dense layers
+    keys = jax.random.split(key, len(shapes))
+    return [scale * jax.random.normal(key, shape) if len(shape) > 1 else jnp.zeros(shape)
+            for key, shape in zip(keys, shapes)]
+
+def conv(X, W):  # images: batch, height, width, channel; kernels: out, in, height, width
+    return lax.conv_general_dilated(X, W, (1, 1), "VALID",
+                                    dimension_numbers=("NHWC", "OIHW", "NHWC"))
+
+def avg_pool(X):
+    return lax.reduce_window(X, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
+
+def lenet(params, X):
+    W1, b1, W2, b2, W3, b3, W4, b4 = params
+    h1 = avg_pool(jax.nn.relu(conv(X, W1) + b1))
+    h2 = avg_pool(jax.nn.relu(conv(h1, W2) + b2))
+    h2 = h2.transpose(0, 3, 1, 2).reshape(len(X), -1)  # flattened as in the book
+    h3 = jax.nn.relu(h2 @ W3 + b3)
+    return h3 @ W4 + b4
+
+params = init_params(jax.random.key(0))
+parameter_bytes = sum(p.nbytes for p in params)
+print(f"{sum(p.size for p in params):,} parameters occupy {parameter_bytes:,} bytes")
+
+# %% [markdown]
+# The loss is the cross entropy. It must be the **sum** over the examples, not the mean, so that
+# the losses of the shares add up to the loss of the batch. Gluon's loss returns one value per
+# example, and `backward` adds them up. In PyTorch you write `CrossEntropyLoss(reduction='none')`
+# and `.sum()`. The update then divides by the size of the *full* batch.
+
+# %%
+def loss(params, X, y):
+    return -(jax.nn.log_softmax(lenet(params, X / 255)) * jax.nn.one_hot(y, 10)).sum()
+
+gradient = jax.jit(jax.grad(loss))
 
 @jax.jit
-def gradient(params: list[jax.Array], X: jax.Array, y: jax.Array) -> Any:
-    """Sums over one device's share: the gradients, the loss, and how many images are classified right."""
+def sgd(params, grads, lr, batch_size):
+    return jax.tree.map(lambda p, g: p - lr * g / batch_size, params, grads)
 
-    def loss(params: list[jax.Array]) -> Any:
-        logits = net(params, X)
-        return softmax_cross_entropy(logits, y).sum(), (logits.argmax(-1) == y).sum()
+# %% [markdown]
+# ## 8.4.3 Synchronizing data among devices
+# We need three helpers. The first one copies the parameters to a device.
 
-    (total, hits), grads = jax.value_and_grad(loss, has_aux=True)(params)
-    return grads, total, hits
+# %%
+def get_params(params, device):
+    return jax.device_put(params, device)
 
+new_params = get_params(params, devices[-1])
+print("b1 weight:", new_params[1], "on", new_params[1].device)
+print("params still has its own:", params[1].device)
+grads = gradient(new_params, data.train_images[:1], data.train_labels[:1])
+print("b1 grad:", grads[1].shape, "on", grads[1].device)
+
+# %% [markdown]
+# `device_put` returns a new array, and the old one stays where it was. Note the difference in
+# the gradient. In Gluon a parameter *has* a gradient: after `attach_grad` the book prints zeros,
+# and PyTorch prints `None` until the first `backward`. In JAX a parameter has no gradient. The
+# gradient is the result of a function, and it is computed where the parameters are.
+#
+# The second helper adds up what the devices hold and gives the sum to each of them. The book's
+# version changes its arrays in place. JAX arrays never change, so ours returns new ones.
+
+# %%
+def allreduce(trees):
+    """Add up the trees on the first device, and copy the sum to every device."""
+    places = [jax.tree.leaves(tree)[0].device for tree in trees]
+    total, *others = jax.device_put(trees, places[0])
+    for tree in others:
+        total = jax.tree.map(jnp.add, total, tree)
+    return [jax.device_put(total, place) for place in places]
+
+ones = [jax.device_put(jnp.ones((1, 2)) * (i + 1), d) for i, d in enumerate(devices)]
+print("before allreduce:", *ones)
+print("after allreduce: ", *allreduce(ones))
+
+# %% [markdown]
+# This is the *star* in the left half of the drawing: everything passes through device 0. With $k$
+# devices and $N$ bytes of gradients, device 0 receives $(k-1)N$ bytes and sends as many. In a
+# *ring*, each device sends $N/k$ bytes to its neighbor, $2(k-1)$ times: $2N(k-1)/k$ bytes
+# altogether, which is less than $2N$ for any number of devices. For $k = 2$ both send $N$; for
+# $k = 8$ device 0 of the star sends $7N$, and each device of the ring $1.75N$.
+#
+# ![Left: in a star, three devices send their gradients to device 0 and get the sum back. Right:
+# in a ring, each of four devices sends a quarter of the gradients to the
+# next.](images/all_reduce.svg)
+#
+# The third helper splits an array into equal shares and copies each one to its device.
+# `split_batch` does so for images and labels.
+
+# %%
+def split_and_load(array, devices):
+    assert len(array) % len(devices) == 0, f"{len(array)} rows, {len(devices)} devices"
+    m = len(array) // len(devices)
+    return [jax.device_put(array[i * m : (i + 1) * m], d) for i, d in enumerate(devices)]
+
+def split_batch(X, y, devices):
+    assert len(X) == len(y), f"{len(X)} images, {len(y)} labels"
+    return split_and_load(X, devices), split_and_load(y, devices)
+
+batch = jnp.arange(12 * k).reshape(3 * k, 4)
+print("input:\n", batch)
+for share in split_and_load(batch, devices):
+    print(f"on {share.device}:\n", share)
+try:
+    split_and_load(batch[: 3 * k - 1], devices)  # does not divide
+except AssertionError as error:
+    print("AssertionError:", error)
+
+# %% [markdown]
+# The last batch of an epoch often does not divide. Drop it in training (our `batches` below does
+# so), and fill it up in evaluation.
+#
+# ## 8.4.4 Training on one batch
+# These are the four steps of the drawing. Whatever is computed from a share and a device's copy of
+# the parameters is computed on that device.
+
+# %%
+def train_batch(X, y, device_params, devices, lr):
+    Xs, ys = split_batch(X, y, devices)
+    grads = [gradient(params, X, y) for params, X, y in zip(device_params, Xs, ys)]
+    grads = allreduce(grads)
+    return [sgd(params, g, lr, len(y)) for params, g in zip(device_params, grads)]
+
+# %% [markdown]
+# ::::{tab-set}
+# :::{tab-item} In Gluon
+# ```python
+# with autograd.record():
+#     ls = [loss(lenet(X, W), y) for X, y, W in zip(gpu_Xs, gpu_ys, gpu_params)]
+# for l in ls:
+#     l.backward()
+# for i in range(len(gpu_params[0])):
+#     allreduce([gpu_params[c][i].grad for c in range(len(ctx))])
+# for param in gpu_params:
+#     d2l.sgd(param, lr, X.shape[0])
+# ```
+# :::
+# :::{tab-item} In PyTorch
+# ```python
+# ls = [loss(lenet(X, W), y).sum() for X, y, W in zip(Xs, ys, device_params)]
+# for l in ls:
+#     l.backward()
+# with torch.no_grad():
+#     for i in range(len(device_params[0])):
+#         allreduce([device_params[c][i].grad for c in range(len(devices))])
+# for param in device_params:
+#     d2l.sgd(param, lr, X.shape[0])
+# ```
+# :::
+# ::::
+#
+# <details><summary>Predict: the list comprehension computes one gradient after the other. Does
+# device 1 wait for device 0?</summary>
+#
+# No. A JAX call queues its work on a device and returns ([section 8.2](async_computation)), so
+# Python has queued all gradients long before the first one is finished. Nothing makes the devices
+# wait until `allreduce` needs the gradients of both.
+#
+# </details>
+
+# %%
+X, y = data.train_images[: s.batch_size], data.train_labels[: s.batch_size]
+device_params = [get_params(params, d) for d in devices]
+run = timeline.record(train_batch, X, y, device_params, devices, s.lr)
+s.timeline(run, "Python queues a whole step and then waits. The devices work side by side.")
+
+overlap = timeline.overlap(run, *map(timeline.lane_of, devices[:2]))
+s.claim("A loop over devices looks serial, but the devices compute at the same time",
+        holds=overlap > 0.5, expected="more than half of their work overlaps",
+        observed=f"{overlap:.0%} overlaps", source="section 8.4.4", since="2026-11-26")
+
+# %% [markdown]
+# ## 8.4.5 Defining the training function
+# `train` copies the parameters to all devices, and then trains on one batch at a time.
+
+# %%
+def batches(batch_size, epoch=0, updates=s.updates or None):
+    return epoch_batches(data.train_images, data.train_labels, batch_size=batch_size,
+                         seed=0, epoch=epoch, updates=updates)
 
 @jax.jit
-def update(params: list[jax.Array], sums: Any, n: int, lr: float) -> Any:
-    """New parameters, and the batch's mean loss and accuracy; `n` is the full batch's size."""
-    grads, loss, hits = sums
-    return sgd(params, grads, lr, n), (loss / n, hits / n)
+def correct(params, X, y):
+    return (lenet(params, X / 255).argmax(-1) == y).sum()
 
+def report(epoch, start, params, n=500):
+    """Print the epoch's line, and return the test accuracy."""
+    seconds = time.perf_counter() - start
+    X, y = data.test_images, data.test_labels
+    counts = [correct(params, X[i : i + n], y[i : i + n]) for i in range(0, len(y), n)]
+    accuracy = sum(map(int, counts)) / len(y)
+    print(f"epoch {epoch + 1}, time {seconds:.1f} sec, test acc {accuracy:.2f}")
+    return accuracy
 
-def by_hand(devices: Devices, lr: float) -> Callable[..., Any]:
-    """The step of section 8.4.4: `step(X, y, device_params)` gives new parameters, and (loss, accuracy)."""
+def train(num_gpus, batch_size, lr):
+    running_on, accuracies = devices[:num_gpus], []
+    print("running on:", running_on)
+    device_params = [get_params(params, d) for d in running_on]
+    for epoch in range(s.epochs):
+        start = time.perf_counter()
+        for X, y in batches(batch_size, epoch):
+            device_params = train_batch(X, y, device_params, running_on, lr)
+            jax.block_until_ready(device_params)  # the book's nd.waitall()
+        accuracies.append(report(epoch, start, device_params[0]))
+    return accuracies
 
-    def step(X: Any, y: Any, device_params: list[Any]) -> Any:
-        X_shards, y_shards = split_and_load(X, devices), split_and_load(y, devices)
-        new = train_batch(X_shards, y_shards, device_params, gradient=gradient, update=partial(update, lr=lr))
-        return [params for params, _ in new], new[0][1]
+# %% [markdown]
+# ## 8.4.6 Training on one device, then on several
+# By default, this section trains on whole epochs of a subset of 6,000 images. With `--full` it
+# trains as the book does: four epochs of 234 batches of all 60,000 images.
 
+# %% tags=["slow"]
+one = train(num_gpus=1, batch_size=s.batch_size, lr=s.lr)
+
+# %% tags=["slow"]
+several = train(num_gpus=k, batch_size=s.batch_size, lr=s.lr)
+
+# %% [markdown]
+# Do not worry about an accuracy of 0.10. With weights drawn this small, LeNet starts on a plateau
+# where it guesses one class for all images. In the book, it stays there for a whole epoch of 234
+# batches. Here are the book's figures, and those of a retelling in PyTorch.
+
+# %% tags=["slow"]
+fig, (ax, bars) = plt.subplots(1, 2, width_ratios=(3, 2))
+ax.plot(range(1, 5), [0.10, 0.60, 0.75, 0.68], "o-", label="MXNet, one GPU")
+ax.plot(range(1, 5), [0.10, 0.69, 0.74, 0.74], "o-", label="MXNet, two GPUs")
+ax.plot([10, 10], [0.82, 0.81], "o", label="PyTorch, one and two")
+if data.is_full and not s.updates:  # the same work as the book's
+    ax.plot(range(1, s.epochs + 1), one, "s--", label="here, one device")
+    ax.plot(range(1, s.epochs + 1), several, "s--", label=f"here, {k} devices")
+ax.set(xlabel="epoch", ylabel="test accuracy", ylim=(0, 1))
+ax.legend()
+labels = ["MXNet, 1 GPU", "MXNet, 2 GPUs", "PyTorch, 1", "PyTorch, 2"]
+bars.barh(labels, [1.4, 2.5, 2.7, 2.8], color=["C0", "C1", "C2", "C2"])
+bars.invert_yaxis()
+bars.set(xlabel="seconds per epoch")
+s.figure(fig, "A second GPU changes the accuracy little, and makes no epoch shorter.")
+
+# %% [markdown]
+# In the book, an epoch takes 1.4 s on one GPU and 2.5 s on two. Its explanation is the cost of
+# communication. A teacher in the PyTorch retelling adds two reasons: sums written by hand are not
+# optimized, and LeNet is too small. Arithmetic helps to choose among the three:
+# - A step of the book takes $1.4\,\mathrm{s} / 234 = 6\,\mathrm{ms}$ on one GPU, and
+#   $10.7\,\mathrm{ms}$ on two.
+# - The gradients have 516 kB. At 10 GB/s, which a PCIe slot can do, they are copied in
+#   $0.05\,\mathrm{ms}$, and back in as much.
+#
+# So the *bytes* do not explain the missing milliseconds. What remains is the number of operations:
+# eight parameters, each copied, added, and copied back by a call of its own, in a step that is
+# short to begin with. One compiled all-reduce replaces all of these calls (section 8.4.7), and
+# the larger network of [section 8.5](multiple_gpus_concise) gives the devices more to do.
+#
+# A step also waits for the slowest device. A reader of the book took a GPU and the CPU as two
+# devices. Each got half of the batch, so the GPU had to wait for the CPU: 44 s per epoch.
+#
+# Several GPUs are not always better than one. Batch size, learning rate, and the network have to
+# fit to them (exercises 1 and 5).
+
+# %% [markdown]
+# ## 8.4.7 The same step, five ways
+# ### 1. By hand
+# This is `train_batch` above. You see every copy.
+#
+# ### 2. pmap and psum
+# You write what *one* device does with its share. `jax.pmap` compiles it and runs it on all
+# devices. `lax.psum` is the all-reduce. One line replaces three helpers and a loop.
+
+# %%
+def make_pmap_step(devices, lr):
+    @partial(jax.pmap, axis_name="data", in_axes=(None, 0, 0), out_axes=None,
+             devices=devices)
+    def step(params, X, y):
+        grads = lax.psum(jax.grad(loss)(params, X, y), "data")
+        return sgd(params, grads, lr, len(devices) * len(y))
     return step
 
+def shares(X, y, count):
+    """The arrays with one more dimension in front, over which pmap maps."""
+    return X.reshape(count, -1, *X.shape[1:]), y.reshape(count, -1)
 
-def by_pmap(devices: Devices, lr: float) -> Callable[..., Any]:
-    """The same step as one program that runs on every device: `step(X, y, params)`.
+def train_with_pmap(num_gpus, batch_size, lr, new=params):
+    step, accuracies = make_pmap_step(devices[:num_gpus], lr), []
+    print("running on:", devices[:num_gpus])
+    for epoch in range(s.epochs):
+        start = time.perf_counter()
+        for X, y in batches(batch_size, epoch):
+            new = jax.block_until_ready(step(new, *shares(X, y, num_gpus)))
+        first_copy = jax.tree.map(lambda p: p.addressable_data(0), new)
+        accuracies.append(report(epoch, start, first_copy))
+    return accuracies
 
-    Of several processes, each has the program run on its own devices, with its own rows of the batch.
-    """
-    here = len(of_this_process(devices))
+# %% tags=["slow"]
+by_pmap = train_with_pmap(num_gpus=k, batch_size=s.batch_size, lr=s.lr)
+apart = max(abs(a - b) for a, b in zip(by_pmap, several))
+s.claim("Trained by hand or by pmap, LeNet is equally accurate",
+        holds=apart < 0.1,
+        expected="test accuracies within 0.1 (rounding errors grow from step to step)",
+        observed=f"{apart:.3f} apart at most", since="2026-11-26")
 
-    @partial(jax.pmap, axis_name="devices", in_axes=(None, 0, 0), out_axes=None, devices=devices)
-    def on_each_device(params: list[jax.Array], X: jax.Array, y: jax.Array) -> Any:
-        sums = lax.psum(gradient(params, X, y), "devices")
-        return update(params, sums, len(y) * len(devices), lr)
+# %% [markdown]
+# This is short, and much code is written like it. But since JAX 0.8
+# [pmap is in maintenance mode](https://docs.jax.dev/en/latest/migrate_pmap.html): it keeps
+# working, and its documentation recommends `jax.shard_map` for new code.
+#
+# ### 3. shard_map and psum
+# Again you write one device's program, but arrays keep their shape. A *mesh* gives a name to an
+# axis of devices. `P("data")` splits an array's first dimension along that axis, and `P()` means
+# the same value on every device.
+#
+# ![An array of four rows; a mesh of two devices along an axis named data; with P data, each
+# device holds two rows, with P of nothing, each holds all four.](images/sharding.svg)
 
-    def step(X: Any, y: Any, params: list[jax.Array]) -> Any:
-        return on_each_device(params, *(a.reshape(here, -1, *a.shape[1:]) for a in (X, y)))
+# %%
+mesh = jax.make_mesh((k,), ("data",), axis_types=(AxisType.Auto,), devices=devices)
 
-    return step
+@jax.jit
+@jax.shard_map(mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=P())
+def shard_map_step(params, X, y):
+    local = lax.pcast(params, "data", to="varying")  # without this line: see below
+    grads = lax.psum(jax.grad(loss)(local, X, y), "data")
+    return sgd(params, grads, s.lr, k * len(y))
 
+# %% [markdown]
+# <details><summary>Predict: what would happen without the line with <code>pcast</code>?</summary>
+#
+# The gradient would be $k$ times too large, without an error or a warning. `shard_map` knows that
+# `params` has the same value on every device. Therefore `jax.grad` with respect to it *already
+# returns the sum over all devices*. If you copy the `psum` line from a `pmap` program, you sum
+# twice. `pcast` says: treat this as a value that may vary, one per device. Then `jax.grad`
+# returns the local gradient, and `psum` is right. Or keep `params` and leave `psum` out.
+#
+# </details>
 
-def ready_to_train(devices: Devices, lr: float, params: Any) -> tuple[Callable[..., Any], Any]:
-    """The step by hand and a copy of the parameters per device; by pmap if the devices are of processes."""
-    if processes_of(devices) > 1:
-        return by_pmap(devices, lr), params
-    return by_hand(devices, lr), [get_params(params, d) for d in devices]
+# %%
+slope = jax.grad(lambda w, x: (x @ w).sum())
+w, x = jnp.ones(3), jnp.arange(6.0 * k).reshape(2 * k, 3)
+on_mesh = jax.shard_map(mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+varying = partial(lax.pcast, axis_name="data", to="varying")
+print("one device:          ", slope(w, x))
+print("grad(w):             ", on_mesh(slope)(w, x))
+print("psum(grad(w)):       ", on_mesh(lambda w, x: lax.psum(slope(w, x), "data"))(w, x))
+print("psum(grad(pcast(w))):",
+      on_mesh(lambda w, x: lax.psum(slope(varying(w), x), "data"))(w, x))
 
+# %% [markdown]
+# ### 4. jit and NamedSharding
+# You write the step for the whole batch. The arrays say where they are, and the compiler divides
+# the work. Nothing in the step mentions devices.
 
-def train(
-    step: Callable[..., Any], state: Any, data: FashionMNIST, *, devices: Devices, batch_size: int,
-    updates: int, numbers: Sequence[int], seed: int = 0, progress: Any = lambda batches, updates: batches,
-    run: Run | None = None,
-) -> Iterator[tuple[Epoch, Any]]:  # fmt: skip
-    """Train the epochs `numbers` (section 8.4.5), giving each at its end, and the parameters after it."""
-    run = run or Run()
-    state = run.start(state, epochs=len(numbers))  # where a checkpoint ends, if there is one
-    yield from run.done
-    rows = rows_of(batch_size, devices)
-    X, y = data.train_images[:batch_size][rows], data.train_labels[:batch_size][rows]
-    began = time.perf_counter()
-    with fitting(batch_size, lambda n: step(X[:n], y[:n], state), devices):
-        block(step(X, y, step(X, y, state)[0]))  # compiles, for where the new state is too; then dropped
-    compile_s = time.perf_counter() - began
-    evaluator = Evaluator(net, devices, batch_size=batch_size)
-    for number in numbers[len(run.done) :]:
-        order = {"batch_size": batch_size, "seed": seed, "epoch": number, "updates": updates}
-        batches = epoch_batches(data.train_images, data.train_labels, **order, start=run.update, rows=rows)
-        run.begin()
-        for X, y in progress(batches, updates):
-            state, (loss, hits) = step(X, y, state)
-            run.stepped(state, loss, hits)  # two ahead: further, CPU devices that meet in a sum may hang
-        means = run.means()
-        block(state)
-        train_s = run.seconds()
-        params = state[0] if isinstance(state[0], list) else state  # by hand, the first device's
-        accuracy = evaluator.accuracy(params, data.test_images, data.test_labels)
-        epoch = Epoch(number, *means, accuracy, train_s, compile_s, 0.0, updates * batch_size)
-        run.ended(epoch, state)
-        yield epoch, params
-        compile_s = 0.0
+# %%
+@jax.jit
+def step(params, X, y):
+    return sgd(params, jax.grad(loss)(params, X, y), s.lr, len(y))
 
+def place(params, X, y, mesh=mesh):
+    everywhere, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    return jax.device_put((params, X, y), (everywhere, split, split))
 
-def one_minibatch(story: script.Story, config: Config, data: FashionMNIST) -> None:
-    """Section 8.4.4: one batch by hand on all devices, what ran at the same time, and where the time goes."""
-    story.heading("8.4.4 Training on one minibatch")
-    story.text(
-        """A plain Python loop computes one gradient after the other. Or so it looks: JAX queues each call
-        on its device and returns, so all devices compute at the same time. Only `allreduce` needs what all
-        of them found, and not even there does Python wait."""
-    )
-    story.habit(
-        gluon="for l in losses:\n    l.backward()\nfor i in range(len(gpu_params[0])):\n"
-        "    allreduce([gpu_params[c][i].grad for c in range(len(ctx))])",
-        jax="sums = [gradient(params, X, y) for params, X, y in zip(device_params, X_shards, y_shards)]\n"
-        "totals = allreduce(sums)",
-    )
-    story.code(gradient, update, train_batch, by_hand)
-    devices, n = first_devices(story.devices), config.batch_size
-    X, y = data.train_images[:n], data.train_labels[:n]
-    params, step = lenet_params(jax.random.key(0), scale=config.scale), by_hand(devices, config.lr)
-    device_params = [get_params(params, d) for d in devices]
-    timeline_of_a_step(story, partial(step, X, y, device_params), devices=devices)
-    halves = gradient, partial(update, lr=config.lr)
-    where_time_goes(story, step, halves, (X, y), device_params, devices=devices, rounds=config.rounds)
+placed = place(params, X, y)
+for shard in placed[1].addressable_shards:
+    print(f"{shard.device} holds {shard.data.shape} of {X.shape}")
 
+# %% [markdown]
+# Where is the sum? The compiler added it. Look for it in the compiled program: one *all-reduce*
+# adds up all eight gradients.
 
-def kept_run(
-    folder: CheckpointFolder | None, name: str, devices: Devices, *, updates: int, **settings: Any
-) -> Run:
-    """A training that is saved in `folder`, if there is one, with the parameters after each epoch."""
-    way = "pmap" if processes_of(devices) > 1 else "by hand"  # as `ready_to_train` chooses
-    return Run(
-        folder.of(name, updates=updates, **settings) if folder else None, updates=updates,
-        surroundings={"way": way, "devices": [d.device_kind for d in devices]}, remember=True,
-        read=lambda state: state[0] if isinstance(state[0], list) else state,
-        place=lambda params: ready_to_train(devices, settings["lr"], params)[1],
-    )  # fmt: skip
+# %%
+def all_reduces(step, *args):
+    """Return the all-reduces of a compiled step, and the bytes that they add up."""
+    program = step.lower(*args).compile().as_text() or ""
+    lines = [line for line in map(str.strip, program.splitlines())
+             if re.search(r" all-reduce(-start)?\(", line)]
+    results = [line.split(" all-reduce")[0] for line in lines]  # (f32[20,1,3,3], ...)
+    shapes = [dims.split(",") for dims in re.findall(r"f32\[([\d,]+)\]", " ".join(results))]
+    return lines, sum(4 * math.prod(map(int, shape)) for shape in shapes)
 
+lines, summed_bytes = all_reduces(step, *placed)
+print(lines[0][:88])
+s.claim("A step sums as many bytes as the parameters occupy",
+        holds=summed_bytes == parameter_bytes, expected=f"{parameter_bytes:,} bytes",
+        observed=f"{summed_bytes:,} bytes in {len(lines)} all-reduce", since="2026-11-26")
 
-def training(story: script.Story, config: Config, data: FashionMNIST) -> dict[int, Trained]:
-    """Sections 8.4.5 and 8.4.6: one device, then all, with the book's figures next to ours."""
-    story.heading("8.4.5 The training function")
-    story.text(
-        """The book waits after each batch. Here two more steps are queued while one computes, so that the
-        devices never wait for Python. After an epoch the test images are predicted."""
-    )
-    story.code(train)
-    story.heading("8.4.6 Training on one device and on several")
-    trained: dict[int, Trained] = {}
-    runs: dict[str, list[Epoch]] = {}
-    printed: dict[str, Training] = {}
-    updates = config.updates or updates_per_epoch(FULL_TRAIN, config.batch_size)
-    with config.saving.folder() as folder:
-        for k, seed in itertools.product(story.device_counts, config.seeds):
-            devices, params = first_devices(k), lenet_params(jax.random.key(seed), scale=config.scale)
-            name = plural(k) + (f", seed {seed}" if len(config.seeds) > 1 else "")
-            title = f"{name}: batch {config.batch_size}, rate {config.lr:g}"
-            order = {"batch_size": config.batch_size, "updates": updates, "seed": seed}
-            step, state = ready_to_train(devices, config.lr, params)
-            found = train(
-                step, state, data, **order,
-                devices=devices, numbers=range(1, config.epochs + 1), progress=story.progress,
-                run=kept_run(folder, name, devices, **order, lr=config.lr, data=data.fingerprint),
-            )  # fmt: skip
-            trained[k] = table_of_epochs(story, found, title=title, printed=LENET.get(k))
-            runs[name] = [epoch for epoch, _ in trained[k]]
-            printed |= {name: LENET[k]} if k in LENET else {}
-    curves(story, runs, printed={k: LENET[k] for k in trained if k in LENET})
-    seconds = [Measurement(name, "s", tuple(e.train_s for e in run)) for name, run in runs.items()]
-    story.table(seconds, title="Seconds of an epoch", references=LENET_EPOCHS, detail=True)
-    recipe = (config.epochs, config.batch_size, config.updates, data.is_full) == (4, 256, 0, True)
-    missing = "" if recipe else "only the full data, batch 256 and four epochs are the book's recipe"
-    judge_learning(story, "LeNet", runs, tested=len(data.test_labels), printed=printed, missing=missing)
-    return trained
+# %% [markdown]
+# ### 5. Explicit sharding
+# The same step, on a mesh whose axis is `Explicit`. Now
+# [the sharding is part of an array's type](https://docs.jax.dev/en/latest/201/sharding.html).
+# Where `jit` would choose a communication for you, JAX asks.
 
+# %%
+explicit = jax.make_mesh((k,), ("data",), axis_types=(AxisType.Explicit,), devices=devices)
+_, X5, y5 = place(params, X, y, explicit)
+print("the type of X:", jax.typeof(X5))
+try:
+    jnp.dot(y5, y5)  # sums over the dimension that is split
+except Exception as error:
+    print(f"{type(error).__name__}: {error}"[:168])
 
-def with_pmap(story: script.Story, config: Config, data: FashionMNIST, trained: dict[int, Trained]) -> None:
-    """The last epoch once more, by `pmap`, from the same parameters: it ends where by hand ended."""
-    story.heading("The same step with pmap and psum")
-    story.text(
-        """`jax.pmap` compiles one program and runs it on every device with its share of the batch;
-        `lax.psum` sums over the devices. So `allreduce`, the copies and the loop over devices become one
-        word, and the gradient and the update stay what they were. Here it trains the last epoch again, on
-        the same batches, from the parameters that the loop by hand had before it."""
-    )
-    story.code(by_pmap)
-    k, seed, devices = story.devices, config.seeds[-1], first_devices(story.devices)
-    hand, _ = trained[k][-1]
-    fresh = lenet_params(jax.random.key(seed), scale=config.scale)
-    found = train(
-        by_pmap(devices, config.lr), trained[k][-2][1] if config.epochs > 1 else fresh, data,
-        devices=devices, batch_size=config.batch_size, updates=hand.images // config.batch_size, seed=seed,
-        numbers=[config.epochs], progress=story.progress,
-    )  # fmt: skip
-    [(epoch, _)] = table_of_epochs(story, found, title=f"{plural(k)}, pmap")
-    near = abs(epoch.loss / hand.loss - 1)
-    story.claim(
-        ours="pmap with psum trains as the loop by hand does",
-        holds=near < 0.01,
-        predicted="the same mean loss over the epoch, within 1 % after rounding has grown",
-        right=near < 0.01,
-        observed=f"loss {epoch.loss:.4f} and {hand.loss:.4f}, test accuracy {epoch.test_accuracy:.2f} and "
-        f"{hand.test_accuracy:.2f}, {epoch.train_s:.1f} and {hand.train_s:.1f} s",
-        cannot="" if k > 1 else "only one device here, nothing to sum",
-    )
+# %% [markdown]
+# ### What would BatchNorm see?
+# A layer that averages over the batch shows a difference between the ways. We subtract the mean.
 
+# %%
+def center(x):
+    return x - x.mean()
 
-def gain_of_devices(story: script.Story, config: Config, data: FashionMNIST) -> None:
-    """The section's sentence: LeNet gains little from a second device."""
+x = jnp.arange(2.0 * k)
+print("pmap:     ", jax.pmap(center, devices=devices)(x.reshape(k, 2)).ravel())
+print("shard_map:", jax.shard_map(center, mesh=mesh, in_specs=P("data"),
+                                  out_specs=P("data"))(x))
+print("jit:      ", jax.jit(center)(jax.device_put(x, NamedSharding(mesh, P("data")))))
 
-    def make(devices: Devices, n: int) -> Callable[[], Any]:
-        params, step = lenet_params(jax.random.key(0), scale=config.scale), by_hand(devices, config.lr)
-        copies = [get_params(params, d) for d in devices]
-        return lambda: step(data.train_images[:n], data.train_labels[:n], copies)
+# %% [markdown]
+# Under `pmap` and `shard_map`, the mean is that of a device's share. Under `jit`, it is that of
+# the whole batch, and costs one more all-reduce. LeNet has no such layer; ResNet-18 in
+# [section 8.5](multiple_gpus_concise) does.
+#
+# ### Which one?
+# $N$ is the size of the gradients in bytes.
+#
+# | | you write | who sums | moved bytes | BatchNorm sees | use it |
+# |:--|:--|:--|:--|:--|:--|
+# | by hand | a loop over devices | you: copies | $2(k-1)N$ | a share | to understand |
+# | `pmap` | one device's step | you: `psum` | all-reduce of $N$ | a share | in older code |
+# | `shard_map` | one device's step | you: `psum` | all-reduce of $N$ | a share | for control |
+# | `jit` | the batch's step | compiler | all-reduce of $N$ | the batch | **first choice** |
+# | explicit | the batch's step | compiler | all-reduce of $N$ | the batch | to check types |
+#
+# Do they compute the same? Each way makes ten updates from the same parameters.
 
-    n = config.batch_size
-    sizes = (max(n // 2 // story.devices, 1) * story.devices, n, 2 * n)
-    often = 3 * config.rounds  # nine gave 1.02 (0.786 to 1.11) for the model, against a bound of 0.8
-    scaling(story, make, network="LeNet", sizes=sizes, at=n, book=LITTLE, rounds=often)
-    story.peers("8.4 LeNet, 1 device")
-    story.peers("8.4 LeNet, 2 devices")
+# %%
+pmap_step = make_pmap_step(devices, s.lr)
+ways = {
+    "one device": lambda w, X, y: step(w, X, y),
+    "by hand": lambda w, X, y: train_batch(X, y, w, devices, s.lr),
+    "pmap": lambda w, X, y: pmap_step(w, *shares(X, y, k)),
+    "shard_map": lambda w, X, y: shard_map_step(*place(w, X, y)),
+    "jit": lambda w, X, y: step(*place(w, X, y)),
+    "explicit": lambda w, X, y: step(*place(w, X, y, explicit)),
+}
+start = {way: device_params if way == "by hand" else params for way in ways}
+after = dict(start)
+for X, y in batches(s.batch_size, updates=10):
+    for way in ways:
+        after[way] = jax.block_until_ready(ways[way](after[way], X, y))
+after["by hand"] = after["by hand"][-1]  # the last device's copy
 
+def difference(a, b):
+    return max(float(abs(x - y).max()) for x, y in zip(*jax.device_get((a, b))))
 
-def batch_of_twice_the_size(
-    story: script.Story, config: Config, data: FashionMNIST, trained: dict[int, Trained]
-) -> None:
-    """The section's first exercise, on a part of one more epoch or from fresh parameters."""
-    whole, after, devices = config.grid_epochs, min(2, config.epochs), first_devices(story.devices)
-    images = trained[story.devices][0][0].images // (1 if whole else 4)
-    fresh = lenet_params(jax.random.key(0), scale=config.scale)
-    params = fresh if whole else trained[story.devices][after - 1][1]
+worst = max(difference(after["one device"], after[way]) for way in ways)
+s.claim("All five ways compute what one device computes", holds=worst < 1e-6,
+        expected="parameters within 1e-6 of one device's", observed=f"{worst:.0e} at most",
+        source="section 8.4.1", since="2026-11-26")
 
-    def train_with(batch_size: int, lr: float) -> list[Epoch]:
-        found = train(
-            *ready_to_train(devices, lr, params), data, devices=devices,
-            batch_size=batch_size, updates=max(1, images // batch_size), numbers=range(1, (whole or 1) + 1),
-        )  # fmt: skip
-        return [epoch for epoch, _ in found]
+# %% [markdown]
+# Do they take the same time? They take turns, so that a busy moment slows all of them alike. A
+# ratio is the median over the rounds, followed by its 95% confidence interval.
+#
+# <details><summary>Predict: which way is the slowest, and which of the compiled ways the
+# fastest?</summary>
+#
+# `pmap`, `shard_map`, `jit`, and explicit sharding end as nearly the same XLA program, so a real
+# difference would be a surprise. By hand, Python calls several programs and copies eight arrays
+# per device. The longer the devices compute, the less that matters: on a CPU, where a step
+# computes for a tenth of a second, you may not see it at all.
+#
+# </details>
 
-    start = "fresh parameters" if whole else f"the parameters after epoch {after}"
-    n = images * (whole or 1)
-    batch_and_rate(
-        story, train_with, batch_size=config.batch_size, lr=config.lr, images=n, start=start,
-        batches=config.grid_batches, rates=config.grid_rates,
-    )  # fmt: skip
+# %% tags=["slow"]
+calls = {way: partial(ways[way], start[way], X, y) for way in ways}
+times = interleaved(calls, count=s.rounds)
+s.table(times, title=f"One step, batch {s.batch_size}", base="jit")
+others = {way: ratio(times[way], times["jit"]) for way in ("pmap", "shard_map", "explicit")}
+s.claim("The compiled ways are equally fast",
+        holds=both(*(other.within(0.25) for other in others.values())),
+        expected="within 25% of jit", since="2026-11-26",
+        observed=", ".join(f"{way} {other}" for way, other in others.items()))
+by_hand = ratio(times["by hand"], times["jit"])
+s.claim("Sums written by hand make a step slower", holds=by_hand.above(1),
+        expected="more than 1 times the time of jit", observed=str(by_hand),
+        source="the PyTorch retelling", since="2026-11-26")
+second = ratio(times["by hand"], times["one device"])
+s.claim("A second GPU does not shorten a step of LeNet", holds=second.at_least(1),
+        expected="by hand on several, at least 1 times the time of one",
+        observed=str(second), source="section 8.4.6", since="2026-11-26",
+        cannot="all devices are parts of one CPU" if devices[0].platform == "cpu" else "")
 
+# %% [markdown]
+# Do not read the row "one device" as the gain of a second device. The CPU devices share the same
+# cores, and one device uses all of these cores, too. If several fake devices still take less time
+# than one, we do not know why, and it says nothing about several GPUs.
+#
+# ## 8.4.8 Summary
+# - Each device holds all parameters and a share of the batch. Their gradients are summed, and
+#   every device makes the same update.
+# - The result does not depend on the number of devices, except for rounding.
+# - JAX queues work and returns, so even a plain Python loop keeps all devices busy.
+# - First choice: write the step for the whole batch, and let `jit` and the arrays' sharding divide
+#   it. Use `shard_map` to place the communication yourself. Read `pmap` in older code.
+# - Under `shard_map`, `jax.grad` of replicated parameters has already summed. A second `psum` makes
+#   the gradient $k$ times too large.
+#
+# Checkpoints, several processes, and several machines are not part of this lesson. The training
+# program `experiments/train.py` has them.
+#
+# ## 8.4.9 Exercises
+# Think first, then open the code and the answer. The code runs with `--answers`.
+#
+# **1 (the book's).** On two devices, double the batch to 512. How does the training time change?
+# Which learning rate reaches the test accuracy of batch 256 on one device?
 
-def main(config: Config, story: script.Story) -> None:
-    """Section 8.4 in the book's order."""
-    check_divisible(config.batch_size, story.devices, name="--batch-size")
-    config.saving.check()
-    data = images(story, config.data, test=config.test_images)
-    story.part(data_parallelism)
-    story.part_of_one_process(synchronizing_data)
-    story.part_of_one_process(one_minibatch, config, data)
-    trained = story.part(training, config, data)
-    story.part_of_one_process(with_pmap, config, data, trained)
-    story.part(lenet_equal_to_one_device, data)
-    story.part_of_one_process(gain_of_devices, config, data)
-    story.part(batch_of_twice_the_size, config, data, trained)
-    story.part_of_one_process(predicting_on_all_devices, net, trained, data, rounds=config.rounds)
+# %% tags=["slow", "answer"]
+n = 2 * s.batch_size
+double = {n: partial(step, *place(params, data.train_images[:n], data.train_labels[:n])),
+          s.batch_size: partial(step, *place(params, X, y))}
+taken = interleaved({f"batch {n}": call for n, call in double.items()}, count=s.rounds)
+longer = ratio(taken[f"batch {n}"], taken[f"batch {s.batch_size}"])
+print(f"a step of {n} takes {longer} times as long, an epoch {longer.median / 2:.2f} times")
+rows = []
+for lr in (s.lr, 1.5 * s.lr, 2 * s.lr):
+    starts = [init_params(jax.random.key(seed)) for seed in s.seeds]
+    last = [train_with_pmap(k, n, lr, start)[-1] for start in starts]
+    rows.append([f"{n}, rate {lr:g}", " ".join(f"{accuracy:.2f}" for accuracy in last)])
+s.grid(["batch", f"accuracy after {s.epochs} epochs, seeds {s.seeds}"], rows,
+       title="Exercise 1")
 
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Time: look at the ratio of the steps. An epoch has half as many steps, so a ratio of 2 means the
+# same time per epoch, and less than 2 a shorter epoch. On a CPU expect about 2. On a GPU that a
+# batch of 256 does not fill, the epoch becomes shorter. An example from another network: on one
+# H200, ResNet-18 trains 42,900 images per second in batches of 256 and 55,600 in batches of 1024
+# (JAX 0.11.2, 2026-11-26).
+#
+# Rate: compare the accuracies with the curve for batch 256 above; only `--full` trains long enough
+# to leave the plateau. At the old rate there are half as many steps of the same size, so LeNet
+# should learn less per epoch. Twice the rate is the *linear scaling rule* (section 8.5), which
+# assumes that the gradient changes little from one step to the next. That is not true where LeNet
+# leaves its plateau. If the seeds of one rate differ more than the rates, you cannot tell which
+# rate is better. Readers of the book say: the same time, and a rate of 0.2 on GPU and CPU where a
+# single GPU took 0.17; and: twice the batch with 1.5 times the rate is slightly better.
+#
+# </details>
+#
+# **2 (the book's).** Predict on all devices. What changes in the code?
 
-if __name__ == "__main__":
-    script.run(main, FLAGS)
+# %% tags=["answer"]
+test = data.test_images[: 500 * k], data.test_labels[: 500 * k]
+print("correct on one device:", correct(after["jit"], *test))
+print("correct on all:       ", correct(*place(after["jit"], *test)))
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Only the arrays. `correct` stays as it is, `place` splits the images and labels, and the compiler
+# adds up one number per device. Both count the same images.
+#
+# </details>
+#
+# **3.** A retelling of this section ends `allreduce` by copying the sum and dropping the copy:
+# `data[0].copyto(data[i].device)`. The first device has the sum, the others still have their own
+# gradients. What happens to the training?
+
+# %% tags=["answer"]
+copies = device_params
+for X, y in batches(s.batch_size, updates=10):
+    grads = [gradient(*share) for share in zip(copies, *split_batch(X, y, devices))]
+    grads = [allreduce(grads)[0], *grads[1:]]
+    copies = [sgd(params, g, s.lr, len(y)) for params, g in zip(copies, grads)]
+apart = difference(copies[0], copies[-1])
+print(f"the copies differ by {apart:.1e}; fresh weights have a standard deviation of 0.01")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# No error, no warning. Device 0 makes full steps, and each other device makes shorter ones from
+# its own share. After a few updates the copies differ as much as fresh weights do. From then on,
+# gradients of different models are added. The accuracy of device 0 may still look good. If you sum
+# by hand, compare the copies once in a while.
+#
+# </details>
+#
+# **4.** Forget `psum` in `shard_map_step`. What does JAX say? And with `check_vma=False`?
+
+# %% tags=["answer"]
+def no_psum(params, X, y):
+    return sgd(params, jax.grad(loss)(varying(params), X, y), s.lr, k * len(y))
+
+for check in (True, False):
+    try:
+        new = jax.shard_map(no_psum, mesh=mesh, in_specs=(P(), P("data"), P("data")),
+                            out_specs=P(), check_vma=check)(params, X, y)
+        first, *_, last = [shard.data for shard in new[2].addressable_shards]
+        print(f"check_vma={check}: the copies differ by {difference([first], [last]):.1e}")
+    except ValueError as error:
+        print(f"check_vma={check}: {type(error).__name__}: {error}"[:300])
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# JAX refuses: `out_specs=P()` promises the same value on every device, and what was computed from
+# different shares is not the same. With `check_vma=False` nothing is checked. Each device trains on
+# its own share, and the copies drift apart step by step. `check_vma` catches a *missing* `psum`; it
+# does not catch a second one.
+#
+# </details>
+#
+# **5.** The PyTorch retelling explains its figures like this: on two GPUs each GPU gets half of the
+# batch, so it is less busy. Test it on *one* device: how many images per second does it train at
+# half, the same, and twice the batch?
+
+# %% tags=["slow", "answer"]
+sizes = (s.batch_size // 2, s.batch_size, 2 * s.batch_size)
+args = {n: (params, data.train_images[:n], data.train_labels[:n]) for n in sizes}
+taken = interleaved({f"batch {n}": partial(step, *args[n]) for n in sizes}, count=s.rounds)
+for n in sizes:
+    print(f"batch {n}: {n / taken[f'batch {n}'].median:,.0f} images per second")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# On a CPU, a few images already keep the cores busy, so a smaller batch costs little, or is even
+# faster. On a GPU the explanation is right: on one H200, ResNet-18 in bfloat16 trains 70,400 images
+# per second in batches of 256 and 115,000 in batches of 1024 (JAX 0.11.2, 2026-11-26). A second GPU
+# that halves the batch of each pays with a part of its gain. Keep the share of each device constant,
+# and let the batch grow with the number of devices.
+#
+# </details>

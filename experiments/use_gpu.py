@@ -1,234 +1,568 @@
-"""Using a GPU: which devices are there, where are arrays and parameters, and what crosses between devices?
+# %% [markdown]
+# # Using a GPU
+# Does JAX use your GPU, where are your arrays, and what is copied without your asking?
+#
+# After this section you can
+# - check in two lines that JAX sees the GPU, and make a program stop if it does not;
+# - say on which device an operation runs, and when JAX copies or refuses;
+# - move a Flax network to a device;
+# - measure what a copy costs;
+# - work through a checklist when the GPU brings nothing.
+#
+# You need no GPU: JAX can divide a CPU into two devices, which follow the same rules. With
+# one GPU, run `python experiments/use_gpu.py --platform gpu`: the CPU is then the second
+# device.
 
-Prediction: an operation runs where its operands are; operands on different devices are an error and not a
-silent copy; a network computes where its parameters are.
-
-    python experiments/use_gpu.py
-    python experiments/use_gpu.py --devices 4 --platform cpu
-"""
-
-from __future__ import annotations
-
-if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
-
-    end_at_once()  # while all else is imported, Ctrl-C is no traceback
-
-from dataclasses import dataclass
-from typing import Annotated
-
-from jaxperf import script
-from jaxperf.flags import at_least
-
-
-@dataclass(frozen=True)
-class Config:
-    """Flags of this section."""
-
-    seed: int = 0  # seed of arrays and parameters
-    megabytes: Annotated[int, at_least(1)] = 64  # size of the array that is copied between devices
-    rounds: Annotated[int, at_least(1)] = 9  # rounds of each comparison
-
-    @staticmethod
-    def smoke() -> Config:
-        """Every part, in seconds."""
-        return Config(megabytes=1, rounds=6)
-
-
-FLAGS = script.parse(Config, devices=2) if __name__ == "__main__" else None  # before JAX starts
-
-from typing import Any
-
+# %%
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax import lax
 
 from jaxperf.doctor.driver import ask_driver
-from jaxperf.errors import JaxperfError
-from jaxperf.measure import block, interleaved
-from jaxperf.parallel import set_cpu_devices, try_all_gpus, try_gpu
-from jaxperf.report.words import quantity
+from jaxperf.measure import interleaved
 from jaxperf.result import ratio
+from jaxperf.section import section
 
+s = section("use_gpu", cpu_devices=2, megabytes=64, rounds=12, size=512,
+            smoke={"megabytes": 1, "rounds": 6, "size": 64},
+            full={"megabytes": 256, "rounds": 30, "size": 1024})
 
-def show(device: jax.Device) -> str:
-    """A device as "cpu:1"."""
-    return f"{device.platform}:{device.id}"
+print("devices:", jax.devices())
+print("backend:", jax.default_backend())
 
+# %% [markdown]
+# ## Looking at the GPUs
+# ![A host with a CPU and its memory, and two GPUs with a memory each. Arrows show that
+# device_put copies from the host to a GPU and between GPUs, and np.asarray copies
+# back.](images/devices_and_copies.svg)
+#
+# A GPU has its own memory. An operation on a GPU reads and writes that memory, so data must
+# be copied there first. Before you train, look at the card. The command `nvidia-smi` comes
+# with NVIDIA's driver. With a query, it prints one line per GPU:
+# ```text
+# $ nvidia-smi --format=csv --query-gpu=\
+#   name,driver_version,memory.used,memory.total,utilization.gpu,temperature.gpu
+# name, driver_version, memory.used [MiB], memory.total [MiB], utilization.gpu [%], ...
+# NVIDIA H200, 580.159.04, 3843 MiB, 143771 MiB, 9 %, 41
+# ```
+# (The values of one H200, 2026-11-26, read from the driver's library and set in this
+# format.)
+#
+# - The driver's version decides which CUDA version you can use, see below.
+# - The memory that is in use. A retelling of the book in PyTorch shows a card with 3446 of
+#   16130 MiB in use.
+# - The utilization is the share of time in which [at least one kernel
+#   ran](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html). It does not
+#   say how much of the GPU that kernel used. The retelling's rule: if it stays below half,
+#   the model has a problem or the batch is too small. Often the GPU waits for its input
+#   (not measured here).
+#
+# Without `--query-gpu`, the header of the output also shows a CUDA version. It is the
+# newest version that the *driver* supports, not the one that is installed.
 
-def where(tree: Any) -> list[str]:
-    """The devices that hold the arrays of `tree`, each named once."""
-    return sorted({show(d) for leaf in jax.tree.leaves(tree) for d in leaf.devices()})
+# %%
+driver = ask_driver()
+if driver.missing:
+    print("no NVIDIA driver on this machine")
+for i, gpu in enumerate(driver.gpus):
+    print(f"{i}: {gpu.name}, driver {driver.version}, {gpu.busy_percent}% busy, "
+          f"{gpu.used_bytes / 2**20:.0f} of {gpu.total_bytes / 2**20:.0f} MiB in use")
 
+# %% [markdown]
+# This cell asks the driver's library (NVML) directly. JAX plays no part in it, which makes
+# it a good first test: if the driver does not show the GPU, JAX cannot use it.
+#
+# ## Counting and naming devices
+# JAX counts the devices of its default backend. `device_count` includes all processes,
+# `local_device_count` only this one. They differ when [several
+# processes](https://docs.jax.dev/en/latest/multi_process.html) train together.
 
-def two_devices() -> tuple[jax.Device, jax.Device]:
-    """Two different devices: of one kind where there are two, else a GPU and the CPU.
+# %%
+print("jax.device_count():", jax.device_count())
+print("jax.local_device_count():", jax.local_device_count())
+for d in jax.devices():
+    print(f"{d}: platform {d.platform}, kind {d.device_kind}, id {d.id}")
 
-    Raises:
-      JaxperfError: there is only one.
-    """
-    devices = list(dict.fromkeys([*jax.devices(), *jax.devices("cpu")]))
-    if len(devices) < 2:
-        raise JaxperfError("1 device here, this section shows two; use --devices 2")
-    return devices[0], devices[1]
+# %% [markdown]
+# The book's programs name a device with two functions, so that they also run on a laptop:
 
-
-def state_of_the_gpus(story: script.Story) -> None:
-    """Show what `nvidia-smi` shows, through the same library."""
-    story.heading("The state of the GPUs")
-    story.text(
-        """Before you train on a GPU, look at it. `nvidia-smi` shows the model, the memory in use and how
-        busy it is; a GPU that stays below half busy usually waits for something else, such as small batches
-        or the input pipeline. JAX asks the same driver library."""
-    )
-    driver = ask_driver()
-    if driver.missing:
-        story.say("no NVIDIA driver on this machine: JAX computes on the CPU")
-    elif driver.trouble:
-        story.say(f"the NVIDIA driver does not answer: {driver.trouble}")
-    for i, gpu in enumerate(driver.gpus):
-        story.say(
-            f"GPU {i}: {gpu.name}, {quantity(gpu.used_bytes, 'bytes')} of "
-            f"{quantity(gpu.total_bytes, 'bytes')} in use, {gpu.busy_percent} % busy, {gpu.power_w:.0f} W, "
-            f"{gpu.temperature_c} degrees; driver {driver.version}"
-        )
-    story.fact("gpu_count", len(driver.gpus), words="GPUs that the driver knows")
-
-
-def names_with_a_fallback(story: script.Story) -> None:
-    """Show that `try_gpu` and `try_all_gpus` work on any machine."""
-    story.heading("Naming devices")
-    story.text(
-        """A program should name its device once and still run on a laptop. The book's helpers `try_gpu` and
-        `try_all_gpus` fall back to the CPU where there is no such GPU."""
-    )
-    story.habit(
-        gluon="ctx = mx.gpu(0)\nx = nd.ones((2, 3), ctx=ctx)",
-        jax="device = try_gpu(0)\nx = jax.device_put(jnp.ones((2, 3)), device)",
-        remark="MXNet calls it a context. JAX calls it a device, and arrays go to the first GPU by default.",
-    )
-    story.code(try_gpu, try_all_gpus)
-    with story.output():
-        print(f"try_gpu() = {show(try_gpu())}, try_gpu(10) = {show(try_gpu(10))}")
-        print(f"try_all_gpus() = [{', '.join(map(show, try_all_gpus()))}]")
-        print(f"all devices: {', '.join(map(show, jax.devices()))}")
-    story.text(
-        """A CPU can be split into several devices, which is how this chapter checks programs for many
-        devices on a laptop. The number must be chosen before JAX starts."""
-    )
+# %%
+def gpus():
     try:
-        set_cpu_devices(len(jax.devices("cpu")) + 1)
-        said = "still possible"
-    except JaxperfError as e:
-        said = str(e)
-    story.say(f"one more CPU device now: {said}")
-    story.fact("too_late_is_said", said.startswith("too late"), words="a late change is refused")
+        return jax.devices("gpu")
+    except RuntimeError:  # JAX has no GPU backend
+        return []
 
+def try_gpu(i=0):
+    """Return GPU i if it exists, otherwise the CPU."""
+    return gpus()[i] if i < len(gpus()) else jax.devices("cpu")[0]
 
-def arrays_and_devices(story: script.Story, config: Config) -> None:
-    """Put arrays on devices, and let two devices meet in one operation."""
-    story.heading("Arrays on devices")
-    story.text(
-        """An array is on one device, and an operation on it runs there. Copies between devices are slow, so
-        JAX never makes one behind your back: if operands that you placed yourself are on different devices,
-        the operation is an error."""
-    )
-    first, second = two_devices()
-    X = jax.device_put(jnp.ones((2, 3)), first)
-    Y = jax.device_put(jax.random.uniform(jax.random.key(config.seed), (2, 3)), second)
-    with story.output():
-        print(f"X is on {where(X)[0]}, Y on {where(Y)[0]}; X + 1 is computed on {where(X + 1)[0]}")
+def try_all_gpus():
+    """Return all GPUs, or the CPU if there is none."""
+    return gpus() or [jax.devices("cpu")[0]]
+
+print(try_gpu(), try_gpu(10), try_all_gpus())
+
+# %% [markdown]
+# ::::{tab-set}
+# :::{tab-item} Gluon
+# ```python
+# mx.context.num_gpus()                    # jax.device_count()
+# x = nd.ones((2, 3), ctx=mx.gpu(0))       # jnp.ones((2, 3), device=try_gpu(0))
+# ```
+# MXNet calls a device a context.
+# :::
+# :::{tab-item} PyTorch
+# ```python
+# torch.cuda.device_count()                # jax.device_count()
+# X = torch.ones(2, 3, device="cuda:0")    # jnp.ones((2, 3), device=try_gpu(0))
+# ```
+# :::
+# ::::
+#
+# New arrays go to `jax.devices()[0]`. If JAX finds a GPU, this is the first GPU, so many
+# programs never name a device.
+#
+# ## The silent fall-back to the CPU
+# "Why is my GPU not faster?" The most common reason: JAX does not use it. If JAX cannot
+# start the GPU backend, it computes on the CPU and the program runs on. JAX prints one
+# warning, *"An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not
+# installed. Falling back to cpu"* ([one of many
+# reports](https://github.com/jax-ml/jax/issues/29068)), and log files bury it. `try_gpu`
+# falls back without any message. Let the program stop instead:
+
+# %%
+def require_gpu():
+    if jax.default_backend() != "gpu":
+        raise RuntimeError(f"no GPU: JAX runs on {jax.devices()}")
+
+try:
+    require_gpu()
+    print("JAX uses a GPU")
+except RuntimeError as error:
+    print("RuntimeError:", error)
+
+# %% [markdown]
+# You can also set `JAX_PLATFORMS=cuda` in the environment: then JAX raises an error where
+# it would fall back. If you see the error, compare three versions:
+#
+# - The **driver**, by `nvidia-smi`. CUDA 12 needs 525 or newer, CUDA 13 needs 580 or newer.
+# - The **wheel**, by `pip list`. It must list `jax-cuda12-plugin` or `jax-cuda13-plugin`,
+#   in the version of `jax` and `jaxlib`. The driver must be new enough for it.
+# - The **libraries**. `LD_LIBRARY_PATH` should be empty; otherwise JAX may load an older
+#   CUDA.
+#
+# `pip install "jax[cuda13]"` brings CUDA and cuDNN along; only the driver must be there
+# before. Plain `pip install jax` installs the CPU version ([JAX's installation
+# page](https://docs.jax.dev/en/latest/installation.html)).
+#
+# ## Where is an array?
+# Below, `first` and `second` are two different devices. `jax.device_put` copies an array to
+# a device. An operation runs where its operands are, and its result stays there. Nothing
+# moves to the GPU and back for each operation: if the data is on the GPU, the whole
+# training can be there.
+
+# %%
+first, second = list(dict.fromkeys([*jax.devices(), *jax.devices("cpu")]))[:2]
+X = jnp.ones((2, 3))
+Z = jax.device_put(X, second)
+print("X is on", X.device, "and X + 1 on", (X + 1).device)
+print("Z is on", Z.device, "and Z + 1 on", (Z + 1).device)
+
+# %% [markdown]
+# A retelling of the book remarks that an array that was copied to a GPU "is still reached
+# by its variable". In JAX there are two arrays now. `X` still names the old one, `Z` names
+# the copy. Neither can change, so they stay equal. If you need only the copy, write `X =
+# jax.device_put(X, second)`: the old array is freed when no variable names it.
+#
+# If the array is there already, `device_put` copies nothing:
+
+# %%
+again = jax.device_put(Z, second)
+print("same memory:", again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer())
+
+# %% [markdown]
+# ## Committed and uncommitted arrays
+# Z was *put* on a device, X just ended up on one. JAX knows the difference: Z is
+# **committed** to its device, X is **uncommitted**. This decides what happens when operands
+# are on different devices.
+#
+# ![Three cases. An uncommitted or NumPy operand is copied to the device of the committed
+# one. Two uncommitted operands run on the default device. Two operands that are committed
+# to different devices are an error.](images/committed.svg)
+#
+# (A thick border: committed. A dashed border: uncommitted.)
+#
+# <details><summary>Predict: X is on the first device, Z on the second. Does X + Z run, and
+# where?</summary>
+#
+# It runs on the second device, to which Z is committed. JAX copies X, which is uncommitted,
+# without a word. If X were committed too, it would be an error.
+#
+# </details>
+
+# %%
+def attempt(operands):
     try:
-        X + Y
-        error, message = "", "no error"
-    except ValueError as e:
-        error, message = type(e).__name__, str(e).splitlines()[0]
-    Z = jax.device_put(X, second)
-    again = jax.device_put(Z, second)
-    with story.output():
-        print(f"X + Y: {error or 'works'}: {message}")
-        print(f"Z = jax.device_put(X, {show(second)}); Z + Y is computed on {where(Z + Y)[0]}")
-        print(
-            "device_put to where Z is already copies nothing:",
-            again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer(),
-        )
-    story.fact("mixed_devices_error", error, words="error of an operation on two devices")
-    story.claim(
-        book="Operands must be on the same device",
-        holds=bool(error),
-        predicted="an error, and after a copy the sum is computed where both operands are",
-        right=bool(error) and where(Z + Y) == [show(second)],
-        observed=f"{error or 'no error'}; then computed on {where(Z + Y)[0]}",
-    )
+        result = operands[0] + operands[1]
+        return f"runs on {result.device}, result committed: {result.committed}"
+    except ValueError as error:
+        return f"ValueError: {str(error).split('. ')[0]}"
 
+put_first = jax.device_put(X, first)
+mixtures = {
+    "uncommitted + uncommitted": (X, X),
+    "uncommitted + committed": (X, Z),
+    "NumPy + committed": (np.ones((2, 3), np.float32), Z),
+    "committed + committed elsewhere": (put_first, Z),
+}
+outcomes = {name: attempt(operands) for name, operands in mixtures.items()}
+for name, outcome in outcomes.items():
+    print(f"{name}: {outcome}")
 
-def price_of_a_copy(story: script.Story, config: Config) -> None:
-    """Time a copy next to reading the array where it is."""
-    story.heading("What a copy costs")
-    first, second = two_devices()
-    X = block(jax.device_put(jnp.ones((config.megabytes, 250_000)), first))
-    story.text(
-        f"""Moving an array costs at least as much as reading it. Here {quantity(X.nbytes, "bytes")} of
-        float32 go to the other device, next to their sum where they are. If a device's memory is short, use
-        a smaller network or a smaller batch, or preprocess on the CPU, rather than move data back and
-        forth."""
-    )
-    total = jax.jit(jnp.sum)
-    rows = interleaved(
-        {
-            "copy to the other device": lambda: jax.device_put(X, second, may_alias=False),
-            "sum where it is": lambda: total(X),
-        },
-        count=config.rounds,
-    )
-    copied, summed = rows.values()
-    story.table(rows.values(), base=summed.name)
-    found = ratio(copied, summed)
-    story.fact("copy_bytes_per_s", X.nbytes / copied.median, unit="bytes/s", words="speed of the copy")
-    story.claim(
-        book="Do not move data between devices more often than you must",
-        holds=found.above(1),
-        predicted="a copy takes longer than a sum over the same array",
-        right=found.above(1),
-        observed=f"{found} times as long",
-    )
-    if story.environment.devices_are_fake:
-        story.note("both devices are this host's memory: the copy's speed is not that of a bus or a GPU")
+# %%
+here = f"runs on {second}, result committed: True"
+s.claim("Operands must be on the same device", source="retelling in PyTorch",
+        holds=all("Error" in outcomes[name] for name in list(mixtures)[1:]),
+        expected="an error whenever the operands are on different devices",
+        observed="an error only if both arrays are committed; JAX copies all others",
+        since="2026-11-26",
+        first="an error in all cases (only two committed arrays were tried)")
+s.claim("An uncommitted array and a NumPy array follow a committed one", since="2026-11-26",
+        holds=[*outcomes.values()][1:3] == [here, here],
+        expected="both sums run on the second device",
+        observed=outcomes["NumPy + committed"])
 
+# %% [markdown]
+# The rules ([JAX's page on placement](https://docs.jax.dev/en/latest/201/placement.html)):
+# - `jnp.ones(...)`, `jax.random.normal(...)` and `jax.device_put(x)` without a device give
+#   uncommitted arrays. `jax.device_put(x, device)` and `jnp.ones(..., device=device)`
+#   commit.
+# - The result of an operation with a committed operand is committed.
+# - NumPy arrays are copied to the device *in every call*. Convert them once.
+#
+# To find hidden copies, forbid them. A [transfer
+# guard](https://docs.jax.dev/en/latest/transfer_guard.html) allows `device_put`, which you
+# wrote on purpose, and stops all copies that you did not ask for:
 
-def networks_and_devices(story: script.Story, config: Config) -> None:
-    """Put parameters on a device; the network computes there."""
-    story.heading("A network on a device")
-    story.text(
-        """A network has no device of its own. It computes where its parameters are, so moving the
-        parameters moves the network."""
-    )
-    story.habit(
-        gluon="net.initialize(ctx=mx.gpu(0))",
-        jax="nnx.update(net, jax.device_put(nnx.state(net), try_gpu(0)))",
-    )
-    _, device = two_devices()
-    net = nnx.Linear(3, 1, rngs=nnx.Rngs(config.seed))
+# %%
+add = jax.jit(lambda x, y: x + y)  # not called before
+with jax.transfer_guard("disallow"):
+    for name in ("uncommitted + committed", "NumPy + committed"):
+        try:
+            add(*mixtures[name])
+            print(f"{name}: no copy")
+        except RuntimeError as error:
+            print(f"{name}: {str(error).split(': aval')[0]}")
+
+# %% [markdown]
+# Two things to know. Put the guard around the first step already: once JAX has cached a
+# call without the guard, it overlooks that call's copies between devices (JAX 0.10.2 and
+# 0.12.0). Repeat the cell with `X + Z`, and nothing is reported. And a Python number in an
+# operation outside of `jit`, as in `Z + 1`, counts as a copy. With `"log"` instead of
+# `"disallow"`, the program goes on and JAX logs each copy.
+#
+# ## A network on a device
+# A network has no device of its own. It computes where its parameters are. So you move a
+# network by moving its parameters, all at once:
+
+# %%
+net = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+
+def to(net, device):
+    """Move a Flax network to a device, like PyTorch's net.to(device)."""
     nnx.update(net, jax.device_put(nnx.state(net), device))
-    x = jax.device_put(jnp.ones((2, 3)), device)
-    found = where(nnx.state(net)), where(net(x))
-    story.claim(
-        book="A network computes where its parameters are",
-        holds=found[0] == found[1] == [show(device)],
-        predicted=f"parameters and output on {show(device)}",
-        right=found[0] == found[1] == [show(device)],
-        observed=f"parameters on {', '.join(found[0])}, output on {', '.join(found[1])}",
-    )
+    return net
 
+def where(net):
+    return {leaf.device for leaf in jax.tree.leaves(nnx.state(net))}
 
-def main(config: Config, story: script.Story) -> None:
-    """Look, name, place, and see what goes wrong."""
-    story.part(state_of_the_gpus)
-    story.part(names_with_a_fallback)
-    story.part(arrays_and_devices, config)
-    story.part(price_of_a_copy, config)
-    story.part(networks_and_devices, config)
+print("before: parameters on", where(net), "output on", net(X).device)
+net = to(net, second)
+print("after:  parameters on", where(net), "output on", net(X).device)
 
+# %% [markdown]
+# ::::{tab-set}
+# :::{tab-item} Gluon
+# ```python
+# net.initialize(ctx=mx.gpu(0))
+# ```
+# :::
+# :::{tab-item} PyTorch
+# ```python
+# net = net.to(device=try_gpu(2))
+# net[0].weight.data.device
+# X.cuda(1)                      # jax.device_put(X, jax.devices()[1])
+# ```
+# :::
+# ::::
+#
+# `X` is uncommitted, so it follows the parameters. An input that is committed elsewhere is
+# an error, as above. Two networks may be on two devices: call `to` for each. If you split
+# *one* network over devices, its parameters are on several; see [splitting the
+# model](model_parallelism).
 
-if __name__ == "__main__":
-    script.run(main, FLAGS)
+# %%
+s.claim("A network computes where its parameters are", source="retelling in PyTorch",
+        holds=where(net) == {second} == {net(X).device},
+        expected="parameters and output on one device, the second",
+        observed=f"parameters on {where(net)}, output on {net(X).device}",
+        since="2026-11-26")
+
+# %% [markdown]
+# ## What a copy costs
+# A copy takes a fixed time, plus the bytes divided by the bandwidth. Three kinds of copies
+# matter: from the host (NumPy) to a device, between devices, and back to the host. We
+# compare them with an operation that reads the array where it is.
+
+# %% tags=["slow"]
+host = np.random.default_rng(0).random((s.megabytes, 250_000), np.float32)
+on_first = jax.device_put(host, first, may_alias=False)
+total = jax.jit(jnp.sum)
+times = interleaved({
+    "host to device": lambda: jax.device_put(host, first, may_alias=False),
+    "device to device": lambda: jax.device_put(on_first, second, may_alias=False),
+    "device to host": lambda fresh: np.array(fresh),
+    "sum, in place": lambda: total(on_first),
+}, before={"device to host": lambda: on_first + 0}, count=s.rounds)
+s.table(times, title=f"{s.megabytes} MB of float32", base="sum, in place")
+for name, measured in times.items():
+    s.fact(f"{name} bytes/s", host.nbytes / measured.median, unit="bytes/s", meaning=name)
+
+one_memory = {first.platform, second.platform} == {"cpu"}
+slower = ratio(times["host to device"], times["sum, in place"])
+s.claim("Do not move data between devices more often than you must",
+        source="retelling in PyTorch", holds=slower.above(1), since="2026-11-26",
+        expected="a copy to the device takes longer than a sum over the array there",
+        observed=f"{slower} times as long",
+        cannot="both devices are in the host's memory" * one_memory)
+
+# %% [markdown]
+# (Each copy to the host takes a new array, since JAX keeps the NumPy copy of an array.) On
+# CPU devices these are copies within one memory, so the figures say nothing about a GPU.
+# There, the two sides differ far more. One H200 read and wrote its own memory at 4,131 GB/s
+# (JAX 0.11.2, 2026-11-26). Everything from the host passes through a bus, usually PCIe,
+# whose fifth generation carries less than 64 GB/s in one direction (16 lanes of 32 Gbit/s;
+# not measured here). The rules that follow:
+# - put the data on the GPU once, if it fits. Fashion-MNIST's training images are 47 MB;
+# - otherwise copy whole batches, as bytes rather than floats, while the GPU computes
+#   ([section 8.3](auto_parallelism));
+# - look at a loss every hundred steps, not in every step: `float(loss)` waits and copies.
+#
+# ## Memory
+# JAX takes 75% of a GPU's memory at its first operation, and manages it itself ([GPU memory
+# allocation](https://docs.jax.dev/en/latest/201/gpu-memory.html)). `nvidia-smi` therefore
+# shows what JAX has reserved, not what your arrays need. Ask the device:
+
+# %%
+stats = first.memory_stats()
+if stats:
+    for name in ("bytes_in_use", "peak_bytes_in_use", "bytes_limit"):
+        print(f"{name}: {stats[name] / 2**20:.0f} MiB")
+else:
+    print(f"{first} has no memory of its own: memory_stats() is {stats}")
+
+# %% [markdown]
+# Set these variables before Python starts:
+#
+# - `XLA_PYTHON_CLIENT_PREALLOCATE=false`: JAX takes memory when it is needed. The memory
+#   becomes more fragmented, so a program that needs nearly all of it may fail.
+# - `XLA_CLIENT_MEM_FRACTION=.40`: JAX takes 40%, for example for two processes on one GPU.
+#   The older name is `XLA_PYTHON_CLIENT_MEM_FRACTION`.
+# - `XLA_PYTHON_CLIENT_ALLOCATOR=platform`: JAX gives memory back after each use. This is
+#   very slow, so use it only for debugging.
+#
+# If the memory does not suffice, the retelling advises a smaller network with fewer layers,
+# and preprocessing on the CPU before the data is copied. A smaller batch comes first, since
+# it changes nothing in the model.
+#
+# ## float32 is not quite float32
+# A matrix product of float32 arrays on a recent NVIDIA GPU uses TF32 by default ([matmul
+# precision](https://docs.jax.dev/en/latest/201/precision.html)): its inputs are rounded
+# from 23 bits after the point to 10, its sums stay in float32. A CPU has no TF32, but we
+# can round like it.
+#
+# <details><summary>Predict: how large is TF32's relative error, compared with
+# float32's?</summary>
+#
+# Rounding to 10 bits changes a number by up to $2^{-11}$, or 0.05%. So expect a few parts
+# in ten thousand. float32 has 13 bits more; its error is hundreds to thousands of times
+# smaller.
+#
+# </details>
+
+# %%
+def rounded_dot(A, B, bits):
+    """A product whose inputs are rounded to so many bits after the point."""
+    A, B = (lax.reduce_precision(x, exponent_bits=8, mantissa_bits=bits) for x in (A, B))
+    return jnp.dot(A, B, precision="highest")
+
+A, B = jax.random.normal(jax.random.key(0), (2, s.size, s.size))
+exact = np.asarray(A, np.float64) @ np.asarray(B, np.float64)
+
+def relative_error(product):
+    return float(np.linalg.norm(product - exact) / np.linalg.norm(exact))
+
+with jax.default_matmul_precision("float32"):
+    float32 = relative_error(jnp.dot(A, B))
+tf32, bf16 = (relative_error(rounded_dot(A, B, bits)) for bits in (10, 7))
+print(f"float32 {float32:.0e}, rounded to TF32 {tf32:.0e}, to bfloat16 {bf16:.0e}")
+print(f"the default on {first.platform}: {relative_error(jnp.dot(A, B)):.0e}")
+
+s.claim("TF32 is accurate to about three digits",
+        holds=1e-4 < tf32 < 1e-3 and tf32 > 100 * float32,
+        expected="a relative error of 1e-4 to 1e-3, over 100 times float32's",
+        observed=f"{tf32:.0e}, {tf32 / float32:.0f} times float32's", since="2026-11-26")
+
+# %% [markdown]
+# Training usually tolerates this: with TF32, ResNet-18 reached the book's accuracy (.91
+# after four epochs, book .92; one H200, JAX 0.11.2, 2026-11-26). A test that compares with
+# NumPy to six digits does not. Then write `with jax.default_matmul_precision("float32"):`,
+# or set `JAX_DEFAULT_MATMUL_PRECISION=float32`.
+#
+# What does precision buy? The same card computed a product of 8192 × 8192 at 371 TFLOP/s in
+# TF32, and at 739 TFLOP/s in bfloat16. Full float32 was not measured.
+#
+# ## Compiling and autotuning
+# A GPU has many kernels for a product or a convolution. While XLA compiles for a GPU, it
+# runs several of them and keeps the fastest; this is called autotuning. Therefore compiling
+# takes longer than on a CPU, and each shape and type is compiled anew. On the H200, LeNet's
+# training step took 4.1 s to compile, and ResNet-18's 7.8 to 16.4 s, depending on batch and
+# precision. Two consequences:
+# - avoid changing shapes: drop the last, smaller batch;
+# - keep compiled programs on disk with the [persistent compilation
+#   cache](https://docs.jax.dev/en/latest/persistent_compilation_cache.html).
+#
+# Messages such as "Delay kernel timed out" come from autotuning and are harmless.
+# `XLA_FLAGS=--xla_gpu_autotune_level=0` turns it off: compiling is faster and the program
+# may be slower (not measured here).
+#
+# ## If the GPU brings nothing
+# The retelling names three reasons: the GPU is not set up, data moves between CPU and GPU
+# too often, or the batch size is wrong. Check in this order. The figures are from one H200,
+# JAX 0.11.2, 2026-11-26.
+#
+# 1. **Does JAX use it?** Look at `jax.devices()`, or call `require_gpu()`.
+# 2. **Do you time compiling?** Leave out the first call. LeNet's step: 4.1 s to compile,
+#    then 0.36 ms.
+# 3. **Is the whole step one program?** Put one `jit` around it. Even an empty program took
+#    55 µs from the call to its end, so a step of many small programs is slow on any GPU.
+# 4. **Does data come from the host in each step?** Use a transfer guard, or `jaxperf
+#    watch`. LeNet took 2.1 ms a step with batches from the host and three programs per
+#    step. With the images on the GPU and one program, it took 0.36 ms.
+# 5. **Is the batch too small?** Double it and see whether images/s rise. ResNet-18 in
+#    bfloat16: 70,400 images/s with 256 images, 115,000 with 1024.
+# 6. **Is the precision higher than you need?** ResNet-18 with 256 images: 5.97 ms in TF32,
+#    3.64 ms in bfloat16.
+# 7. **Is the model small?** Then the calls from Python take the time, and a GPU cannot
+#    shorten them. [Section 8.0](performance_model) shows how to tell.
+#
+# ## Summary
+# - `jax.devices()` tells what JAX uses. Make a program that needs a GPU stop without one.
+# - Operations run where their operands are. Committed arrays decide; uncommitted and NumPy
+#   arrays are copied to them; two arrays committed to different devices are an error.
+# - A network is where its parameters are: move its state with `jax.device_put`.
+# - Copies cost bytes divided by bandwidth, and each has a fixed price. Copy once, copy
+#   batches, and use a transfer guard to find the copies you did not write.
+# - On a GPU, float32 products use TF32, JAX reserves 75% of the memory, and compiling takes
+#   seconds.
+#
+# ## Exercises
+# **1.** Change `try_gpu` so that it never falls back in silence, but still works on a
+# laptop.
+
+# %% tags=["answer"]
+def gpu_or_warn(i=0):
+    device = try_gpu(i)
+    if device.platform == "cpu":
+        print(f"warning: no GPU {i}, using {device}")
+    return device
+
+print(gpu_or_warn(10))
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# A printed warning is enough for a person who watches. For a job in a queue, `require_gpu`
+# is better: a job that stops at once costs less than one that trains on the CPU for a day.
+#
+# </details>
+#
+# **2.** `X` is uncommitted, `Z` is committed to the second device. Is `X * 2 + Z` an error?
+# And `jax.device_put(X) + Z`?
+
+# %% tags=["answer"]
+print("X * 2 + Z runs on", (X * 2 + Z).device)
+print("device_put(X) + Z runs on", (jax.device_put(X) + Z).device)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Both run. A result is committed only if an operand was, so `X * 2` is uncommitted.
+# `device_put` without a device leaves X uncommitted, too: you did not say where it should
+# be.
+#
+# </details>
+#
+# **3.** You load parameters with `jax.device_put(params, jax.devices()[0])`. Later you call
+# the same jitted function with fresh parameters, on the same device and of the same shape.
+# Is it compiled again?
+
+# %% tags=["answer"]
+compiled = {"programs": 0}
+
+def note(event, duration_secs, **details):
+    compiled["programs"] += event.endswith("backend_compile_duration")
+
+jax.monitoring.register_event_duration_secs_listener(note)
+double = jax.jit(lambda x: x * 2)
+fresh, loaded = jnp.ones(1234), jax.device_put(jnp.ones(1234), jax.devices()[0])
+compiled["programs"] = 0
+for name, x in {"fresh": fresh, "loaded": loaded, "loaded again": loaded}.items():
+    double(x)
+    print(f"{name}: {compiled['programs']} programs compiled so far")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Yes, once more. Committed and uncommitted arguments are different keys of `jit`'s cache,
+# since the result must be committed in one case and not in the other. For a large network
+# this costs seconds. Commit all parameters, or none.
+#
+# </details>
+#
+# **4.** Two processes share the retelling's GPU of 16130 MiB. Each needs 5000 MiB. What
+# happens without any setting, and which setting helps?
+#
+# <details><summary>Answer</summary>
+#
+# The first process reserves 75%, which is 12,098 MiB. The 4,032 MiB that are left are too
+# few for the second: it stops because it runs out of memory. With
+# `XLA_CLIENT_MEM_FRACTION=.40`, each takes 6,452 MiB. `XLA_PYTHON_CLIENT_PREALLOCATE=false`
+# helps, too.
+#
+# </details>
+#
+# **5.** A batch of 256 images of 28 × 28 bytes goes to the GPU in each step. The bus
+# carries 25 GB/s. Can that explain a step of 2.1 ms instead of 0.36? First compute, then
+# measure copies of several sizes.
+
+# %% tags=["answer", "slow"]
+for kilobytes in (1, 10, 100, 1000, 10_000):
+    part = np.ones(250 * kilobytes, np.float32)
+    copy = {"copy": lambda part=part: jax.device_put(part, first, may_alias=False)}
+    took = interleaved(copy, count=s.rounds)["copy"].median
+    print(f"{kilobytes} kB: {took * 1e6:.0f} µs, {part.nbytes / took / 1e9:.2f} GB/s")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs. Small copies are limited by
+# their fixed price, not by the bus: look at how the GB/s rise with the size. In that loop
+# the host fetches a batch, copies images and labels, and calls three programs, one after
+# the other. The remedy is fewer and larger calls, or data that is on the GPU before the
+# loop starts.
+#
+# </details>

@@ -11,35 +11,32 @@ from jaxperf.errors import JaxperfError
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment: `name` is the script's, `number` the book's ("" if the book covers it elsewhere).
-
-    With `one_heap`, its process has one heap for all threads: it holds temporaries of more than 64 MB.
-    """
+    """One experiment: `name` is the script's, `number` the book's ("" if the book covers it elsewhere)."""
 
     name: str
     number: str
     title: str
     question: str
     takes_s: int
-    one_heap: bool = False
 
 
 SECTIONS = (
+    Section("performance_model", "8.0", "A performance model",
+            "What limits a program, how do you find out, and what makes a training step fast?", 40),
     Section("hybridize", "8.1", "Imperative and symbolic programming",
-            "What does compiling a network gain, what does it cost, and what does it forbid?", 105),
+            "What does compiling a network gain, what does it cost, and what does it forbid?", 30),
     Section("async_computation", "8.2", "Asynchronous computation",
-            "When does a call return, when is its value ready, and what does not waiting gain?", 135),
+            "When does a call return, when is its value ready, and what does not waiting gain?", 30),
     Section("auto_parallelism", "8.3", "Automatic parallelism",
-            "What runs at the same time without being told to, and what does that gain?", 100),
+            "What runs at the same time without being asked to, and what does that gain?", 30),
     Section("use_gpu", "", "Using a GPU",
-            "Which devices are there, where are arrays and parameters, what crosses between devices?", 5),
-    Section("multiple_gpus", "8.4", "Many devices by hand",
-            "Does LeNet learn as the book's does, and what do more devices change?", 235),
-    Section("multiple_gpus_concise", "8.5", "Many devices concisely",
-            "What does ResNet-18 gain from more devices, and do all ways to use them agree?",
-            330, one_heap=True),
+            "Which devices are there, where are arrays and parameters, and what crosses between them?", 10),
+    Section("multiple_gpus", "8.4", "Training on several devices",
+            "How do several devices train one model together, and what does it cost them to agree?", 50),
+    Section("multiple_gpus_concise", "8.5", "Concise training on several devices",
+            "How much of data parallelism can JAX and Flax do for you, and what does ResNet-18 gain?", 50),
     Section("model_parallelism", "", "Splitting the model",
-            "What do layers on different devices, and one layer over several, compute, send and hold?", 175),
+            "What if the model itself is divided among devices: by layers, or within a layer?", 30),
     Section("peers", "", "Beside MXNet and PyTorch",
             "How fast are JAX, MXNet and PyTorch at the same work on this machine?", 740),
 )  # fmt: skip
@@ -59,7 +56,7 @@ def folder() -> Path:
     """
     package = Path(__file__).resolve().parent
     for candidate in (package / "experiments", package.parent / "experiments"):
-        if (candidate / f"{SECTIONS[0].name}.py").exists():
+        if (candidate / f"{SECTIONS[-1].name}.py").exists():
             return candidate
     raise JaxperfError(f"no experiments next to {package}; install jaxperf again or run from a checkout")
 

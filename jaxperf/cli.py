@@ -26,6 +26,7 @@ from jaxperf.commands import (
     Measure,
     MeasureRoofline,
     Peers,
+    Plan,
     Report,
     Run,
     Selfcheck,
@@ -35,6 +36,7 @@ from jaxperf.errors import JaxperfError, plain
 from jaxperf.exits import ended, own_name, say
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
+from jaxperf.startup import import_jax, say_if_jax_is_untested
 
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
@@ -69,30 +71,34 @@ def _dispatch(words: list[str]) -> int:
         case List():
             return show_list()
         case Run() as run:
+            say_if_jax_is_untested()
             return run_all(run, extra)
         case Launch() as asked:
+            say_if_jax_is_untested()
             return launch_processes(asked, extra)
         case Report() as report:
             return show_report(report)
         case Compare() as compare:
             return show_comparison(compare)
         case Measure() as asked:
-            from jaxperf import script
-
-            script.import_jax()
+            import_jax()
             from jaxperf.own import measuring
 
             return measuring.main(asked)
         case MeasureRoofline():
-            from jaxperf import script
-
-            script.import_jax()
+            import_jax()
             from jaxperf.own import roofline
 
             return roofline.main()
+        case Plan() as asked:
+            import_jax()
+            from jaxperf.plan import command as plan_command
+
+            return plan_command.main(asked)
         case Gate() as asked:
             return gate.main(asked, extra)
         case Watch() as watch:
+            say_if_jax_is_untested()
             return watch_program(watch, extra)
         case Peers() as asked:
             from jaxperf.peers import command
@@ -101,7 +107,7 @@ def _dispatch(words: list[str]) -> int:
         case Selfcheck() as check:
             from jaxperf import selfcheck
 
-            return selfcheck.main(full=check.full, trials=check.trials, out=check.out, verbose=check.verbose)
+            return selfcheck.main(full=check.full, trials=check.trials, out=check.out)
         case _:
             from jaxperf import doctor
 
@@ -163,9 +169,8 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     """Run the named sections one after the other; if one fails, the others still run."""
     names = _peer_names(run)
     sections = launch.choose(run.names, peers=bool(names))
-    options = launch.Options(
-        run.out, run.smoke, run.verbose, run.onednn, run.devices, run.platform, names, run.peer_python, extra
-    )
+    shared = tuple(f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(run, name))
+    options = launch.Options(run.out, shared, run.devices, run.platform, names, run.peer_python, extra)
     launch.check(sections, options)
     outcomes = []
     for i, section in enumerate(sections, start=1):
@@ -227,33 +232,21 @@ def show_report(report: Report) -> int:
     Raises:
       JaxperfError: no such folder, or nothing readable in it.
     """
-    found, left_out = _load(report.results)
+    found, _ = _load(report.results)
     results = list(found.values())
     if not results:
         raise JaxperfError(f"no result to show in {report.results}; `{own_name()} run all` makes some")
-    match report.format:
-        case "html":
-            from jaxperf.report.page import write_report
+    from jaxperf.report import terminal
+    from jaxperf.report.tables import counted, tally
 
-            folder = report.results if report.results.is_dir() else report.results.parent
-            page = write_report(results, folder, left_out=left_out)
-            print(plain(f"report: {page} (one file, open it in a browser: {page.resolve().as_uri()})"))
-        case "ipynb":
-            from jaxperf.report.notebook import write_notebooks
-
-            for path in write_notebooks(found):
-                print(plain(f"notebook: {path}"))
-        case "md":
-            from jaxperf.report.markdown import render_markdown
-
-            print(render_markdown(results, left_out=left_out), end="")
-        case "text":
-            from jaxperf.report import terminal
-
-            console = terminal.console()
-            color = console.is_terminal and not console.no_color
-            print(terminal.render_text(results, color=color, width=max(console.width, 80)), end="")
-            print(plain(f"results: {', '.join(map(str, found))} (JSON, one file per section)"))
+    console = terminal.console()
+    color = console.is_terminal and not console.no_color
+    print(terminal.render_text(results, color=color, width=max(console.width, 80)), end="")
+    if claims := tally(results):
+        print(f"claims: {counted(claims)}")
+    print(plain(f"results: {', '.join(map(str, found))} (JSON, one file per section)"))
+    if notebooks := [path.with_suffix(".ipynb") for path in found if path.with_suffix(".ipynb").exists()]:
+        print(plain(f"notebooks: {', '.join(map(str, notebooks))}"))
     return 0
 
 

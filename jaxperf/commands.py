@@ -14,6 +14,7 @@ import tyro
 from jaxperf.flags import at_least, between
 from jaxperf.gate import Gate
 from jaxperf.own.options import Measure, MeasureRoofline
+from jaxperf.plan.options import Plan
 
 RESULTS = Path("results")
 
@@ -31,16 +32,18 @@ class Run:
     """Names or numbers from `jaxperf list`, or `all`."""
     smoke: bool = False
     """Seconds instead of minutes: every part, at toy sizes; its times mean nothing."""
+    full: bool = False
+    """The long versions, with which the pages of the book are made."""
+    answers: bool = False
+    """Run the answers to the exercises too."""
     verbose: bool = False
-    """Print text, code, facts and figures too, not only the short log."""
-    onednn: bool = True
-    """Let an x86 CPU convolve with oneDNN's kernels, which XLA does not use by itself."""
+    """Print the text of the sections too."""
     devices: Annotated[int | None, between(1, 1024), tyro.conf.arg(metavar="N")] = None
     """How many devices to use; on a CPU, how many to split it into. Each section has a default of its own."""
     platform: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to run; auto takes a GPU if JAX finds one."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
-    """Folder that takes one JSON file per section."""
+    """Folder that takes a JSON file and a notebook per section."""
     peers: Annotated[str, tyro.conf.arg(metavar="NAME,...")] = ""
     """Then compare with these too (mxnet, torch); `jaxperf peers` tells which are there."""
     peer_python: Annotated[
@@ -51,7 +54,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run one command, or a section, in several processes of this machine; it comes after `--`."""
+    """Run one command, or `train`, in several processes of this machine; it comes after `--`."""
 
     processes: Annotated[int, between(1, 1024), tyro.conf.arg(aliases=["-n"], metavar="N")] = 2
     """How many processes; each gets a GPU of its own if there are any."""
@@ -73,12 +76,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Report:
-    """Show all that a run left in DIR: as a page, as a notebook per section, or as Markdown or text."""
+    """Show what a run measured and claimed, and where its notebooks are."""
 
     results: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = RESULTS
     """Folder of the JSON files, or one of them."""
-    format: Literal["html", "md", "text", "ipynb"] = "html"
-    """html writes DIR/report.html, ipynb a notebook next to each result; md and text print."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,6 @@ class Selfcheck:
     """400 trials and durations up to 1 s, which takes an hour or more."""
     trials: Annotated[int | None, at_least(1), tyro.conf.arg(metavar="N")] = None
     """How many trials each rule gets, instead of 10 or, with --full, 400."""
-    verbose: bool = False
-    """Print text, code, facts and figures too, not only the short log."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
     """Folder that takes selfcheck.json, which `report` shows."""
 
@@ -152,6 +151,7 @@ Command = (
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Measure, tyro.conf.subcommand("measure")]
     | Annotated[MeasureRoofline, tyro.conf.subcommand("roofline")]
+    | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Gate, tyro.conf.subcommand("gate")]
     | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
@@ -159,6 +159,6 @@ Command = (
     | Annotated[Selfcheck, tyro.conf.subcommand("selfcheck")]
 )
 COMMANDS = (
-    "list", "run", "launch", "report", "compare", "watch", "measure", "roofline", "gate", "doctor", "peers",
-    "selfcheck",
+    "list", "run", "launch", "report", "compare", "watch", "measure", "roofline", "plan", "gate", "doctor",
+    "peers", "selfcheck",
 )  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 
+WINDOWS = sys.platform == "win32"
 _MOST = 1000  # characters of a line: enough for a path and what is wrong with it
 # All control characters but tab and newline, and what no encoding can represent.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -14,6 +16,19 @@ class JaxperfError(Exception):
 
     Scripts and the command line print that line and exit with status 2, without a traceback.
     """
+
+
+def not_on_windows(what: str) -> None:
+    """Refuse what needs signals, process groups or file locks of POSIX.
+
+    Args:
+      what: the beginning of the line, as in "`jaxperf launch`".
+
+    Raises:
+      JaxperfError: this is Windows.
+    """
+    if WINDOWS:
+        raise JaxperfError(f"{what} does not work on Windows; use WSL2, which is Linux")
 
 
 def plain(words: str) -> str:

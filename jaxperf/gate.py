@@ -213,13 +213,13 @@ def _judge(asked: Gate, baseline: Sequence[Result], results: Sequence[Result]) -
 
 def _show(asked: Gate, shown: Sequence[object]) -> None:
     """Print a summary, and write it as Markdown if that was requested."""
-    from jaxperf.report.markdown import markdown
+    from jaxperf.report.markdown import block_lines
     from jaxperf.report.terminal import console, show
 
     screen = console()
     for item in shown:
-        show(screen, item, verbose=True)  # type: ignore[arg-type]
-    text = "\n".join(line for item in shown for line in markdown(item))  # type: ignore[arg-type]
+        show(screen, item)  # type: ignore[arg-type]
+    text = "\n".join(line for item in shown for line in block_lines(item))  # type: ignore[arg-type]
     if asked.summary:
         write_whole(asked.summary, text)
     if page := os.environ.get(STEP_SUMMARY):

@@ -19,26 +19,9 @@ from typing import Any
 from jaxperf import catalogue
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import PIPE_CLOSED, SIGNALS, held_back
-from jaxperf.onednn import with_onednn
 from jaxperf.orphans import PATIENCE_S, SAVING_S, named_parent
 from jaxperf.result.store import so_far
 
-# glibc returns large temporaries to the kernel after every step, and the next step faults them in again.
-# LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s
-# by default, 112,000 faults and 3,190 images/s (1.8 times) with these three on JAX 0.10; 1.35 times on JAX
-# 0.12. Either threshold alone changes nothing; the pad saves another quarter of the faults. Memory in use
-# grows by about 40 %, which is why results record these variables.
-ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
-# A thread's own heap holds at most 64 MB, and what is larger is mapped anew each time. The temporaries of
-# ResNet-18's step (batch 32) are one block of 332 MB, so each step faults 81,000 times. With one heap for
-# all threads it never does, and takes 0.80 of the time. But threads then share a lock: beside other
-# frameworks, a call of the MLP of 8.1 took nearly twice as long. So only a section that trains ResNet-18
-# gets this.
-ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 PEERS = "peers"  # the section that other frameworks take part in
 _OWN_END_S = 1.0  # how long a child may take to end by itself, before it gets SIGTERM
 
@@ -48,21 +31,17 @@ class Options:
     """What `jaxperf run` passes on to every script.
 
     Attributes:
-      out: folder of the results.
-      smoke: toy sizes, seconds.
-      verbose: the long log.
-      onednn: let a CPU convolve with oneDNN, if XLA can.
+      out: folder of the results and notebooks.
+      flags: flags without a value that all sections share ("--smoke").
       devices: how many devices; None leaves it to the script.
       platform: "auto", "cpu" or "gpu".
       peers: systems besides JAX, for the section of that name.
       peer_python: NAME=PATH of those that do not run in one of our environments.
-      extra: further words for the script.
+      extra: further arguments for the script.
     """
 
     out: Path
-    smoke: bool = False
-    verbose: bool = False
-    onednn: bool = True
+    flags: tuple[str, ...] = ()
     devices: int | None = None
     platform: str = "auto"
     peers: tuple[str, ...] = ()
@@ -145,10 +124,7 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     partial = so_far(path)
     before, kept, began = _stamp(path), _stamp(partial), time.perf_counter()
     sys.stdout.flush()  # our output comes before the child's
-    environment = child_environment(one_heap=section.one_heap)
-    if options.onednn:
-        environment = with_onednn(environment)
-    status = run_child(command(section, path, options), environment)
+    status = run_child(command(section, path, options), child_environment())
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
@@ -166,37 +142,24 @@ def script(section: catalogue.Section) -> Path:
 
 
 def command(section: catalogue.Section, path: Path, options: Options) -> list[str]:
-    """The words that start the section's script, which writes its result to `path`."""
-    words = [sys.executable, "-u", str(script(section)), *options.extra, f"--json={path}"]
-    words += ["--smoke"] * options.smoke + ["--verbose"] * options.verbose
+    """The command that runs the section's script, which writes its result to `path`, a notebook beside it."""
+    words = [sys.executable, "-u", str(script(section)), *options.extra, *options.flags]
+    words += [f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}"]
     words += [f"--devices={options.devices}"] if options.devices else []
     if section.name == PEERS:
         words += ["--peers", *options.peers] if options.peers else []
-        words += [f"--peer-python={word}" for word in options.peer_python]
+        words += ["--peer-python", *options.peer_python] if options.peer_python else []
     return words + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
 
 
-def child_environment(
-    inherited: Mapping[str, str] | None = None, *, one_heap: bool = False
-) -> dict[str, str]:
-    """Our environment (or `inherited`) with good allocator settings and, in a checkout, this very package."""
+def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our environment (or `inherited`), in which, in a checkout, children import this very package."""
     environment = dict(os.environ if inherited is None else inherited)
-    if uses_glibc() and "malloc" not in environment.get("GLIBC_TUNABLES", ""):
-        # the user's settings take precedence
-        environment = ALLOCATOR | (ONE_HEAP if one_heap else {}) | environment
     root = Path(__file__).resolve().parents[1]
     if (root / "pyproject.toml").exists():  # a script's import path starts at experiments/, not at the root
         paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
-
-
-def uses_glibc() -> bool:
-    """Whether this interpreter allocates through glibc, which reads MALLOC_ variables."""
-    try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    except (AttributeError, ValueError, OSError):  # another C library, or Windows
-        return False
 
 
 def startable(words: Sequence[str]) -> tuple[str, ...]:

@@ -23,9 +23,10 @@ from typing import BinaryIO
 import psutil
 
 from jaxperf import catalogue, launch
-from jaxperf.errors import JaxperfError, plain
+from jaxperf.errors import JaxperfError, not_on_windows, plain
 
 LOOPBACK = "127.0.0.1"
+TRAIN = "train"  # the program of experiments/ that several processes run together
 _POLL_S = 0.05
 _PRINTED_S = 5.0  # in which a process prints where it is; one that is stopped never does
 _SHOWN = 25  # last lines of a failed process's log
@@ -84,15 +85,17 @@ class Process:
 
 
 def command_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that `words` name: the words themselves, or a section's script with its flags.
+    """Return the command that `words` name: the words themselves; `train` is experiments/train.py.
 
     Raises:
-      JaxperfError: no words.
+      JaxperfError: no words, or a section, which is a program for one process.
     """
     if not words:
-        raise JaxperfError("nothing to launch; give a command or a section after --, e.g. -- 8.4 --smoke")
+        raise JaxperfError("nothing to launch; give a command after --, e.g. -- train --way jit")
+    if words[0] == TRAIN:
+        return (sys.executable, str(catalogue.folder() / f"{TRAIN}.py"), *words[1:])
     if words[0] in {name for s in catalogue.SECTIONS for name in (s.name, s.number) if name}:
-        return (sys.executable, str(launch.script(catalogue.find(words[0]))), *words[1:])
+        raise JaxperfError(f"section {words[0]} runs in one process; `{TRAIN}` trains in several")
     return (sys.executable, *words[1:]) if words[0] == "python" else launch.startable(words)
 
 
@@ -103,8 +106,9 @@ def run(plan: Plan) -> int:
     (Ctrl-C, SIGTERM and SIGHUP through `exits.ended`, SIGKILL) also ends the processes.
 
     Raises:
-      JaxperfError: the port is taken, or the logs cannot be written.
+      JaxperfError: the port is taken, or the logs cannot be written; or this is Windows.
     """
+    not_on_windows("`jaxperf launch`")
     launch.make_folder(plan.logs, flag="--logs")
     for attempt in range(plan.max_restarts + 1):
         status = _attempt(plan)
@@ -218,21 +222,21 @@ def _first_failure(
 ) -> Process | None:
     """Wait until all have succeeded or one has failed; meanwhile show the output of process 0."""
     idle, left = Idle(processes, plan.idle_s), len(processes)
-    with processes[0].log.open("rb") as story:
-        story.seek(processes[0].began_at)
+    with processes[0].log.open("rb") as log:
+        log.seek(processes[0].began_at)
         while left:
-            _show(story)
+            _show(log)
             try:
                 process = ended.get(timeout=_POLL_S)
             except queue.Empty:
                 if idle.too_long():
-                    print(f"error: {idle.said()}", file=sys.stderr)
+                    print(f"error: {idle.message()}", file=sys.stderr)
                     _say_where(processes)
                 continue
             left -= 1
             if process.running.returncode:
                 break
-        _show(story, all_of_it=True)
+        _show(log, all_of_it=True)
         return process if process.running.returncode else None
 
 
@@ -266,7 +270,7 @@ class Idle:
         self._used, self._since = used, now
         return abs(used - before) < 0.03 * self.limit_s * len(self._pids)
 
-    def said(self) -> str:
+    def message(self) -> str:
         """Return the line for the user."""
         return f"no process has computed for {self.limit_s:.0f} s; each log ends with where it waited"
 
@@ -281,13 +285,13 @@ def _cpu_s(pid: int) -> float:
     return float(sum(t.user + t.system for t in times))
 
 
-def _show(story: BinaryIO, *, all_of_it: bool = False) -> None:
+def _show(log: BinaryIO, *, all_of_it: bool = False) -> None:
     """Print the lines that have been written since the last time."""
-    words = story.read()
-    whole = len(words) if all_of_it else words.rfind(b"\n") + 1
-    story.seek(whole - len(words), os.SEEK_CUR)
+    text = log.read()
+    whole = len(text) if all_of_it else text.rfind(b"\n") + 1
+    log.seek(whole - len(text), os.SEEK_CUR)
     if whole:
-        sys.stdout.write(words[:whole].decode("utf-8", "replace"))
+        sys.stdout.write(text[:whole].decode("utf-8", "replace"))
         sys.stdout.flush()
 
 
@@ -328,12 +332,12 @@ def _tell(first: Process, stopped: Sequence[int]) -> None:
     """Name the process that failed first, with the end of its log."""
     with first.log.open("rb") as log:
         log.seek(first.began_at)
-        said = log.read().decode("utf-8", "replace").splitlines()
+        lines = log.read().decode("utf-8", "replace").splitlines()
     how = launch.how_it_ended(first.running.returncode)
     print(
         plain(f"error: process {first.number} failed first: {how}; its log is {first.log}"), file=sys.stderr
     )
     for number in stopped:
         print(f"error: process {number} was stopped (SIGSTOP) and gave no sign of life", file=sys.stderr)
-    for line in said[-_SHOWN:] if first.number else []:  # process 0's log has been shown
+    for line in lines[-_SHOWN:] if first.number else []:  # process 0's log has been shown
         print(plain(f"  process {first.number}: {line}"), file=sys.stderr)

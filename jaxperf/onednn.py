@@ -28,7 +28,6 @@ SWITCH = (
 )
 FIRST = (0, 12)  # jaxlib 0.10.2 knows the switch, but then computes convolutions in its slowest way
 BY_NAME = "JAXPERF_ONEDNN"  # "1" asks a section to call kernels by name, anything else not to
-SUMS = "JAXPERF_WINOGRAD"  # "1" where `models.winograd` pays for convolutions, too
 CHILD = "from jaxperf.onednn import answer; answer()"
 
 
@@ -49,12 +48,8 @@ def with_onednn(environment: Mapping[str, str]) -> dict[str, str]:
     told = {**environment, BY_NAME: "1"}
     if version >= FIRST:
         told["XLA_FLAGS"] = " ".join(filter(None, (flags, *SWITCH)))
-    # Where each large array is mapped anew, sums of pixels are dear; how many heaps there are matters little.
-    allocator = [k for k in told if k.startswith("MALLOC_") and k != "MALLOC_ARENA_MAX"]
-    found = _tried(tuple((k, told.get(k, "")) for k in ("XLA_FLAGS", BY_NAME, *sorted(allocator))))
-    if found is None:
-        return dict(environment)
-    return {SUMS: found, **told} if found else told
+    works = _tried(tuple((k, told.get(k, "")) for k in ("XLA_FLAGS", BY_NAME)))
+    return told if works else dict(environment)
 
 
 def without_onednn(flags: str) -> str:
@@ -78,22 +73,21 @@ def _jaxlib() -> tuple[int, ...] | None:
 
 
 @functools.cache
-def _tried(variables: tuple[tuple[str, str], ...]) -> str | None:
-    """What `answer` prints in a process with these variables; None if it fails."""
+def _tried(variables: tuple[tuple[str, str], ...]) -> bool:
+    """Whether `answer` succeeds in a process with these variables."""
     environment = {**os.environ, **dict(variables), "JAX_PLATFORMS": "cpu"}
     try:
         command = [sys.executable, "-P", "-c", CHILD]  # -P: no file of the current folder shadows a package
         done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode().strip() if done.returncode == 0 else None
+        return False
+    return done.returncode == 0
 
 
 def answer() -> None:
     """Compare a convolution and both gradients with NumPy's, and check that oneDNN computes them.
 
-    The same convolution is compared with a kernel in oneDNN's layout, as frozen networks pass it. Then print
-    "1" if convolutions from products of tiles are faster here. Runs in the process that the probe starts.
+    Runs in the process that the probe starts.
 
     Raises:
       AssertionError: they differ, or XLA computes them by itself.
@@ -102,9 +96,6 @@ def answer() -> None:
     import jax.numpy as jnp
     import numpy as np
     from jax import lax
-
-    from jaxperf.models.prepacked import packed
-    from jaxperf.models.window import Window
 
     begin()
     rng = np.random.default_rng(0)
@@ -124,7 +115,7 @@ def answer() -> None:
     near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-3)
     near(y, sum(a @ w[i, j] for i, j, a in taps))
     near(dw, np.stack([np.einsum("nhwi,nhwo->io", a, g) for *_, a in taps]).reshape(w.shape))
-    near(dw_few, dw[:, :, :2])  # few channels have a product of their own, many have products of tiles
+    near(dw_few, dw[:, :, :2])  # few channels have a product of their own
     near(dw_many, np.tile(dw, (8, 4)))
     wanted = np.zeros_like(x)
     for i, j, _ in taps:
@@ -132,40 +123,5 @@ def answer() -> None:
     near(dx, wanted)
     program = compiled.as_text() or ""
     assert '"__onednn$convolution"' in program
-    # The kernel's gradient has a product for each of its three rows; few channels have one, many have four
-    assert program.count('"__onednn$matmul"') == 8
-    laid_out = packed(w, x.shape, Window((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1)))
-    if laid_out:
-        near(jax.jit(laid_out)(x), y)
-    print("1" if _sums_are_cheap() else "")
-
-
-def _sums_are_cheap() -> bool:
-    """Measure a layer by oneDNN's convolution and from products of tiles, in turns, and compare results.
-
-    Raises:
-      AssertionError: the results differ.
-    """
-    import jax
-    import numpy as np
-    from jax import lax
-
-    from jaxperf.measure import interleaved
-    from jaxperf.models import winograd
-    from jaxperf.models.window import Window
-
-    def usual(x: jax.Array, w: jax.Array) -> jax.Array:
-        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-    def tiles(x: jax.Array, w: jax.Array) -> jax.Array:
-        return winograd.convolution(x, w, Window((1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1)))
-
-    channels = winograd.LAYER[3]
-    shapes = winograd.LAYER, (*winograd.KERNEL, channels, channels)
-    x, w = map(jax.random.normal, jax.random.split(jax.random.key(0)), shapes)
-    compiled = {fn.__name__: jax.jit(fn).lower(x, w).compile() for fn in (usual, tiles)}
-    y, again = (np.asarray(program(x, w)) for program in compiled.values())
-    np.testing.assert_allclose(again, y, rtol=0, atol=1e-5 * np.abs(y).max())
-    calls = {name: functools.partial(program, x, w) for name, program in compiled.items()}
-    fastest = [min(m.values) for m in interleaved(calls, count=15).values()]  # what others disturb the least
-    return fastest[0] >= winograd.CHEAP * fastest[1]
+    # The kernel's gradient has a product for each of its three rows; with few channels it has one
+    assert program.count('"__onednn$matmul"') == 7

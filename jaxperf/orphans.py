@@ -2,15 +2,17 @@
 
 The parent names itself in the child's environment; the child checks once per second whether that is still its
 parent. A pipe would need a descriptor passed through every start, and a signal on the parent's death exists
-only on Linux. Standard library only: this is the first thing that a process does.
+only on Linux. Standard library only (on Windows psutil): this is the first thing that a process does.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
 
 VARIABLE = "JAXPERF_PARENT"
 LOOK_S = 1.0
@@ -34,8 +36,23 @@ def follow_parent() -> None:
 
 
 def _follow(parent: int) -> None:
-    while os.getppid() == parent:
+    lives = _on_windows(parent) if sys.platform == "win32" else lambda: os.getppid() == parent
+    while lives():
         time.sleep(LOOK_S)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)  # on Windows this is the end
     time.sleep(PATIENCE_S)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _on_windows(parent: int) -> Callable[[], bool]:
+    """Whether a process lives, by its number and start time.
+
+    On Windows, `python.exe` of a virtual environment starts the real interpreter, and stands between it and
+    its parent. And a process keeps its parent's number after the parent has ended.
+    """
+    import psutil
+
+    try:
+        return psutil.Process(parent).is_running
+    except psutil.Error:
+        return lambda: False

@@ -1,7 +1,10 @@
-"""One script in several processes: their start by JAX's own detection or by three options, and their end.
+"""One program in several processes: their start by JAX's own detection or by three options, and their end.
 
-Each process runs the same script. SLURM, MPI and Kubernetes tell JAX how many there are, which one this is
+Each process runs the same program. SLURM, MPI and Kubernetes tell JAX how many there are, which one this is
 and where process 0 is; `jaxperf launch`, or a user who starts the processes by hand, gives three options.
+
+    options = Processes()  # as flags, or from the environment
+    leave(ended(lambda: together(options, train_all)))
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import functools
 import importlib.util
 import os
 import socket
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from typing import Annotated, Any
 import tyro
 
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import FAILED, ended, say
+from jaxperf.exits import FAILED, ended, leave, say
 from jaxperf.flags import at_least
 from jaxperf.result.machine import CUDA_PLUGINS, versions
 
@@ -29,25 +31,26 @@ from jaxperf.result.machine import CUDA_PLUGINS, versions
 HEARTBEAT_S = 30
 # JAX's name for the detection method; its detection of Kubernetes has none and is automatic.
 _METHODS = {"": "deactivate", "slurm": "slurm", "mpi4py": "mpi4py", "kubernetes": None}
-_SAID = {"coordinator": "JAX_COORDINATOR_ADDRESS", "count": "JAX_NUM_PROCESSES", "own": "JAX_PROCESS_ID"}
 
 
-def _number(name: str) -> int | None:
-    said = os.environ.get(_SAID[name], "")
-    return int(said) if said.isdecimal() else None
+def _number(variable: str) -> int | None:
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdecimal() else None
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Flags for a run in several processes: all three, or none where a cluster says them."""
+    """Flags for a run in several processes: all three, or none where a cluster gives them."""
 
     coordinator: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = field(
-        default_factory=lambda: os.environ.get(_SAID["coordinator"], "")
+        default_factory=lambda: os.environ.get("JAX_COORDINATOR_ADDRESS", "")
     )
     """Where process 0 listens; JAX_COORDINATOR_ADDRESS if not given."""
-    num_processes: Annotated[int | None, at_least(1)] = field(default_factory=lambda: _number("count"))
-    """How many processes run this script together; JAX_NUM_PROCESSES if not given."""
-    process_id: Annotated[int | None, at_least(0)] = field(default_factory=lambda: _number("own"))
+    num_processes: Annotated[int | None, at_least(1)] = field(
+        default_factory=lambda: _number("JAX_NUM_PROCESSES")
+    )
+    """How many processes run this program together; JAX_NUM_PROCESSES if not given."""
+    process_id: Annotated[int | None, at_least(0)] = field(default_factory=lambda: _number("JAX_PROCESS_ID"))
     """Which of them this is, from 0; JAX_PROCESS_ID if not given."""
 
     def __post_init__(self) -> None:
@@ -92,6 +95,40 @@ def cluster(environment: Mapping[str, str]) -> str:
     return ""
 
 
+def together(options: Processes, work: Callable[[], int]) -> int:
+    """Run `work` as one of several processes, or alone, and return the exit status.
+
+    Call it before JAX's backend starts. Only process 0 prints to standard output; errors of all are printed.
+    If anything goes wrong in one of several, its process ends at once: JAX's own shutdown waits for all
+    processes, 300 s for one that never arrives, and meanwhile those that wait for this one do not learn that
+    it failed.
+
+    Raises:
+      JaxperfError, ...: what `work` raises, in a process that is alone.
+    """
+    if not options.several:
+        return work()
+
+    def joined() -> int:
+        try:
+            start(options)
+            with _only_the_first_prints():
+                return work()
+        except JaxperfError:
+            raise
+        except Exception as e:
+            if not lost_another(e):
+                traceback.print_exc()
+                return FAILED
+            say(f"error: another process left the run, its log says why: {str(e).splitlines()[0]}")
+            return FAILED
+
+    status = ended(joined)
+    if status:
+        leave(status)
+    return 0
+
+
 def start(options: Processes) -> None:
     """Join the other processes, if there are any; call it before JAX's backend starts.
 
@@ -101,11 +138,11 @@ def start(options: Processes) -> None:
     """
     if not options.several:
         return
-    found = "" if options.coordinator else cluster(os.environ)
-    package = {"mpi4py": "mpi4py", "kubernetes": "kubernetes"}.get(found, "jax")
+    manager = "" if options.coordinator else cluster(os.environ)
+    package = {"mpi4py": "mpi4py", "kubernetes": "kubernetes"}.get(manager, "jax")
     if importlib.util.find_spec(package) is None:
         raise JaxperfError(
-            f"this process is one of several of {found}, which JAX asks through the package {package}; "
+            f"this process is one of several of {manager}, which JAX asks through the package {package}; "
             f"pip install {package}"
         )
     _check_own_gpu(options)
@@ -118,13 +155,13 @@ def start(options: Processes) -> None:
             options.coordinator or None,
             options.num_processes,
             options.process_id,
-            cluster_detection_method=_METHODS[found],
+            cluster_detection_method=_METHODS[manager],
             heartbeat_timeout_seconds=HEARTBEAT_S,
         )
     except (RuntimeError, ValueError, OSError) as e:
-        where = options.coordinator or f"as {found} says"
-        said = str(e).strip().splitlines() or [type(e).__name__]
-        raise JaxperfError(f"the processes did not meet ({where}): {said[0]}") from None
+        where = options.coordinator or f"as {manager} says"
+        reason = str(e).strip().splitlines() or [type(e).__name__]
+        raise JaxperfError(f"the processes did not meet ({where}): {reason[0]}") from None
     if is_loopback(options.coordinator):
         _exchange_on_loopback()
 
@@ -135,7 +172,10 @@ def _check_own_gpu(options: Processes) -> None:
     Raises:
       JaxperfError: fewer GPUs than processes.
     """
-    own, platforms = os.environ.get("JAX_LOCAL_DEVICE_IDS", ""), os.environ.get("JAX_PLATFORMS") or "cuda"
+    import jax
+
+    own = os.environ.get("JAX_LOCAL_DEVICE_IDS", "")
+    platforms = jax.config.jax_platforms or "cuda"  # type: ignore[attr-defined]
     if not own.isdecimal() or {"cuda", "gpu"}.isdisjoint(platforms.split(",")) or not versions(CUDA_PLUGINS):
         return
     from jaxperf.doctor.driver import ask_driver
@@ -190,48 +230,19 @@ def _exchange_on_loopback() -> None:
 
 
 @contextlib.contextmanager
-def only_the_first_speaks(process: int) -> Iterator[None]:
-    """Leave the output to process 0; what others print to standard output is dropped, errors are not."""
-    if process == 0:
+def _only_the_first_prints() -> Iterator[None]:
+    """Drop what other processes than process 0 print to standard output."""
+    from jax._src import distributed  # `jax.process_index` would start the backend
+
+    if distributed.global_state.process_id == 0:
         yield
         return
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
         yield
 
 
-def end_together(tell: Callable[[], int]) -> int:
-    """Run `tell` as one of several processes, and return the exit status if all went well.
-
-    If anything went wrong, the process ends at once: JAX's own shutdown waits for all processes, 300 s for
-    one that never arrives, and meanwhile those that wait for this one do not learn that it failed.
-    """
-
-    def told() -> int:
-        try:
-            return tell()
-        except JaxperfError:
-            raise
-        except Exception as e:
-            if not lost_another(e):
-                traceback.print_exc()
-                return FAILED
-            print(
-                f"error: another process left the run, its log says why: {str(e).splitlines()[0]}",
-                file=sys.stderr,
-            )
-            return FAILED
-
-    status = ended(told)
-    if status:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    return status
-
-
 def lost_another(error: BaseException) -> bool:
     """Whether an error says that another process ended in the middle of a sum, or before the first one."""
-    said: Any = str(error)
-    words = ("Connection", "closed", "peer", "Read error", "initialization failed: DEADLINE_EXCEEDED")
-    return "Gloo" in said and any(word in said for word in words)
+    text: Any = str(error)
+    parts = ("Connection", "closed", "peer", "Read error", "initialization failed: DEADLINE_EXCEEDED")
+    return "Gloo" in text and any(part in text for part in parts)

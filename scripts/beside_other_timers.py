@@ -20,6 +20,7 @@ import itertools
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -29,12 +30,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from jaxperf import flags, script
+from jaxperf import flags
 from jaxperf.catalogue import Section
 from jaxperf.flags import at_least
+from jaxperf.recorder import Recorder
 from jaxperf.report.words import quantity
 from jaxperf.result import Measurement, ratio_of, save_result
-from jaxperf.script import Story
+from jaxperf.startup import environment
 
 SECTION = Section(
     "beside_other_timers", "", "Beside other timers",
@@ -51,7 +53,6 @@ class Config:
     processes: Annotated[int, at_least(1)] = 5  # of pyperf, for each function
     also: tuple[Path, ...] = ()  # folders to import pyperf and torch from
     out: Path = Path("results")  # folder of the result
-    verbose: bool = False  # print text and figures too
 
 
 Timer = Callable[[Callable[[], Any]], list[float]]
@@ -138,15 +139,14 @@ def main(config: Config) -> int:
     sys.path += map(str, config.also)
     path = config.out / f"{SECTION.name}.json"
     config.out.mkdir(parents=True, exist_ok=True)
-    script.prepare(devices=1, platform="auto")
-    story = script.begin(SECTION, script.Flags(config, json=path, verbose=config.verbose))
+    recorder = Recorder(SECTION, environment(), {"passes": config.passes}, command=shlex.join(sys.argv))
     from jaxperf.selfcheck.known import step_s
     from jaxperf.selfcheck.load import watching
 
     with watching() as watch:
         elsewhere = with_pyperf(config)
         for name, fn in functions().items():
-            story.heading(name)
+            recorder.heading(name)
             values: dict[str, list[float]] = {timer: [] for timer in timers()}
             known = []
             for _ in range(config.passes):
@@ -155,17 +155,17 @@ def main(config: Config) -> int:
                 known += [step_s() * STEPS[name]] if name in STEPS else []
             values |= {"pyperf": elsewhere[name]} if name in elsewhere else {}
             values |= {"known, by the CPU clock": known} if known else {}
-            show(story, name, [Measurement(timer, "s", tuple(v)) for timer, v in values.items()])
-    story.note(str(watch))
-    save_result(story.result(), path)
+            show(recorder, name, [Measurement(timer, "s", tuple(v)) for timer, v in values.items()])
+    recorder.note(str(watch))
+    save_result(recorder.result(), path)
     print(f"result: {path}")
-    return int(story.failed)
+    return 0
 
 
-def show(story: Story, name: str, rows: Sequence[Measurement]) -> None:
+def show(recorder: Recorder, name: str, rows: Sequence[Measurement]) -> None:
     """Medians side by side, each with the interval that holds it at 95 % (the sign test)."""
     medians = [ratio_of(m.values) for m in rows]
-    story.grid(
+    recorder.grid(
         ("", "median", "from", "to", "over jaxperf", "values"),
         [
             (
@@ -177,9 +177,8 @@ def show(story: Story, name: str, rows: Sequence[Measurement]) -> None:
             for m, r in zip(rows, medians)
         ],
         title=name,
-        right=(1, 2, 3, 4, 5),
     )
-    story.table(rows, title=f"{name}: values", base=rows[0].name, bars="bars", detail=True)
+    recorder.table(rows, title=f"{name}: values", base=rows[0].name, fold=True)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Config:
     """The target's version of Python."""
     platform: Annotated[str, tyro.conf.arg(metavar="TAG")] = "manylinux_2_28_x86_64"
     """The target's platform: its glibc (`ldd --version`) and its processor (`uname -m`)."""
-    kind: Literal["cpu", "cuda12"] = "cpu"
+    kind: Literal["cpu", "cuda12", "cuda13"] = "cpu"
     """Whether JAX's packages for CUDA come too."""
     have: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """What the target has already, as `pip list --format=freeze` prints it there; it is left out."""
@@ -121,7 +121,7 @@ def requirements(kind: str, root: Path = ROOT) -> list[str]:
     """Return what `make install` asks pip for."""
     told = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = told["optional-dependencies"]
-    return [*told["dependencies"], *extras["dev"], *(extras[kind] if kind != "cpu" else [])]
+    return [*told["dependencies"], *extras["dev"], *extras["book"], *(extras[kind] if kind != "cpu" else [])]
 
 
 def read_have(path: Path) -> dict[str, str]:

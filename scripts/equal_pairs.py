@@ -19,12 +19,12 @@ if __name__ == "__main__":
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
 import contextlib
+import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
-from jaxperf import script
 from jaxperf.flags import at_least
 from jaxperf.own.options import Measure
 
@@ -43,7 +43,7 @@ class Config:
 
 def main(config: Config) -> int:
     """Print, every so many pairs, how many were told apart so far; 1 if `Ratio` breaks its promise."""
-    script.prepare(devices=1, platform="cpu")
+    os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}  # before JAX is imported
     from jaxperf.measure.awake import cores_busy
     from jaxperf.selfcheck import verdicts
     from jaxperf.selfcheck.load import cores, watching

@@ -1,10 +1,11 @@
 """Stop runs at random moments, by every signal, and count what they leave behind.
 
-A run may be stopped while Python starts, while its flags are read, while JAX is imported, while it computes
-or while it writes. It must then end soon, without a traceback, leave no process and no half-written file, and
-whatever result it has left must load, marked incomplete unless it was over. Ctrl-C and the end of a terminal
-reach every process of the run, `kill` reaches one. Until our first lines have run, Python itself answers
-Ctrl-C, with a traceback: such trials are counted apart.
+The runs are `jaxperf run` with a section, and experiments/train.py, in turns. A run may be stopped while
+Python starts, while its flags are read, while JAX is imported, while it computes or while it writes. It must
+then end soon, without a traceback, leave no process and no half-written file, and whatever result it has left
+must load, marked incomplete unless it was over. Ctrl-C and the end of a terminal reach every process of the
+run, `kill` reaches one. Until our first lines have run, Python itself answers Ctrl-C, with a traceback: such
+trials are counted apart.
 
     python scripts/interrupt.py --times 100
 """
@@ -17,6 +18,7 @@ if __name__ == "__main__":
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -52,8 +54,8 @@ WAYS = {
 }
 # Where Python is before `end_at_once` is called: in its own library, or in one of these.
 LIBRARY = Path(os.__file__).parent
-FIRST = {("jaxperf", name) for name in ("__init__", "__main__", "errors", "exits")} | {
-    ("experiments", section.name) for section in catalogue.SECTIONS
+FIRST = {("jaxperf", name) for name in ("__init__", "__main__", "errors", "exits", "orphans")} | {
+    ("experiments", "train")
 }
 
 
@@ -62,7 +64,7 @@ class Config:
     """How many trials, of what, when."""
 
     times: int = 20  # runs that are stopped
-    section: str = "use_gpu"
+    section: str = "use_gpu"  # that `jaxperf run` runs
     latest_s: float = 0.0  # after the start; 0: as long as a whole run takes
     seed: int = 0
 
@@ -80,11 +82,10 @@ class Trial:
 
 
 def start(config: Config, out: Path, *, by_hand: bool, mark: str = "") -> subprocess.Popen[str]:
-    """A run at toy size in a session of its own: `jaxperf run`, or its script by hand."""
-    script = str(catalogue.folder() / f"{config.section}.py")
-    words = [script, f"--json={out / config.section}.json"]
+    """A run at toy size in a session of its own: the training program, or `jaxperf run`."""
+    words = [str(catalogue.folder() / "train.py"), f"--json={out / 'train.json'}"]
     if not by_hand:
-        words = ["-m", "jaxperf", "run", config.section, f"--out={out}", "--no-onednn"]
+        words = ["-m", "jaxperf", "run", config.section, f"--out={out}"]
     return subprocess.Popen(
         [sys.executable, *words, "--smoke", "--platform=cpu"],
         stdout=subprocess.PIPE,
@@ -152,6 +153,10 @@ def of_trial(mark: str) -> Iterator[psutil.Process]:
 def wrong_files(folder: Path, *, over: bool) -> Iterator[str]:
     """What a stopped run must not leave."""
     for path in folder.iterdir():
+        if path.suffix == ".ipynb":
+            if not whole(path):
+                yield f"half of {path.name}"
+            continue
         if path.suffix != ".json":
             yield f"left {path.name}"
             continue
@@ -162,6 +167,15 @@ def wrong_files(folder: Path, *, over: bool) -> Iterator[str]:
         else:
             if result.incomplete is not path.stem.endswith(".incomplete") or (over and result.incomplete):
                 yield f"{path.name} says incomplete={result.incomplete}"
+
+
+def whole(path: Path) -> bool:
+    """Whether a file holds JSON, not a part of it."""
+    try:
+        json.loads(path.read_text())
+    except ValueError:
+        return False
+    return True
 
 
 def whole_run_s(config: Config) -> float:
@@ -185,7 +199,9 @@ def main(config: Config) -> int:
         counts[way] += Counter(["trials", f"kept {trial.kept}"] + ["FAILED"] * bool(trial.trouble))
         if trial.trouble:
             print(trial.said)
-            print(f"FAILED: {way}, {'script' if by_hand else 'run'}, {trial.delay_s:.2f} s: {trial.trouble}")
+            print(
+                f"FAILED: {way}, {'train.py' if by_hand else 'run'}, {trial.delay_s:.2f} s: {trial.trouble}"
+            )
     for way, counted in counts.items():
         print(f"{way:<16} {', '.join(f'{n} {words}' for words, n in counted.items())}")
     if failed := sum(counted["FAILED"] for counted in counts.values()):

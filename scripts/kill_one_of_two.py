@@ -34,7 +34,7 @@ from jaxperf import flags
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
 from jaxperf.launch import child_environment
-from jaxperf.processes import Processes, end_together, start
+from jaxperf.processes import Processes, together
 
 ONE_OF_TWO = "--one-of-two"
 
@@ -50,17 +50,12 @@ class Config:
 
 def one_of_two(epochs: int, folder: str = "") -> int:
     """Train as one of two processes, which save where there is a folder; process 0 prints how it ended."""
-    start(Processes())
 
     def work() -> int:
-        import jax
-
-        found = saved_training("jit", epochs, Path(folder)) if folder else train_once("jit", epochs, None)
-        if jax.process_index() == 0:
-            print(found)
+        print(saved_training("jit", epochs, Path(folder)) if folder else train_once("jit", epochs, None))
         return 0
 
-    return end_together(work)
+    return ended(lambda: together(Processes(), work))
 
 
 def launched(

@@ -18,9 +18,8 @@ from typing import Annotated
 import tyro
 
 from jaxperf.errors import JaxperfError
-from jaxperf.report import draw
-from jaxperf.report.figures import pictures
-from jaxperf.result import load_result
+from jaxperf.result import Lines, load_result
+from jaxperf.section import STYLE
 
 NAMES = ("selfcheck", "beside_other_timers")
 
@@ -45,12 +44,26 @@ def main(config: Config) -> int:
     if not found:
         raise JaxperfError(f"no {' or '.join(NAMES)}.json in {config.results}; run `jaxperf selfcheck`")
     config.figures.mkdir(parents=True, exist_ok=True)
-    for block in (block for path in found for block in load_result(path).blocks):
-        for picture in pictures(block):
-            path = config.figures / f"{re.sub(r'[^a-z0-9]+', '-', picture.title.lower()).strip('-')}.png"
-            path.write_bytes(draw.png(picture.draw, height_in=picture.height_in))
-            print(path)
+    for lines in (lines for path in found for lines in load_result(path).of(Lines)):
+        path = config.figures / f"{re.sub(r'[^a-z0-9]+', '-', lines.title.lower()).strip('-')}.png"
+        draw(lines, path)
+        print(path)
     return 0
+
+
+def draw(lines: Lines, path: Path) -> None:
+    """Draw curves over a common x."""
+    import matplotlib.pyplot as plt
+
+    plt.style.use(STYLE)
+    figure, ax = plt.subplots()
+    for curve in lines.curves:
+        thin = curve.draw == "thin line"
+        ax.plot(*zip(*curve.known), "-" if thin else "o-", lw=0.8 if thin else 1.8, label=curve.name)
+    ax.set(xlabel=lines.x.label, ylabel=lines.y.label, xscale="log")
+    ax.legend()
+    figure.savefig(path, dpi=150, transparent=False)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

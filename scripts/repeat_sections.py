@@ -1,14 +1,12 @@
 """Run every section again and again at toy size, on one or two cores, and see whether one hangs.
 
 A deadlock between devices shows only now and then, and only where they have fewer cores than they need. Each
-section runs `times` times in one process, which imports and compiles once. What it asks of a fresh process,
-which has one device and so cannot hang like that, it asks once. With `--one-core` as many run side by side
-as the host has cores; otherwise two do, which share two cores, however many the host has. A run that takes
-longer than `patience-s` says in which lines its threads are, and fails.
+section runs `times` times in one process, which imports and compiles once. With `--one-core` as many run side
+by side as the host has cores; otherwise two do, which share two cores, however many the host has. A run that
+takes longer than `patience-s` says in which lines its threads are, and fails.
 
     python scripts/repeat_sections.py --one-core
     python scripts/repeat_sections.py --devices 8 --times 3 --sections multiple_gpus
-    python scripts/repeat_sections.py --one-core --onednn --times 2
 """
 
 from __future__ import annotations
@@ -19,24 +17,18 @@ if __name__ == "__main__":
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
 import faulthandler
-import importlib
-import json
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jaxperf import catalogue, flags, script
+from jaxperf import catalogue, flags
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import ended
-from jaxperf.onednn import BY_NAME
 
 OWN_PROCESS = "--in-this-process"
 CACHE = "JAX_COMPILATION_CACHE_DIR"
@@ -58,43 +50,15 @@ class Config:
     times: int = 10  # runs of each section
     patience_s: float = 300.0  # after which a run counts as hanging
     cache: Path | None = None  # folder for what is compiled; one of this command's own if None
-    onednn: bool = False  # convolve as `jaxperf run` lets readers do, without a cache, which oneDNN excludes
-
-
-def ask_once() -> None:
-    """Let `in_fresh_process` give its first answer again: 30 of 80 s per run of all sections went there."""
-    ask, answers = importlib.import_module("jaxperf.measure").in_fresh_process, dict[str, str]()
-
-    def answer(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        question = repr((fn.__module__, fn.__qualname__, args, options))
-        if question not in answers:
-            answers[question] = json.dumps(ask(fn, *args, **options))
-        return json.loads(answers[question])
-
-    for module in list(sys.modules.values()):
-        if vars(module).get("in_fresh_process") is ask:
-            vars(module)["in_fresh_process"] = answer
 
 
 def in_this_process(path: str, times: int, patience_s: float, *flags: str) -> None:
-    """Run a script as if from the command line, several times; exit at the first that fails."""
-    sys.argv = [path, "--smoke", "--platform", "cpu", "--rounds", "1", *flags]
-    import_jax = script.import_jax
+    """Run a section's cells several times, and raise what the first that fails raises."""
+    from jaxperf import cells
 
-    def first() -> None:
-        """Called once the script has said how many devices there are, and before it imports anything else."""
-        script.import_jax = import_jax
-        import_jax()
-        ask_once()
-
-    script.import_jax = first
     for _ in range(times):
         faulthandler.dump_traceback_later(patience_s, exit=True)
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as e:
-            if e.code:
-                raise
+        cells.load(Path(path), "--smoke", "--platform", "cpu", *flags, without=(cells.ANSWER,))
 
 
 def repeat(name: str, config: Config, cache: str) -> bool:
@@ -104,9 +68,6 @@ def repeat(name: str, config: Config, cache: str) -> bool:
     limits = (str(config.times), str(config.patience_s))
     command = [sys.executable, __file__, OWN_PROCESS, path, *limits, *flags]
     environment = {**os.environ, **COMPILE_ONCE, CACHE: cache}
-    if config.onednn:
-        del environment[CACHE]
-        environment[BY_NAME] = "1"
     began = time.perf_counter()
     done = subprocess.run(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False

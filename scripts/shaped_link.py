@@ -220,12 +220,6 @@ class Pair:
 
 def work() -> None:
     """Be one of the processes: make LeNet's step as often as each line of standard input says."""
-    from jaxperf import script
-    from jaxperf.processes import Processes, start
-
-    options = Processes()
-    script.prepare(devices=1 if options.several else 2, platform="cpu")
-    start(options)
     import hashlib
 
     import jax
@@ -235,7 +229,12 @@ def work() -> None:
     from jaxperf.measure import block
     from jaxperf.models import lenet, lenet_params
     from jaxperf.parallel import first_devices, make_step, model_of_function, rows_of
+    from jaxperf.processes import Processes, start
 
+    options = Processes()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 1 if options.several else 2)
+    start(options)
     devices = first_devices()
     rng, rows = np.random.default_rng(0), rows_of(32, devices)
     X = rng.integers(0, 256, (32, 28, 28, 1), np.uint8)[rows]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from disks import bound_by_permissions, fill, make_read_only
+from disks import bound_by_permissions, make_read_only
 
 import jaxperf
 from jaxperf import catalogue, cli
@@ -25,7 +25,8 @@ GOOD = """
 import pathlib, shutil, sys
 path = next(a.removeprefix("--json=") for a in sys.argv if a.startswith("--json="))
 shutil.copy(pathlib.Path(__file__).with_suffix(".sample"), path)
-print("told by", pathlib.Path(__file__).stem, *(a for a in sys.argv[1:] if not a.startswith("--json=")))
+words = [a for a in sys.argv[1:] if not a.startswith(("--json=", "--notebook="))]
+print("run of", pathlib.Path(__file__).stem, *words)
 """
 
 
@@ -115,10 +116,10 @@ MISTAKES = {
     "run all -- --size=3": "first, second",
     "list all": "Unrecognized",
     "list -- --size=3": "only `run`, `launch` and `gate` take words after --",
-    "launch": "nothing to launch; give a command or a section after --",
+    "launch": "nothing to launch; give a command",
     "launch -n 0 -- 8.4": "--processes is 0; give at least 1",
     "report nowhere": "no folder nowhere",
-    "report --format pdf": "text",
+    "report --format pdf": "--format",
     "--nonsense": "--nonsense",
 }
 
@@ -143,14 +144,14 @@ def test_run_leaves_a_result_for_each_section_and_says_how_to_read_them(
 ) -> None:
     assert cli.main(["run", "all", "--out", str(out), "--smoke"]) == 0
     shown = capfd.readouterr().out
-    assert shown.index("told by first --smoke") < shown.index("[2/2] second") < shown.index("told by second")
+    assert shown.index("run of first --smoke") < shown.index("[2/2] second") < shown.index("run of second")
     assert all(str(out / f"{name}.json") in shown for name in ("first", "second"))
     assert f"report {out}`" in shown.splitlines()[-1]
 
 
 def test_words_after_two_dashes_reach_the_one_section(out: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "9.2", f"--out={out}", "--", "--size", "3", "--", "x"]) == 0
-    assert "told by second --size 3 -- x" in capfd.readouterr().out
+    assert "run of second --size 3 -- x" in capfd.readouterr().out
 
 
 def test_a_failing_section_is_named_and_the_others_still_run(
@@ -159,7 +160,7 @@ def test_a_failing_section_is_named_and_the_others_still_run(
     (catalogue.folder() / "first.py").write_text("raise SystemExit(7)")
     assert cli.main(["run", "all", "--out", str(out)]) == 1
     shown = capfd.readouterr()
-    assert "told by second" in shown.out and "1 of 2 sections succeeded" in shown.out
+    assert "run of second" in shown.out and "1 of 2 sections succeeded" in shown.out
     assert "failed: first: exit status 7" in shown.err
     assert [p.name for p in out.iterdir()] == ["second.json"]
 
@@ -184,13 +185,15 @@ import sys, time
 from pathlib import Path
 from jaxperf.catalogue import Section
 from jaxperf.result import Environment, save_result
-from jaxperf.story import Story
+from jaxperf.recorder import Recorder
+from jaxperf.result.store import save_so_far
 path = Path({str(out / "first.json")!r})
-story = Story(Section("first", "9.1", "First", "?", 1), Environment(), {{"run": sys.argv[1]}}, keep=path)
-def part(story): story.fact(f"fact {{len(story.blocks)}}", sys.argv[1])
-for _ in range(40):
-    story.part(part)
-save_result(story.result(), path)
+about = Section("first", "9.1", "First", "?", 1)
+recorder = Recorder(about, Environment(), {{"run": sys.argv[1]}}, command="")
+for i in range(40):
+    recorder.fact(f"fact {{i}}", sys.argv[1])
+    save_so_far(recorder.result(), path)
+save_result(recorder.result(), path)
 """
     command = [sys.executable, "-c", source]
     runs = [
@@ -233,7 +236,7 @@ def test_the_report_shows_good_results_and_names_what_it_leaves_out(
     (out / "cut.json").write_text(sample("first")[:200])
     (out / "foreign.json").write_text(json.dumps({"rows": [1, 2]}))
     (out / "notes.txt").write_text("not looked at")
-    assert cli.main(["report", str(out), "--format", "text"]) == 0
+    assert cli.main(["report", str(out)]) == 0
     shown = capsys.readouterr()
     assert shown.out.index("time of first") < shown.out.index("time of second")  # the chapter's order
     left_out = [line for line in shown.err.splitlines() if line.startswith("left out: ")]
@@ -244,30 +247,8 @@ def test_the_report_shows_good_results_and_names_what_it_leaves_out(
 def test_the_report_takes_a_single_file(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out.mkdir()
     (out / "first.json").write_text(sample("first"))
-    assert cli.main(["report", str(out / "first.json"), "--format", "text"]) == 0
+    assert cli.main(["report", str(out / "first.json")]) == 0
     assert "time of first" in capsys.readouterr().out
-
-
-def test_the_report_is_a_page_beside_the_results_that_names_what_it_leaves_out(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out.mkdir()
-    (out / "first.json").write_text(sample("first"))
-    (out / "cut.json").write_text(sample("first")[:200])
-    assert cli.main(["report", str(out)]) == 0
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert "time of first" in page and "cut.json" in page
-    assert str(out / "report.html") in capsys.readouterr().out
-
-
-def test_the_report_goes_to_standard_output_as_markdown(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out.mkdir()
-    (out / "first.json").write_text(sample("first"))
-    assert cli.main(["report", str(out), "--format", "md"]) == 0
-    assert "time of first" in capsys.readouterr().out
-    assert not (out / "report.html").exists()
 
 
 # --- comparing
@@ -323,27 +304,10 @@ def test_what_is_not_a_file_is_left_out_and_never_waited_for(
     (tmp_path / "endless.json").symlink_to("/dev/zero")
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / "folder.json").mkdir()
-    assert cli.main(["report", str(tmp_path), "--format", "md"]) == 0
+    assert cli.main(["report", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     assert shown.err.count("left out: cannot read") == 4
-    assert "time of first" in shown.out and shown.out.count("left out") == 4
-
-
-@pytest.mark.real
-def test_a_page_for_which_the_disk_is_full_leaves_the_earlier_one(
-    small_disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_result(timed("first", (1.0,)), small_disk / "first.json")
-    pages = {small_disk / "report.html": [], small_disk / "first.ipynb": ["--format", "ipynb"]}
-    for page in pages:
-        page.write_text("the old")
-    fill(small_disk)
-    for page, words in pages.items():
-        assert cli.main(["report", str(small_disk), *words]) == 2
-        said = f"error: cannot write {page}: No space left on device; give another path\n"
-        assert capsys.readouterr().err == said
-        assert page.read_text() == "the old"
-    assert len(list(small_disk.iterdir())) == 4
+    assert "time of first" in shown.out and "left out" not in shown.out
 
 
 @pytest.mark.real
@@ -353,15 +317,13 @@ def test_a_read_only_disk_is_one_line_where_something_is_to_be_written(
     save_result(timed("first", (1.0,)), small_disk / "first.json")
     make_read_only(small_disk)
     for command, says in (
-        (f"report {small_disk}", f"cannot write {small_disk}/report.html: Read-only file system; give"),
-        (f"report {small_disk} --format ipynb", f"cannot write {small_disk}/first.ipynb: Read-only file sys"),
         (f"run use_gpu --out {small_disk}", f"cannot write to the folder {small_disk}; give another --out"),
         (f"run use_gpu --out {small_disk}/new", f"cannot make the folder {small_disk}/new: Read-only file"),
     ):
         assert cli.main(command.split()) == 2
         said = capsys.readouterr().err
         assert said.startswith(f"error: {says}") and said.count("\n") == 1, said
-    for command in (f"report {small_disk} --format text", f"compare {small_disk} {small_disk}"):
+    for command in (f"report {small_disk}", f"compare {small_disk} {small_disk}"):
         assert cli.main(command.split()) == 0
 
 
@@ -375,7 +337,6 @@ def test_what_permissions_forbid_is_one_line(tmp_path: Path) -> None:
     commands = {
         f"report {shut}": f"error: {shut}: Permission denied; check the path and its permissions",
         f"report {shut}/first.json": f"error: {shut}/first.json: Permission denied; check the path",
-        f"report {fixed}": f"error: cannot write {fixed}/report.html: Permission denied; give another path",
         f"compare {shut} {good}": f"error: {shut}: Permission denied",
         f"compare {shut}/first.json {good}": f"error: cannot read {shut}/first.json: Permission denied",
         f"run use_gpu --out {fixed}": f"error: cannot write to the folder {fixed}; give another --out",
@@ -406,10 +367,7 @@ def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFix
     (out / "\x1b[31mred.json").write_text("{")
     os.close(os.open(os.fsencode(out / "not utf-8 ") + b"\xff.json", os.O_CREAT))
     for words, named in (
-        (["report", str(out)], ""),
-        (["report", str(out), "--format", "md"], ""),
-        (["report", str(out), "--format", "text"], "\\x1b[31mgood.json"),
-        (["report", str(out), "--format", "ipynb"], "\\x1b[31mgood.ipynb"),
+        (["report", str(out)], "\\x1b[31mgood.json"),
         (["compare", str(out), str(out)], ""),
     ):
         assert cli.main(words) == 0
@@ -429,14 +387,8 @@ def test_a_result_that_is_incomplete_says_so_wherever_it_is_shown(
 ) -> None:
     save_result(timed("first", (1.0,)), out / "first.json")
     save_so_far(timed("second", (1.0,)), out / "second.json")
-    for words in ("html", "ipynb", "md", "text"):
-        assert cli.main(["report", str(out), "--format", words]) == 0
-    shown = capsys.readouterr().out.replace("\\", "")
-    assert shown.count(INCOMPLETE) == 2  # md and text
-    page = (out / "report.html").read_text()
-    assert page.count(INCOMPLETE) == 1 and "<strong>Incomplete.</strong>" in page
-    assert INCOMPLETE in (out / "second.incomplete.ipynb").read_text()
-    assert INCOMPLETE not in (out / "first.ipynb").read_text()
+    assert cli.main(["report", str(out)]) == 0
+    assert capsys.readouterr().out.count(INCOMPLETE) == 1
     assert cli.main(["compare", str(out), str(out)]) == 0
     assert "differs: B is incomplete" in capsys.readouterr().out
 

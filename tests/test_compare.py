@@ -12,7 +12,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.report import ranks
 from jaxperf.report.compare import OVERLAP, Comparison, render_comparison
 from jaxperf.report.compare import compare as compare_runs
-from jaxperf.result import Dots, Environment, Heading, Measurement, Result, Table
+from jaxperf.result import Environment, Heading, Measurement, Result, Table
 
 RESULT = Result("hybridize", "8.1", "Title", "Why?", {"size": 3}, Environment(cpu="one", cores=2))
 
@@ -199,7 +199,7 @@ def test_rows_are_matched_within_their_table_or_part_and_else_by_their_order() -
     rows = compare(run("copy", "sum"), run("sum", "copy")).rows
     assert [(row.key.title, row.key.name, row.ratio) for row in rows] == [("copy", "x", 1), ("sum", "x", 1)]
     x = (timing("x", (1.0,) * 9),)
-    parts = replace(RESULT, blocks=(Heading("One"), Table("", x), Heading("Two"), Dots("", x), Table("", x)))
+    parts = replace(RESULT, blocks=(Heading("One"), Table("", x), Heading("Two"), Table("", x), Table("", x)))
     titles = [(row.key.title, row.key.name) for row in compare(parts, parts).rows]
     assert titles == [("One", "x"), ("Two", "x"), ("Two", "x (2)")]
 

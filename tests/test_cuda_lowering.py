@@ -9,10 +9,8 @@ import dataclasses
 import itertools
 import platform
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,11 +23,8 @@ from flax import nnx
 from jax import lax
 from jax.interpreters import mlir
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-
-import multiple_gpus
-
-from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, hybridize, lenet, lenet_params
+from jaxperf import catalogue, cells
+from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
 from jaxperf.models.convolution import use_onednn
 from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
 from jaxperf.parallel.pipeline import lenet_halves, make_pipeline, resnet_halves
@@ -143,20 +138,6 @@ def test_a_forward_lowers_for_cuda(net: Callable[[], nnx.Module]) -> None:
 
 
 @pytest.mark.parametrize(
-    "net", [flax_lenet, pytest.param(small_resnet, marks=pytest.mark.thorough)], ids=["lenet", "resnet"]
-)
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_a_frozen_network_lowers_for_cuda(
-    backend: str, net: Callable[[], nnx.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a GPU freezes it, and with the weights laid out as a CPU takes them."""
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    module = net()
-    module.eval()
-    assert custom_calls(hybridize(module, freeze=True), np.zeros((1, 28, 28, 1), np.float32)) == set()
-
-
-@pytest.mark.parametrize(
     "halves", [lenet_in_halves, pytest.param(resnet_in_halves, marks=pytest.mark.thorough)]
 )
 def test_each_program_of_a_pipeline_lowers_for_cuda(halves: Callable[[], list[Model]]) -> None:
@@ -185,12 +166,14 @@ def test_a_layer_over_several_devices_lowers_for_cuda(make: Callable[..., Any]) 
     assert custom_calls(step, params, *replicate((X, y), mesh)) == set()
 
 
+@pytest.mark.thorough
 def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
-    devices, params = first_devices(2, platform="cpu"), lenet_params(jax.random.key(0))
-    assert custom_calls(multiple_gpus.by_pmap(devices, 0.1), X, y, params) == set()
-    assert custom_calls(multiple_gpus.gradient, params, X, y) == set()
-    sums = jax.eval_shape(multiple_gpus.gradient, params, X, y)
-    assert custom_calls(partial(multiple_gpus.update, n=len(y), lr=0.1), params, sums) == set()
+    section = cells.load(catalogue.folder() / "multiple_gpus.py", "--smoke")
+    params = section.init_params(jax.random.key(0))
+    assert custom_calls(section.gradient, params, X, y) == set()
+    assert custom_calls(section.step, params, X, y) == set()
+    assert custom_calls(section.shard_map_step, params, X, y) == set()
+    assert custom_calls(lambda *args: section.sgd(*args, 0.1, len(y)), params, params) == set()
 
 
 @pytest.mark.parametrize("precision", ["highest", "tensorfloat32"])

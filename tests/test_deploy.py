@@ -1,4 +1,4 @@
-"""What starts the sections on a cluster: valid objects and scripts, and the names that JAX looks for."""
+"""What starts a training on a cluster: valid objects and scripts, and the names that JAX looks for."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 import jsonschema
 import pytest
-import tyro
 import yaml
 
-from jaxperf import flags, script
+from experiments import train
+from jaxperf import flags
 from jaxperf.processes import _METHODS, cluster
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 SCHEMA = json.loads((Path(__file__).parent / "fixtures" / "kubernetes" / "schema.json").read_text())
 
-SAVING = ("--checkpoints", "checkpoints/7", "--resume")
+SAVING = ["--checkpoints", "checkpoints/7", "--resume"]
+TRAINS = ["experiments/train.py", "--json", "results/train-7.json", *SAVING]
 POD = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec")  # of the JobSet
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
@@ -160,30 +160,21 @@ def test_jaxs_own_detection_finds_the_processes_of_the_jobset(in_a_pod: Callable
             in_a_pod(wrong, 0)
 
 
-@dataclass(frozen=True)
-class Trains:
-    """The flags of a section that trains."""
-
-    saving: Annotated[script.Saving, tyro.conf.OmitArgPrefixes] = script.Saving()
-
-
 def test_pods_that_are_started_again_go_on_from_checkpoints_that_outlived_them() -> None:
-    """On a volume that all pods mount, with flags that the section takes."""
+    """On a volume that all pods mount, with flags that the program takes."""
     found = objects()
     pod: Any = found["JobSet"]
     for key in POD:
         pod = pod[key]
     [container] = pod["containers"]
-    words = container["command"][2:]
-    told = flags.parse(script.Flags[Trains], args=words, default=script.Flags(config=Trains()), prog="x")
-    saving = told.config.saving
-    assert found["JobSet"]["spec"]["failurePolicy"]["maxRestarts"] > 0 and saving.resume
-    [mount] = [m for m in container["volumeMounts"] if saving.checkpoints.is_relative_to(m["mountPath"])]
+    config = flags.parse(train.Config, args=container["command"][2:], prog="train.py")
+    assert found["JobSet"]["spec"]["failurePolicy"]["maxRestarts"] > 0 and config.resume
+    [mount] = [m for m in container["volumeMounts"] if config.checkpoints.is_relative_to(m["mountPath"])]
     [volume] = [v for v in pod["volumes"] if v["name"] == mount["name"]]
     claim = found["PersistentVolumeClaim"]
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    assert told.json.is_relative_to(mount["mountPath"])
+    assert config.json.is_relative_to(mount["mountPath"])
 
 
 def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> None:
@@ -194,18 +185,8 @@ def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> N
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(ROOT)}
     environment |= {"SLURM_JOB_ID": "7", "https_proxy": "http://proxy"}
     for words, started in (
-        ((), ["experiments/multiple_gpus.py", "--json", "results/multiple_gpus-7.json", *SAVING]),
-        (
-            ("--keep", "1"),
-            [
-                "experiments/multiple_gpus.py",
-                "--json",
-                "results/multiple_gpus-7.json",
-                *SAVING,
-                "--keep",
-                "1",
-            ],
-        ),
+        ((), TRAINS),
+        (("--keep", "1"), [*TRAINS, "--keep", "1"]),
         (("x.py", "--a b"), ["x.py", "--a b"]),
     ):
         done = subprocess.run(["bash", script, *words], env=environment, capture_output=True, text=True)

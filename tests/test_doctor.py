@@ -15,12 +15,13 @@ from packaging.requirements import Requirement
 from jaxperf import cli, doctor
 from jaxperf.data import download
 from jaxperf.doctor import checks, finding, probe
+from jaxperf.doctor.checks import ALLOCATOR, uses_glibc
 from jaxperf.doctor.driver import Driver, Gpu, ask_driver
 from jaxperf.doctor.finding import Finding, checkout, show
 from jaxperf.doctor.probe import Probe, ask_jax
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import own_name
-from jaxperf.launch import ALLOCATOR, child_environment, uses_glibc
+from jaxperf.launch import child_environment
 
 CPU = Probe("cpu", ("cpu:0 cpu",))
 H100 = Driver(
@@ -280,11 +281,12 @@ def test_a_gpu_that_jax_uses_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {s for _, s in states(advise(monkeypatch, seen, H100))} == {"ok"}
 
 
-def test_a_gpu_with_a_jax_for_the_cpu_gets_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_with_a_jax_for_the_cpu_gets_the_extra_of_its_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     last = advise(monkeypatch, CPU, H100, jaxlib="0.10.2")[-1]
-    root = checkout()
     assert last.state == "warn" and "CPU only" in last.text
-    assert last.fix == f"{sys.executable} -m pip install -r {root}/requirements.txt"
+    assert last.fix == f"{sys.executable} -m pip install -e '{checkout()}[cuda12]'"
+    odd = advise(monkeypatch, CPU, Driver("580.1", H100.gpus), jaxlib="0.10.2", jax_cuda13_plugin="0.9.0")[-1]
+    assert "jax-cuda13-plugin 0.9.0 does not fit" in odd.text and odd.fix.endswith("[cuda13]'")
 
 
 def test_a_plugin_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from stories import begin
 from trainings import BATCH, step_of, trained
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-
-import multiple_gpus
-import multiple_gpus_concise
-
-from jaxperf.data import FashionMNIST
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel import Step
-from jaxperf.result import Failed
-from jaxperf.train import fitting
+from jaxperf.train.fitting import fitting
 
 TOO_MANY = 10**14  # float32 values; no machine has 400 TB
 
@@ -39,8 +27,8 @@ def test_the_batch_that_does_not_fit_is_named_with_the_largest_tried_that_does()
     for batch, most, devices, says in (
         (256, 64, 1, "64 fit, so give --batch-size 64"),
         (256, 100, 1, "64 fit, so give --batch-size 64"),
-        (96, 30, 8, "24 fit, 3 on each of 8 devices; give a smaller --batch-size"),
-        (40, 25, 8, "16 fit, 2 on each of 8 devices; give a smaller --batch-size"),  # 20 does not divide
+        (96, 30, 8, "24 fit, so give --batch-size 24"),
+        (40, 25, 8, "16 fit, so give --batch-size 16"),  # 20 does not divide
         (256, 0, 1, "nor do 1; use more devices"),
         (8, 0, 8, "nor do 8; use more devices"),
     ):
@@ -122,44 +110,5 @@ def test_a_training_whose_step_finds_no_memory_says_what_fits(where: str) -> Non
         trained(dataclasses.replace(step, **tight))
     assert str(caught.value) == (
         f"a batch of {BATCH} images does not fit into memory ({OF_A_GPU.splitlines()[0]}); "
-        "2 fit, 1 on each of 2 devices; give a smaller --batch-size"
+        "2 fit, so give --batch-size 2"
     )
-
-
-def made_up(n: int) -> FashionMNIST:
-    rng = np.random.default_rng(0)
-    X, y = rng.integers(0, 256, (n, 28, 28, 1), np.uint8), rng.integers(0, 10, n, np.int32)
-    return FashionMNIST(X, y, X[:16], y[:16], "made up")
-
-
-def assert_the_training_fails_with_what_fits(section: Any, config: Any, fit: int) -> None:
-    story = begin(section.__name__, devices=1)
-    story.part(section.training, config, made_up(64))
-    [failed] = [block for block in story.blocks if isinstance(block, Failed)]
-    assert failed.error == (
-        f"JaxperfError: a batch of {config.batch_size} images does not fit into memory "
-        f"({OF_A_GPU.splitlines()[0]}); {fit} fit, so give --batch-size {fit}"
-    )
-
-
-def test_the_training_of_section_8_4_says_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_hand = multiple_gpus.by_hand
-
-    def tight(*args: Any) -> Any:
-        return too_much_for(4, by_hand(*args), lambda X, y, params: len(y))
-
-    monkeypatch.setattr(multiple_gpus, "by_hand", tight)
-    assert_the_training_fails_with_what_fits(multiple_gpus, multiple_gpus.Config.smoke(), 4)
-
-
-@pytest.mark.thorough
-def test_the_training_of_section_8_5_says_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    training_step = multiple_gpus_concise.training_step
-
-    def tight(*args: Any) -> Step:
-        step = training_step(*args)
-        return dataclasses.replace(step, run=too_much_for(2, step.run, of_shares))
-
-    monkeypatch.setattr(multiple_gpus_concise, "training_step", tight)
-    config = dataclasses.replace(multiple_gpus_concise.Config.smoke(), way="jit")
-    assert_the_training_fails_with_what_fits(multiple_gpus_concise, config, 2)

@@ -15,6 +15,7 @@ from jaxperf import cli
 from jaxperf.gate import Gate, load, store
 from jaxperf.own.options import Measure
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
+from jaxperf.result.record import SCHEMA_VERSION
 
 MACHINE = Environment(cpu="Z80", cores=2, backend="cpu")
 # A command that writes recorded results, one per process: the next file of a folder to the path it is given.
@@ -176,7 +177,7 @@ def test_the_command_needs_no_environment_on_path(tmp_path: Path, monkeypatch: p
 def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     broken = Path("kept", MACHINE.fingerprint, "run-2.json")
-    broken.write_text(json.dumps({"format": "jaxperf-result", "schema_version": 3}))
+    broken.write_text(json.dumps({"format": "jaxperf-result", "schema_version": SCHEMA_VERSION}))
     assert gate(recorded(tmp_path / "b", 1e-3)) == 2
     assert f"error: {broken} is damaged" in capfd.readouterr().err
 

@@ -30,7 +30,9 @@ def test_a_run_that_is_stopped_at_a_random_moment_leaves_nothing_behind(latest_s
 
 
 @pytest.mark.parametrize(
-    "path", [path for folder in ("experiments", "scripts") for path in sorted((ROOT / folder).glob("*.py"))]
+    "path",
+    [ROOT / "experiments" / "train.py", *sorted((ROOT / "scripts").glob("*.py"))],
+    ids=lambda p: p.name,
 )
 def test_a_script_sees_to_ctrl_c_before_it_imports_anything_but_the_standard_library(path: Path) -> None:
     """But for two that other Pythons run, which have no jaxperf."""
@@ -47,7 +49,7 @@ def test_a_script_sees_to_ctrl_c_before_it_imports_anything_but_the_standard_lib
                 imported = []
         others = {name.split(".")[0] for name in imported} - sys.stdlib_module_names
         if others:
-            assert path.name in ("make_mxnet_fixtures.py", "seconds_to_accuracy.py")
+            assert path.name in ("make_mxnet_fixtures.py",)
             assert others == {"numpy"}
             return
 
@@ -56,23 +58,23 @@ def test_only_a_traceback_from_before_our_first_lines_is_pythons_own() -> None:
     def said(*files: Path | str, error: str = "KeyboardInterrupt") -> str:
         return "".join(f'  File "{file}", line 1, in <module>\n' for file in files) + error
 
-    script, library = ROOT / "experiments" / "use_gpu.py", Path(os.__file__).parent
+    script, library = ROOT / "experiments" / "train.py", Path(os.__file__).parent
     first = ("<frozen importlib>", script, ROOT / "jaxperf" / "exits.py", library / "shutil.py")
     assert interrupt.by_python(said(*first))
     assert not interrupt.by_python(said(*first, error="ZeroDivisionError"))
-    for later in (ROOT / "jaxperf" / "script.py", Path(tyro.__file__), Path(jax.__file__)):
+    for later in (ROOT / "jaxperf" / "startup.py", Path(tyro.__file__), Path(jax.__file__)):
         assert not interrupt.by_python(said(*first, later))
 
 
 def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of a program that does everything wrong."""
-    program = tmp_path / "use_gpu.py"
+    program = tmp_path / "train.py"
     program.write_text(
         "import pathlib, signal, subprocess, sys, time\n"
         "for n in (1, 2, 15): signal.signal(n, lambda *_: 1 / 0)\n"
         "folder = pathlib.Path(sys.argv[1].removeprefix('--json=')).parent\n"
         "(folder / '.x.part').touch()\n"
-        "(folder / 'use_gpu.json').write_text('{')\n"
+        "(folder / 'train.json').write_text('{')\n"
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdout=subprocess.DEVNULL,\n"
         "                 stderr=subprocess.DEVNULL, start_new_session=True)\n"
         "pathlib.Path(__file__).with_name('ready').touch()\n"
@@ -92,7 +94,7 @@ def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.
         "left .x.part",
         "process left",
         "traceback",
-        "use_gpu.json",
+        "train.json",
     ]
     monkeypatch.setattr(interrupt, "stopped", lambda *_, **__: trial)
     with pytest.raises(JaxperfError, match="2 of 2 stopped runs left something behind"):

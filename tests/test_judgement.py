@@ -14,7 +14,7 @@ from cases import cases
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.staging import build
 from jaxperf.report.judgement import Judgement, headline, items, judge
-from jaxperf.report.markdown import markdown
+from jaxperf.report.markdown import block_lines
 from jaxperf.result import Environment, Measurement, Result, Table
 
 RESULT = Result("measure", "", "Title", "Why?", {}, Environment(cpu="one", cores=2, backend="cpu"))
@@ -38,7 +38,7 @@ def decided(found: Judgement) -> list[str]:
 
 
 def shown(found: Judgement) -> str:
-    return "\n".join(line for item in items(found, machine="one") for line in markdown(item))
+    return "\n".join(line for item in items(found, machine="one") for line in block_lines(item))
 
 
 def test_a_function_with_twice_the_work_is_slower() -> None:

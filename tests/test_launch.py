@@ -16,7 +16,7 @@ import pytest
 from jaxperf import catalogue, launch
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import PIPE_CLOSED
-from jaxperf.launch import ALLOCATOR, ONE_HEAP, Options, Outcome
+from jaxperf.launch import Options, Outcome
 
 WRITES = """
 import json, os, pathlib, sys
@@ -87,26 +87,26 @@ def test_a_results_folder_that_is_a_file_is_refused(scripts: Path, tmp_path: Pat
 
 def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    outcome = run("first", out, smoke=True, devices=4, platform="cpu", extra=("--size", "7"))
+    outcome = run("first", out, flags=("--smoke",), devices=4, platform="cpu", extra=("--size", "7"))
     assert (outcome.trouble, outcome.status, outcome.path) == ("", 0, out / "first.json")
     given = json.loads(outcome.path.read_text())["argv"]
     assert given[:2] == ["--size", "7"]
-    assert set(given[2:]) == {f"--json={outcome.path}", "--smoke", "--devices=4", "--platform=cpu"}
+    assert set(given[2:]) == {
+        f"--json={outcome.path}",
+        f"--notebook={outcome.path.with_suffix('.ipynb')}",
+        "--smoke",
+        "--devices=4",
+        "--platform=cpu",
+    }
 
 
 def test_what_is_left_out_stays_the_scripts_own_choice(scripts: Path, tmp_path: Path) -> None:
     outcome = run("first", tmp_path / "out")
-    assert json.loads(outcome.path.read_text())["argv"] == [f"--json={outcome.path}"]
-
-
-def test_onednn_is_for_sections_unless_it_is_turned_off(
-    scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "with_onednn", lambda environment: {**environment, "XLA_FLAGS": "switched"})
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    for onednn in (True, False):
-        outcome = run("first", tmp_path / "out", onednn=onednn)
-        assert (json.loads(outcome.path.read_text())["env"].get("XLA_FLAGS") == "switched") is onednn
+    notebook = outcome.path.with_suffix(".ipynb")
+    assert json.loads(outcome.path.read_text())["argv"] == [
+        f"--json={outcome.path}",
+        f"--notebook={notebook}",
+    ]
 
 
 def test_output_passes_through_live_and_in_order(scripts: Path, tmp_path: Path) -> None:
@@ -264,66 +264,6 @@ def test_a_child_that_keeps_checkpoints_has_longer_to_save_one() -> None:
 
 
 # --- the environment
-
-
-@pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
-def test_children_get_allocator_settings_and_the_users_own_stay() -> None:
-    plain = {"PATH": "/bin"}
-    assert ALLOCATOR.items() <= launch.child_environment(plain).items()
-    assert launch.child_environment(plain | {"MALLOC_TOP_PAD_": "1"})["MALLOC_TOP_PAD_"] == "1"
-    tuned = {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}
-    assert not ALLOCATOR.keys() & launch.child_environment(tuned).keys()
-
-
-def test_other_allocators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "uses_glibc", lambda: False)
-    assert not ALLOCATOR.keys() & launch.child_environment({}).keys()
-
-
-@pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
-def test_only_a_section_with_large_temporaries_gets_one_heap_and_the_users_number_stays() -> None:
-    plain = {"PATH": "/bin"}
-    assert not ONE_HEAP.keys() & launch.child_environment(plain).keys()
-    assert ONE_HEAP.items() <= launch.child_environment(plain, one_heap=True).items()
-    users = {"MALLOC_ARENA_MAX": "3"}
-    assert users.items() <= launch.child_environment(users, one_heap=True).items()
-    tuned = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}
-    assert not ONE_HEAP.keys() & launch.child_environment(tuned, one_heap=True).keys()
-    assert [s.name for s in launch.catalogue.SECTIONS if s.one_heap] == ["multiple_gpus_concise"]
-
-
-@pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
-def test_with_one_heap_a_threads_large_blocks_are_not_faulted_in_again() -> None:
-    """Counts page faults of a thread that fills and frees the same 80 MB twenty times."""
-    source = (
-        "import resource, threading\n"
-        "blocks = lambda: [len(bytearray(80_000_000)) for _ in range(20)]\n"
-        "thread = threading.Thread(target=blocks)\n"
-        "thread.start(); thread.join()\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
-    )
-    faults = {}
-    for one_heap in (False, True):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
-        env = launch.child_environment(env, one_heap=one_heap)
-        done = subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, check=True)
-        faults[one_heap] = int(done.stdout)
-    assert faults[True] < faults[False] / 4, faults
-
-
-@pytest.mark.skipif(not launch.uses_glibc(), reason="another allocator than glibc's")
-def test_the_settings_keep_freed_memory_from_being_faulted_in_again() -> None:
-    """Counts page faults of a process that fills and frees the same 40 MB twenty times."""
-    source = (
-        "import resource\nfor _ in range(20): bytearray(40_000_000)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
-    )
-    faults = {}
-    for name, extra in (("plain", {}), ("tuned", ALLOCATOR)):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | extra
-        done = subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, check=True)
-        faults[name] = int(done.stdout)
-    assert faults["tuned"] < faults["plain"] / 4, faults
 
 
 def test_a_script_of_the_checkout_finds_this_very_package(scripts: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import functools
 import itertools
+import re
 from unittest import mock
 
 import jax
@@ -113,6 +114,13 @@ def test_halves_make_the_whole(book):
     net = LeNet.from_params(params)
     assert net.features(X).shape == (8, 4, 4, 50)
     np.testing.assert_array_equal(net.classify(net.features(X)), net(X))
+
+
+def test_whole_images_are_convolved(book):
+    params, X, _ = book
+    for net in (lambda X: lenet(X, params), LeNet.from_params(params)):
+        found = re.findall(r"f32\[([\d,]+)\] = conv_general_dilated", str(jax.make_jaxpr(net)(X)))
+        assert found == ["8,26,26,20", "8,9,9,50"]
 
 
 def test_fresh_params_are_the_books():

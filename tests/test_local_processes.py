@@ -176,13 +176,16 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1 and "cannot start no-such-program: No such file" in done.stderr + done.stdout
 
 
-def test_a_section_is_launched_by_name_number_or_path(
+def test_train_and_any_command_are_launched_and_a_section_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_name, by_number = command_of(["multiple_gpus", "--smoke"]), command_of(["8.4", "--smoke"])
-    assert by_name == by_number and by_name[1].endswith("multiple_gpus.py") and by_name[2:] == ("--smoke",)
+    program = str(Path(__file__).parents[1] / "experiments" / "train.py")
+    assert command_of(["train", "--smoke"]) == (sys.executable, program, "--smoke")
     assert command_of(["python", "x.py"]) == (sys.executable, "x.py")
     assert command_of(["./tool", "x"]) == ("./tool", "x")
+    for name in ("8.4", "multiple_gpus"):
+        with pytest.raises(JaxperfError, match=f"^section {name} runs in one process; `train` trains in"):
+            command_of([name, "--smoke"])
     monkeypatch.setenv("PATH", str(tmp_path))
     assert command_of(["jaxperf", "doctor"]) == (sys.executable, "-m", "jaxperf", "doctor")
 

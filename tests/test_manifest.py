@@ -112,9 +112,10 @@ def test_a_manifest_that_lies_is_found_by_the_files(saved: Path) -> None:
     rewritten(saved, files=files, step=True, progress=[1])
     with pytest.raises(DamagedError, match="lacks step, progress"):
         verified(saved)
-    rewritten(saved, files=files, step=7, progress={}, version=2)
-    with pytest.raises(JaxperfError, match="version 2, this jaxperf reads up to 1; upgrade jaxperf"):
-        verified(saved)
+    for version, fix in ((1, "start again in another folder"), (3, "upgrade jaxperf"), (10**400, "upgrade")):
+        rewritten(saved, files=files, step=7, progress={}, version=version)
+        with pytest.raises(JaxperfError, match=f"version {str(version)[:20]}, this jaxperf reads 2; {fix}"):
+            verified(saved)
 
 
 def test_a_manifest_of_any_size_or_depth_is_refused_before_it_costs_memory(saved: Path) -> None:

@@ -1,4 +1,4 @@
-"""A section under a real `mpiexec`, whose processes find each other through mpi4py."""
+"""The training program under a real `mpiexec`, whose processes find each other through mpi4py."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ pytestmark = [
 ]
 
 
-def by_mpi(*sections: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run section 8.4 at toy size in two processes, which share the cores; each with its own flags."""
+def by_mpi(*processes: list[str]) -> subprocess.CompletedProcess[str]:
+    """Train at toy size in two processes, which share the cores; each with its own flags."""
     environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
-    script = [sys.executable, "experiments/multiple_gpus.py", "--smoke", "--rounds", "1"]
-    first, second = (["-n", "1", *script, *flags] for flags in sections)
+    program = [sys.executable, "experiments/train.py", "--smoke"]
+    first, second = (["-n", "1", *program, *flags] for flags in processes)
     command = [str(MPIEXEC), *first, ":", *second]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
 
@@ -38,7 +38,7 @@ def test_two_processes_train_one_model_and_the_first_writes(tmp_path: Path) -> N
     result = load_result(tmp_path / "r.json")
     assert not result.incomplete
     assert result.config["processes"] == 2
-    assert told.stdout.count("8.4.6") == 1  # process 0 alone tells the story
+    assert told.stdout.count("epoch 1, time ") == 1  # process 0 alone prints
 
 
 def test_a_process_with_other_flags_ends_all_with_a_line_and_a_status(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from jaxperf import onednn
-from jaxperf.models import winograd
-from jaxperf.onednn import BY_NAME, SUMS, SWITCH, with_onednn, without_onednn
+from jaxperf.onednn import BY_NAME, SWITCH, with_onednn, without_onednn
 
 
 @pytest.fixture
 def newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "_jaxlib", lambda: (0, 12))
-    monkeypatch.setattr(onednn, "_tried", lambda variables: "")
+    monkeypatch.setattr(onednn, "_tried", lambda variables: True)
 
 
 def test_the_switch_follows_the_users_flags_and_all_else_stays(newest: None) -> None:
@@ -36,23 +35,9 @@ def test_before_there_is_a_switch_a_variable_asks_for_it_by_name(
     assert with_onednn({"XLA_FLAGS": "--x=1"}) == {"XLA_FLAGS": "--x=1", BY_NAME: "1"}
 
 
-def test_where_sums_of_pixels_are_cheap_a_variable_says_so_unless_the_user_does(
-    newest: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onednn, "_tried", lambda variables: "1")
-    assert with_onednn({})[SUMS] == "1" and with_onednn({SUMS: "0"})[SUMS] == "0"
-    monkeypatch.setattr(onednn, "_tried", lambda variables: None)
+def test_where_it_does_not_work_nothing_changes(newest: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "_tried", lambda variables: False)
     assert with_onednn({"A": "b"}) == {"A": "b"}
-
-
-def test_it_is_tried_with_the_allocators_settings_and_once_for_any_number_of_heaps(
-    newest: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = []
-    monkeypatch.setattr(onednn, "_tried", lambda variables: tried.append(dict(variables)))
-    with_onednn({"MALLOC_TOP_PAD_": "1", "A": "b"})
-    with_onednn({"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "1"})
-    assert tried[0] == tried[1] and tried[0]["MALLOC_TOP_PAD_"] == "1" and "A" not in tried[0]
 
 
 def test_what_the_user_has_set_about_it_stays(newest: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +71,7 @@ def test_flags_that_end_a_process_or_change_nothing_are_not_given(monkeypatch: p
 
 @pytest.mark.skipif(onednn._jaxlib() is None, reason="jaxlib carries oneDNN for x86 alone")
 def test_on_this_machine_it_is_given_and_what_it_computes_is_right() -> None:
-    given = with_onednn({})
-    assert given and given.get(SUMS, "1") == "1" and SUMS == winograd.VARIABLE
+    assert with_onednn({})
     without = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     assert subprocess.run([sys.executable, "-c", onednn.CHILD], env=without, check=False).returncode != 0
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,7 +16,6 @@ import pytest
 from packaging.requirements import Requirement
 
 import jaxperf
-from jaxperf import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -22,23 +23,23 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def bounds(lines: list[str]) -> dict[tuple[str, str], str]:
     """Bounds by package and marker, extras as part of the name."""
-    found = [Requirement(line) for line in lines]
+    requirements = [Requirement(line) for line in lines]
     return {
         (r.name + "".join(f"[{e}]" for e in sorted(r.extras)), str(r.marker or "")): str(r.specifier)
-        for r in found
+        for r in requirements
     }
 
 
 def test_requirements_and_pyproject_state_the_same_bounds() -> None:
-    text = (ROOT / "requirements.txt").read_text()
-    stated = bounds([line for line in text.splitlines() if line and not line.startswith("#")])
+    *lines, last = (ROOT / "requirements.txt").read_text().splitlines()
+    assert last == "--editable ."  # with all that it needs, jaxperf itself
+    stated = bounds([line for line in lines if line and not line.startswith("#")])
     extras = PROJECT["optional-dependencies"]
     expected = bounds(PROJECT["dependencies"])
     expected["jax", 'sys_platform != "linux"'] = expected.pop(("jax", ""))
     (cuda,) = bounds(extras["cuda12"]).items()
     expected["jax[cuda12]", 'sys_platform == "linux"'] = cuda[1]
-    expected |= {k: v for k, v in bounds(extras["tfds"]).items() if k[0] == "tensorflow-datasets"}
-    assert stated == expected
+    assert stated == expected | bounds(extras["tfds"])  # and all that TensorFlow Datasets needs to work
 
 
 def test_every_way_to_install_jax_has_the_same_bounds() -> None:
@@ -53,9 +54,47 @@ def test_the_version_is_stated_once_for_the_package_and_once_for_pip() -> None:
     assert PROJECT["version"] == jaxperf.__version__
 
 
-def test_every_section_has_a_script_and_every_script_a_section() -> None:
-    scripts = {path.stem for path in (ROOT / "experiments").glob("*.py")}
-    assert scripts == {section.name for section in catalogue.SECTIONS}
+def test_the_pythons_of_ci_are_those_of_the_metadata() -> None:
+    """The oldest, the newest and all between, in each place that names them."""
+    stated = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert PROJECT["requires-python"] == f">={stated[0]}"
+    workflow = (ROOT / ".github/workflows/test.yml").read_text()
+    (matrix,) = re.findall(r"^ +python: \[(.*)\]", workflow, re.MULTILINE)
+    assert [version.strip(' "') for version in matrix.split(",")] == stated
+
+
+def test_the_citation_names_the_version_and_only_the_metadata_the_owner() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.+)", citation, re.MULTILINE) == [PROJECT["version"]]
+    repository = PROJECT["urls"]["Repository"]
+    assert all(url.startswith(repository) for url in PROJECT["urls"].values())
+    community = [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / ".github").rglob("*.yml")]
+    assert not [path for path in community if repository in path.read_text()]
+
+
+@pytest.mark.real
+def test_the_sdist_holds_what_its_own_tests_and_its_readme_need(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    code = "import sys, hatchling.build as b; print(b.build_sdist(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("jaxperf-*.tar.gz")
+    with tarfile.open(archive) as file:
+        held = {name.partition("/")[2] for name in file.getnames()}
+    folders = ("tests", "docs", "scripts", "deploy", "experiments", "benchmarks", ".ci", ".github")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    paths += [path for path in ROOT.iterdir() if path.suffix in (".md", ".cff", ".toml", ".txt")]
+    expected = {
+        str(path.relative_to(ROOT))
+        for path in [*paths, ROOT / "Makefile", ROOT / "LICENSE", ROOT / "jaxperf/py.typed"]
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert expected <= held
+    assert not [
+        name
+        for name in held - expected
+        if not name.startswith(("jaxperf/", "docs/experiments/"))
+        and name not in ("PKG-INFO", ".gitignore", ".pre-commit-config.yaml")
+    ]
 
 
 @pytest.mark.real
@@ -71,7 +110,7 @@ def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path: Path) ->
         for path in sources
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert expected <= held
+    assert expected <= held and "jaxperf/py.typed" in held
     assert not [
         name for name in held - expected if not name.startswith(f"jaxperf-{PROJECT['version']}.dist-info")
     ]
@@ -151,12 +190,21 @@ def test_an_installation_that_fails_leaves_no_stamp(tree: Path) -> None:
 
 
 @needs_make
-def test_with_a_driver_the_requirements_are_installed_too(tree: Path) -> None:
+def test_with_a_driver_the_packages_for_cuda_12_are_installed_too(tree: Path) -> None:
     (tree / "bin").mkdir()
     write_script(tree / "bin/nvidia-smi", "#!/bin/sh\necho 'GPU 0'\n")
     assert make(tree, "lint", kind="", path=f"{tree}/bin:").returncode == 0
-    installs = [line for line in asked(tree) if "pip install" in line]
-    assert [".[dev]" in installs[0], "requirements.txt" in installs[1]] == [True, True]
+    (install,) = (line for line in asked(tree) if "pip install" in line)
+    assert install.endswith("--editable .[dev,book,cuda12]")
+
+
+@needs_make
+def test_cuda_13_is_asked_for_once_and_kept(tree: Path) -> None:
+    assert make(tree, "lint", kind="cuda13").returncode == 0
+    (install,) = (line for line in asked(tree) if "pip install" in line)
+    assert install.endswith("--editable .[dev,book,cuda13]")
+    assert make(tree, "lint", kind="").returncode == 0
+    assert not any("pip install" in line for line in asked(tree))
 
 
 @needs_make
@@ -167,16 +215,14 @@ def test_with_a_folder_of_wheels_no_index_is_asked(tree: Path) -> None:
     assert not asked(tree)
     (tree / "some wheels").mkdir()
     assert make(tree, "test", "WHEELS=some wheels", kind="cuda12").returncode == 0
-    installs = [line for line in asked(tree) if "pip install" in line]
-    assert len(installs) == 2
-    assert all("--no-index --find-links some wheels" in line for line in installs)
-    assert "--editable .[cuda12]" in installs[1]  # not TensorFlow Datasets: what it needs has no wheel
+    (install,) = (line for line in asked(tree) if "pip install" in line)
+    assert install.endswith("--no-index --find-links some wheels --editable .[dev,book,cuda12]")
 
 
 @needs_make
 def test_another_kind_of_jax_is_one_clear_line_and_nothing_is_installed(tree: Path) -> None:
     done = make(tree, "run", kind="cuda")
-    says = "error: KIND is 'cuda'; it is cpu or cuda12, by default what this machine has"
+    says = "error: KIND is 'cuda'; it is cpu, cuda12 or cuda13, by default what this machine has"
     assert [line for line in done.stderr.splitlines() if not line.startswith("make")] == [says]
     assert not asked(tree)
 
@@ -211,14 +257,14 @@ def test_a_folder_that_is_not_an_environment_is_never_cleared(tree: Path) -> Non
 
 
 @needs_make
-def test_make_run_reports_even_what_is_left_of_a_failed_run(tree: Path) -> None:
-    for status, reports in (("0", True), ("1", True), ("2", False)):
+def test_make_run_builds_the_book_even_from_what_is_left_of_a_failed_run(tree: Path) -> None:
+    for status, builds in (("0", True), ("1", True), ("2", False)):
         (tree / "status").write_text(status)
         done = make(tree, "run", "ARGS=hybridize --smoke")
         assert (done.returncode == 0) == (status == "0")
         lines = asked(tree)
         assert "-m jaxperf run --out results hybridize --smoke" in lines
-        assert ("-m jaxperf report results" in lines) == reports == ("read them again" in done.stdout)
+        assert any("-m sphinx" in line and "book_results" in line for line in lines) == builds
 
 
 def test_the_ci_script_is_sound_bash_and_can_be_run() -> None:

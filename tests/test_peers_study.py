@@ -11,12 +11,9 @@ from pathlib import Path
 
 import pytest
 from cases import cases
-from stories import begin
 
 from jaxperf import peers
-from jaxperf.chapter.beside_peers import one_workload, sentences
 from jaxperf.peers import Limits, Pool, Study, System, Workload
-from jaxperf.peers.worker import Worker
 
 FAKE = Path(__file__).with_name("fake_peer.py")
 LIMITS = Limits(prepare_s=20, turn_s=20, budget_s=60, settle_s=0)
@@ -236,36 +233,43 @@ def test_the_best_configuration_counts_by_name_and_ratios_carry_intervals(run: R
     assert peers.comparisons(run(2))[0].cells[-1] == "undecided"  # too few rounds
 
 
-def test_the_sentences_of_8_1_are_judged_by_the_rounds_with_the_books_figures_beside_them(pool: Pool) -> None:
-    settings = workload(6, jax=("hybridize",), mxnet=("imperative", "hybridized"))
-    story = begin("peers")
-    study = one_workload(story, dataclasses.replace(settings, name="8.1 MLP"), pool, budget_s=60)
-    sentences(story, {"8.1 MLP": study})
-    result = story.result()
-    assert {r.beside for r in result.references} == {"mxnet imperative", "mxnet hybridized"}
-    assert [(c.statement, c.holds, c.observed) for c in result.claims[2:]] == [
-        (
-            "MXNet: hybridizing makes the network faster (the book: 2.4 times)",
-            "holds",
-            "2 (2 to 2) times as fast",
-        ),
-        ("JAX's hybridize call costs less than MXNet's hybridized", "holds", "2 (2 to 2)"),
-    ]
-    assert [c.holds for c in result.claims[:2]] == ["holds", "holds"]  # both systems compute what JAX does
+def test_who_used_more_cores_than_it_was_given_is_shown_but_not_judged(pool: Pool) -> None:
+    pool.cores = (0,)
+    asked = workload(6, jax=("greedy", "slow"), mxnet=("greedy",), torch=("good",))
+    study = peers.study(asked, pool, limits=LIMITS)
+    assert set(timed(study).values()) == {6}
+    assert study.given("") == 1
+    assert {e.name: study.used(e, "") for e in study.entries} == {
+        "jax/greedy": 1.9, "jax/slow": 1.0, "mxnet/greedy": 1.9, "torch/good": 1.0
+    }  # fmt: skip
+    [only] = peers.comparisons(study)  # not with JAX's fastest, which used two cores, and not MXNet
+    assert (only.theirs.name, only.ours.name, only.ratio.median) == ("torch/good", "jax/slow", 0.25)
 
 
-def test_a_gpus_own_clock_is_held_against_the_hosts_and_shows_what_was_not_waited_for(pool: Pool) -> None:
-    """CUDA events are a quantity beside the one that is compared, of those who have them."""
-    settings = workload(6, jax=("good",), torch=("has events", "does not wait"))
-    story = begin("peers")
-    study = one_workload(story, settings, pool, budget_s=60)
+def test_a_quantity_may_be_given_fewer_cores_than_the_workload(pool: Pool) -> None:
+    settings = {"task": "together", "answer": [1.0], "devices": 2}
+    asked = dataclasses.replace(workload(1), settings=settings, at_once={"apart": 1})
+    pool.cores = (0, 1, 2, 3)
+    study = peers.study(asked, pool, limits=LIMITS)
+    assert (study.given("apart"), study.given("together")) == (2, 4)
+    assert pool.shares(2) == [[0, 1], [2, 3]]
+    assert pool.shares(8) == [[0], [1], [2], [3], [0], [1], [2], [3]]
+
+
+def test_jax_with_onednn_is_a_row_and_never_judged(tmp_path: Path) -> None:
+    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", peers.ONEDNN, "torch")]
+    with Pool(systems, scratch=tmp_path, environment=dict(os.environ), start_limit_s=20) as pool:
+        asked = workload(6, jax=("good",), torch=("good",))
+        more = {**asked.configurations, peers.ONEDNN: ("good",)}
+        study = peers.study(dataclasses.replace(asked, configurations=more), pool, limits=LIMITS)
+    assert "jax+oneDNN good" in [m.name for m in peers.measurements(study, "")]
+    assert [c.theirs.system for c in peers.comparisons(study)] == ["torch"]
+
+
+def test_a_gpus_own_clock_is_a_quantity_beside_the_one_that_is_compared(run: Run) -> None:
+    study = run(6, jax=("good",), torch=("has events", "does not wait"))
     assert [len(e.values.get(peers.EVENTS, ())) for e in study.timed] == [0, 6, 6]
     assert {c.quantity for c in peers.comparisons(study)} == {""}
-    told = {c.statement: c.holds for c in story.result().claims}
-    assert told == {
-        "8.1 net, torch/has events: the GPU's own clock agrees with the host's": "holds",
-        "8.1 net, torch/does not wait: the GPU's own clock agrees with the host's": "does not hold",
-    }
 
 
 def test_losses_become_a_curve_over_steps(run: Run) -> None:
@@ -288,19 +292,3 @@ def test_a_fresh_process_reads_what_was_exported(pool: Pool, run: Run, said: lis
     ]
     assert {name: pool.worker(name).pid for name in live} == live  # others than the live ones did it
     assert not said
-
-
-# --- fresh processes
-
-
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc")
-def test_a_fresh_worker_has_the_variables_it_was_given_and_the_others_have_not(pool: Pool) -> None:
-    def environment(worker: Worker) -> set[str]:
-        return set(Path(f"/proc/{worker.pid}/environ").read_text().split("\0"))
-
-    fresh = pool.fresh("mxnet", environment={"MALLOC_TOP_PAD_": "0"})
-    try:
-        assert "MALLOC_TOP_PAD_=0" in environment(fresh)
-        assert "MALLOC_TOP_PAD_=0" not in environment(pool.worker("mxnet", 1))
-    finally:
-        fresh.close()

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 from jaxperf.peers.worker import System, TaskError, Worker, WorkerGoneError
+from jaxperf.peers.workers import wire
+
+
+def wire_cores() -> list[int]:
+    """The cores that this process may use, where it can choose among them."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
 
 FAKE = Path(__file__).with_name("fake_peer.py")
 ROOT = Path(__file__).parents[1]
@@ -157,12 +166,29 @@ def test_a_turn_leads_in_uncounted_and_then_counts(served: Worker, tmp_path: Pat
     answers = str(tmp_path / "answers.npz")
     ask = {"key": "k", "settings": {}, "answers": answers, "limit_s": 30}
     assert served.call("prepare", configuration="good", **ask) == {"first_s": 0.5}
-    assert served.call("turn", key="k", calls=5, lead=2, limit_s=30) == {"": 7.0, "turns": 2}
-    assert served.call("turn", key="k", calls=5, lead=0, limit_s=30) == {"": 12.0, "turns": 3}
+    for lead, expected in ((2, {"": 7.0, "turns": 2}), (0, {"": 12.0, "turns": 3})):
+        value = served.call("turn", key="k", calls=5, lead=lead, limit_s=30)
+        assert value.pop("cores") >= 0
+        assert value == expected
     with pytest.raises(TaskError, match=r"^KeyError: 'other'$"):
         served.call("turn", key="other", calls=1, lead=0, limit_s=30)
     with pytest.raises(TaskError, match=r"^ValueError: first line$"):
         served.call("prepare", configuration="fails", **ask)
+
+
+@pytest.mark.skipif(len(wire_cores()) < 2, reason="one core here, or the system cannot choose")
+def test_a_device_that_works_alone_has_its_share_of_the_cores_and_the_cpu_time_shows_it() -> None:
+    with ThreadPoolExecutor(2) as pool:  # two threads that compute all the time, as in a pool of a framework
+
+        def busy(_: object = None) -> list[str]:
+            data = [b"x" * 2_000_000] * 2  # hashing lets the other thread run
+            return list(pool.map(lambda b: hashlib.sha256(b * 8).hexdigest(), data))
+
+        cores = wire_cores()[:2]
+        value = wire.apart_and_together(2, [cores[:1], cores[1:]], alone=busy, at_once=busy)
+        assert value["cores apart"] <= 1.1
+        assert value.keys() == {"apart", "together", "cores apart", "cores together"}
+    assert wire_cores()[:2] == cores  # as before
 
 
 PARENT = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxperf import launch, peers
+from jaxperf import comparison, launch, onednn, peers
 from jaxperf.errors import JaxperfError
 from jaxperf.exits import USER_MISTAKE
 from jaxperf.models import MLP, ResNet, from_gluon, to_gluon
@@ -78,10 +79,34 @@ def test_every_workload_is_done_by_all_three_and_names_its_section(tmp_path: Pat
     for part in ("8.1 ", "8.2 ", "8.3 ", "8.4 ", "8.5 ", "LeNet forward", "ResNet-18 forward"):
         assert any(name.startswith(part) for name in found), part
     assert found["8.1 MLP"].configurations == {
-        "jax": ("eager", "nnx.jit", "hybridize", "aot", "frozen"),
+        "jax": ("eager", "nnx.jit", "jit", "aot"),
         "mxnet": ("imperative", "hybridized", "static"),
         "torch": ("eager", "traced", "compiled", "frozen"),
     }
+
+
+def test_onednn_is_a_row_of_its_own_where_one_device_convolves_and_only_if_asked_for(tmp_path: Path) -> None:
+    assert not any(peers.ONEDNN in w.configurations for w in defined(tmp_path).values())
+    rows = {n for n, w in defined(tmp_path, onednn=True).items() if peers.ONEDNN in w.configurations}
+    assert rows == {
+        "8.4 LeNet, 1 device", "8.5 ResNet-18, 1 device", "LeNet forward, batch 1", "LeNet forward, batch 8",
+        "ResNet-18 forward, batch 1",
+    }  # fmt: skip
+
+
+def test_all_systems_have_the_users_settings_and_jax_is_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(onednn.BY_NAME, "1")
+    monkeypatch.setenv("XLA_FLAGS", " ".join(("--a=1", *onednn.SWITCH)))
+    monkeypatch.setattr(comparison.psutil, "cpu_percent", lambda interval: 50.0)
+    said: list[str] = []
+    shared = comparison.environment("auto", said.append)
+    assert onednn.BY_NAME not in shared
+    assert (shared["XLA_FLAGS"], shared["OMP_WAIT_POLICY"]) == ("--a=1", "passive")
+    assert {k for k in shared if k.startswith("MALLOC_")} == {
+        k for k in os.environ if k.startswith("MALLOC_")
+    }
+    assert said == ["others use 50% of the machine: OpenMP's threads sleep while they wait"]
+    assert "OMP_WAIT_POLICY" not in comparison.environment("default", said.append)
 
 
 def test_one_device_leaves_out_what_needs_more(tmp_path: Path) -> None:
@@ -149,7 +174,7 @@ def test_a_rate_that_is_none_is_refused(lr: float) -> None:
 @pytest.mark.thorough
 def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> None:
     system = System("jax", Path(sys.executable))
-    environment = launch.child_environment()
+    environment = comparison.environment("default", print)
     wanted = ("8.1 MLP", "8.1 export", "8.2 dot", "8.2 loop")
     there = defined(tmp_path)
     with Pool([system], scratch=tmp_path, environment=environment) as pool:
@@ -176,14 +201,14 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     words = ["run", "peers", "--smoke", "--out", str(out), "--", "--only", "8.2 dot"]
     assert cli.main(words) == 0, capfd.readouterr().err
     result = load_result(out / "peers.json")
-    assert result.experiment == "peers"
     notes = [note for note in result.notes if "is not measured" in note]
     assert [note.split(" ")[0] for note in notes] == ["mxnet", "torch"]
     assert all("jaxperf peers install" in note or "none is here" in note for note in notes)
     assert {(m.system, m.workload, m.quantity, m.configuration) for m in result.measurements} == {
         ("jax", "8.2 dot", quantity, way) for quantity in ("queued", "finished") for way in ("eager", "jit")
     }
-    assert result.facts["threads_on_one_device"] == result.facts["cores"]
+    assert "jax" in str(result.facts["versions_jax"])
+    assert not any(c.verdict == "does not hold" for c in result.claims if "computes" in c.statement)
 
 
 @pytest.mark.thorough
@@ -192,7 +217,7 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     [
         (["--", "--only", "8.9"], "no workload holds 8.9; there are 8.1 MLP,"),
         (["--", "--precision", "tf32"], "--precision tf32 is a GPU's; add --platform gpu, or leave it out"),
-        (["--platform", "gpu"], "without --platform gpu the systems are compared on the CPU"),
+        (["--platform", "gpu"], "JAX finds no GPU"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(

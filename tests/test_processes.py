@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: 
     monkeypatch.setattr("jaxperf.processes.versions", lambda packages: {"jax-cuda12-plugin": "0.10.2"})
     monkeypatch.setattr("jaxperf.doctor.driver.ask_driver", lambda: Driver(gpus=(Gpu("H100"), Gpu("H100"))))
     refused = r"^3 processes and 2 GPU\(s\), and each process has one of its own; give -n 2, or let them"
-    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    monkeypatch.setattr("jax.config", SimpleNamespace(jax_platforms="cuda,cpu"))
     monkeypatch.setenv("JAX_LOCAL_DEVICE_IDS", "2")
     with pytest.raises(JaxperfError, match=refused):
         start(Processes("host:1", 3, 2))
@@ -89,11 +90,12 @@ def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: 
         ("CUDA_VISIBLE_DEVICES", "5,6,7"),
         ("CUDA_VISIBLE_DEVICES", "-1"),  # none, so all compute on the CPU
         ("JAX_LOCAL_DEVICE_IDS", "0"),
-        ("JAX_PLATFORMS", "cpu"),
     ):
         with monkeypatch.context() as changed:
             changed.setenv(name, value)
             _check_own_gpu(Processes("host:1", 3, 2))
+    monkeypatch.setattr("jax.config", SimpleNamespace(jax_platforms="cpu"))
+    _check_own_gpu(Processes("host:1", 3, 2))
 
 
 def test_a_jax_whose_private_names_have_changed_is_said_to_listen_elsewhere(
@@ -126,9 +128,8 @@ def test_an_error_of_the_exchange_is_told_from_ones_own() -> None:
 
 LISTENS = """
 import psutil, socket
-from jaxperf import script
 from jaxperf.processes import Processes, start
-script.prepare(devices=1, platform="cpu"); start(Processes())
+start(Processes())
 from jaxperf.parallel.several import check_same
 check_same(1)  # the processes have exchanged something
 listening = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"}
@@ -150,7 +151,11 @@ def test_launched_processes_listen_on_the_loopback_address_only(tmp_path: Path) 
     inside = ["unshare", "--net", "--mount", "--uts", "sh", "-c", OTHER_HOST, str(hosts)]
     launch = [sys.executable, "-m", "jaxperf", "launch", "--logs", str(logs), "--", "python", "-c", LISTENS]
     done = subprocess.run(
-        [*inside, *launch], env=child_environment(), capture_output=True, text=True, timeout=200
+        [*inside, *launch],
+        env={**child_environment(), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     for i in range(2):
@@ -171,3 +176,19 @@ def test_a_port_that_another_program_took_is_one_line() -> None:
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
         )
     assert f"error: the processes did not meet ({address})" in done.stderr
+
+
+LEAVES = """
+import atexit, sys
+from jaxperf.exits import leave
+atexit.register(print, "at the end")
+print("written", end="")
+leave(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("status", "written"), [(0, "writtenat the end\n"), (130, "written")])
+def test_a_failed_process_leaves_at_once_with_its_output_and_status(status: int, written: str) -> None:
+    command = [sys.executable, "-c", LEAVES, str(status)]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, written, "")

@@ -11,7 +11,6 @@ from jaxperf.result import (
     Axis,
     Claim,
     Curve,
-    Dots,
     Environment,
     Fact,
     Lines,
@@ -20,29 +19,26 @@ from jaxperf.result import (
     Reference,
     Result,
     Table,
-    Timeline,
-    Timelines,
 )
 
 
 def test_a_result_gives_what_its_blocks_hold_in_their_order() -> None:
     first, second = Measurement("m", "s", (1.0,)), Measurement("n", "s", (2.0,))
     book = Reference("r", 1.0, "s", "MXNet", "8.1", beside="m")
-    curve, run = Curve("loss", (1.0,), (None,)), Timeline("step", (), 1.0)
-    claim = Claim("a", "holds", "b", "right", "c")
+    curve = Curve("loss", (1.0,), (None,))
+    claim = Claim("a", "holds", "b", "c")
     blocks = (
         Table("t", (first,), references=(book,)),
         Note("one"),
         Fact("n", 3),
         claim,
         Lines("l", (curve,), Axis("x"), Axis("y")),
-        Timelines("w", (run,)),
-        Dots("d", (second,)),
+        Table("d", (second,)),
         Fact("k", "x"),
     )
     result = Result("e", "8.1", "t", "q", {}, Environment(), blocks)
     assert result.measurements == (first, second)
-    assert (result.references, result.curves, result.timelines) == ((book,), (curve,), (run,))
+    assert (result.references, result.curves) == ((book,), (curve,))
     assert (result.facts, result.claims, result.notes) == ({"n": 3, "k": "x"}, (claim,), ("one",))
     assert result.measurement("n") is second
     with pytest.raises(KeyError, match=r"no measurement 'x'; there are \['m', 'n'\]"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -36,19 +34,27 @@ def test_eight_devices_share_two_cores_and_one_core_is_each_sections_own(
         repeat_sections.main(Config(("hangs", "ends")))
 
 
-@pytest.mark.parametrize("onednn", [False, True])
-def test_sections_that_convolve_with_onednn_have_no_cache(
-    onednn: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.thorough
+def test_a_section_is_run_again_in_its_process_and_a_failure_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given: list[dict[str, str]] = []
-
-    def run(command: list[str], *, env: dict[str, str], **_: object) -> SimpleNamespace:
-        given.append(env)
-        return SimpleNamespace(returncode=0, stdout="")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "the caller's")
-    assert repeat_sections.repeat("hybridize", Config(onednn=onednn), "ours")
-    [env] = given
-    asked = env.get("JAXPERF_ONEDNN"), env.get("JAX_COMPILATION_CACHE_DIR")
-    assert asked == (("1", None) if onednn else (None, "ours"))
+    """As section 8.1: a script of two cells, which counts its runs."""
+    program = """# %%
+import sys
+from pathlib import Path
+from jaxperf.section import section
+s = section("hybridize", devices=2, size=9, smoke={"size": 1})
+# %%
+import jax
+assert s.size == 1 and len(jax.devices()) == 2
+with Path(sys.argv[0]).with_name("runs").open("a") as runs:
+    runs.write("x")
+"""
+    (tmp_path / "hybridize.py").write_text(program)
+    monkeypatch.setattr(repeat_sections.catalogue, "folder", lambda: tmp_path)
+    assert repeat_sections.repeat("hybridize", Config(times=3), str(tmp_path / "cache"))
+    assert (tmp_path / "runs").read_text() == "xxx"
+    (tmp_path / "hybridize.py").write_text(program + "assert not 'broken'\n")
+    assert not repeat_sections.repeat("hybridize", Config(times=3), str(tmp_path / "cache"))
+    assert (tmp_path / "runs").read_text() == "xxxx"
+    assert "FAILED" in (output := capsys.readouterr().out) and "assert not 'broken'" in output

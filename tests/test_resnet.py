@@ -24,7 +24,6 @@ from mxnet_fixtures import (
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models import BOOK_INIT, Residual, ResNet, from_gluon, resnet18, to_gluon
-from jaxperf.models.winograd import VARIABLE
 
 NETS = {"resnet18": (RESNET18_STAGES, RESNET18), "resnet_small": (SMALL_STAGES, RESNET_SMALL)}
 # Outputs: rounding. Gradients in float32: relus that change sides by rounding, see mxnet_fixtures.
@@ -120,8 +119,7 @@ def train(name, kind, dtype, contexts, steps=None):
     platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
 )
 @pytest.mark.usefixtures("optimized", "through_onednn")
-def test_through_onednn_and_from_products_of_tiles_too(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "1")
+def test_through_onednn_too():
     jax.clear_caches()  # of programs that other tests compiled with JAX's own convolutions
     try:
         for kind in KINDS:  # one after the other: both are the same programs
@@ -130,7 +128,7 @@ def test_through_onednn_and_from_products_of_tiles_too(monkeypatch):
         _, (graph, params, stats) = prepared("resnet18", KINDS[0], "float32")
         X, y = batch(0, 0, RESNET18.batch)
         program = gradient.lower(graph, params, stats, nhwc(X), y).as_text()
-        assert program.count("__onednn$matmul") > 60 and "__onednn$convolution" in program
+        assert program.count("__onednn$matmul") > 30 and "__onednn$convolution" in program
     finally:
         jax.clear_caches()
 

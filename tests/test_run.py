@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from jaxperf.parallel import WAYS, Way
 from jaxperf.train import Epoch, Policy
 from jaxperf.train.manifest import DamagedError, verified, write_manifest
 from jaxperf.train.progress import progress_from
-from jaxperf.train.run import Run
 
 STEP = step_of()
 
@@ -139,7 +139,6 @@ def test_another_way_or_version_goes_on_and_says_that_the_bits_may_differ(
 def test_other_settings_go_on_and_say_that_the_bits_may_differ(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`jaxperf run` sets the second for a section; started by hand, the same script has it unset."""
     for variable in ("XLA_FLAGS", "JAXPERF_ONEDNN"):
         monkeypatch.delenv(variable, raising=False)
     for _ in range(2):
@@ -280,17 +279,30 @@ def test_seconds_of_an_epoch_are_those_of_all_its_processes(tmp_path: Path) -> N
 
 
 def test_a_batch_counts_as_waited_for_only_when_no_step_is_under_way() -> None:
-    class Number(float):
-        done = False
+    class Loss:
+        """Of a step that takes until its loss is read, and of one that is ready at once."""
+
+        def __init__(self, ready: bool) -> None:
+            self.ready = ready
 
         def is_ready(self) -> bool:
-            return self.done
+            return self.ready
 
-    run, loss = Run(), Number(0.5)
-    run.brought(1.0)  # the first batch finds nothing
-    run.stepped(None, loss, Number(1.0))  # type: ignore[arg-type]
-    run.brought(2.0)
-    assert run.data_s == 1.0
-    loss.done = True
-    run.brought(4.0)
-    assert run.data_s == 5.0
+        def __float__(self) -> float:
+            return 1.0
+
+    def slow(batches: Any, updates: int) -> Any:
+        for batch in batches:
+            time.sleep(0.05)
+            yield batch
+
+    def waited_s(ready: bool) -> float:
+        def run(state: Any, shares: Any) -> Any:
+            state, metrics = STEP.run(state, shares)
+            return state, {**metrics, "loss": Loss(ready)}
+
+        [epoch], _ = trained(dataclasses.replace(STEP, run=run), epochs=1, progress=slow)
+        return epoch.data_s
+
+    assert waited_s(ready=True) >= UPDATES * 0.05
+    assert 0.05 <= waited_s(ready=False) < 2 * 0.05 + 0.04  # the first batch finds no step

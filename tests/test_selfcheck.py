@@ -1,4 +1,4 @@
-"""`jaxperf selfcheck`: a result like any other, which every renderer shows."""
+"""`jaxperf selfcheck`: a result like any other."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 
 from jaxperf import cli
 from jaxperf.measure import measure
-from jaxperf.report.markdown import render_markdown
-from jaxperf.report.page import render_html
+from jaxperf.recorder import Recorder
+from jaxperf.report.terminal import render_text
 from jaxperf.result import Environment, Grid, Lines, Measurement, Result, load_result
 from jaxperf.selfcheck import command, known, telling, verdicts
 from jaxperf.selfcheck.config import Config
-from jaxperf.story import Story
 
 TINY = Config(known_s=(1e-5, 1e-3), trials=2, rounds=6, values=6, numbers=(6,), least=6, budget_s=0)
 
@@ -30,7 +29,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Result:
         patch.setitem(telling.QUICKEST, known.called_back, 1e-3)
         patch.setattr(verdicts, "measure", quick)
         patch.setattr("sys.argv", ["jaxperf"])
-        patch.setenv("JAX_NUM_CPU_DEVICES", "8")  # which it sets for its own process
         assert cli.main(["selfcheck", "--out", str(folder)]) == 0
     return load_result(folder / "selfcheck.json")
 
@@ -64,10 +62,10 @@ def test_what_is_not_to_be_trusted_is_not_judged_under_load(monkeypatch: pytest.
         checked = [known.Checked(1.0, row) for row in rows]
         monkeypatch.setattr(telling, "_checked", lambda *_, checked=checked: checked)
         monkeypatch.setattr(telling, "cores_busy", lambda count: nullcontext())
-        story = Story(command.SECTION, Environment(), {})
-        telling.known_durations_loaded(story, TINY)
-        (claim,) = story.result().claims
-        assert (claim.holds, claim.observed.rsplit(";", 1)[0]) == (verdict, said)
+        recorder = Recorder(command.SECTION, Environment(), {}, command="")
+        telling.known_durations_loaded(recorder, TINY)
+        (claim,) = recorder.result().claims
+        assert (claim.verdict, claim.observed.rsplit(";", 1)[0]) == (verdict, said)
 
 
 def test_the_grid_counts_what_was_set_aside() -> None:
@@ -89,10 +87,10 @@ def test_a_curve_per_difference_for_both_rules(told: Result) -> None:
         assert all(0 <= y <= 1 for curve in figure.curves for _, y in curve.known)
 
 
-def test_the_page_and_markdown_show_it(told: Result) -> None:
-    for shown in (render_html([told]), render_markdown([told])):
-        for words in ("The instruments checked", "counted, 1 ms", "tells equal programs apart"):
-            assert words in shown
+def test_the_terminal_shows_it(told: Result) -> None:
+    shown = render_text([told])
+    for words in ("The instruments checked", "counted, 1 ms", "tells equal programs apart"):
+        assert words in shown
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,8 @@ from jax.profiler import ProfileData
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timeline, trace
-from jaxperf.result import Environment, Result, Span, Timeline, Timelines
+from jaxperf.result import Span
 from jaxperf.result.intervals import most_at_once
-from jaxperf.result.record import SCHEMA_VERSION
-from jaxperf.result.store import load_result, save_result
 
 
 def plane(name, **lines):
@@ -223,37 +221,7 @@ def test_a_failing_function_leaves_no_profile_running():
     assert timeline.record(lambda: jnp.ones(3) + 1).lanes
 
 
-def test_timelines_survive_the_file(tmp_path):
-    given = Timeline(
-        "run", (Span("cpu 0", "dot", 0.0, 0.25), Span("b", "x", 1, 1)), 0.5, traced_s=0.5, trace="t.gz"
-    )
-    result = Result("e", "8.3", "t", "q", {}, Environment(), (Timelines("two", (given,)),))
-    save_result(result, tmp_path / "r.json")
-    assert load_result(tmp_path / "r.json") == result
-    assert given.lanes == ("cpu 0", "b")
-
-
 @pytest.mark.parametrize("span", [(1.0, 0.5), (0.0, float("inf")), (float("nan"), 1.0)])
 def test_a_span_that_ends_before_it_starts_is_refused(span):
     with pytest.raises(ValueError, match="span 'dot'"):
         Span("cpu 0", "dot", *span)
-
-
-SCHEMA_1 = """{"format": "jaxperf-result", "experiment": "hybridize", "section": "8.1", "title": "t",
- "question": "q", "config": {"calls": 1000, "widths": [32, 128]},
- "environment": {"python": "3.11.7", "versions": {"jax": "0.10.2"}, "backend": "cpu"},
- "measurements": [{"name": "eager", "unit": "s", "values": [0.1, 0.2], "warmup": [1.5], "loops": 3,
-                   "items": 0, "note": ""}],
- "series": [], "facts": {"compile_s": 0.08}, "claims": [], "references": [], "notes": [], "command": "",
- "smoke": false, "started_at": "", "wall_s": 3.5, "schema_version": 1}"""
-
-
-def test_a_file_of_schema_1_still_loads_and_is_saved_as_the_present_one(tmp_path):
-    (tmp_path / "old.json").write_text(SCHEMA_1)
-    old = load_result(tmp_path / "old.json")
-    assert old.timelines == ()
-    assert old.measurement("eager").values == (0.1, 0.2)
-    assert old.config == {"calls": 1000, "widths": (32, 128)}
-    assert old.schema_version == SCHEMA_VERSION
-    save_result(old, tmp_path / "new.json")
-    assert load_result(tmp_path / "new.json") == old

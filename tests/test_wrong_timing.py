@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 from late import Late
 
-from jaxperf import catalogue, script
+from jaxperf import startup
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import (
     RetraceError,
@@ -369,9 +369,9 @@ def test_a_copy_back_to_the_host_counted_as_dispatch(late: Events) -> None:
 def test_the_wrong_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert current_environment().backend == jax.default_backend()  # every result says where it ran
     if jax.default_backend() == "cpu":
-        monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+        monkeypatch.setattr(type(jax.config), "jax_platforms", "cuda,cpu", raising=False)
         with pytest.raises(JaxperfError, match="JAX finds no GPU"):
-            script.begin(catalogue.SECTIONS[0], script.Flags(config=catalogue.SECTIONS[0]))
+            startup.environment()
 
 
 def test_fake_devices_taken_for_real_ones() -> None:

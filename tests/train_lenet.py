@@ -16,8 +16,16 @@ import sys
 import time
 from pathlib import Path
 
-from jaxperf import script
-from jaxperf.processes import Processes, end_together, start
+import jax
+import numpy as np
+import optax
+
+from jaxperf.data import fashion_mnist
+from jaxperf.exits import ended
+from jaxperf.models import lenet, lenet_params
+from jaxperf.parallel import first_devices, make_step, model_of_function
+from jaxperf.processes import Processes, together
+from jaxperf.train import CheckpointFolder, Policy, train
 
 UPDATES, BATCH = 4, 16
 
@@ -37,15 +45,6 @@ def trouble(number: int) -> None:
 
 
 def main(out: Path, *ways: str) -> int:
-    import jax
-    import numpy as np
-    import optax
-
-    from jaxperf.data import fashion_mnist
-    from jaxperf.models import lenet, lenet_params
-    from jaxperf.parallel import first_devices, make_step, model_of_function
-    from jaxperf.train import CheckpointFolder, Policy, train
-
     data, found = fashion_mnist(source="mini"), {}
     model = model_of_function(lenet, lenet_params(jax.random.key(0), scale=0.05))
 
@@ -77,8 +76,6 @@ def main(out: Path, *ways: str) -> int:
 
 
 if __name__ == "__main__":
-    options = Processes()
-    script.prepare(devices=int(os.environ.get("DEVICES", "1")), platform="cpu")
-    start(options)
-    run = lambda: main(Path(sys.argv[1]), *sys.argv[2:])  # noqa: E731
-    sys.exit(end_together(run) if options.several else run())
+    jax.config.update("jax_num_cpu_devices", int(os.environ.get("DEVICES", "1")))
+    jax.config.update("jax_platforms", "cpu")
+    sys.exit(ended(lambda: together(Processes(), lambda: main(Path(sys.argv[1]), *sys.argv[2:]))))

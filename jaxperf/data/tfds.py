@@ -10,6 +10,7 @@ TFDS stores the examples in its own order, so batches differ from those of the o
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,8 @@ TFDS_VARIABLE = "TFDS_DATA_DIR"  # TensorFlow Datasets' own
 WORKER = Path(__file__).with_name("tfds_worker.py")
 READ_LIMIT_S = 300.0  # takes about 10 s, most of it importing TensorFlow
 PREPARE_LIMIT_S = 900.0  # takes about 20 s
-_INSTALL = "python -m pip install tensorflow-datasets tensorflow-cpu importlib_resources pillow"
+_TENSORFLOW = "tensorflow-cpu" if platform.machine() in ("x86_64", "AMD64") else "tensorflow"
+_INSTALL = f"python -m pip install tensorflow-datasets {_TENSORFLOW} importlib_resources pillow"
 
 
 def missing_package() -> str:

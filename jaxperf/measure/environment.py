@@ -22,7 +22,6 @@ FLAG_PREFIXES = (
     "NVIDIA_TF32",
     "NCCL_",
     "JAXPERF_ONEDNN",
-    "JAXPERF_WINOGRAD",
 )
 JAX_SETTINGS = (
     "jax_default_matmul_precision",
@@ -52,6 +51,7 @@ def current_environment(*, data_source: str = "") -> Environment:
         threads=threads(),
         memory_bytes=psutil.virtual_memory().total,
         flags={**_variables(), **_settings()},
+        accelerated=("oneDNN convolutions",) if os.environ.get("JAXPERF_ONEDNN") == "1" else (),
         data_source=data_source,
         commit=commit(),
     )

@@ -12,8 +12,8 @@ still applies where the new one does not fit: types other than float32, programs
 that XLA divides among devices (it cannot divide a call), groups, other than two spatial dimensions, and
 channels that are not last.
 
-With XLA's switch to oneDNN (`switched`) the rule only has convolutions computed as products
-(`kernel_gradient`, `winograd`) or in pieces, and XLA has oneDNN compute the rest. The names are private:
+With XLA's switch to oneDNN (`switched`) the rule only has gradients of kernels computed as products
+(`kernel_gradient`) or in pieces, and XLA has oneDNN compute the rest. The names are private:
 `jaxperf.onednn` tries them in a separate process before anything depends on them.
 """
 
@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import mlir
 
-from jaxperf.models import onednn_calls, winograd
+from jaxperf.models import onednn_calls
 from jaxperf.models.kernel_gradient import in_one_product, kernel_gradient, products_are_faster
 from jaxperf.models.window import FEW_PRODUCTS, Window, product_of_patches
 
@@ -88,11 +88,7 @@ def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
         params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"]
     )
     x, w = (aval.shape for aval in ctx.avals_in)
-    if switched() and not (
-        _as_products(x, w, numbers, window)
-        or _in_tiles(x, w, numbers, window)
-        or _images_at_a_time(x, w, numbers)
-    ):
+    if switched() and not (_as_products(x, w, numbers, window) or _images_at_a_time(x, w, numbers)):
         return default(ctx, lhs, rhs, **params)
     rule = mlir.lower_fun(partial(_convolve, window=window, params=params), multiple_results=False)
     return rule(ctx, lhs, rhs)
@@ -137,13 +133,6 @@ def _as_products(x: Sequence[int], w: Sequence[int], numbers: Any, window: Windo
     return shape if products_are_faster(shape, window.dilation) else None
 
 
-def _in_tiles(x: Sequence[int], w: Sequence[int], numbers: Any, window: Window) -> bool:
-    """Whether products of tiles are faster than oneDNN's convolution."""
-    images, kernel, _ = numbers
-    shape = [w[axis] for axis in (*kernel[2:], kernel[1], kernel[0])]
-    return tuple(images) == _LAST and winograd.pays(x, shape, window)
-
-
 def _images_at_a_time(x: Sequence[int], w: Sequence[int], numbers: Any) -> int | None:
     """For how many images at a time to compute the gradient of a kernel; None for all of them at once."""
     if tuple(numbers.lhs_spec) != _OF_WEIGHTS:
@@ -165,9 +154,6 @@ def _convolve(x: jax.Array, w: jax.Array, *, window: Window, params: dict[str, A
         g = g.transpose(kernel[1], *kernel[2:], kernel[0])
         dw = kernel_gradient(x, g, shape, strides=window.dilation, padding=window.padding)
         return _placed(dw.transpose(2, 0, 1, 3), result)
-    if _in_tiles(x.shape, w.shape, numbers, window):
-        w = w.transpose(*kernel[2:], *sorted(kernel[:2]))  # not exchanged: the products read either
-        return _placed(winograd.convolution(x, w, window, transposed=kernel[0] < kernel[1]), result)
     if switched():
         one = partial(lax.conv_general_dilated_p.bind, **params)
     else:
@@ -260,16 +246,15 @@ def _onednn(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     return call_onednn(x, w, window)[..., :outputs]
 
 
-def call_onednn(x: jax.Array, w: jax.Array, window: Window, *, packed: bool = False) -> jax.Array:
+def call_onednn(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     """oneDNN's kernel by its name.
 
     Args:
       x: images (n, height, width, in), float32.
       w: the kernel, (height, width, in, out).
       window: how the kernel moves; `spread` is 1 and the padding is not negative.
-      packed: whether the weights lie in memory as oneDNN prefers. If they do not, the result is wrong.
     """
     sizes = window.sizes(x.shape, w.shape)
     return onednn_calls.convolution(
-        x, w, sizes, strides=window.strides, padding=window.padding, dilation=window.dilation, packed=packed
+        x, w, sizes, strides=window.strides, padding=window.padding, dilation=window.dilation
     )

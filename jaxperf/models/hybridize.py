@@ -10,24 +10,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any
 
 import jax
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.freeze import Frozen
 from jaxperf.models.parts import Parts
 from jaxperf.models.retrace import Signature, Trace, read_signature, why
 
 
-@overload
-def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized: ...
-@overload
-def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = (), freeze: Literal[True]) -> Frozen: ...
-def hybridize(
-    net: nnx.Module, *, static_argnames: tuple[str, ...] = (), freeze: bool = False
-) -> Hybridized | Frozen:
+def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
     """Return a compiled version of `net` (section 8.1.2); call it as you would call `net`.
 
     It shares the module's variables: the next call sees parameters that you change, and what a call changes
@@ -37,17 +30,15 @@ def hybridize(
     Args:
       net: any module; its `__call__` is compiled.
       static_argnames: arguments of `__call__` that are Python values to trace with, as in `jax.jit`.
-      freeze: for inference, after `net.eval()`: make the parameters constants of the program, and BatchNorm
-        part of the convolution before it. A parameter that is replaced compiles it again.
 
     Raises:
-      JaxperfError: `net` is not an `nnx.Module`, or `freeze` is set although its calls change it.
+      JaxperfError: `net` is not an `nnx.Module`.
     """
     if not isinstance(net, nnx.Module):
         raise JaxperfError(
             f"hybridize takes an nnx.Module, not a {type(net).__name__}; for a function use jax.jit"
         )
-    return Frozen(net, static_argnames) if freeze else Hybridized(net, static_argnames)
+    return Hybridized(net, static_argnames)
 
 
 class Hybridized:

@@ -15,10 +15,6 @@ Over oneDNN's convolution with its transpositions, JAX 0.10.2, 2 cores of an EPY
 images; with 128 images 2.5, 1.7, 2.0, 1.2). ResNet-18's step, batch 32: 1.31 (1.29 to 1.32). A barrier
 behind the copies changes nothing.
 
-Kernels of 3 x 3 that move by single pixels over many channels need 16 products of smaller operands instead
-(`winograd`): one layer is 1.0 to 1.85 times as fast as with these, and ResNet-18's step, batch 32, 1.12 times
-(1.10 to 1.13; an EPYC of family 25 with AVX-512).
-
 Where images have few channels, as in a network's first layer, each tap of each channel becomes one row: the
 pixels that it met in all images. The gradient is one product of these rows and the output's gradient, of
 which nothing is moved or copied.
@@ -32,7 +28,6 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxperf.models import winograd
 from jaxperf.models.onednn_calls import product
 from jaxperf.models.window import moved
 
@@ -91,8 +86,6 @@ def kernel_gradient(
         return _of_few_channels(x, g, kernel, strides, (top, left))
     if max(strides) > 1:
         return _of_strided(x, g, kernel, strides, (top, left))
-    if winograd.is_faster(kernel, g.shape[:3]):
-        return winograd.kernel_gradient(x, g, (top, left))
     height, width, inputs, outputs = kernel
     rows, columns = g.shape[1], x.shape[2]
     beside = [moved(g, (0, j - left), (rows, columns)) for j in range(width)]

@@ -25,7 +25,6 @@ def convolution(
     strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
-    packed: bool = False,
 ) -> jax.Array:
     """Convolve images with a kernel.
 
@@ -34,22 +33,19 @@ def convolution(
       w: the kernel, (height, width, in, out), float32.
       sizes: height and width of the result.
       strides, padding, dilation: of height and width; the padding is not negative.
-      packed: whether the weights lie in memory as oneDNN prefers. If they do not, the result is wrong.
     """
-    config = _convolution_config(w.shape, strides, padding, dilation, packed)
+    config = _convolution_config(w.shape, strides, padding, dilation)
     return _call("convolution", (len(x), *sizes, w.shape[3]), config, x, w)
 
 
 def product(a: jax.Array, b: jax.Array, *, transposed: Sequence[bool] = (False, False)) -> jax.Array:
     """Multiply a (m, k) by b (k, n), float32, as they lie in memory.
 
-    With an axis before these, of the same size in a and b, it is so many products.
-
     Args:
       a, b: the matrices, or their transposes.
       transposed: which of them are transposes.
     """
-    layout = {"dims": str(a.ndim)}
+    layout = {"dims": "2"}
     config = {
         "transpose_a": transposed[0],
         "transpose_b": transposed[1],
@@ -58,8 +54,8 @@ def product(a: jax.Array, b: jax.Array, *, transposed: Sequence[bool] = (False, 
         "result": layout,
         "optimization_config": _OPTIMIZATION,
     }
-    rows, columns = a.shape[-1 if transposed[0] else -2], b.shape[-2 if transposed[1] else -1]
-    return _call("matmul", (*a.shape[:-2], rows, columns), config, a, b)
+    rows, columns = a.shape[transposed[0]], b.shape[not transposed[1]]
+    return _call("matmul", (rows, columns), config, a, b)
 
 
 def _call(name: str, shape: tuple[int, ...], config: dict[str, Any], a: jax.Array, b: jax.Array) -> jax.Array:
@@ -79,7 +75,6 @@ def _convolution_config(
     strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
-    packed: bool,
 ) -> dict[str, Any]:
     """What XLA's oneDNN rewriter attaches to such a call: the fields of its protocol buffer as JSON."""
     words = lambda numbers: [str(n) for n in numbers]  # noqa: E731
@@ -98,7 +93,7 @@ def _convolution_config(
                 "spatial_dims": ["0", "1"],
             },
         },
-        "optimization_config": _OPTIMIZATION | {"weights_prepacked": packed},
+        "optimization_config": _OPTIMIZATION,
         "window": {
             "pad_left": words(low for low, _ in padding),
             "pad_right": words(high for _, high in padding),

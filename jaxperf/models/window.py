@@ -1,8 +1,4 @@
-"""How a kernel moves over images, and convolutions as products or sums of what it meets on its way.
-
-These are faster than oneDNN's kernel, or JAX's own, where images have few pixels or a kernel has few weights
-(`convolution`, and `freeze` for networks whose weights are constants).
-"""
+"""How a kernel moves over images, and a convolution as one product of what it meets on its way."""
 
 from __future__ import annotations
 
@@ -19,10 +15,7 @@ from jax import lax
 FEW_PIXELS, MANY_WEIGHTS = 64, 1 << 19
 MOST_TAPS = 25  # one slice for each; the gradient of a kernel over images of 28 x 28 would take 676
 # With at most this many products per output, JAX's own rule is the fastest for one image, 1.4 to 2.5 times as
-# fast as oneDNN's kernel. For more images, slices times rows of the kernel are, since XLA fuses them with the
-# operations that follow: 1.3 to 3.3 times for 3 x 3 and 5 x 5 kernels over one or two channels, batch 16 and
-# 128 (with 25 products for 32 outputs 1.2 and 1.0). Only frozen networks use them: in training, XLA computes
-# them again in the derivative; LeNet's step was 0.91 to 1.34 times as fast, by the batch.
+# fast as oneDNN's kernel.
 FEW_PRODUCTS = 25
 
 
@@ -46,10 +39,6 @@ class Window(NamedTuple):
         pixels, taps = images[0] * math.prod(self.sizes(images, kernel)), math.prod(kernel[:2])
         return pixels <= FEW_PIXELS and math.prod(kernel) >= MANY_WEIGHTS and taps <= MOST_TAPS
 
-    def few_products(self, kernel: Sequence[int]) -> bool:
-        """Whether an output is the sum of so few products that slices of the images are faster."""
-        return math.prod(kernel[:3]) <= FEW_PRODUCTS
-
 
 def product_of_patches(x: jax.Array, w: Any, kernel: Sequence[int], window: Window) -> jax.Array:
     """The convolution as one product: each row holds the inputs of one pixel of the result.
@@ -64,23 +53,6 @@ def product_of_patches(x: jax.Array, w: Any, kernel: Sequence[int], window: Wind
     patches = jnp.concatenate(taps, axis=-1).reshape(-1, math.prod(kernel[:3]))
     product = lax.dot_general(patches, w, (((1,), (1,)), ((), ())))
     return product.reshape(len(x), *window.sizes(x.shape, kernel), -1)
-
-
-def sum_of_products(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
-    """The convolution as products of slices of the images with rows of the weights, added up.
-
-    Args:
-      x: images (n, height, width, in), whose padding is not negative.
-      w: the kernel, (height, width, in, out).
-      window: how the kernel moves; `spread` is 1.
-    """
-    taps = _taps(x, w.shape, window)
-    height, width, channels, _ = w.shape
-    return sum(
-        (taps[i][j][..., c : c + 1] * w[i, j, c]
-        for i in range(height) for j in range(width) for c in range(channels)),
-        start=jnp.zeros((), x.dtype),
-    )  # fmt: skip
 
 
 def moved(images: jax.Array, by: Sequence[int], size: Sequence[int]) -> jax.Array:

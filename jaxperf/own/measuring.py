@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import shlex
 import sys
@@ -13,7 +12,6 @@ from typing import Any
 
 import jax
 
-from jaxperf import script
 from jaxperf.catalogue import Section
 from jaxperf.errors import JaxperfError, one_line
 from jaxperf.measure import MemorySampler, Program, block, device_memory, interleaved
@@ -22,10 +20,11 @@ from jaxperf.measure.roofline import MISSING, Position, Roofline, stored
 from jaxperf.measure.staging import build
 from jaxperf.own.options import Measure
 from jaxperf.own.target import EXAMPLE, Arguments, arguments, load, theirs
+from jaxperf.recorder import Recorder
 from jaxperf.report.words import listed, shown
 from jaxperf.result import Measurement, interval, ratio, save_result
 from jaxperf.result.store import check_writable
-from jaxperf.story import Story
+from jaxperf.startup import environment as current_environment
 
 LOOK_S = 0.001  # between two memory samples during a call
 ABOVE = 1.05  # of the roofline; noise explains less than this
@@ -56,7 +55,7 @@ def main(asked: Measure) -> int:
     if asked.json:
         check_writable(asked.json)
     refuse_debug_flags()
-    environment = script.environment()
+    environment = current_environment()
     functions = _named(asked.functions, jit=asked.jit)
     given = arguments(asked.args, asked.setup, asked.npz)
     config = {
@@ -65,10 +64,10 @@ def main(asked: Measure) -> int:
     }  # fmt: skip
     title = listed(list(functions)) if len(functions) <= 3 else f"{len(functions)} functions"
     section = Section("measure", "", title, "Where does the time of a call go, and what limits it?", 0)
-    story = Story(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
-    tell(story, functions, given, rounds=asked.rounds, budget_s=asked.budget_s)
+    recorder = Recorder(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
+    tell(recorder, functions, given, rounds=asked.rounds, budget_s=asked.budget_s)
     if asked.json:
-        save_result(story.result(), asked.json)
+        save_result(recorder.result(), asked.json)
     print(one_line(f"result: {asked.json or 'not kept; give --json PATH to keep it'}"))
     return 0
 
@@ -91,40 +90,37 @@ def is_jitted(fn: Callable[..., Any]) -> bool:
 
 
 def tell(
-    story: Story,
+    recorder: Recorder,
     functions: Mapping[str, Callable[..., Any]],
     given: Arguments,
     *,
     rounds: int,
     budget_s: float = 0.0,
 ) -> None:
-    """Measure the functions with the same arguments, and tell the story everything about them.
+    """Measure the functions with the same arguments, and record everything about them.
 
     Args:
-      story: is told the results.
+      recorder: takes the results.
       functions: by name; the others are compared with the first.
       given: the arguments, which stay as they are.
       rounds, budget_s: as `count` and `budget_s` of `interleaved`.
     """
-    for fn in functions.values():
-        with contextlib.suppress(OSError, TypeError):  # a function without source, e.g. of a C library
-            story.code(fn)
     firsts = {name: first_call(name, fn, given) for name, fn in functions.items()}
     rows = [Measurement(f"{n}: {stage}", "s", (s,)) for n, f in firsts.items() for stage, s in f.paid.items()]
-    story.table(rows, title="Once, before the program is warm")
+    recorder.table(rows, title="Once, before the program is warm")
     parts, before = _parts(functions, firsts, given)
     with theirs("a later call"):
         timed = interleaved(parts, count=rounds, budget_s=budget_s, before=before)
     base = next(iter(timed))
-    story.table(timed.values(), title="Seconds per call, in turns", base=base if len(timed) > 1 else "")
-    roofline = stored(story.environment)
+    recorder.table(timed.values(), title="Seconds per call, in turns", base=base if len(timed) > 1 else "")
+    roofline = stored(recorder.environment)
     places = {n: place(f.program, timed[n], roofline) for n, f in firsts.items()}
     used = {name: memory_of(parts[name], before.get(name)) for name in parts}
-    programs(story, firsts, places, used)
-    verdicts(story, timed, places)
-    remarks(story, firsts, roofline)
+    programs(recorder, firsts, places, used)
+    verdicts(recorder, timed, places)
+    remarks(recorder, firsts, roofline)
     if above := [name for name, at in places.items() if at and at.share > ABOVE]:
-        story.note(
+        recorder.note(
             f"{listed(above)}: faster than the roofline allows; either the machine was busy when that was "
             "measured (run `jaxperf roofline` again), or the compiler's estimate is too large"
         )
@@ -182,17 +178,19 @@ def place(program: Program | None, timed: Measurement, roofline: Roofline | None
 
 
 def programs(
-    story: Story, firsts: Mapping[str, First], places: Mapping[str, Position | None], used: Mapping[str, int]
+    recorder: Recorder,
+    firsts: Mapping[str, First],
+    places: Mapping[str, Position | None],
+    used: Mapping[str, int],
 ) -> None:
     """Show each program in numbers, with one column per function, and keep the numbers as facts."""
     columns = [_numbers(f.program, places[name], used[name]) for name, f in firsts.items()]
     for name, column in zip(firsts, columns):
         for what, (value, unit) in column.items():
-            story.fact(f"{name}: {what}", value, unit=unit)
+            recorder.fact(f"{name}: {what}", value, unit=unit)
     names = dict.fromkeys([*max(columns, key=len), *(what for column in columns for what in column)])
     rows = [[what, *(_cell(column.get(what)) for column in columns)] for what in names]
-    right = range(1, len(columns) + 1)
-    story.grid(["", *firsts], rows, title="The program, as the compiler sees it", right=tuple(right))
+    recorder.grid(["", *firsts], rows, title="The program, as the compiler sees it")
 
 
 Number = tuple[float | int | str, str]
@@ -231,7 +229,9 @@ def _cell(number: Number | None) -> str:
     return number[0] if isinstance(number[0], str) else shown(number[0], number[1])
 
 
-def verdicts(story: Story, timed: Mapping[str, Measurement], places: Mapping[str, Position | None]) -> None:
+def verdicts(
+    recorder: Recorder, timed: Mapping[str, Measurement], places: Mapping[str, Position | None]
+) -> None:
     """Say in one line for each: the time with its interval and what limits it, then how it compares."""
     base = next(iter(timed))
     for name, m in timed.items():
@@ -239,11 +239,11 @@ def verdicts(story: Story, timed: Mapping[str, Measurement], places: Mapping[str
         within = f" ({shown(low, 's')} to {shown(high, 's')})" if low == low else ""
         at = places[name]
         limit = f"; limited by {at.limit}, {at.share:.0%} of what this machine can do" if at else ""
-        story.say(f"{name}: {shown(m.median, 's')} per call{within}{limit}")
+        recorder.text(f"{name}: {shown(m.median, 's')} per call{within}{limit}")
     for name, m in list(timed.items())[1:]:
         compared = ratio(m, timed[base])
         same = compared.within(ALIKE) and compared.word == "undecided"
-        story.say(f"{name} is {_against(compared.word, base, same=bool(same))}: {compared} of its time")
+        recorder.text(f"{name} is {_against(compared.word, base, same=bool(same))}: {compared} of its time")
 
 
 def _against(word: str, base: str, *, same: bool) -> str:
@@ -252,19 +252,21 @@ def _against(word: str, base: str, *, same: bool) -> str:
     return f"not decided against {base}" if word == "undecided" else f"{word} than {base}"
 
 
-def remarks(story: Story, firsts: Mapping[str, First], roofline: Roofline | None) -> None:
+def remarks(recorder: Recorder, firsts: Mapping[str, First], roofline: Roofline | None) -> None:
     """Add the remarks that readers of the figures must know."""
     if plain := [name for name, f in firsts.items() if not f.program]:
-        story.note(
+        recorder.note(
             f"{listed(plain)}: called as it is; only what jax.jit returned has stages, and --jit jits it"
         )
     if donating := [name for name, f in firsts.items() if f.donates]:
-        story.note(f"{listed(donating)}: arguments are donated, so each value is one call, on copies of them")
+        recorder.note(
+            f"{listed(donating)}: arguments are donated, so each value is one call, on copies of them"
+        )
     if loops := [name for name, f in firsts.items() if f.program and f.program.loops]:
-        story.note(
+        recorder.note(
             f"{listed(loops)}: the compiler counts a loop's body once, so the program does more than it says"
         )
     if roofline is None:
-        story.note(MISSING)
-    elif differences := roofline.differences(story.environment):
-        story.note(f"the roofline was measured under other conditions: {'; '.join(differences)}")
+        recorder.note(MISSING)
+    elif differences := roofline.differences(recorder.environment):
+        recorder.note(f"the roofline was measured under other conditions: {'; '.join(differences)}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from jaxperf import script
 from jaxperf.catalogue import Section
 from jaxperf.errors import one_line
 from jaxperf.measure import ceilings
 from jaxperf.measure.roofline import Roofline, from_result, path_for
+from jaxperf.recorder import Recorder
 from jaxperf.report.words import shown
 from jaxperf.result import Axis, Curve, Environment, Measurement, save_result
 from jaxperf.result.store import check_writable
-from jaxperf.story import Story
+from jaxperf.startup import environment as current_environment
 
 SECTION = Section(
     "roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?", 20
@@ -24,7 +24,7 @@ def main() -> int:
     Raises:
       JaxperfError: the cache folder cannot be written, or JAX cannot start.
     """
-    environment = script.environment()
+    environment = current_environment()
     path = path_for(environment)
     check_writable(path)
     found = tell(environment)
@@ -35,47 +35,44 @@ def main() -> int:
 
 def tell(environment: Environment) -> Roofline:
     """Measure all parts, with a table of each, and return them."""
-    story = Story(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
-    conditions(story)
+    recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
+    conditions(recorder)
     calls = ceilings.dispatch_floor(), ceilings.queueing_floor()
-    story.table(calls, title="What a call costs, however little it computes", detail=True)
+    recorder.table(calls, title="What a call costs, however little it computes", fold=True)
     products = [ceilings.matrix_rate(dtype) for dtype in ceilings.DTYPES]
-    story.table(products, title="Matrix products", detail=True)
-    memory(story)
-    story.table(ceilings.copy_rates(), title="Copies between host and device", detail=True)
-    summary(story, from_result(story.result()))
-    return from_result(story.result())
+    recorder.table(products, title="Matrix products", fold=True)
+    memory(recorder)
+    recorder.table(ceilings.copy_rates(), title="Copies between host and device", fold=True)
+    summary(recorder, from_result(recorder.result()))
+    return from_result(recorder.result())
 
 
-def conditions(story: Story) -> None:
+def conditions(recorder: Recorder) -> None:
     """Record how busy the machine was before anything was measured."""
     others, load = ceilings.others_share(), ceilings.load_average()
-    story.fact("others_share", others, words="share of the cores that other programs used before")
-    story.fact("load_average", load, words="load average of the last minute before")
+    recorder.fact("others_share", others, meaning="share of the cores that other programs used before")
+    recorder.fact("load_average", load, meaning="load average of the last minute before")
     if others > BUSY:
-        story.note(
+        recorder.note(
             f"other programs used {others:.0%} of the cores, so this is less than the machine can do; "
             "run it again when it is idle"
         )
 
 
-def memory(story: Story) -> None:
+def memory(recorder: Recorder) -> None:
     """Measure memory with arrays from 16 KiB on, and draw the rate over the size."""
-    known = ceilings.caches()
     rows: list[Measurement] = [ceilings.memory_rate(size) for size in ceilings.sizes()]
-    story.table(rows, title="Reading and writing an array, again and again", detail=True)
+    recorder.table(rows, title="Reading and writing an array, again and again", fold=True)
     sizes = [int(m.configuration) for m in rows]
-    story.lines(
+    recorder.lines(
         "Memory by the size of the array",
         [Curve("best value", tuple(map(float, sizes)), tuple(max(m.values) for m in rows))],
         x=Axis("array", "bytes"),
         y=Axis("read and written", "bytes/s"),
-        caption="Each step down is the end of a cache." if known else "",
-        zero=True,
     )
 
 
-def summary(story: Story, found: Roofline) -> None:
+def summary(recorder: Recorder, found: Roofline) -> None:
     """Show the roofline itself on half a screen: the best value of every part."""
     known = ceilings.caches()
     levels: dict[str, list[int]] = {}
@@ -90,7 +87,7 @@ def summary(story: Story, found: Roofline) -> None:
         rows.append((name if name.startswith("arrays") else _place(name), shown(best, "bytes/s")))
     rows.append(("host to device", shown(found.to_device_bytes_per_s, "bytes/s")))
     rows.append(("device to host", shown(found.to_host_bytes_per_s, "bytes/s")))
-    story.grid(("", "at best"), rows, title="The roofline", right=(1,))
+    recorder.grid(("", "at best"), rows, title="The roofline")
 
 
 def _place(level: str) -> str:

@@ -9,11 +9,12 @@ from jaxperf.peers.sizes import GPU, SMOKE, Sizes
 from jaxperf.peers.study import EVENTS, Limits, Study, study
 from jaxperf.peers.summary import Comparison, agreement, comparisons, curves, measurements
 from jaxperf.peers.worker import System
-from jaxperf.peers.workloads import Workload, workloads
+from jaxperf.peers.workloads import ONEDNN, Workload, workloads
 
 __all__ = [
     "EVENTS",
     "GPU",
+    "ONEDNN",
     "PEERS",
     "SMOKE",
     "Comparison",

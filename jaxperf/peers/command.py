@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxperf.errors import JaxperfError, plain
+from jaxperf.errors import JaxperfError, not_on_windows, plain
 from jaxperf.peers.environments import PEERS, Peer, chosen, look, root
 from jaxperf.peers.install import Say, fitting, install, no_python
 
@@ -18,8 +18,9 @@ def main(words: Sequence[str], *, program: str, warn: Say) -> int:
       warn: is told in one line which peer could not be installed, and why.
 
     Raises:
-      JaxperfError: the first word is not "install", or a name that no peer has.
+      JaxperfError: the first word is not "install", or a name that no peer has; or this is Windows.
     """
+    not_on_windows("`jaxperf peers`")
     if not words:
         return show(program)
     if words[0] != "install":

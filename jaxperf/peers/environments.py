@@ -13,7 +13,7 @@ from typing import Literal
 
 import platformdirs
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, not_on_windows
 
 MARKER = "jaxperf-peer.json"  # written last: a folder without it is from an interrupted installation
 State = Literal["ready", "missing", "broken"]
@@ -73,10 +73,11 @@ def chosen(words: Iterable[str]) -> tuple[Peer, ...]:
     """Return the peers that `words` name, each once; a word may hold several, separated by commas.
 
     Raises:
-      JaxperfError: a name that no peer has.
+      JaxperfError: a name that no peer has, or any name on Windows.
     """
     names = [name.strip() for word in words for name in word.split(",")]
     for name in filter(None, names):
+        not_on_windows("the comparison with other frameworks")
         if name not in PEERS:
             near = difflib.get_close_matches(name, PEERS, n=1, cutoff=0.0)[0]
             raise JaxperfError(f"no peer {name!r}; did you mean {near!r}? There are {', '.join(PEERS)}")

@@ -70,18 +70,16 @@ class MemoryRun:
     finished_s: float
 
 
-def memory(
-    study: Study, pool: Pool, *, limits: Limits, say: Say, environment: Mapping[str, str] | None = None
-) -> list[MemoryRun]:
+def memory(study: Study, pool: Pool, *, limits: Limits, say: Say) -> list[MemoryRun]:
     """Run the training that the systems have agreed on, once each way, and watch each process from outside.
 
-    The increases become the entries' values. `environment` overrides the workers' own: resident memory shows
-    what a run needs only if the C library does not keep freed memory.
+    The increases become the entries' values. They are those of the C library as it comes: it may keep memory
+    that was freed.
     """
     found = []
     for mode in study.workload.quantities:
         for entry in [e for e in study.entries if not e.lost]:
-            with _telling(entry, study, say), _fresh(pool, entry.system, environment) as worker:
+            with _telling(entry, study, say), _fresh(pool, entry.system) as worker:
                 run = _memory_run(worker, entry, mode, study, pool, limits)
                 entry.values.setdefault(mode, []).append(run.increase)
                 found.append(run)
@@ -141,8 +139,8 @@ def _prepare(
 
 
 @contextmanager
-def _fresh(pool: Pool, system: str, environment: Mapping[str, str] | None = None) -> Iterator[Worker]:
-    worker = pool.fresh(system, environment=environment)
+def _fresh(pool: Pool, system: str) -> Iterator[Worker]:
+    worker = pool.fresh(system)
     try:
         yield worker
     finally:

@@ -9,7 +9,6 @@ from its configuration and PIP_ variables, which uv does not read, and uv does n
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -201,6 +200,8 @@ def _alone() -> Iterator[None]:
         ) from None
     with lock:
         try:
+            import fcntl  # not on Windows, where `command` refuses before
+
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise JaxperfError(f"another installation is running in {root()}; wait for it") from None

@@ -17,6 +17,7 @@ from typing import Any
 from jaxperf.peers.worker import System, TaskError, Worker, WorkerGoneError
 
 LOSSES = 5  # of workers of one system in a run
+OVER = 1.1  # a configuration that used so many times the cores that it was given is not judged
 STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
 
 # For a GPU; by default JAX also takes three quarters of its memory, and PyTorch needs some.
@@ -33,7 +34,7 @@ class Pool:
     Args:
       systems: by name.
       scratch: working folder of all.
-      environment: environment variables of all, e.g. with allocator settings.
+      environment: environment variables of all.
       cores: processors that every worker may use; empty for all there are.
       platform: "cpu" or "gpu", where JAX starts; each workload tells the other systems.
       start_limit_s: how long a worker may take to import its framework.
@@ -73,6 +74,12 @@ class Pool:
         """Threads that each of `devices` devices gets: an equal share of the cores."""
         return max(1, len(self.cores or available_cores()) // devices)
 
+    def shares(self, devices: int) -> list[list[int]]:
+        """The cores of each of `devices` devices; with more devices than cores, they share."""
+        cores, size = list(self.cores or available_cores()), self.threads(devices)
+        firsts = [i * size % len(cores) for i in range(devices)]
+        return [cores[first : first + size] for first in firsts]
+
     def worker(self, name: str, devices: int = 1) -> Worker:
         """The live worker of a system.
 
@@ -84,35 +91,31 @@ class Pool:
             self._live[key] = self._start(name, devices)
         return self._live[key]
 
-    def fresh(self, name: str, *, environment: Mapping[str, str] | None = None) -> Worker:
+    def fresh(self, name: str) -> Worker:
         """Another worker, which has done nothing yet; the caller closes it.
-
-        Args:
-          name: of the system.
-          environment: variables that override those of all workers.
 
         Raises:
           GivenUpError: as `worker`.
         """
-        return self._start(name, 1, environment)
+        return self._start(name, 1)
 
     def forget(self, name: str, devices: int) -> None:
         """Note that this worker was lost; the next call of `worker` starts another."""
         self._live.pop((name, devices)).end()
         self._losses[name] += 1
 
-    def _start(self, name: str, devices: int, environment: Mapping[str, str] | None = None) -> Worker:
+    def _start(self, name: str, devices: int) -> Worker:
         if name in self._given_up:
             raise GivenUpError(self._given_up[name])
         if self._losses[name] >= LOSSES:
             raise self._give_up(name, f"{name} is given up after losing {LOSSES} workers")
-        threads = self.threads(devices)
-        start = {"cores": list(self.cores), "threads": threads, "devices": devices}
+        threads, shares = self.threads(devices), self.shares(devices)
+        start = {"cores": list(self.cores), "threads": threads, "devices": devices, "shares": shares}
+        is_jax = self.systems[name].side == "jax"
         variables = {
-            **self._shared(name),
-            **_threading(name, threads, devices, self.environment),
-            **(_ON_A_GPU if name == "jax" and self.platform == "gpu" else {}),
-            **(environment or {}),
+            **self._shared(is_jax=is_jax),
+            **_threading(threads, devices, is_jax=is_jax),
+            **(_ON_A_GPU if is_jax and self.platform == "gpu" else {}),
         }
         try:
             worker = Worker(
@@ -131,10 +134,9 @@ class Pool:
         self._given_up[name] = why
         return GivenUpError(why)
 
-    def _shared(self, name: str) -> dict[str, str]:
+    def _shared(self, *, is_jax: bool) -> dict[str, str]:
         """Our environment, without variables for our own Python if the worker's is different."""
-        ours = name == "jax"
-        return {k: v for k, v in self.environment.items() if ours or k not in STRANGE} | {
+        return {k: v for k, v in self.environment.items() if is_jax or k not in STRANGE} | {
             "PYTHONUNBUFFERED": "1",
             "PYTHONNOUSERSITE": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"),  # so that compile times are cold
@@ -148,19 +150,12 @@ def available_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def _threading(name: str, threads: int, devices: int, environment: Mapping[str, str]) -> dict[str, str]:
+def _threading(threads: int, devices: int, *, is_jax: bool) -> dict[str, str]:
     """The variables that tell each system its number of threads.
 
-    JAX counts the cores itself, and its devices share one pool of as many threads; if each device should
-    have one thread, there is no pool.
+    JAX counts the cores itself, and its devices share one pool of as many threads.
     """
     variables = {v: str(threads) for v in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    if name == "jax":
-        flags = environment.get("XLA_FLAGS", "")
-        single = " --xla_cpu_multi_thread_eigen=false" if devices > 1 and threads == 1 else ""
-        variables |= {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "XLA_FLAGS": (flags + single).strip(),
-        }
+    if is_jax:
+        variables |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     return variables | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})

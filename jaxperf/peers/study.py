@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from jaxperf.peers.agree import Verdict, compare, read
-from jaxperf.peers.pool import GivenUpError, Pool
+from jaxperf.peers.pool import OVER, GivenUpError, Pool
 from jaxperf.peers.worker import TaskError, WorkerGoneError
 from jaxperf.peers.workloads import Workload
 from jaxperf.result import Curve, Measurement, turns
 
-BASE = "jax"
+BASE = "jax"  # as installed
 EVENTS = "events"  # the quantity by a GPU's own clock, which PyTorch gives beside the host's
 
 
@@ -49,6 +49,7 @@ class Entry:
       first_s: seconds of its first call.
       warmup: values of the warm-up round, by quantity.
       values: values of the rounds, by quantity.
+      cores: CPU seconds of its process per second, in each round, by quantity.
       losses: training losses: of the first steps, then of the last step of each turn; by step, from 0.
       calls: in one turn; after the warm-up round, those that last as long as the workload asks.
       lost: why it is not (or no longer) timed.
@@ -60,6 +61,7 @@ class Entry:
     first_s: float = 0.0
     warmup: dict[str, float] = field(default_factory=dict)
     values: dict[str, list[float]] = field(default_factory=dict)
+    cores: dict[str, list[float]] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
     calls: int = 1
     lost: str = ""
@@ -97,19 +99,39 @@ class Entry:
 
 @dataclass(frozen=True)
 class Study:
-    """The results of one workload; the timed `entries` have as many values as there were rounds."""
+    """The results of one workload; the timed `entries` have as many values as there were rounds.
+
+    Attributes:
+      workload: what was done.
+      entries: the configurations of all systems.
+      threads: that each device was given.
+    """
 
     workload: Workload
     entries: Sequence[Entry]
+    threads: int = 0
 
     @property
     def timed(self) -> list[Entry]:
         """Those that agreed and took every turn."""
         return [e for e in self.entries if not e.lost and e.values]
 
+    def given(self, quantity: str) -> int:
+        """The cores that each configuration was given; 0 if that is not known."""
+        devices = self.workload.at_once.get(quantity, self.workload.devices)
+        return self.threads * devices
+
+    def used(self, entry: Entry, quantity: str) -> float:
+        """The cores that a configuration used, by its CPU time; 0 if it did not say."""
+        return float(np.median(entry.cores.get(quantity) or [0.0]))
+
+    def fair(self, entry: Entry, quantity: str) -> bool:
+        """Whether a configuration used no more cores than it was given."""
+        return self.used(entry, quantity) <= OVER * (self.given(quantity) or math.inf)
+
     def best(self, system: str, quantity: str) -> Entry | None:
-        """The system's fastest configuration by median; None if it has none."""
-        mine = [e for e in self.timed if e.system == system]
+        """The system's fastest configuration by median, of those that are judged; None if it has none."""
+        mine = [e for e in self.timed if e.system == system and self.fair(e, quantity)]
         return min(mine, key=lambda e: float(np.median(e.values[quantity])), default=None)
 
 
@@ -128,7 +150,7 @@ def study(
     run.prepare_all()
     run.take_turns()
     pool.close()  # the next workload begins with processes that have done nothing yet
-    return Study(workload, run.entries)
+    return Study(workload, run.entries, pool.threads(workload.devices))
 
 
 def number(value: Mapping[str, Any], name: str) -> float:
@@ -206,6 +228,8 @@ class _Run:
                 entry.warmup[quantity] = seconds
             else:
                 entry.values.setdefault(quantity, []).append(seconds)
+                if used := value.get(f"cores {quantity}", value.get("cores")):
+                    entry.cores.setdefault(quantity, []).append(float(used))
         if turn == 0 and self.workload.turn_s:
             of_a_call = max(entry.warmup[quantity] for quantity in self.workload.quantities)
             entry.calls = max(calls, math.ceil(self.workload.turn_s / of_a_call))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxperf.peers.study import BASE, Entry, Study
+from jaxperf.peers.workloads import ONEDNN
 from jaxperf.result import Curve, Decision, Measurement, Ratio, ratio
 
 
@@ -27,16 +28,16 @@ class Comparison:
     ratio: Ratio
 
     @property
+    def work(self) -> str:
+        """What was compared, in words."""
+        return f"{self.workload}, {self.quantity}" if self.quantity else self.workload
+
+    @property
     def cells(self) -> tuple[str, ...]:
         """A row for a table of comparisons."""
         word = {"slower": "JAX is faster", "faster": "JAX is slower"}.get(self.ratio.word, "undecided")
-        return (
-            f"{self.workload} {self.quantity}".strip(),
-            self.ours.configuration,
-            f"{self.theirs.system} {self.theirs.configuration}",
-            str(self.ratio),
-            word,
-        )
+        peer = f"{self.theirs.system} {self.theirs.configuration}"
+        return self.work, self.ours.configuration, peer, str(self.ratio), word
 
 
 def measurements(study: Study, quantity: str) -> list[Measurement]:
@@ -50,11 +51,14 @@ def curves(study: Study) -> list[Curve]:
 
 
 def comparisons(study: Study) -> list[Comparison]:
-    """Every peer against JAX, in each quantity; nothing if one of the two was not timed in rounds."""
+    """Every peer against JAX as installed, in each quantity.
+
+    Nothing if one of the two was not timed in rounds, or used more cores than it was given.
+    """
     found = []
     for quantity in study.workload.quantities if study.workload.rounds else ():
         ours = study.best(BASE, quantity)
-        for peer in dict.fromkeys(e.system for e in study.entries if e.system != BASE):
+        for peer in dict.fromkeys(e.system for e in study.entries if e.system not in (BASE, ONEDNN)):
             theirs = study.best(peer, quantity)
             if ours and theirs and min(ours.values[quantity]) > 0:
                 pair = [e.measurement(study.workload, quantity) for e in (theirs, ours)]

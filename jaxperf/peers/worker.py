@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxperf.errors import not_on_windows
 from jaxperf.peers.environments import last_line
 
 PROGRAM = Path(__file__).resolve().parent / "workers" / "__main__.py"
@@ -39,16 +40,23 @@ class System:
     """A framework as a program: `python program NAME START` becomes its worker.
 
     Attributes:
-      name: "jax", "mxnet", "torch".
+      name: "jax", "mxnet", "torch", or another that one of these three runs under.
       python: the interpreter of its environment.
       variables: its own environment variables.
       program: what the interpreter runs.
+      runs: the framework that it runs; "" for the one of its name.
     """
 
     name: str
     python: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     program: Path = PROGRAM
+    runs: str = ""
+
+    @property
+    def side(self) -> str:
+        """The framework that it runs."""
+        return self.runs or self.name
 
 
 class Worker:
@@ -64,6 +72,7 @@ class Worker:
     Raises:
       TaskError: it says that it cannot work.
       WorkerGoneError: it does not start.
+      JaxperfError: this is Windows, where pipes have no deadlines.
     """
 
     def __init__(
@@ -75,9 +84,10 @@ class Worker:
         scratch: Path,
         limit_s: float,
     ) -> None:
+        not_on_windows("the comparison with other frameworks")
         self.name, self._number, self._buffer = system.name, 0, b""
         self._log = scratch / f"{system.name}-{time.monotonic_ns()}.log"
-        words = [str(system.python), str(system.program), system.name, json.dumps(start)]
+        words = [str(system.python), str(system.program), system.side, json.dumps(start)]
         with self._log.open("wb") as log:
             try:
                 self._process = subprocess.Popen(

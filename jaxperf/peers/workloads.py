@@ -7,7 +7,7 @@ could differ (sizes, weights, inputs, rates, steps) comes from here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from jaxperf.peers.sizes import Sizes
 MLP = (512, 256, 128, 2)
 MLP_OF_824 = (512, 2048, 512, 1)
 WAYS = ("jit", "pmap", "shard_map", "manual")
+ONEDNN = "jax+oneDNN"  # JAX with jaxperf's convolutions: a row of its own, never judged
+SHORT = {"tf32": 1e-2, "bfloat16": 5e-2}  # how far answers may be apart in these precisions, at least
+CONVOLVES = ("lenet", "resnet")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Workload:
       items: in one call, e.g. images.
       rounds: timed turns of each configuration; 0 if it is measured in fresh processes instead.
       rtol: how far from JAX's an answer may be, relative to the largest value.
+      at_once: on how many devices a quantity is measured at once, where that is not all of them.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Workload:
     items: float = 0
     rounds: int = 12
     rtol: float = 1e-5
+    at_once: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:
@@ -63,7 +68,7 @@ class Workload:
 
 
 FORWARD = {
-    "jax": ("hybridize", "aot", "frozen"),
+    "jax": ("jit", "aot"),
     "mxnet": ("hybridized", "static"),
     "torch": ("eager", "traced", "compiled", "frozen", "CUDA graphs"),
 }
@@ -80,6 +85,7 @@ def workloads(
     devices: int = 2,
     platform: str = "cpu",
     precision: str = "float32",
+    onednn: bool = False,
     seed: int = 0,
 ) -> tuple[Workload, ...]:
     """Write all weights and inputs to `folder` and define the workloads on them.
@@ -94,6 +100,7 @@ def workloads(
       platform: "cpu", or "gpu" for one GPU, which leaves out workloads about the host's memory.
       precision: of products and convolutions on a GPU, "float32" or "tf32"; a CPU's are float32. "bfloat16"
         keeps only LeNet and ResNet, which compute in it; trained values stay float32.
+      onednn: whether networks with convolutions also run in JAX with jaxperf's convolutions.
       seed: of weights and inputs.
 
     Raises:
@@ -115,18 +122,32 @@ def workloads(
     if platform == "gpu":
         found = [w for w in found if w.settings["task"] != "memory"]
     if precision == "bfloat16":
-        found = [w for w in found if w.settings.get("net") in ("lenet", "resnet")]
+        found = [w for w in found if w.settings.get("net") in CONVOLVES]
+    if onednn:
+        found = [_also_with_onednn(workload) for workload in found]
     return tuple(_placed(workload, platform, precision) for workload in found)
 
 
+def _also_with_onednn(workload: Workload) -> Workload:
+    """The workload with JAX's configurations once more, if it convolves on one device."""
+    if workload.settings.get("net") not in CONVOLVES or workload.devices > 1:
+        return workload
+    more = {ONEDNN: workload.configurations["jax"]}
+    return replace(workload, configurations={**workload.configurations, **more})
+
+
 def _placed(workload: Workload, platform: str, precision: str) -> Workload:
-    """The workload for one kind of device; a CPU has no CUDA graphs."""
+    """The workload for one kind of device; a CPU has no CUDA graphs.
+
+    A GPU's libraries choose the order of sums, so it may differ by ten times as much.
+    """
+    rtol = workload.rtol if platform == "cpu" else max(10 * workload.rtol, SHORT.get(precision, 0.0))
     settings = {**workload.settings, "platform": platform, "precision": precision}
     configurations = {
         system: tuple(c for c in names if platform == "gpu" or c != "CUDA graphs")
         for system, names in workload.configurations.items()
     }
-    return replace(workload, settings=settings, configurations=configurations)
+    return replace(workload, settings=settings, configurations=configurations, rtol=rtol)
 
 
 def _write(
@@ -238,6 +259,7 @@ def _together(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
         {"task": "together", "square": files["pair"], "dots": 10, "devices": devices},
         {"jax": ("eager",), "mxnet": ("contexts",), "torch": ("threads",)},
         quantities=("apart", "together"),
+        at_once={"apart": 1},
         rounds=sizes.rounds,
     )
 

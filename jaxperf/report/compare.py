@@ -40,7 +40,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.report import ranks
 from jaxperf.report.terminal import literal
 from jaxperf.report.words import quantity
-from jaxperf.result import Dots, Heading, Measurement, Result, Table
+from jaxperf.result import Heading, Measurement, Result, Table
 
 Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
 ALPHA = 0.05
@@ -178,7 +178,7 @@ def named(result: Result) -> Rows:
     for block in result.blocks:
         if isinstance(block, Heading):
             part = block.title
-        if not isinstance(block, Table | Dots):
+        if not isinstance(block, Table):
             continue
         for m in block.rows:
             key, i = Key(result.experiment, block.title or part, m.name), 2

@@ -21,10 +21,8 @@ from typing import Literal
 
 from jaxperf.errors import JaxperfError
 from jaxperf.report.compare import ALPHA, LEAST, WIDE, Compared, Key, compare, named
-from jaxperf.report.story import Item
-from jaxperf.report.tables import Rows
 from jaxperf.report.words import listed, shown
-from jaxperf.result import Dots, Heading, Note, Result, Table, Text
+from jaxperf.result import Block, Grid, Heading, Note, Result, Table, Text
 
 SIZE = WIDE  # the slowdown that must be found; if `compare` says "same", a larger one is excluded
 SLOWER, UNDECIDED = 1, 3  # exit statuses
@@ -129,7 +127,7 @@ def _only(results: Sequence[Result], keys: Collection[Key]) -> list[Result]:
         names = iter(named(result))  # in the order of the rows
         blocks = []
         for block in result.blocks:
-            if isinstance(block, Table | Dots):
+            if isinstance(block, Table):
                 kept = tuple(m for m, key in zip(block.rows, names) if key in keys)
                 block = replace(block, rows=kept)
             blocks.append(block)
@@ -151,7 +149,7 @@ def _decide(row: Compared, size: float) -> Judged | None:
     return Judged(row, "undecided", f"too noisy: it may take up to {slowest:.3f} times as long")
 
 
-def items(judgement: Judgement, *, machine: str) -> Iterator[Item]:
+def items(judgement: Judgement, *, machine: str) -> Iterator[Block]:
     """What a summary shows, for the terminal and for Markdown; `machine` names where it was measured."""
     yield Heading(headline(judgement))
     yield Text(_how(judgement, machine))
@@ -159,10 +157,10 @@ def items(judgement: Judgement, *, machine: str) -> Iterator[Item]:
     right = (1, 2, 3, 4)
     names = Counter(row.key.name for row in (*judgement.other, *(j.row for j in judgement.judged)))
     twice = {name for name, count in names.items() if count > 1}
-    yield Rows("", heads, tuple(_cells(j.row, _verdict(j), twice) for j in judgement.judged), right)
+    yield Grid("", heads, tuple(_cells(j.row, _verdict(j), twice) for j in judgement.judged), right)
     if judgement.other:
         rows = tuple(_cells(row, "", twice) for row in judgement.other)
-        yield Rows("Shown, not judged", heads, rows, right)
+        yield Grid("Shown, not judged", heads, rows, right)
     for name in judgement.missing:
         yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")
     for line in dict.fromkeys(judgement.differences):

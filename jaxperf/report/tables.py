@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 from jaxperf.report.words import multiple, shown, spread
-from jaxperf.result import Claim, Grid, Measurement, Reference, Result, Table
+from jaxperf.result import Grid, Measurement, Reference, Result, Table
+from jaxperf.result.blocks import Verdict
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,11 @@ class Rows:
     first: int = 0
 
 
-def rows_of(table: Table | Grid, *, brief: bool = False) -> Rows:
-    """A table or grid as words; `brief` keeps only the important rows."""
+def rows_of(table: Table | Grid) -> Rows:
+    """A table or grid as rows of text."""
     if isinstance(table, Grid):
         return Rows(table.title, table.heads, table.rows, table.right, (), table.detail, table.first)
-    chosen = [m for m in table.rows if not brief or not table.key or m.name in table.key]
+    chosen = table.rows
     beside = {r.beside for r in table.references}
     base = next((m for m in table.rows if m.name == table.base), None)
     columns = [("", [_label(m) for m in chosen])]
@@ -45,9 +47,6 @@ def rows_of(table: Table | Grid, *, brief: bool = False) -> Rows:
         columns.append(
             ("published", ["; ".join(f"{shown(r.value, r.unit)} ({r.system})" for r in n) for n in near])
         )
-        columns.append(
-            ("ours / published", ["; ".join(_against(m, r) for r in n) for m, n in zip(chosen, near)])
-        )
     heads, cells = zip(*columns)
     right = tuple(range(1, len(heads)))
     remarks = _remarks(table, {m.name for m in table.rows})
@@ -56,10 +55,6 @@ def rows_of(table: Table | Grid, *, brief: bool = False) -> Rows:
 
 def _label(m: Measurement) -> str:
     return f"{m.name} ({m.note})" if m.note else m.name
-
-
-def _against(m: Measurement, r: Reference) -> str:
-    return f"{m.median / r.value:.3g}" if m.unit == r.unit and r.value else ""
 
 
 def _remarks(table: Table, names: set[str]) -> tuple[str, ...]:
@@ -74,27 +69,10 @@ def _source(r: Reference) -> str:
     return f"{r.system}, {r.source}, hardware {r.hardware}"
 
 
-@dataclass(frozen=True)
-class Tally:
-    """The number of claims with each verdict: on the sentences, and on our predictions."""
-
-    sentences: dict[str, int]
-    predictions: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        """All claims."""
-        return sum(self.sentences.values())
-
-
-def tally(results: Iterable[Result]) -> Tally:
-    """Count the verdicts on the claims of some results, separately for both kinds."""
-    claims: list[Claim] = [claim for result in results for claim in result.claims]
-    holds, right = Counter(c.holds for c in claims), Counter(c.prediction for c in claims)
-    return Tally(
-        {w: holds[w] for w in ("holds", "does not hold", "undecided", "cannot be measured here") if holds[w]},
-        {w: right[w] for w in ("right", "wrong", "undecided") if right[w]},
-    )
+def tally(results: Iterable[Result]) -> dict[str, int]:
+    """Count the verdicts on the claims of some results."""
+    counts = Counter(claim.verdict for result in results for claim in result.claims)
+    return {verdict: counts[verdict] for verdict in get_args(Verdict) if counts[verdict]}
 
 
 def counted(counts: dict[str, int]) -> str:

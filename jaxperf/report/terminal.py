@@ -6,18 +6,28 @@ import io
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text as Words
 
 from jaxperf.errors import plain
-from jaxperf.report.draw import Picture
-from jaxperf.report.gantt import gantt
-from jaxperf.report.story import Facts, Item, walk
-from jaxperf.report.tables import Rows
+from jaxperf.report.tables import Rows, rows_of
 from jaxperf.report.words import INCOMPLETE, quantity, scalar
-from jaxperf.result import Claim, Code, Failed, Habit, Heading, Note, Output, Result, Text
+from jaxperf.result import (
+    Block,
+    Claim,
+    Code,
+    Fact,
+    Failed,
+    Grid,
+    Heading,
+    Lines,
+    Note,
+    Result,
+    Table,
+    Text,
+)
 
-STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "cannot be measured here": "dim"}
+STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measurable here": "dim"}
 
 
 def literal(words: str, *, style: str = "") -> Words:
@@ -39,48 +49,32 @@ def console(*, color: bool | None = None, width: int | None = None) -> Console:
     return found if found.is_terminal else _Console(highlight=False, width=width or 100, force_jupyter=False)
 
 
-def show(console: Console, item: Item, *, verbose: bool) -> None:
-    """Print one item; without `verbose`, only if it belongs to the short log of a run."""
-    match item:
+def show(console: Console, block: Block) -> None:
+    """Print a block."""
+    match block:
         case Heading():
-            if verbose:  # the short log should fit on a few screens
-                console.print()
-            console.rule(literal(item.title, style="bold"), align="left")
-        case Rows() if verbose or not item.detail:
-            _table(console, item)
-        case Output() if verbose or not item.detail:
-            _say(console, item.text)
-        case Claim():
-            _claim(console, item)
-        case Note():
-            _say(console, f"note: {item.text}", style="dim")
-        case Failed():
-            _say(console, f"failed: {item.part}: {item.error}", style="bold red")
-        case _ if verbose:
-            _in_full(console, item)
-
-
-def _in_full(console: Console, item: Item) -> None:
-    """Print an item that only the long log and a complete result show."""
-    match item:
+            console.rule(literal(block.title, style="bold"), align="left")
         case Text():
-            console.print(literal(item.text), soft_wrap=False)
-        case Habit():
-            _say(console, f"In Gluon:\n{_indented(item.gluon)}\nin JAX:\n{_indented(item.jax)}")
-            _say(console, item.remark)
+            console.print(literal(block.text), soft_wrap=False)
         case Code():
-            _say(console, _indented(item.source), style="cyan")
-        case Facts():
-            for fact in item.facts:
-                _say(console, f"{fact.words or fact.name}: {scalar(fact.value, fact.unit)}")
-        case Picture():
-            for run in item.runs:
-                _say(console, gantt(run, width=min(console.width, 100)))
-            if not item.runs:
-                _say(console, f"figure: {item.title}. {item.description}")
+            line(console, _indented(block.source), style="cyan")
+        case Table() | Grid():
+            _table(console, rows_of(block))
+        case Lines():
+            names = ", ".join(curve.name for curve in block.curves)
+            line(console, f"{block.title}: {names}; the curves are in the result's file", style="dim")
+        case Claim():
+            _claim(console, block)
+        case Fact():
+            line(console, f"{block.meaning or block.name}: {scalar(block.value, block.unit)}")
+        case Note():
+            line(console, f"note: {block.text}", style="dim")
+        case Failed():
+            line(console, f"failed: {block.part}: {block.error}", style="bold red")
 
 
-def _say(console: Console, words: str, *, style: str = "") -> None:
+def line(console: Console, words: str, *, style: str = "") -> None:
+    """Print a line, if there is one."""
     if words:
         console.print(literal(words, style=style), soft_wrap=True)
 
@@ -92,29 +86,28 @@ def _indented(code: str) -> str:
 def _table(console: Console, rows: Rows) -> None:
     if not rows.cells and not rows.remarks:
         return
-    shown = Table(box=None, pad_edge=False)
+    shown = RichTable(box=None, pad_edge=False)
     for i, head in enumerate(rows.heads):
         shown.add_column(literal(head), justify="right" if i in rows.right else "left", overflow="fold")
     first = rows.cells[: rows.first or None]
     for cells in first:
         shown.add_row(*map(literal, cells))
     if rows.cells:
-        _say(console, rows.title, style="bold")
+        line(console, rows.title, style="bold")
         console.print(shown)
     if left := len(rows.cells) - len(first):
-        _say(console, f"and {left} more in the result's file", style="dim")
+        line(console, f"and {left} more in the result's file", style="dim")
     for remark in rows.remarks:
-        _say(console, remark, style="dim")
+        line(console, remark, style="dim")
 
 
 def _claim(console: Console, claim: Claim) -> None:
-    """Two lines: the sentence with both verdicts, then what was predicted and what was seen."""
-    line = Words()
-    line.append(f"[{claim.holds}] ", style=f"bold {STYLES[claim.holds]}")
-    line.append(literal(claim.statement))
-    console.print(line, soft_wrap=True)
-    verdict = "" if claim.prediction == "not stated" else f"prediction {claim.prediction}: "
-    _say(console, f"    {verdict}{claim.predicted}; observed: {claim.observed}", style="dim")
+    """Print the sentence with its verdict, then what was expected and what was seen."""
+    first = Words()
+    first.append(f"[{claim.verdict}] ", style=f"bold {STYLES[claim.verdict]}")
+    first.append(literal(claim.statement))
+    console.print(first, soft_wrap=True)
+    line(console, f"    expected: {claim.expected}; observed: {claim.observed}", style="dim")
 
 
 def environment_lines(result: Result) -> list[str]:
@@ -137,12 +130,12 @@ def head(console: Console, result: Result) -> None:
     """Print a result's title, question and environment."""
     console.print()
     console.rule(literal(f"{result.section} {result.title}".strip(), style="bold"), align="left")
-    for line in (result.question, *environment_lines(result)):
-        _say(console, line)
+    for text in (result.question, *environment_lines(result)):
+        line(console, text)
     if result.incomplete:
-        _say(console, INCOMPLETE, style="yellow")
+        line(console, INCOMPLETE, style="yellow")
     if result.smoke:
-        _say(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
+        line(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
 
 
 def render_text(
@@ -161,8 +154,11 @@ def render_text(
     )
     for result in results:
         head(con, result)
-        for item in walk(result, peers=[r for r in results if r.experiment == "peers"]):
-            show(con, item, verbose=True)
-    for line in left_out:
-        _say(con, f"left out: {line}")
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+        for block in result.blocks:
+            try:
+                show(con, block)
+            except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
+                line(con, f"{block.kind} left out, its values cannot be shown: {e}")
+    for reason in left_out:
+        line(con, f"left out: {reason}")
+    return "\n".join(row.rstrip() for row in out.getvalue().splitlines()) + "\n"

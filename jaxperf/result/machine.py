@@ -7,11 +7,37 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 CUDA_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 PACKAGES = ("jaxperf", "jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
+CPU_INFO = Path("/proc/cpuinfo")
+# Cores that JAX runs on, by implementer and part, as in util-linux's lscpu
+ARM = {
+    ("0x41", "0xd03"): "ARM Cortex-A53",
+    ("0x41", "0xd05"): "ARM Cortex-A55",
+    ("0x41", "0xd07"): "ARM Cortex-A57",
+    ("0x41", "0xd08"): "ARM Cortex-A72",
+    ("0x41", "0xd0b"): "ARM Cortex-A76",
+    ("0x41", "0xd42"): "ARM Cortex-A78AE",
+    ("0x41", "0xd0c"): "ARM Neoverse-N1",
+    ("0x41", "0xd49"): "ARM Neoverse-N2",
+    ("0x41", "0xd8e"): "ARM Neoverse-N3",
+    ("0x41", "0xd40"): "ARM Neoverse-V1",
+    ("0x41", "0xd4f"): "ARM Neoverse-V2",
+    ("0x41", "0xd84"): "ARM Neoverse-V3",
+    ("0x46", "0x001"): "Fujitsu A64FX",
+    ("0x48", "0xd01"): "HiSilicon Kunpeng 920",
+    ("0x61", "0x022"): "Apple M1 (Icestorm)",
+    ("0x61", "0x023"): "Apple M1 (Firestorm)",
+    ("0x61", "0x032"): "Apple M2 (Blizzard)",
+    ("0x61", "0x033"): "Apple M2 (Avalanche)",
+    ("0x6d", "0xd49"): "Microsoft Azure Cobalt 100",
+    ("0xc0", "0xac3"): "Ampere-1",
+    ("0xc0", "0xac4"): "Ampere-1A",
+}
 
 
 def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
@@ -36,14 +62,46 @@ def threads() -> int:
     return int(first) if first.isdecimal() else 0
 
 
-def cpu_model() -> str:
-    """Return the processor's name if the system gives it, else the architecture."""
-    info = Path("/proc/cpuinfo")
+def cpu_model(info: Path = CPU_INFO) -> str:
+    """Return the processor's name, or what else the system tells of it; in the last resort the architecture.
+
+    Args:
+      info: Linux's list of processors. On ARM it has numbers instead of names.
+    """
+    fields = _fields(info)
+    if parts := fields.get("CPU part"):  # first, since old kernels add a "model name" that says only ARMv8
+        cores_of = zip(fields.get("CPU implementer", []), parts)  # large and small cores may be mixed
+        return " + ".join(dict.fromkeys(_arm(*core) for core in cores_of))
+    for field in ("model name", "cpu", "uarch"):  # x86, POWER, RISC-V
+        if names := fields.get(field):
+            return names[0]
+    return (_apple() if sys.platform == "darwin" else "") or platform.processor() or platform.machine()
+
+
+def _fields(info: Path) -> dict[str, list[str]]:
+    """The values of each field, one for each core that has it; empty where the system has no such file."""
+    fields: dict[str, list[str]] = {}
     if info.exists():
         for line in info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+            name, colon, value = line.partition(":")
+            if colon:
+                fields.setdefault(name.strip(), []).append(value.strip())
+    return fields
+
+
+def _arm(maker: str, part: str) -> str:
+    """The name of an ARM core, or its two numbers if it is not in the table."""
+    return ARM.get((maker.lower(), part.lower()), f"ARM implementer {maker}, part {part}")
+
+
+def _apple() -> str:
+    """The processor's name on macOS ("Apple M2 Pro"); "" if the system does not answer."""
+    command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
 
 
 def cpu_features() -> str:
@@ -51,9 +109,8 @@ def cpu_features() -> str:
 
     The same processor may offer fewer in a virtual machine, where code compiled for more would crash.
     """
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
+    if CPU_INFO.exists():
+        for line in CPU_INFO.read_text(errors="replace").splitlines():
             if line.startswith(("flags", "Features")):
                 return hashlib.sha256(line.encode()).hexdigest()[:16]
     return ""

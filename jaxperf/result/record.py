@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from jaxperf.result.blocks import Block, Claim, Dots, Fact, Lines, Note, Scalar, Table, Timelines
-from jaxperf.result.values import Curve, Measurement, Reference, Timeline
+from jaxperf.result.blocks import Block, Claim, Fact, Lines, Note, Scalar, Table
+from jaxperf.result.values import Curve, Measurement, Reference
 
-SCHEMA_VERSION = 3  # 2: timelines; 3: blocks in order
+SCHEMA_VERSION = 4  # 4: a claim has one verdict; measurements, claims and facts stand at the top level too
 
 B = TypeVar("B")
 
@@ -34,6 +34,7 @@ class Environment:
       cores, threads: processors this process may use; threads its libraries were told to use (0: unset).
       memory_bytes: memory of the machine.
       flags: environment variables and JAX settings that change speed, as set.
+      accelerated: what of jaxperf's own replaces a part of JAX ("oneDNN convolutions"); empty by default.
       data_source: where the images came from ("" when none were read).
       commit: revision of the code, with "+dirty" when changed since ("" outside a checkout).
     """
@@ -50,6 +51,7 @@ class Environment:
     threads: int = 0
     memory_bytes: int = 0
     flags: Mapping[str, str] = field(default_factory=dict)
+    accelerated: tuple[str, ...] = ()
     data_source: str = ""
     commit: str = ""
 
@@ -100,8 +102,8 @@ class Result:
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """The rows of all tables and dots, in order."""
-        return tuple(m for b in self.blocks if isinstance(b, Table | Dots) for m in b.rows)
+        """The rows of all tables, in order."""
+        return tuple(m for table in self.of(Table) for m in table.rows)
 
     @property
     def curves(self) -> tuple[Curve, ...]:
@@ -112,11 +114,6 @@ class Result:
     def references(self) -> tuple[Reference, ...]:
         """The published figures of all tables, in order."""
         return tuple(r for table in self.of(Table) for r in table.references)
-
-    @property
-    def timelines(self) -> tuple[Timeline, ...]:
-        """The runs of all timelines, in order."""
-        return tuple(run for block in self.of(Timelines) for run in block.runs)
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxperf.errors import JaxperfError
-from jaxperf.result.blocks import Block
+from jaxperf.result.blocks import Block, Failed
 from jaxperf.result.record import SCHEMA_VERSION, Result
-from jaxperf.result.upgrade import upgraded
 
 FORMAT = "jaxperf-result"
 LARGEST = 16 * 2**20  # bytes; the largest of a full run has 1.3 MB
@@ -29,6 +28,12 @@ LARGEST = 16 * 2**20  # bytes; the largest of a full run has 1.3 MB
 def to_json(result: Result) -> str:
     """The result as JSON text, keys in the order of the fields; NaN and infinity raise ValueError."""
     body = {"format": FORMAT, **dataclasses.asdict(result)}
+    body |= {  # for readers that don't know blocks; `load_result` reads the blocks
+        "measurements": [dataclasses.asdict(m) for m in result.measurements],
+        "claims": [dataclasses.asdict(claim) for claim in result.claims],
+        "facts": result.facts,
+        "failed": [f"{failed.part}: {failed.error}" for failed in result.of(Failed)],
+    }
     shown = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
     return shown.encode("utf-8", "backslashreplace").decode()  # bytes of argv that are not UTF-8
 
@@ -117,11 +122,11 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def load_result(path: Path) -> Result:
-    """Read a result written by `save_result`, of this or an older schema version.
+    """Read a result written by `save_result`, of this schema version.
 
     Raises:
       JaxperfError: no such file, not a regular one, over 16 MiB, not JSON, another program's JSON, damaged,
-        or from a newer schema.
+        or of another schema version.
     """
     try:
         found = path.stat()
@@ -139,12 +144,11 @@ def load_result(path: Path) -> Result:
     version = body.get("schema_version")
     if type(version) is not int or version < 1:  # true is an int too
         raise JaxperfError(f"{path} is damaged: its schema version is {str(version)[:40]!r}")
-    if version > SCHEMA_VERSION:
-        raise JaxperfError(
-            f"{path} has schema version {version}, this jaxperf reads up to {SCHEMA_VERSION}; upgrade jaxperf"
-        )
+    if version != SCHEMA_VERSION:
+        fix = "upgrade jaxperf" if version > SCHEMA_VERSION else "run it again"
+        raise JaxperfError(f"{path} has schema version {version}, this jaxperf reads {SCHEMA_VERSION}; {fix}")
     try:
-        return _as(Result, upgraded(body, version), "result")
+        return _as(Result, body, "result")
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise JaxperfError(f"{path} is damaged: {e}") from None
 

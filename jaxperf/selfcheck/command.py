@@ -1,4 +1,4 @@
-"""The story that `jaxperf selfcheck` tells: known durations, equal programs, true differences."""
+"""`jaxperf selfcheck`: known durations, equal programs, true differences."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import dataclasses
 import shlex
 from pathlib import Path
 
-from jaxperf import script
 from jaxperf.catalogue import Section
 from jaxperf.errors import one_line
+from jaxperf.recorder import Recorder
 from jaxperf.result.store import check_writable, save_result
 from jaxperf.selfcheck.config import FULL, QUICK
+from jaxperf.startup import environment, import_jax
 
 SECTION = Section(
     "selfcheck",
@@ -21,14 +22,13 @@ SECTION = Section(
 )
 
 
-def main(*, full: bool = False, trials: int | None = None, out: Path, verbose: bool = False) -> int:
+def main(*, full: bool = False, trials: int | None = None, out: Path) -> int:
     """Check the instruments, print what was found, write `out/selfcheck.json`; return the exit status.
 
     Args:
       full: 400 trials and durations up to 1 s, which take hours on a noisy machine, instead of minutes.
       trials: another number of trials.
       out: folder of the result.
-      verbose: print text and figures too.
 
     Raises:
       JaxperfError: JAX cannot start, or the result cannot be written.
@@ -37,13 +37,12 @@ def main(*, full: bool = False, trials: int | None = None, out: Path, verbose: b
     config = dataclasses.replace(config, trials=trials) if trials else config
     path = out / f"{SECTION.name}.json"
     check_writable(path)
-    script.prepare(devices=1, platform="auto")
-    script.import_jax()
-    story = script.begin(SECTION, script.Flags(config, json=path, verbose=verbose))
+    import_jax()
+    words = ["jaxperf", "selfcheck", *["--full"] * full, *([f"--trials={trials}"] if trials else [])]
+    recorder = Recorder(SECTION, environment(), dataclasses.asdict(config), command=shlex.join(words))
     from jaxperf.selfcheck import telling  # JAX, which must not start before
 
-    telling.tell(story, config)
-    words = ["jaxperf", "selfcheck", *["--full"] * full, *([f"--trials={trials}"] if trials else [])]
-    save_result(dataclasses.replace(story.result(), command=shlex.join(words)), path)
+    telling.tell(recorder, config)
+    save_result(recorder.result(), path)
     print(one_line(f"result: {path}"))
-    return int(story.failed)
+    return 0

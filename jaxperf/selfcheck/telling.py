@@ -1,13 +1,16 @@
-"""The parts of the story that `jaxperf selfcheck` tells, and their claims."""
+"""The parts of `jaxperf selfcheck`, and their claims."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
+from rich.progress import track
+
 from jaxperf.measure.awake import cores_busy
+from jaxperf.recorder import Recorder
 from jaxperf.report.words import quantity
-from jaxperf.result import Axis, Curve, Measurement, both, negated
-from jaxperf.script import Story
+from jaxperf.result import Axis, Curve, Measurement, both
 from jaxperf.selfcheck import known, verdicts
 from jaxperf.selfcheck.config import Config
 from jaxperf.selfcheck.known import Checked, said
@@ -26,19 +29,19 @@ ENOUGH = 100  # trials; at a chance of 5 %, 95 % of the time 1 to 10 of 100 are 
 JUDGED = (verdicts.BASE, "equal", "5 %")
 
 
-def tell(story: Story, config: Config) -> None:
+def tell(recorder: Recorder, config: Config) -> None:
     """Tell all parts, first with the machine as it is and then loaded."""
-    story.part(known_durations, config)
-    story.part(rules, config)
+    known_durations(recorder, config)
+    rules(recorder, config)
     if config.loaded:
-        story.part(known_durations_loaded, config)
-        story.part(rules_loaded, config)
+        known_durations_loaded(recorder, config)
+        rules_loaded(recorder, config)
 
 
-def known_durations(story: Story, config: Config) -> None:
+def known_durations(recorder: Recorder, config: Config) -> None:
     """`measure` on work whose duration is known, with the machine as it is."""
-    story.heading("Known durations")
-    story.text(
+    recorder.heading("Known durations")
+    recorder.text(
         """Each duration below is known without `measure`. Counted work is a loop in C of so many steps; the
         scheduler's CPU clock says what the very same calls took their thread. Clocked work returns when the
         clock reaches the next tick, so that many calls last so many ticks. What is called back is a compiled
@@ -47,25 +50,23 @@ def known_durations(story: Story, config: Config) -> None:
         measured too and taken off. The ticks of clocked work have room for them, except after the last tick
         of a value.""",
     )
-    story.code(known.spin, known.Metered, known.ticking)
     with watching() as watch:
         checked = _checked(config.known_s, WAYS)
-    _show(story, checked, watch, "")
+    _show(recorder, checked, watch, "")
     worst = max(checked, key=lambda c: abs(c.ratio.median - 1))
-    story.claim(
-        ours=f"`measure` finds known durations from {_span(config.known_s)} within 1 % on an idle machine.",
+    recorder.claim(
+        f"`measure` finds known durations from {_span(config.known_s)} within 1 % on an idle machine.",
         holds=both(*(c.right for c in checked)),
-        predicted="All of them.",
-        right=both(*(c.right for c in checked)),
+        expected="All of them.",
         observed=f"{_right(checked)}; the worst, {worst.measured.name}, came out as {worst.ratio}; {watch}",
         cannot="" if watch.idle else f"the machine was not idle: {watch}",
     )
 
 
-def known_durations_loaded(story: Story, config: Config) -> None:
+def known_durations_loaded(recorder: Recorder, config: Config) -> None:
     """The same while a busy program runs on each core."""
-    story.heading("Known durations on a loaded machine")
-    story.text(
+    recorder.heading("Known durations on a loaded machine")
+    recorder.text(
         f"""Now {cores()} other programs want a core each, all the time. Counted work takes longer then, as
         any program does, so it is no longer known. Clocked work still is: the clock says when it returns.""",
         """`measure` sets values aside in which another program had the core. Where too few others remain, as
@@ -73,17 +74,16 @@ def known_durations_loaded(story: Story, config: Config) -> None:
     )
     with cores_busy(cores()), watching() as watch:
         checked = _checked(config.known_s, (known.clocked,))
-    _show(story, checked, watch, " under load")
+    _show(recorder, checked, watch, " under load")
     trusted = [c for c in checked if c.measured.trusted]
     outside = [c.measured.name for c in trusted if not c.inside]
     warned = [c.measured.name for c in checked if c not in trusted]
     holds = not outside if trusted else None  # a warning about everything proves nothing
-    story.claim(
-        ours="On a loaded machine the interval around the median holds the known duration, within 1 %, "
+    recorder.claim(
+        "On a loaded machine the interval around the median holds the known duration, within 1 %, "
         "or `measure` says not to trust it.",
         holds=holds,
-        predicted="All of them.",
-        right=holds,
+        expected="All of them.",
         observed=f"outside: {_names(outside)}; not to be trusted: {_names(warned)}; {watch}",
     )
 
@@ -96,8 +96,8 @@ def _checked(durations: Sequence[float], ways: Sequence[Callable[[float], Checke
     return [way(seconds) for way in ways for seconds in durations if seconds >= QUICKEST.get(way, 0.0)]
 
 
-def _show(story: Story, checked: Sequence[Checked], watch: Watch, where: str) -> None:
-    story.grid(
+def _show(recorder: Recorder, checked: Sequence[Checked], watch: Watch, where: str) -> None:
+    recorder.grid(
         ("work", "known", "measured", "measured / known", "within 1 %", "taken off", "set aside"),
         [
             (
@@ -112,15 +112,13 @@ def _show(story: Story, checked: Sequence[Checked], watch: Watch, where: str) ->
             for c in checked
         ],
         title=f"Measured and known; {watch}",
-        right=(1, 2, 3, 5, 6),
     )
-    story.table([c.measured for c in checked], title="Values", detail=True)
-    story.lines(
+    recorder.table([c.measured for c in checked], title="Values", fold=True)
+    recorder.lines(
         f"Measured over known{where}",
         [curve for way in dict.fromkeys(c.way for c in checked) for curve in _curves(way, checked)],
         x=Axis("known duration in us"),
         y=Axis("measured over known"),
-        caption="The median of the values, and thin, the interval that holds it at 95 %.",
     )
 
 
@@ -148,60 +146,63 @@ def _span(durations: Sequence[float]) -> str:
     return f"{said(min(durations))} to {said(max(durations))}"
 
 
-def rules(story: Story, config: Config) -> None:
+def rules(recorder: Recorder, config: Config) -> None:
     """Both rules on equal programs and on true differences, with the machine as it is."""
-    story.heading("Equal programs and true differences")
-    story.text(
+    recorder.heading("Equal programs and true differences")
+    recorder.text(
         f"""One compiled loop runs {verdicts.STEPS} steps, the same number again, and 2, 5, 10 and 20 % more.
         The number is an argument, so it is the same machine code. In each trial `interleaved` takes them in
         rounds for `Ratio`, the rule for paired values, and `measure` takes each by itself for the rank tests
         of `jaxperf compare`. A verdict that equal programs differ is wrong. Both rules say that they are
         wrong at most {WRONG:.0%} of the time."""
     )
-    story.code(verdicts.programs)
     parts = verdicts.programs()
     judged = {name: parts[name] for name in JUDGED}
     paired, runs, settled, defaults = [], [], [], []
     with watching() as watch:
-        for _ in story.progress(range(config.trials), config.trials):
+        for _ in track(
+            range(config.trials), description="trials", transient=True, disable=not sys.stdout.isatty()
+        ):
             paired.append(verdicts.in_rounds(parts, rounds=config.rounds))
             runs.append(verdicts.in_runs(parts, min_values=config.values, max_values=config.values))
             settled.append(verdicts.in_rounds(judged, rounds=config.least, budget_s=config.budget_s))
             defaults.append(verdicts.in_runs(judged))
-    _tell(story, settled, defaults, watch, "")
+    _tell(recorder, settled, defaults, watch, "")
     for rule, trials, most in (
         (verdicts.by_ratio, paired, config.rounds),
         (verdicts.by_ranks, runs, config.values),
     ):
-        _draw(story, rule, trials, [n for n in config.numbers if n <= most])
+        _draw(recorder, rule, trials, [n for n in config.numbers if n <= most])
 
 
-def rules_loaded(story: Story, config: Config) -> None:
+def rules_loaded(recorder: Recorder, config: Config) -> None:
     """Equal programs and a difference of 5 % while a busy program runs on each core."""
-    story.heading("Equal programs and true differences on a loaded machine")
+    recorder.heading("Equal programs and true differences on a loaded machine")
     parts = {name: part for name, part in verdicts.programs().items() if name in JUDGED}
     settled, defaults = [], []
     with cores_busy(cores()), watching() as watch:
-        for _ in story.progress(range(config.trials), config.trials):
+        for _ in track(
+            range(config.trials), description="trials", transient=True, disable=not sys.stdout.isatty()
+        ):
             settled.append(verdicts.in_rounds(parts, rounds=config.least, budget_s=config.budget_s))
             defaults.append(verdicts.in_runs(parts))
-    _tell(story, settled, defaults, watch, " under load")
+    _tell(recorder, settled, defaults, watch, " under load")
 
 
-def _tell(story: Story, settled: Trials, defaults: Trials, watch: Watch, where: str) -> None:
+def _tell(recorder: Recorder, settled: Trials, defaults: Trials, watch: Watch, where: str) -> None:
     """Tell what both rules said with the default settings of `jaxperf measure` and of `measure`."""
-    story.say(f"{len(settled)} trials{where}; {watch}")
-    _noise(story, settled, defaults, where)
+    recorder.text(f"{len(settled)} trials{where}; {watch}")
+    _noise(recorder, settled, defaults, where)
     rounds = verdicts.count(settled, verdicts.by_ratio, [None])
-    _judge(story, "`Ratio` with the default settings of `jaxperf measure`", where, rounds, watch)
+    _judge(recorder, "`Ratio` with the default settings of `jaxperf measure`", where, rounds, watch)
     runs = verdicts.count(defaults, verdicts.by_ranks, [None])
-    _judge(story, "`compare` of two runs with the default settings of `measure`", where, runs, watch)
+    _judge(recorder, "`compare` of two runs with the default settings of `measure`", where, runs, watch)
 
 
-def _noise(story: Story, settled: Trials, defaults: Trials, where: str) -> None:
+def _noise(recorder: Recorder, settled: Trials, defaults: Trials, where: str) -> None:
     base = [t[verdicts.BASE] for t in defaults]
     rounds = tuple(float(len(t[verdicts.BASE].values)) for t in settled)
-    story.table(
+    recorder.table(
         [
             Measurement(f"a call{where}", "s", tuple(m.median for m in base), note="a median per run"),
             Measurement(f"values per run{where}", "", tuple(float(len(m.values)) for m in base)),
@@ -209,46 +210,43 @@ def _noise(story: Story, settled: Trials, defaults: Trials, where: str) -> None:
             Measurement(f"rounds of `jaxperf measure`{where}", "", rounds),
         ],
         title="How noisy the runs were",
-        detail=True,
+        fold=True,
     )
 
 
-def _judge(story: Story, rule: str, where: str, counts: Sequence[Counts], watch: Watch) -> None:
+def _judge(recorder: Recorder, rule: str, where: str, counts: Sequence[Counts], watch: Watch) -> None:
     """Claims about one rule: wrong about equal programs, and finding 5 %."""
     (equal,) = (c for c in counts if c.difference == 0)
     (five,) = (c for c in counts if c.difference == 0.05)
     few = "" if equal.trials >= ENOUGH else f"; {ENOUGH} trials decide"
     wrong, found = Share(equal.slower + equal.faster, equal.trials), Share(five.slower, five.trials)
     rare, often = (None, None) if few else (wrong.below(WRONG), found.at_least(FOUND))
-    story.grid(
+    recorder.grid(
         ("true difference", "slower", "faster", "neither", "told apart"),
         [
             (f"{c.difference:.0%}", *map(str, (c.slower, c.faster, c.neither)), f"{c.told_apart:.1%}")
             for c in counts
         ],
         title=f"{rule}{where}, {equal.trials} trials",
-        right=(1, 2, 3, 4),
     )
-    story.claim(
-        ours=f"{rule} tells equal programs apart in fewer than {WRONG:.0%} of the trials{where}.",
+    recorder.claim(
+        f"{rule} tells equal programs apart in fewer than {WRONG:.0%} of the trials{where}.",
         holds=rare,
-        predicted="In fewer.",
-        right=rare,
+        expected="In fewer.",
         observed=f"in {wrong}{few}",
     )
-    story.claim(
-        ours=f"{rule} finds a true difference of 5 % in at least {FOUND:.0%} of the trials{where}.",
+    recorder.claim(
+        f"{rule} finds a true difference of 5 % in at least {FOUND:.0%} of the trials{where}.",
         holds=often,
-        predicted="In fewer." if where else "In most.",
-        right=negated(often) if where else often,
+        expected="In fewer." if where else "In most.",
         observed=f"in {found}{few}",
         cannot="" if where or watch.idle else f"the machine was not idle: in {found}; {watch}",
     )
 
 
-def _draw(story: Story, rule: Rule, trials: Trials, numbers: Sequence[int]) -> None:
+def _draw(recorder: Recorder, rule: Rule, trials: Trials, numbers: Sequence[int]) -> None:
     counts = verdicts.count(trials, rule, numbers)
-    story.lines(
+    recorder.lines(
         f"Told apart by {'Ratio' if rule is verdicts.by_ratio else 'compare'}",
         [
             Curve(
@@ -260,6 +258,4 @@ def _draw(story: Story, rule: Rule, trials: Trials, numbers: Sequence[int]) -> N
         ],
         x=Axis("values of each program"),
         y=Axis("share of the trials"),
-        caption="A curve per true difference. That of 0 % is wrong, and is to stay below 5 %.",
-        zero=True,
     )

@@ -34,19 +34,16 @@ def fitting(batch_size: int, step: Callable[[int], Any], devices: Sequence[jax.D
     except FAILURES as e:
         if not no_memory(e):
             raise
-        said = str(e).splitlines()[0][:_LONGEST]
+        reason = str(e).splitlines()[0][:_LONGEST]
     # At this point nothing holds the arrays of the failed step any more.
     smaller, k = [batch_size], len(devices)
     while smaller[-1] // 2 >= k:
         smaller.append(smaller[-1] // 2 // k * k)
     fits = next((n for n in smaller[1:] if _fits(step, n)), 0)
-    if not fits:
-        way_out = f"nor do {smaller[-1]}; use more devices"
-    elif k == 1:
-        way_out = f"{fits} fit, so give --batch-size {fits}"
-    else:  # in section 8.4 the flag is the whole batch, in 8.5 one device's share
-        way_out = f"{fits} fit, {fits // k} on each of {k} devices; give a smaller --batch-size"
-    raise JaxperfError(f"a batch of {batch_size} images does not fit into memory ({said}); {way_out}")
+    way_out = (
+        f"{fits} fit, so give --batch-size {fits}" if fits else f"nor do {smaller[-1]}; use more devices"
+    )
+    raise JaxperfError(f"a batch of {batch_size} images does not fit into memory ({reason}); {way_out}")
 
 
 def _fits(step: Callable[[int], Any], n: int) -> bool:

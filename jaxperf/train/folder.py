@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import logging
 import os
 import shutil
@@ -23,7 +22,7 @@ from jaxperf.orphans import SAME_S
 from jaxperf.parallel.several import ask_all_to_stop, can_agree_to_stop, gathered, stop_after
 from jaxperf.train.checkpoint import PART, Checkpoints, Policy
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class CheckpointFolder:
@@ -68,8 +67,8 @@ class CheckpointFolder:
             self._remove_parts()  # of a run that was killed
         self._quiet = contextlib.ExitStack()
         self._quiet.enter_context(_orbax_kept_quiet())
-        mine = threading.current_thread() is threading.main_thread()
-        self._before = {s: signal.signal(s, self._told) for s in ENDING if mine and _heeded(s)}
+        main_thread = threading.current_thread() is threading.main_thread()
+        self._before = {s: signal.signal(s, self._receive) for s in ENDING if main_thread and not _ignored(s)}
         return self
 
     def of(self, name: str, **settings: Any) -> Checkpoints:
@@ -79,9 +78,9 @@ class CheckpointFolder:
         must be the same when the training is resumed.
         """
         folder = self.path / name.replace(",", "").replace(" ", "-")
-        found = Checkpoints(folder, self.policy, resume=self.resume, stop=self.stop, settings=settings)
-        self._open.append(found)
-        return found
+        checkpoints = Checkpoints(folder, self.policy, resume=self.resume, stop=self.stop, settings=settings)
+        self._open.append(checkpoints)
+        return checkpoints
 
     def stop(self) -> int:
         """Return the signal to end with after the current step, or 0; the same in all of several processes.
@@ -125,7 +124,7 @@ class CheckpointFolder:
             if not part.parent.is_symlink():  # to a folder that belongs to somebody else
                 shutil.rmtree(part, ignore_errors=True)
 
-    def _told(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         """Keep the first signal for `stop`; after `SAME_S`, the system handles the next and ends us."""
         if not self.signal:
             self.signal = number
@@ -146,9 +145,9 @@ def _orbax_kept_quiet() -> Iterator[None]:
     log, before = logging.getLogger("absl"), sys.unraisablehook
     level = log.level
 
-    def hook(found: Any) -> None:
-        if "Event loop is closed" not in str(found.exc_value):
-            before(found)
+    def hook(unraisable: Any) -> None:
+        if "Event loop is closed" not in str(unraisable.exc_value):
+            before(unraisable)
 
     log.setLevel(logging.CRITICAL)
     sys.unraisablehook = hook
@@ -159,8 +158,8 @@ def _orbax_kept_quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _heeded(number: signal.Signals) -> bool:
-    return signal.getsignal(number) is not signal.SIG_IGN  # as after `nohup`
+def _ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN  # as after `nohup`
 
 
 def _locked(path: Path, *, resume: bool) -> IO[str]:
@@ -169,6 +168,8 @@ def _locked(path: Path, *, resume: bool) -> IO[str]:
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = refused.enter_context((path / ".lock").open("a+"))
+            import fcntl  # not on Windows
+
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)

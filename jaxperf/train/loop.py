@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from jaxperf.data import epoch_batches, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN, FashionMNIST
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.timing import block
 from jaxperf.parallel.data_parallel import State, Step
 from jaxperf.parallel.several import rows_of
 from jaxperf.train.checkpoint import Checkpoints
@@ -40,7 +38,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     data_on: DataOn = "auto",
 ) -> Iterator[tuple[Epoch, State]]:
-    """Train as sections 8.4 and 8.5 do, and yield each epoch when it has ended.
+    """Train on the devices of `step`, and yield each epoch when it has ended.
 
     A step is queued while the one before it computes, so the devices never wait for the loop, which runs at
     most `AHEAD` steps ahead of them.
@@ -68,7 +66,7 @@ def train(
       JaxperfError: no epochs, a batch size that does not divide among the devices or exceeds the data, a
         batch or images that do not fit into a device's memory, a loss that is NaN or infinite, or a
         checkpoint that belongs to another training.
-      SystemExit: a signal told the training to end; see `CheckpointFolder`.
+      SystemExit: a signal asked the training to end; see `CheckpointFolder`.
     """
     if epochs < 1:
         raise JaxperfError(f"{epochs} epochs leave nothing to train; give at least 1")
@@ -76,11 +74,9 @@ def train(
     evaluator = evaluator or evaluator_of(step, batch_size)
     state = step.init() if state is None else state
     rows, order = _rows(step, batch_size), {"batch_size": batch_size, "seed": seed, "updates": updates}
-    run = Run(
-        checkpoints, read=step.read, place=step.place, updates=updates,
-        training={"optimizer": optimizer_of(step.read(state).opt_state), "data": data.fingerprint, **order},
-        surroundings={"way": step.way, "devices": [d.device_kind for d in step.devices]},
-    )  # fmt: skip
+    optimizer = optimizer_of(step.read(state).opt_state)
+    training = {"optimizer": optimizer, "data": data.fingerprint, **order}
+    run = Run(step, checkpoints, updates=updates, training=training)
     state = run.start(state, epochs=epochs)
     yield from run.done
     images: Any = data.train_images
@@ -95,15 +91,12 @@ def train(
         with fitting(batch_size, partial(_fresh_step, step, data), step.devices):
             if compile_s is None:
                 compile_s = step.compile_s(state, _load(step, data, batch_size))
-            run.begin()
-            state = _one_epoch(step, load, state, progress(batches, updates) if progress else batches, run)
-            loss, accuracy = run.means()
-            block(state)
-            train_s = run.seconds()
-        found = step.read(state)
-        tested = evaluator.accuracy((found.params, found.stats), data.test_images, data.test_labels)
+            shown = progress(batches, updates) if progress else batches
+            state, loss, accuracy, train_s = run.epoch(state, shown, load)
+        values = step.read(state)
+        tested = evaluator.accuracy((values.params, values.stats), data.test_images, data.test_labels)
         epoch = Epoch(number, loss, accuracy, tested, train_s, compile_s, run.data_s, updates * batch_size)
-        run.ended(epoch, state)
+        run.end_epoch(epoch, state)
         yield epoch, state
         compile_s = 0.0
 
@@ -130,16 +123,3 @@ def _load(step: Step, data: FashionMNIST, n: int) -> Any:
 def _rows(step: Step, n: int) -> slice:
     """The rows of a batch of `n` that this process loads: all if by hand, where shares may also differ."""
     return slice(None) if step.way == "manual" else rows_of(n, step.devices)
-
-
-def _one_epoch(step: Step, load: Callable[..., Any], state: State, batches: Iterable[Any], run: Run) -> State:
-    """Queue an epoch's steps."""
-    clock = time.perf_counter
-    before = clock()
-    for X, y in batches:
-        shares = load(X, y)
-        run.brought(clock() - before)
-        state, metrics = step.run(state, shares)
-        run.stepped(state, metrics["loss"], metrics["accuracy"])
-        before = clock()
-    return state

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxperf.errors import JaxperfError, one_line
+from jaxperf.errors import JaxperfError
 from jaxperf.result.store import write_whole
 
 NAME = "manifest.json"
 FORMAT = "jaxperf-checkpoint"
-VERSION = 1
+VERSION = 2  # 2: a checkpoint holds the state alone
 LARGEST = 16 * 2**20  # bytes; ResNet-18's manifest has 40 KiB
 DEEPEST = 8  # folders; Orbax makes three
 
@@ -66,7 +66,7 @@ def verified(folder: Path) -> About:
 
     Raises:
       DamagedError: a file is missing, cut, changed or not listed, or the manifest itself is damaged.
-      JaxperfError: the manifest is from a newer version of jaxperf.
+      JaxperfError: the manifest is from another version of jaxperf.
     """
     try:
         about, listed = parse(_read(folder / NAME))
@@ -91,7 +91,7 @@ def parse(data: bytes) -> tuple[About, dict[str, tuple[int, str]]]:
 
     Raises:
       DamagedError: not a manifest, or a changed one.
-      JaxperfError: a newer version.
+      JaxperfError: another version.
     """
     try:
         body = json.loads(data)
@@ -102,12 +102,10 @@ def parse(data: bytes) -> tuple[About, dict[str, tuple[int, str]]]:
     if body.pop("sha256", None) != _digest(body):
         raise DamagedError(f"{NAME} was changed")
     version = body["version"] if _is(body.get("version"), int) else 0
-    if version > VERSION:
-        raise JaxperfError(
-            one_line(
-                f"the checkpoint has version {version}, this jaxperf reads up to {VERSION}; upgrade jaxperf"
-            )
-        )
+    if version >= 1 and version != VERSION:
+        fix = "upgrade jaxperf" if version > VERSION else "start again in another folder"
+        number = str(version)[:20]
+        raise JaxperfError(f"the checkpoint has version {number}, this jaxperf reads {VERSION}; {fix}")
     kinds = {"step": int, "arrays": dict, "training": dict, "surroundings": dict, "progress": dict}
     wrong = [key for key, kind in kinds.items() if not _is(body.get(key), kind)]
     files = body.get("files")

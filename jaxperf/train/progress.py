@@ -78,19 +78,19 @@ def progress_from(plain: Mapping[str, Any]) -> Progress:
     try:
         epochs = tuple(Epoch(**row) for row in plain["epochs"])
         lists = {name: tuple(plain[name]) for name in ("losses", "accuracies")}
-        found = Progress(**{**plain, **lists, "epochs": epochs})
-        numbers = [found.update, found.train_s, found.data_s, *found.losses, *found.accuracies]
+        progress = Progress(**{**plain, **lists, "epochs": epochs})
+        numbers = [progress.update, progress.train_s, progress.data_s, *progress.losses, *progress.accuracies]
         numbers += [n for epoch in epochs for n in asdict(epoch).values()]
-        counts = [found.update, *(n for epoch in epochs for n in (epoch.number, epoch.images))]
+        counts = [progress.update, *(n for epoch in epochs for n in (epoch.number, epoch.images))]
         if (
             all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
             and all(type(n) is int for n in counts)
-            and {found.update} == {len(found.losses), len(found.accuracies)}
+            and {progress.update} == {len(progress.losses), len(progress.accuracies)}
             and [epoch.number for epoch in epochs] == list(range(1, len(epochs) + 1))
             and all(epoch.images > 0 and epoch.train_s > 0 for epoch in epochs)
-            and min(found.train_s, found.data_s) >= 0
+            and min(progress.train_s, progress.data_s) >= 0
         ):
-            return found
+            return progress
     except (KeyError, TypeError, ValueError, OverflowError):
         pass
     raise DamagedError("its progress makes no sense")

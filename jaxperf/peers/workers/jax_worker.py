@@ -1,4 +1,4 @@
-"""JAX's side, in jaxperf's own environment: the package's models and steps, as the sections use them.
+"""JAX's side, in jaxperf's own environment: JAX as installed, with the steps that the sections show.
 
 `jax_train` holds the training. Images come with channels first; since there is one channel, a reshape puts
 channels last.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from . import files, jax_train
-from .wire import Task, timed_first
+from .wire import Task, apart_and_together, timed_first
 
 COMPILED = "with machine code"  # of an export, next to the program
 
@@ -26,7 +27,7 @@ def greet(start: dict[str, Any]) -> dict[str, Any]:
 
     from jaxperf import onednn
 
-    onednn.begin()
+    onednn.begin()  # does nothing unless the host asked for it
     versions = {"jax": jax.__version__, "flax": flax.__version__, "numpy": np.__version__}
     if len(jax.devices()) < start["devices"]:
         raise RuntimeError(f"{len(jax.devices())} devices, {start['devices']} wanted")
@@ -46,7 +47,7 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
         "reload": reload,
         "dot": dot,
         "loop": loop,
-        "together": together,
+        "together": lambda settings, _: together(settings, start),
         "train": jax_train.train,
         "memory": jax_train.memory,
     }
@@ -64,21 +65,22 @@ def forward(settings: dict[str, Any], configuration: str) -> Task:
     import numpy as np
     from flax import nnx
 
-    from jaxperf.models import hybridize
-
     net, x = _net(settings), _input(settings)
+    graph, state = nnx.split(net)
+    arrays, tree = jax.tree.flatten(state)
+
+    @jax.jit
+    def call(arrays: list[Any], x: Any) -> Any:
+        return nnx.merge(graph, jax.tree.unflatten(tree, arrays))(x)
 
     def build_and_call() -> tuple[Any, Any]:
         fn = net
         if configuration == "nnx.jit":
-            jitted = nnx.jit(lambda net, x: net(x))
-            fn = lambda x: jitted(net, x)  # noqa: E731
-        elif configuration == "hybridize":
-            fn = hybridize(net)
+            fn = partial(nnx.jit(lambda net, x: net(x)), net)
+        elif configuration == "jit":
+            fn = partial(call, arrays)
         elif configuration == "aot":
-            fn = hybridize(net).compile(x)
-        elif configuration == "frozen":
-            fn = hybridize(net, freeze=True).compile(x)
+            fn = partial(call.lower(arrays, x).compile(), arrays)
         return fn, jax.block_until_ready(fn(x))
 
     first_s, (fn, y) = timed_first(build_and_call)
@@ -198,8 +200,11 @@ def loop(settings: dict[str, Any], configuration: str) -> Task:
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 
-def together(settings: dict[str, Any], configuration: str) -> Task:
-    """Section 8.3.1's `run` on every device, one after the other or all at once."""
+def together(settings: dict[str, Any], start: dict[str, Any]) -> Task:
+    """Section 8.3.1's `run` on every device, one after the other or all at once.
+
+    JAX's CPU devices share one pool of threads, so one that works alone must be kept on its own cores.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -214,15 +219,12 @@ def together(settings: dict[str, Any], configuration: str) -> Task:
         return [jnp.dot(x, x) for _ in range(settings["dots"])]
 
     def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            for x in xs:
-                jax.block_until_ready(run(x))
-        middle = time.perf_counter()
-        for _ in range(calls):
-            jax.block_until_ready([run(x) for x in xs])
-        end = time.perf_counter()
-        return {"apart": (middle - began) / calls, "together": (end - middle) / calls}
+        return apart_and_together(
+            calls,
+            start["shares"],
+            alone=lambda i: jax.block_until_ready(run(xs[i])),
+            at_once=lambda: jax.block_until_ready([run(x) for x in xs]),
+        )
 
     first_s, outputs = timed_first(lambda: [np.asarray(run(x)[-1]) for x in xs])
     return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)

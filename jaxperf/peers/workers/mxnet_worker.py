@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import files, mxnet_nets, mxnet_train
-from .wire import Task, timed_first
+from .wire import Task, apart_and_together, timed_first
 
 
 def greet(start: dict[str, Any]) -> dict[str, Any]:
@@ -158,19 +158,18 @@ def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]
     def run(x: Any) -> list[Any]:
         return [nd.dot(x, x) for _ in range(settings["dots"])]
 
+    def run_and_wait(xs: list[Any]) -> None:
+        for x in xs:
+            run(x)
+        nd.waitall()
+
     def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            for x in xs:
-                run(x)
-                nd.waitall()
-        middle = time.perf_counter()
-        for _ in range(calls):
-            for x in xs:
-                run(x)
-            nd.waitall()
-        end = time.perf_counter()
-        return {"apart": (middle - began) / calls, "together": (end - middle) / calls}
+        return apart_and_together(
+            calls,
+            start["shares"],
+            alone=lambda i: run_and_wait(xs[i : i + 1]),
+            at_once=lambda: run_and_wait(xs),
+        )
 
     first_s, outputs = timed_first(lambda: [run(x)[-1].asnumpy() for x in xs])
     return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)

@@ -54,8 +54,8 @@ class Group:
         dist.barrier()
 
     @contextmanager
-    def doing(self, **request: Any) -> Iterator[None]:
-        """Have the other processes do what is requested while this one runs the block.
+    def doing(self, **request: Any) -> Iterator[list[dict[str, float]]]:
+        """Have the other processes do what is requested while this one runs the block, and gather answers.
 
         If anything fails, they are out of step forever, so this worker ends: the host starts another.
         """
@@ -63,15 +63,16 @@ class Group:
             for other in self.others:
                 other.stdin.write(json.dumps({"id": 1, "key": "it", **request}) + "\n")
                 other.stdin.flush()
-            yield
-            _hear(self.others)
+            yield (answers := list[dict[str, float]]())
+            answers += _hear(self.others)
         except Exception as e:
             raise SystemExit(f"{type(e).__name__}: {e}") from e
 
     def turn(self, own: Callable[[int], dict[str, float]], calls: int) -> dict[str, float]:
-        """One turn of all processes, as rank 0 sees it."""
-        with self.doing(op="turn", calls=calls, lead=0):
-            return own(calls)
+        """One turn of all processes, as rank 0 sees it; "cores" are those of the others."""
+        with self.doing(op="turn", calls=calls, lead=0) as answers:
+            value = own(calls)
+        return {**value, "cores": sum(answer["cores"] for answer in answers)}
 
 
 @contextmanager
@@ -108,10 +109,13 @@ def join(rank: int, world: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=world, timeout=PATIENCE)
 
 
-def _hear(others: list[Any]) -> None:
+def _hear(others: list[Any]) -> list[dict[str, float]]:
     """Read every other process's answer; an error in one becomes ours."""
+    values: list[Any] = []
     for rank, other in enumerate(others, 1):
         line = other.stdout.readline()
         answer = json.loads(line) if line else {"ok": False, "error": "ended"}
         if not answer["ok"]:
             raise RuntimeError(f"rank {rank}: {answer['error']}")
+        values.append(answer["value"])
+    return values

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from . import files, torch_nets, torch_ranks, torch_train
-from .wire import Task, timed_first
+from .wire import Task, apart_and_together, timed_first
 
 
 def greet(start: dict[str, Any]) -> dict[str, Any]:
@@ -189,15 +189,9 @@ def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]
         return [torch.mm(x, x) for _ in range(settings["dots"])]
 
     def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            for x in xs:
-                run(x)
-        middle = time.perf_counter()
-        for _ in range(calls):
-            list(pool.map(run, xs))
-        end = time.perf_counter()
-        return {"apart": (middle - began) / calls, "together": (end - middle) / calls}
+        return apart_and_together(
+            calls, start["shares"], alone=lambda i: run(xs[i]), at_once=lambda: list(pool.map(run, xs))
+        )
 
     first_s, outputs = timed_first(lambda: [ys[-1].numpy() for ys in pool.map(run, xs)])
     return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)

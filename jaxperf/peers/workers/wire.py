@@ -3,7 +3,8 @@
     {"id": 1, "op": "prepare", "key": K, "settings": {...}, "configuration": C, "answers": PATH}
     {"id": 1, "ok": true, "value": {"first_s": 0.41}}          the answers are in PATH, an .npz
     {"id": 2, "op": "turn", "key": K, "calls": 100, "lead": 10}
-    {"id": 2, "ok": true, "value": {"": 1.2e-05}}              seconds per call, by quantity
+    {"id": 2, "ok": true, "value": {"": 1.2e-05, "cores": 1.98}}    seconds per call, by quantity; "cores" is
+                                                               the process's CPU time over wall time
     {"id": 3, "ok": false, "error": "one line"}                the worker stays alive
 
 Before the first request it sends a greeting with id 0. It ends when its standard input or its parent ends.
@@ -17,7 +18,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +66,10 @@ def _handle(
     if request["op"] == "turn":
         if request["lead"]:
             tasks[key].turn(request["lead"])  # the last turn was another system's: warm the caches again
-        return tasks[key].turn(request["calls"])
+        watch = Watch()
+        with watch:
+            value = tasks[key].turn(request["calls"])
+        return {**value, "cores": watch.cores + value.get("cores", 0.0)}
     task = make(request["settings"], request["configuration"], start)
     answers: dict[str, Any] = {name: np.asarray(a) for name, a in task.answers.items()}
     np.savez(request["answers"], **answers)
@@ -77,6 +82,70 @@ def timed_first(call: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
     output = call()
     return time.perf_counter() - began, output
+
+
+class Watch:
+    """Adds up the time that blocks take: of the clock, and of all threads of this process on a processor."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu += time.process_time() - self._began[1]
+        self.wall += time.perf_counter() - self._began[0]
+
+    @property
+    def cores(self) -> float:
+        """CPU seconds per second."""
+        return self.cpu / self.wall if self.wall else 0.0
+
+
+def apart_and_together(
+    calls: int, shares: Sequence[Sequence[int]], alone: Callable[[int], Any], at_once: Callable[[], Any]
+) -> dict[str, float]:
+    """Seconds of work on several devices one after the other, and all at once.
+
+    A device that works alone has its share of the cores, and no other.
+
+    Args:
+      calls: how often.
+      shares: the cores of each device.
+      alone: `alone(i)` works on device i, and waits.
+      at_once: works on all devices, and waits.
+    """
+    apart, together = Watch(), Watch()
+    for _ in range(calls):
+        for i, cores in enumerate(shares):
+            with on_cores(cores), apart:
+                alone(i)
+    with together:
+        for _ in range(calls):
+            at_once()
+    used = {"cores apart": apart.cores, "cores together": together.cores}
+    return {"apart": apart.wall / calls, "together": together.wall / calls, **used}
+
+
+@contextmanager
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """Let all threads of this process run on these cores alone, where the system can do that."""
+    if not hasattr(os, "sched_setaffinity") or not os.path.isdir("/proc/self/task"):  # noqa: PTH112
+        yield
+        return
+    everywhere = os.sched_getaffinity(0)
+    _limit(set(cores))
+    try:
+        yield
+    finally:
+        _limit(everywhere)
+
+
+def _limit(cores: set[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
+        with suppress(OSError):  # it has ended since
+            os.sched_setaffinity(int(thread), cores)
 
 
 def _reply(out: Any, number: int, work: Callable[..., Any], *args: Any) -> None:

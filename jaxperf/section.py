@@ -1,0 +1,184 @@
+"""A section of the chapter: its parameters, what it shows, and what it keeps.
+
+    s = section("8.4", devices=2, epochs=4, lr=0.2, smoke={"epochs": 1}, full={"epochs": 10})
+    s.table(interleaved({...}, count=12), title="One step", base="by hand")
+    s.claim("All ways compute the same", holds=worst < 1e-6, expected="under 1e-6", observed=f"{worst:.0e}")
+
+In a script, `--epochs 1` replaces a value, `--smoke` takes the toy sizes, `--full` the long ones, and `--json
+FILE` keeps what was measured. In a notebook the values are those that the cell gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jax
+import matplotlib.style
+
+from jaxperf import catalogue, cells, flags
+from jaxperf.display import Figure, in_notebook, show
+from jaxperf.doctor.driver import ask_driver
+from jaxperf.errors import JaxperfError
+from jaxperf.exits import USER_MISTAKE, leave, say
+from jaxperf.recorder import Recorder
+from jaxperf.result import Block, Timeline
+from jaxperf.result.intervals import union
+from jaxperf.startup import environment
+
+STYLE = Path(__file__).with_name("figures.mplstyle")
+PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu"}  # with a GPU, the host is a device too
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags that all sections share."""
+
+    devices: Annotated[int, flags.between(1, 1024)] = 1
+    """How many devices to use; a CPU is divided into so many."""
+    platform: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to run; auto takes a GPU if JAX finds one."""
+    smoke: bool = False
+    """Run every cell at toy size, in seconds; the times mean nothing."""
+    full: bool = False
+    """Run the long version, as on the pages of the book."""
+    answers: bool = False
+    """Run the answers to the exercises too."""
+    verbose: bool = False
+    """Print the text of the section too."""
+    json: Path | None = None
+    """Keep the measurements and claims in this file."""
+    notebook: Path | None = None
+    """Keep the executed notebook in this file."""
+
+
+def section(
+    number: str,
+    *,
+    devices: int = 1,
+    cpu_devices: int = 1,
+    smoke: Mapping[str, Any] | None = None,
+    full: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> Section:
+    """Begin a section: read the flags, and tell JAX into how many devices to divide a CPU.
+
+    Call it before the first JAX operation. If JAX has started already, it keeps the devices that it has. On a
+    machine with fewer GPUs than `devices`, the section runs on CPU devices, and says so.
+
+    In a script, this call hands over to `jaxperf.cells`, which runs the script's cells one by one. A cell
+    that fails is reported, and the others still run.
+
+    Args:
+      number: the section's number in the book, or its script's name.
+      devices: how many devices to use.
+      cpu_devices: into how many devices to divide a CPU at least, also where a GPU does the work.
+      smoke: the parameters' values for `--smoke`, with which everything runs in seconds.
+      full: the parameters' values for `--full`, the long version.
+      **parameters: names and default values; each is a flag of the script, and an attribute of the section.
+        A default of None is a path that need not be given.
+    """
+    about = catalogue.find(number)
+    arguments = [] if in_notebook() else sys.argv[1:]
+    values = {"devices": devices, **parameters}
+    for flag, replaced in (("--smoke", smoke), ("--full", full)):
+        values |= (replaced or {}) if flag in arguments else {}
+    try:
+        options = _parse(about, values, arguments)
+    except JaxperfError as e:
+        say(f"error: {e}")
+        raise SystemExit(USER_MISTAKE) from None
+    is_script = sys._getframe(1).f_globals.get("__name__") == "__main__" and not in_notebook()
+    if is_script and cells.current is None:
+        leave(cells.main(Path(sys.argv[0]), options))
+    _choose_devices(options.devices, max(options.devices, cpu_devices), options.platform)
+    matplotlib.style.use(STYLE)
+    try:
+        new = Section(about, {name: getattr(options, name) for name in values}, options)
+    except JaxperfError as e:
+        say(f"error: {e}")
+        raise SystemExit(USER_MISTAKE) from None
+    for began in cells.on_begin:
+        began(new)
+    return new
+
+
+def _parse(about: catalogue.Section, values: Mapping[str, Any], arguments: Sequence[str]) -> Any:
+    """Read the flags: the section's parameters, and those that all sections share."""
+    fields = [(name, _flag_type(value), dataclasses.field(default=value)) for name, value in values.items()]
+    own = [field for field in fields if field[0] != "devices"]
+    kind = dataclasses.make_dataclass("Flags", own, bases=(Options,), frozen=True)
+    kind.__doc__ = about.question
+    default = kind(**values)
+    prog = Path(sys.argv[0]).name
+    return flags.parse(kind, args=arguments, default=default, prog=prog, description=about.question)
+
+
+def _flag_type(value: Any) -> Any:
+    """The type of a flag whose default is `value`."""
+    if value is None:
+        return Path | None
+    if isinstance(value, tuple):
+        return tuple[type(value[0]) if value else str, ...]  # type: ignore[misc]
+    return type(value)
+
+
+def _choose_devices(count: int, cpu_devices: int, platform: str) -> None:
+    """Set what JAX reads when it starts: the platform, and the number of CPU devices."""
+    with contextlib.suppress(RuntimeError):  # JAX has started
+        jax.config.update("jax_num_cpu_devices", cpu_devices)
+    gpus = 0 if getattr(jax.config, "jax_platforms", None) else len(ask_driver().gpus)
+    if platform == "auto" and 0 < gpus < count:
+        print(f"This machine has {gpus} GPU, the section uses {count} devices: it runs on CPU devices.")
+        platform = "cpu"
+    if platform != "auto":
+        jax.config.update("jax_platforms", PLATFORMS[platform])
+
+
+class Section(Recorder):
+    """One run of a section, made by `section`; `s.epochs` is the value of its parameter `epochs`."""
+
+    def __init__(self, about: catalogue.Section, values: Mapping[str, Any], options: Options) -> None:
+        command = shlex.join(["python", f"experiments/{about.name}.py", *sys.argv[1:]])
+        super().__init__(about, environment(), dict(values), command=command, smoke=options.smoke)
+        self.options = options
+
+    def __getattr__(self, name: str) -> Any:
+        config = self.__dict__.get("config", {})
+        if name in config:
+            return config[name]
+        raise AttributeError(f"no parameter {name!r}; section(...) names {', '.join(config)}")
+
+    def show(self, block: Block) -> None:
+        """Show a block where this runs."""
+        show(block)
+
+    def figure(self, figure: Any, caption: str) -> None:
+        """Show a Matplotlib figure and close it; the caption says what there is to see in it."""
+        from matplotlib import pyplot
+
+        figure.savefig(svg := io.StringIO(), format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+        show(Figure(svg.getvalue(), caption))
+
+    def timeline(self, run: Timeline, caption: str) -> None:
+        """Show when each lane of a timeline was busy."""
+        from matplotlib import pyplot
+
+        figure, ax = pyplot.subplots(figsize=(7, 0.8 + 0.3 * len(run.lanes)))
+        for i, lane in enumerate(run.lanes):
+            spans = [(1e3 * start, 1e3 * (end - start)) for start, end in union(run.intervals(lane))]
+            ax.broken_barh(spans, (-i - 0.3, 0.6), color=f"C{i}")
+        ax.set(yticks=range(0, -len(run.lanes), -1), yticklabels=run.lanes, xlabel="ms")
+        self.figure(figure, caption)
+
+    def data_source(self, source: str) -> None:
+        """Record where the images came from."""
+        self.environment = dataclasses.replace(self.environment, data_source=source)

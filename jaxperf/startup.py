@@ -1,0 +1,72 @@
+"""Importing and starting JAX: what a user's settings can break there ends in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import os
+
+from jaxperf.errors import JaxperfError
+from jaxperf.exits import USER_MISTAKE, say
+from jaxperf.result import Environment
+
+SAID = "JAXPERF_SAID_VERSION"  # the processes that this one starts inherit it, and do not say it again
+
+
+def say_if_jax_is_untested() -> None:
+    """Say in one line, once in a run, that jaxperf is not tested with the installed JAX; the run goes on."""
+    from jaxperf.doctor.finding import stated_requirements
+
+    if SAID in os.environ:
+        return
+    (bounds,) = (r.specifier for r in stated_requirements() if r.name == "jax")
+    try:
+        version = importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:
+        return  # importing it says so
+    if not bounds.contains(version, prereleases=True):
+        os.environ[SAID] = version
+        say(f"note: jaxperf is tested with JAX {bounds}, and this is JAX {version}; it goes on")
+
+
+def import_jax() -> None:
+    """Import JAX; a setting that it rejects (JAX_ENABLE_X64=maybe) ends the process with one line."""
+    say_if_jax_is_untested()
+    try:
+        importlib.import_module("jax")
+    except Exception as e:
+        reason = " ".join(str(e).split()) or type(e).__name__
+        say(f"error: JAX cannot be imported: {reason}; `jaxperf doctor` says why")
+        raise SystemExit(USER_MISTAKE) from None
+
+
+def environment(*, data_source: str = "") -> Environment:
+    """Start JAX, and return this process's environment.
+
+    Args:
+      data_source: where the images came from, if any were read.
+
+    Raises:
+      JaxperfError: JAX cannot start on the requested platform.
+    """
+    import jax
+
+    say_if_jax_is_untested()
+    from jaxperf.doctor.driver import ask_driver
+    from jaxperf.measure.environment import current_environment
+
+    platforms = (
+        getattr(jax.config, "jax_platforms", None) or os.environ.get("JAX_PLATFORMS") or "any platform"
+    )
+    gpu = platforms.startswith("cuda")
+    missing = "GPU" if gpu else f"device for {platforms}"
+    try:
+        current = current_environment(data_source=data_source)
+    except (RuntimeError, AssertionError):
+        current = None
+    if current is None or (gpu and current.backend != "gpu"):  # JAX silently takes the next one in the list
+        raise JaxperfError(f"JAX finds no {missing}; use --platform cpu, or see `jaxperf doctor`")
+    if current.backend != "gpu":
+        return current
+    return dataclasses.replace(current, gpus=ask_driver().words())

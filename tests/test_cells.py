@@ -1,0 +1,158 @@
+"""Scripts of cells: read as jupytext reads them, run like a script, and kept as result and notebook."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from jaxperf import catalogue, cells
+from jaxperf.errors import JaxperfError
+from jaxperf.launch import child_environment
+
+SECTIONS = [catalogue.folder() / f"{section.name}.py" for section in catalogue.SECTIONS]
+HEAD = """# %% [markdown]
+# # A page
+# What is three?
+
+# %%
+from jaxperf.section import section
+
+s = section("8.4", n=3, smoke={"n": 2}, full={"n": 30})
+s.claim("Three is three", holds=s.n == 3, expected="3", observed=str(s.n))
+s.fact("n", s.n, meaning="a number")
+"""
+
+
+def start(folder: Path, script: str, *flags: str) -> subprocess.Popen[str]:
+    (folder / "page.py").write_text(HEAD + script)
+    kept = "--json=page.json", "--notebook=page.ipynb"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = child_environment({k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"})
+    command = [sys.executable, "page.py", *kept, *flags]
+    return subprocess.Popen(command, cwd=folder, text=True, env=environment, **pipes)  # type: ignore[call-overload]
+
+
+def run(folder: Path, script: str, *flags: str) -> tuple[int, str, str]:
+    """Run a page, and return its exit status and what it printed."""
+    process = start(folder, script, *flags)
+    printed, errors = process.communicate(timeout=100)
+    return process.returncode, printed, errors
+
+
+def result(folder: Path, name: str = "page.json") -> dict[str, Any]:
+    return json.loads((folder / name).read_text())
+
+
+def outputs(folder: Path, name: str = "page.ipynb") -> list[str]:
+    notebook = nbformat.read(folder / name, as_version=4)
+    nbformat.validate(notebook)
+    return [output.output_type for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+@pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.stem)
+def test_cells_are_those_of_jupytext(path: Path) -> None:
+    jupytext = pytest.importorskip("jupytext")
+    expected = jupytext.reads(path.read_text(), fmt="py:percent").cells
+    script = cells.read(path)
+    assert [(c.source, c.markdown, list(c.tags)) for c in script] == [
+        (c.source, c.cell_type == "markdown", c.metadata.get("tags", [])) for c in expected
+    ]
+    lines = path.read_text().splitlines()
+    assert all(lines[c.line - 1] == c.source.splitlines()[0] for c in script if not c.markdown)
+
+
+def test_a_line_that_begins_no_cell_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "page.py"
+    path.write_text("# %%\nx = 1\n# %% [raw]\n")
+    with pytest.raises(JaxperfError, match=r"page\.py, line 3: '# %% \[raw\]' begins no cell"):
+        cells.read(path)
+
+
+def test_flags_reach_the_section_and_everything_is_kept(tmp_path: Path) -> None:
+    status, printed, errors = run(tmp_path, "\n# %%\nprint('done')\n", "--n", "4", "--devices", "2")
+    assert (status, errors) == (0, "")
+    assert "# A page\nWhat is three?" in printed and "[does not hold] Three is three" in printed
+    assert "a number: 4" in printed and "done" in printed
+    body = result(tmp_path)
+    assert (body["config"], body["facts"], body["failed"]) == ({"devices": 2, "n": 4}, {"n": 4}, [])
+    assert [claim["verdict"] for claim in body["claims"]] == ["does not hold"]
+    assert len(body["environment"]["devices"]) == 2 and body["environment"]["accelerated"] == []
+    assert outputs(tmp_path) == ["display_data", "display_data", "stream"]
+    about = nbformat.read(tmp_path / "page.ipynb", as_version=4).metadata["jaxperf"]
+    assert about["config"] == {"devices": "2", "n": "4"} and "jaxperf.section" in about["modules"]
+
+
+@pytest.mark.parametrize("flag, n", [("--smoke", 2), ("--full", 30)])
+def test_sizes_follow_the_flag(tmp_path: Path, flag: str, n: int) -> None:
+    assert run(tmp_path, "", flag)[0] == 0
+    assert result(tmp_path)["facts"] == {"n": n}
+    assert run(tmp_path, "", flag, "--n=7")[0] == 0
+    assert result(tmp_path)["facts"] == {"n": 7}
+
+
+def test_answers_run_only_when_asked_for(tmp_path: Path) -> None:
+    answer = '\n# %% tags=["answer"]\nprint("forty-two")\n'
+    assert "forty-two" not in run(tmp_path, answer)[1]
+    assert "forty-two" in run(tmp_path, answer, "--answers")[1]
+
+
+def test_a_failing_cell_is_reported_and_the_others_run(tmp_path: Path) -> None:
+    script = "\n# %%\nprint('before')\nx = undefined\n\n# %%\nprint(x)\n\n# %%\nprint('after')\n"
+    status, printed, errors = run(tmp_path, script)
+    assert status == 1 and "before" in printed and "after" in printed
+    assert errors.count("Traceback") == 1 and 'page.py", line 14, in <module>\n    x = undefined' in errors
+    assert "cells.py" not in errors and "section.py" not in errors
+    failed = result(tmp_path)["failed"]
+    assert [line.split(": ")[0] for line in failed] == ["page.py, line 13", "page.py, line 17"]
+    assert "name 'x' is not defined" in failed[1]
+    assert outputs(tmp_path).count("error") == 2
+
+
+def test_without_a_section_nothing_runs_on(tmp_path: Path) -> None:
+    (tmp_path / "page.py").write_text(HEAD.replace("n=3", "n=undefined") + "\n# %%\nprint('after')\n")
+    command = [sys.executable, "page.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=child_environment())
+    assert done.returncode == 1 and "NameError" in done.stderr and "after" not in done.stdout
+
+
+def test_control_c_keeps_what_there_is(tmp_path: Path) -> None:
+    (tmp_path / "page.json").write_text("of an earlier run")
+    script = "\n# %%\nimport time\nprint('waiting', flush=True)\ntime.sleep(60)\n"
+    with start(tmp_path, script) as process:
+        assert process.stdout is not None
+        while "waiting" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in errors and "page.incomplete.json" in errors
+    assert (tmp_path / "page.json").read_text() == "of an earlier run"
+    assert result(tmp_path, "page.incomplete.json")["facts"] == {"n": 3}
+    assert outputs(tmp_path, "page.incomplete.ipynb")[-1] == "error"
+
+
+def test_a_mistake_is_one_line_and_status_2(tmp_path: Path) -> None:
+    for flags, says in (
+        (["--nn", "4"], "Unrecognized"),
+        (["--n", "four"], "invalid"),
+        (["--devices", "0"], "--devices is 0; give at least 1"),
+        (["--platform", "gpu"], "JAX finds no GPU; use --platform cpu"),
+        (["--json", str(tmp_path)], "it is a folder; give another path"),
+    ):
+        status, printed, errors = run(tmp_path, "", *flags)
+        assert (status, errors.count("\n")) == (2, 1) and "Three is" not in printed, errors
+        assert errors.startswith("error: ") and says in errors
+
+
+def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path: Path) -> None:
+    path = tmp_path / "page.py"
+    path.write_text(HEAD + '\n# %%\ndef f():\n    return s.n\n\n# %% tags=["slow"]\ng = 1\n')
+    page = cells.load(path, "--n", "5")
+    assert page.f() == 5 and not hasattr(page, "g")

@@ -1,0 +1,117 @@
+"""Section 8.3: what is computed, where and in which order; nothing here is judged by a clock."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf import catalogue, cells
+
+SCRIPT = catalogue.folder() / "auto_parallelism.py"
+
+
+@pytest.fixture(scope="module")
+def page() -> Any:
+    """The section's names, after all cells but those that take time."""
+    return cells.load(SCRIPT, "--smoke", without=("slow",))
+
+
+def test_run_computes_every_product_on_the_device_of_its_operand(page: Any) -> None:
+    x = np.arange(9.0, dtype=np.float32).reshape(3, 3)
+    for device in page.devices:
+        ys = page.run(jax.device_put(x, device), 4)
+        assert len(ys) == 4
+        for y in ys:
+            assert y.device == device
+            np.testing.assert_array_equal(y, x @ x)
+
+
+def test_there_are_two_different_devices(page: Any) -> None:
+    assert len(set(page.devices)) == len(set(page.cpus)) == 2
+    assert page.real is (jax.default_backend() == "gpu")
+
+
+def test_averages_need_the_row_before(page: Any) -> None:
+    x = np.random.default_rng(0).uniform(size=(5, 3)).astype(np.float32)
+    average, rows = x[0], []
+    for row in x:
+        average = np.float32(0.9) * average + np.float32(0.1) * row
+        rows.append(average)
+    np.testing.assert_allclose(page.averages(x), rows, rtol=1e-6)
+
+
+def test_busy_cores_waits_and_finds_some_work(page: Any) -> None:
+    assert page.busy_cores(lambda: page.averages(jnp.ones((100, 1000)))) > 0
+
+
+def test_copies_to_the_host_are_copies(page: Any) -> None:
+    ys = [jax.device_put(jnp.ones((4, 4)) + i, page.devices[1]) for i in range(3)]
+    for i, (y, copy) in enumerate(zip(ys, page.copy_to_host(ys), strict=True)):
+        assert isinstance(copy, np.ndarray)
+        np.testing.assert_array_equal(copy, np.full((4, 4), 1.0 + i))
+        assert not np.shares_memory(copy, np.asarray(y))
+
+
+def test_equal_products_become_one_and_different_ones_stay(page: Any) -> None:
+    assert (page.equal, page.different) == (1, page.s.products)
+    batched = jax.vmap(lambda x: jnp.dot(x, x))
+    assert page.dots(batched, jnp.stack(page.operands)) == 1
+
+
+def test_graphs_use_earlier_values_and_both_devices(page: Any) -> None:
+    for seed in range(3):
+        graph = page.random_graph(seed)
+        assert len(graph) == page.s.nodes
+        for known, (op, inputs, _) in enumerate(graph, 4):
+            assert len(set(inputs)) == len(inputs) == page.OPS[op]
+            assert all(0 <= i < known for i in inputs)
+        assert {number for *_, number in graph} == {0, 1}
+
+
+def test_graphs_equal_numpy_in_every_bit_waited_for_or_not(page: Any) -> None:
+    assert page.correct == 5
+    graph, start = page.random_graph(7), page.leaves(7)
+    expected = page.by_numpy(graph, start)
+    for wait in (False, True):
+        found = page.run_graph(graph, start, page.devices, wait=wait)
+        assert len(found) == len(expected) == 4 + page.s.nodes
+        for a, b in zip(found, expected):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_values_are_computed_on_the_device_that_the_graph_names(page: Any) -> None:
+    graph = page.random_graph(1)
+    found = page.run_graph(graph, page.leaves(1), page.devices)[4:]
+    assert [y.device for y in found] == [page.devices[number] for *_, number in graph]
+
+
+def test_claims_that_need_no_clock_hold(page: Any) -> None:
+    found = {claim.statement: claim.verdict for claim in page.s.result().claims}
+    assert found == {
+        "Under jit, the book's run is one product": "holds",
+        "Complex dependencies are respected": "holds",
+    }
+
+
+@pytest.mark.thorough
+def test_the_script_runs_with_its_answers_and_judges_no_speed_of_cpu_devices(tmp_path: Path) -> None:
+    kept = tmp_path / "r.json"
+    command = [sys.executable, str(SCRIPT), "--smoke", "--answers", "--json", str(kept)]
+    subprocess.run([*command, "--platform", "cpu"], check=True, timeout=250)
+    told = json.loads(kept.read_text())
+    assert not told["failed"]
+    found = {claim["statement"]: claim["verdict"] for claim in told["claims"]}
+    for statement in (
+        "A CPU and a GPU take less time together than one after the other",
+        "Computing on a GPU and copying from it take less time together",
+        "Two devices compute such a task faster than one",
+    ):
+        assert found[statement] == "not measurable here"

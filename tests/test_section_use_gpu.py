@@ -1,0 +1,105 @@
+"""Using a GPU: which device names fall back, what follows what, and how a network moves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxperf import catalogue, cells
+
+SCRIPT = catalogue.folder() / "use_gpu.py"
+
+
+@pytest.fixture(scope="module")
+def page() -> Any:
+    """The section's names, after all cells but those that take time."""
+    return cells.load(SCRIPT, "--smoke", without=("slow",))
+
+
+def verdicts(page: Any) -> dict[str, str]:
+    return {claim.statement: claim.verdict for claim in page.s.result().claims}
+
+
+def test_names_of_missing_gpus_fall_back_to_the_cpu(page: Any) -> None:
+    assert page.try_gpu(10_000) == jax.devices("cpu")[0]
+    if jax.default_backend() == "cpu":
+        assert page.gpus() == []
+        assert page.try_gpu() == jax.devices("cpu")[0]
+        assert page.try_all_gpus() == [jax.devices("cpu")[0]]
+    else:
+        assert page.try_gpu() == jax.devices()[0] and page.try_all_gpus() == jax.devices("gpu")
+
+
+def test_require_gpu_stops_a_program_on_a_cpu(page: Any) -> None:
+    if jax.default_backend() == "cpu":
+        with pytest.raises(RuntimeError, match="no GPU: JAX runs on"):
+            page.require_gpu()
+    else:
+        page.require_gpu()
+
+
+def test_uncommitted_and_numpy_operands_follow_and_two_committed_ones_are_an_error(page: Any) -> None:
+    assert page.first != page.second
+    free, followed, numpy, error = page.outcomes.values()
+    assert free == f"runs on {jax.devices()[0]}, result committed: False"
+    assert followed == numpy == f"runs on {page.second}, result committed: True"
+    assert error.startswith("ValueError: Received incompatible devices")
+
+
+def test_a_guard_that_is_on_from_the_start_reports_copies_between_devices(page: Any) -> None:
+    _, first, second = page.mixtures["uncommitted + uncommitted"], page.X, page.Z
+    fresh = jax.jit(lambda x, y: x - y)
+    with jax.transfer_guard("disallow"), pytest.raises(RuntimeError, match="device-to-device"):
+        fresh(first, second)
+
+
+def test_a_network_moves_with_its_state_and_computes_the_same(page: Any) -> None:
+    net = nnx.Linear(3, 1, rngs=nnx.Rngs(1))
+    x = jnp.ones((2, 3))
+    before = np.asarray(net(x))
+    for device in (page.second, page.first):
+        moved = page.to(net, device)
+        assert moved is net and page.where(net) == {device} == {net(x).device}
+        np.testing.assert_allclose(net(x), before, rtol=1e-6)
+
+
+def test_rounded_products_keep_as_many_bits_as_they_say(page: Any) -> None:
+    one = jnp.ones((1, 1))
+    for bits in (10, 7):
+        ulp = 2.0**-bits
+        assert float(page.rounded_dot(one * (1 + ulp), one, bits)[0, 0]) == 1 + ulp
+        assert float(page.rounded_dot(one * (1 + ulp / 4), one, bits)[0, 0]) == 1
+    assert page.float32 < page.tf32 < page.bf16
+
+
+def test_claims_that_need_no_clock(page: Any) -> None:
+    found = verdicts(page)
+    assert found.pop("Operands must be on the same device") == "does not hold"
+    assert set(found.values()) == {"holds"} and len(found) == 3
+
+
+def test_committed_and_uncommitted_arguments_are_compiled_apart(page: Any) -> None:
+    page.compiled["programs"] = 0
+    triple = jax.jit(lambda x: x * 3)
+    for x in (page.fresh, page.loaded, page.loaded):
+        triple(x)
+    assert page.compiled["programs"] == 2
+
+
+@pytest.mark.thorough
+def test_the_script_runs_with_its_answers(tmp_path: Path) -> None:
+    kept = tmp_path / "r.json"
+    command = [sys.executable, str(SCRIPT), "--smoke", "--answers", "--json", str(kept)]
+    subprocess.run(command, check=True, timeout=250)
+    told = json.loads(kept.read_text())
+    assert not told["failed"]
+    assert {"host to device bytes/s", "device to host bytes/s"} <= set(told["facts"])
