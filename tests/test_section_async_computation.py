@@ -6,9 +6,11 @@ No test asks how long anything takes.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,8 +27,11 @@ SCRIPT = Path(__file__).parents[1] / "experiments" / "async_computation.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
-    return cells.load(SCRIPT, "--smoke", "--batches=6", "--batch-size=8", "--size=300")
+def section() -> Iterator[ModuleType]:
+    logger = logging.getLogger("jax")  # which the section silences; other tests in this process read it
+    level = logger.level
+    yield cells.load(SCRIPT, "--smoke", "--batches=6", "--batch-size=8", "--size=300")
+    logger.setLevel(level)
 
 
 def batches(section: ModuleType) -> list[Any]:
