@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jupytext
 import nbformat
 import pytest
 
@@ -59,7 +60,6 @@ def outputs(folder: Path, name: str = "page.ipynb") -> list[str]:
 
 @pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.stem)
 def test_cells_are_those_of_jupytext(path: Path) -> None:
-    jupytext = pytest.importorskip("jupytext")
     expected = jupytext.reads(path.read_text(), fmt="py:percent").cells
     script = cells.read(path)
     assert [(c.source, c.markdown, list(c.tags)) for c in script] == [
