@@ -17,7 +17,7 @@ from nbformat import v4
 from sphinx.project import Project
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-from jaxperf import catalogue, cells
+from jaxperf.chapter import catalogue, cells
 from jaxperf.result import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +39,7 @@ def sections() -> list[str]:
 
 
 class Run(NamedTuple):
-    """The kept run of a section: its code cells, and what `jaxperf.cells` wrote about it."""
+    """The kept run of a section: its code cells, and what `jaxperf.chapter.cells` wrote about it."""
 
     code: list[Any]
     about: dict[str, Any]

@@ -12,7 +12,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from jaxperf import catalogue, cells
+from jaxperf.chapter import catalogue, cells
 from jaxperf.errors import JaxperfError
 
 HERE = Path(__file__).resolve().parent

@@ -37,7 +37,7 @@ from jaxperf.measure import (
     pending,
     probe,
 )
-from jaxperf.measure.awake import cores_awake
+from jaxperf.measure.keep_awake import cores_awake
 from jaxperf.result import Measurement, both, ratio
 from jaxperf.section import section
 

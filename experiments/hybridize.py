@@ -31,8 +31,8 @@ from flax import nnx
 from jax import export, lax
 
 import jaxperf.models
+from jaxperf.frameworks.environments import PEERS, look, run_program
 from jaxperf.measure import count_ops, interleaved, per_round
-from jaxperf.peers.environments import PEERS, look, run_program
 from jaxperf.result import both, ratio
 from jaxperf.section import section
 

@@ -23,8 +23,8 @@ from contextlib import ExitStack
 
 import matplotlib.pyplot as plt
 
-from jaxperf import peers
-from jaxperf.comparison import Choice, prepared
+from jaxperf import frameworks
+from jaxperf.chapter.comparison import Choice, prepared
 from jaxperf.data import fashion_mnist
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.result import ratio
@@ -80,22 +80,22 @@ choice = Choice(
     peers=s.peers, peer_python=s.peer_python, only=s.only, cores=s.cores, devices=s.devices,
     platform=platform, precision=s.precision, with_onednn=s.onednn,
     omp_wait=s.omp_wait, rounds=s.rounds, smoke=s.options.smoke, seed=s.seed)
-limits = peers.Limits(budget_s=s.budget_s)
+limits = frameworks.Limits(budget_s=s.budget_s)
 studies, memory_runs, reloads = {}, [], []
 with ExitStack() as stack:
     work, pool = stack.enter_context(prepared(
         choice, data.train_images, data.train_labels, lenet=PARAM_SHAPES, say=s.note))
-    print(f"cores {list(pool.cores or peers.available_cores())} for every system:")
+    print(f"cores {list(pool.cores or frameworks.available_cores())} for every system:")
     for devices in dict.fromkeys(w.devices for w in work):
         print(f"  {pool.threads(devices)} threads per device on {devices} device(s)")
     for workload in work:
         print(f"{workload.name}: {workload.title}")
-        study = peers.study(workload, pool, limits=limits, say=s.note)
+        study = frameworks.study(workload, pool, limits=limits, say=s.note)
         studies[workload.name] = study
         if workload.settings["task"] == "memory":
-            memory_runs += peers.memory(study, pool, limits=limits, say=s.note)
+            memory_runs += frameworks.memory(study, pool, limits=limits, say=s.note)
         if workload.settings["task"] == "export":
-            reloads += peers.reload(study, pool, limits=limits, say=s.note)
+            reloads += frameworks.reload(study, pool, limits=limits, say=s.note)
     for name, greeting in pool.greetings.items():
         versions = ", ".join(f"{k} {v}" for k, v in greeting["versions"].items())
         s.fact(f"versions_{name}", versions, meaning=f"versions in {name}'s worker")
@@ -123,7 +123,7 @@ for study in studies.values():
         what = f"{study.workload.name}, {quantity}" if quantity else study.workload.name
         tables.setdefault(group, []).extend(
             dataclasses.replace(m, name=f"{what}: {m.name}")
-            for m in peers.measurements(study, quantity))
+            for m in frameworks.measurements(study, quantity))
 for group, rows in tables.items():
     book = {m.name: BOOK[m.name] for m in rows if m.name in BOOK and not s.options.smoke}
     s.table(rows, title=f"{group}: all configurations", book=book, fold=True)
@@ -153,7 +153,7 @@ if rows:
 # Right of 1, JAX is faster. Where a line crosses 1, the rounds do not decide.
 
 # %% tags=["slow"]
-found = [c for study in studies.values() for c in peers.comparisons(study)]
+found = [c for study in studies.values() for c in frameworks.comparisons(study)]
 found.sort(key=lambda c: c.ratio.median)
 colors = {"mxnet": "C1", "torch": "C0"}
 fig, ax = plt.subplots(figsize=(7, 1 + 0.22 * len(found)))
@@ -182,7 +182,7 @@ s.grid(["workload", "JAX", "peer", "peer over JAX", "verdict"],
 
 # %% tags=["slow"]
 for system in dict.fromkeys(e.system for study in studies.values() for e in study.entries):
-    seen = peers.agreement(list(studies.values()), system)
+    seen = frameworks.agreement(list(studies.values()), system)
     s.claim(f"Every configuration of {system} computes what JAX computes",
             holds=seen.agrees, expected=seen.tolerance, observed=seen.seen)
 for read in reloads:
@@ -223,14 +223,14 @@ if "8.1 MLP" in studies:
         s.claim("MXNet: hybridizing makes the network faster (the book: 2.4 times)",
                 holds=gain.above(1), expected="above 1", observed=f"{gain} times as fast",
                 source="section 8.1.2")
-    for c in peers.comparisons(mlp):
+    for c in frameworks.comparisons(mlp):
         peer = labels[c.theirs.system]
         s.claim(f"A call of JAX's {c.ours.configuration} costs less than {peer}'s "
                 f"{c.theirs.configuration}", holds=c.ratio.above(1),
                 expected=f"{peer} over JAX above 1", observed=str(c.ratio))
 for study in studies.values():  # on a GPU, what was not waited for would show here
-    for entry in [e for e in study.timed if peers.EVENTS in e.values]:
-        clocks = ratio(*(entry.measurement(study.workload, q) for q in (peers.EVENTS, "")))
+    for entry in [e for e in study.timed if frameworks.EVENTS in e.values]:
+        clocks = ratio(*(entry.measurement(study.workload, q) for q in (frameworks.EVENTS, "")))
         s.claim(f"{study.workload.name}, {entry.name}: the GPU's clock is the host's",
                 holds=clocks.within(0.1), expected="within 10%", observed=f"{clocks} of it")
 

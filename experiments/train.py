@@ -13,7 +13,7 @@ cluster: docs/several-machines.md. What a checkpoint guarantees: docs/reliabilit
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # during the imports, Ctrl-C gives no traceback
     from jaxperf.startup import import_jax
@@ -40,18 +40,19 @@ import tyro
 from flax import nnx
 from rich.progress import track
 
-from jaxperf import catalogue, flags
+from jaxperf.chapter import catalogue
+from jaxperf.chapter.recorder import Recorder
+from jaxperf.cli import flags
+from jaxperf.cli.flags import at_least, between, more_than
 from jaxperf.data import FashionMNIST, check_source, fashion_mnist, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN
 from jaxperf.errors import JaxperfError, one_line
-from jaxperf.exits import ended, leave, say
-from jaxperf.flags import at_least, between, more_than
 from jaxperf.models import BOOK_INIT, HE_INIT, RESNET18_STAGES, SMALL_STAGES, ResNet, lenet, lenet_params
-from jaxperf.orphans import follow_parent
 from jaxperf.parallel import Model, check_divisible, first_devices, make_step, model_of, model_of_function
-from jaxperf.parallel.several import check_same
-from jaxperf.processes import Processes, together
-from jaxperf.recorder import Recorder
+from jaxperf.parallel.multihost import check_same
+from jaxperf.processes.distributed import Processes, together
+from jaxperf.processes.exit_status import ended, leave, say
+from jaxperf.processes.parent import follow_parent
 from jaxperf.result import Grid, Measurement, Result, save_result
 from jaxperf.result.store import check_writable, save_so_far
 from jaxperf.startup import environment

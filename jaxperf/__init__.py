@@ -1,7 +1,7 @@
 """jaxperf: the chapter "Computational Performance" of Dive into Deep Learning, measured on JAX and Flax.
 
-`jaxperf.watch` is the function for a reader's own program (`jaxperf.watching`); it is imported on first
-use, so that importing jaxperf imports nothing else.
+`with jaxperf.watch():` watches a part of a program. `jaxperf.watch` is imported on first use, so that
+importing jaxperf imports nothing else.
 """
 
 from typing import Any
@@ -13,5 +13,5 @@ def __getattr__(name: str) -> Any:
     if name == "watch":
         import importlib  # an import statement would point upwards in the layers
 
-        return importlib.import_module("jaxperf.watching").watch
+        return importlib.import_module("jaxperf.watch")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

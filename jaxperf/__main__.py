@@ -1,14 +1,14 @@
 """`python -m jaxperf` is `jaxperf`."""
 
-from jaxperf.exits import end_at_once
+from jaxperf.processes.exit_status import end_at_once
 
 
 def main() -> int:
     """Run the command line; Ctrl-C is quiet from the first moment, while the rest is imported."""
     end_at_once()
-    from jaxperf import cli
+    from jaxperf.cli import command_line
 
-    return cli.main()
+    return command_line.main()
 
 
 if __name__ == "__main__":

@@ -23,12 +23,13 @@ from typing import Annotated, Any, Literal
 import jax
 import matplotlib.style
 
-from jaxperf import catalogue, cells, flags
-from jaxperf.display import Figure, in_notebook, show
+from jaxperf.chapter import catalogue, cells
+from jaxperf.chapter.display import Figure, in_notebook, show
+from jaxperf.chapter.recorder import Recorder
+from jaxperf.cli import flags
 from jaxperf.doctor.driver import ask_driver
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import USER_MISTAKE, leave, say
-from jaxperf.recorder import Recorder
+from jaxperf.processes.exit_status import USER_MISTAKE, leave, say
 from jaxperf.result import Block, Timeline
 from jaxperf.result.intervals import union
 from jaxperf.startup import environment
@@ -73,8 +74,8 @@ def section(
     Call it before the first JAX operation. If JAX has started already, it keeps the devices that it has. On a
     machine with fewer GPUs than `devices`, the section runs on CPU devices, and says so.
 
-    In a script, this call hands over to `jaxperf.cells`, which runs the script's cells one by one. A cell
-    that fails is reported, and the others still run.
+    In a script, this call hands over to `jaxperf.chapter.cells`, which runs the script's cells one by one.
+    A cell that fails is reported, and the others still run.
 
     Args:
       number: the section's number in the book, or its script's name.

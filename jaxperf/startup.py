@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import USER_MISTAKE, say
+from jaxperf.processes.exit_status import USER_MISTAKE, say
 from jaxperf.result import Environment
 
 SAID = "JAXPERF_SAID_VERSION"  # the processes that this one starts inherit it, and do not say it again

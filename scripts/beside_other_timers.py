@@ -11,7 +11,7 @@ All timers but pyperf, which has processes of its own, take turns in one process
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from jaxperf import flags
-from jaxperf.catalogue import Section
-from jaxperf.flags import at_least
-from jaxperf.recorder import Recorder
+from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.recorder import Recorder
+from jaxperf.cli import flags
+from jaxperf.cli.flags import at_least
 from jaxperf.report.words import quantity
 from jaxperf.result import Measurement, ratio_of, save_result
 from jaxperf.startup import environment
@@ -185,6 +185,6 @@ if __name__ == "__main__":
     if WORKER in sys.argv:
         pyperf_worker()
     else:
-        from jaxperf.exits import ended
+        from jaxperf.processes.exit_status import ended
 
         raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

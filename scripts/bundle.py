@@ -15,7 +15,7 @@ against the target's markers, and what is missing is asked for by name.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -37,12 +37,12 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from jaxperf import flags
+from jaxperf.chapter.run_sections import make_folder
+from jaxperf.cli import flags
 from jaxperf.data.download import fetch
-from jaxperf.data.folder import DEBIAN_FOLDER, named_folder
+from jaxperf.data.idx_folder import DEBIAN_FOLDER, named_folder
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import ended
-from jaxperf.launch import make_folder
+from jaxperf.processes.exit_status import ended
 
 ROOT = Path(__file__).resolve().parents[1]
 EDITABLE = "editables~=0.3"  # what hatchling asks for beside itself when `make install` links the checkout

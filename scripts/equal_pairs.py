@@ -14,7 +14,7 @@ judges two runs, one after the other, and no rule can know that a shared host ch
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
-from jaxperf.flags import at_least
-from jaxperf.own.options import Measure
+from jaxperf.cli.flags import at_least
+from jaxperf.user_function.options import Measure
 
 REPORT = 50  # pairs between two lines
 
@@ -44,7 +44,7 @@ class Config:
 def main(config: Config) -> int:
     """Print, every so many pairs, how many were told apart so far; 1 if `Ratio` breaks its promise."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}  # before JAX is imported
-    from jaxperf.measure.awake import cores_busy
+    from jaxperf.measure.keep_awake import cores_busy
     from jaxperf.selfcheck import verdicts
     from jaxperf.selfcheck.load import cores, watching
 
@@ -78,7 +78,7 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    from jaxperf import flags
-    from jaxperf.exits import ended
+    from jaxperf.cli import flags
+    from jaxperf.processes.exit_status import ended
 
     raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

@@ -13,7 +13,7 @@ trials are counted apart.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -35,10 +35,11 @@ from pathlib import Path
 
 import psutil
 
-from jaxperf import catalogue, flags
+from jaxperf.chapter import catalogue
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.cli import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import ended
-from jaxperf.launch import child_environment
+from jaxperf.processes.exit_status import ended
 from jaxperf.result import load_result
 
 MARK = "JAXPERF_TRIAL"  # in the environment of every process of a trial

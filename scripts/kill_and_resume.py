@@ -13,7 +13,7 @@ and never saved: parameters, statistics, the optimizer's state and the figures o
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -31,9 +31,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jaxperf import flags
+from jaxperf.cli import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import ended
+from jaxperf.processes.exit_status import ended
 
 if TYPE_CHECKING:
     from jaxperf.train import Checkpoints

@@ -6,7 +6,7 @@ python scripts/plot_trust.py results docs/trust
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -67,7 +67,7 @@ def draw(lines: Lines, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    from jaxperf import flags
-    from jaxperf.exits import ended
+    from jaxperf.cli import flags
+    from jaxperf.processes.exit_status import ended
 
     raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))

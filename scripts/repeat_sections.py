@@ -12,7 +12,7 @@ takes longer than `patience-s` says in which lines its threads are, and fails.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -26,9 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxperf import catalogue, flags
+from jaxperf.chapter import catalogue
+from jaxperf.cli import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import ended
+from jaxperf.processes.exit_status import ended
 
 OWN_PROCESS = "--in-this-process"
 CACHE = "JAX_COMPILATION_CACHE_DIR"
@@ -54,7 +55,7 @@ class Config:
 
 def in_this_process(path: str, times: int, patience_s: float, *flags: str) -> None:
     """Run a section's cells several times, and raise what the first that fails raises."""
-    from jaxperf import cells
+    from jaxperf.chapter import cells
 
     for _ in range(times):
         faulthandler.dump_traceback_later(patience_s, exit=True)

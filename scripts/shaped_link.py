@@ -18,7 +18,7 @@ not every kernel has.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -42,10 +42,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jaxperf import flags
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.cli import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import ended
-from jaxperf.launch import child_environment
+from jaxperf.processes.exit_status import ended
 
 WORKER = "--worker"
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
@@ -229,7 +229,7 @@ def work() -> None:
     from jaxperf.measure import block
     from jaxperf.models import lenet, lenet_params
     from jaxperf.parallel import first_devices, make_step, model_of_function, rows_of
-    from jaxperf.processes import Processes, start
+    from jaxperf.processes.distributed import Processes, start
 
     options = Processes()
     jax.config.update("jax_platforms", "cpu")

@@ -9,7 +9,7 @@ take turns. A value is the seconds of `main()` with JAX started and every result
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from jaxperf import flags
+from jaxperf.cli import flags
+from jaxperf.cli.flags import at_least
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import ended
-from jaxperf.flags import at_least
+from jaxperf.processes.exit_status import ended
 from jaxperf.result import Measurement, ratio
 
 ROOT = Path(__file__).resolve().parents[1]

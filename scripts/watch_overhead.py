@@ -9,7 +9,7 @@ that follows. The overhead that each watch printed for itself stands next to it.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.exits import end_at_once
+    from jaxperf.processes.exit_status import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -27,11 +27,11 @@ from typing import Annotated, Any
 
 import jax
 
-import jaxperf
-from jaxperf import flags
-from jaxperf.exits import ended
-from jaxperf.flags import at_least
+from jaxperf.cli import flags
+from jaxperf.cli.flags import at_least
+from jaxperf.processes.exit_status import ended
 from jaxperf.result import Measurement, ratio
+from jaxperf.watch import watch
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
 # steps that take a few seconds each on two cores
@@ -41,7 +41,7 @@ WORK = {"steps without waiting": ("fixed/item_in_loop", 1500), "a wait per step"
 
 def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, float]:
     """Wall and processor seconds of a run, watched unless `profile` is None; what the watch says it cost."""
-    block = contextlib.nullcontext() if profile is None else jaxperf.watch(profile=profile, show=False)
+    block = contextlib.nullcontext() if profile is None else watch(profile=profile, show=False)
     with block as watched:
         began, worked = time.perf_counter(), time.process_time()
         jax.block_until_ready(run())

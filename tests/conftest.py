@@ -106,7 +106,7 @@ def through_onednn(compiles_anew: None) -> Iterator[Any]:
     from jax import lax
     from jax.interpreters import mlir
 
-    from jaxperf.models.convolution import use_onednn
+    from jaxperf.onednn.convolution import use_onednn
 
     rules = mlir._platform_specific_lowerings["cpu"]
     before = rules[lax.conv_general_dilated_p]

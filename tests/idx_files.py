@@ -130,7 +130,7 @@ def isolate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tensorflow_datasets"))
-    monkeypatch.setattr("jaxperf.data.folder.DEBIAN_FOLDER", tmp_path / "no-such-folder")
+    monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", tmp_path / "no-such-folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cache = cache_folder()
     assert tmp_path in cache.parents

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxperf.models import LeNet
 from jaxperf.models.export import export_net, load_arrays, load_compiled, load_net
-from jaxperf.onednn import begin
+from jaxperf.onednn.trial import begin
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 Case = tuple[Callable[..., Any], tuple[Any, ...]]

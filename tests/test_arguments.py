@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from jaxperf.watching import arguments
-from jaxperf.watching.advice import advice
-from jaxperf.watching.finding import Finding
-from jaxperf.watching.place import Place
+from jaxperf.watch.advice.advice import advice
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.source import source_arguments
 
 
 def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: P
     )
 
     def given(number: int, argument: str) -> str:
-        found = arguments.given_for(Place(str(path), number), "step", argument)
+        found = source_arguments.given_for(Place(str(path), number), "step", argument)
         return ast.unparse(found) if found else ""
 
     assert [given(2, a) for a in ("argument 0", "argument 1", "rate", "argument 7")] == [

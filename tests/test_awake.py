@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from jaxperf.measure.awake import cores_awake, cores_busy
+from jaxperf.measure.keep_awake import cores_awake, cores_busy
 
 needs_linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority here")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.watching.between import explained
-from jaxperf.watching.compiles import Compiled
-from jaxperf.watching.place import NOWHERE, Place
-from jaxperf.watching.puts import Put
-from jaxperf.watching.sampler import Sample
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.sampler import Sample
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.transfers import Put
+from jaxperf.watch.report.attribution import explained
 
 PROGRAM = """\
 def get_batch(i):

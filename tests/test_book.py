@@ -15,7 +15,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from jaxperf import catalogue, cells
+from jaxperf.chapter import catalogue, cells
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, EXPERIMENTS = ROOT / "docs", ROOT / "experiments"
@@ -154,7 +154,7 @@ def test_a_page_says_what_kind_of_run_it_shows(book: Any, script: Path) -> None:
     assert "The answers to the exercises were not run" in end(options=["full"])
     assert "was stopped" in end(incomplete=True)
     changed = end(modules={"jaxperf.measure.timing": "0" * 12, "jaxperf.gone": "1" * 12, **cells.modules()})
-    assert "`jaxperf.gone`" in changed and "jaxperf.cells" not in changed
+    assert "`jaxperf.gone`" in changed and "jaxperf.chapter.cells" not in changed
     failed = run_of(script, v4.new_output("error", ename="E", evalue="e", traceback=["E: e"]))
     assert "A cell failed" in text_of(
         book.page(script, book.Run.of(keep(failed, script.with_suffix(".ipynb"))))

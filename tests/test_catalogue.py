@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf import catalogue
-from jaxperf.catalogue import SECTIONS, find, folder
+from jaxperf.chapter import catalogue
+from jaxperf.chapter.catalogue import SECTIONS, find, folder
 from jaxperf.errors import JaxperfError
 
 
@@ -70,7 +70,7 @@ def test_scripts_are_found_in_a_checkout_and_in_an_installed_package(
     installed = package / "experiments"
     installed.mkdir(parents=True)
     (installed / f"{SECTIONS[-1].name}.py").write_text("")
-    monkeypatch.setattr(catalogue, "__file__", str(package / "catalogue.py"))
+    monkeypatch.setattr(catalogue, "__file__", str(package / "chapter" / "catalogue.py"))
     assert folder() == installed
     (installed / f"{SECTIONS[-1].name}.py").unlink()
     with pytest.raises(JaxperfError, match=r"^no experiments next to .*; install jaxperf again"):

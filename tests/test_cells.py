@@ -14,9 +14,9 @@ import jupytext
 import nbformat
 import pytest
 
-from jaxperf import catalogue, cells
+from jaxperf.chapter import catalogue, cells
+from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
-from jaxperf.launch import child_environment
 
 SECTIONS = [catalogue.folder() / f"{section.name}.py" for section in catalogue.SECTIONS]
 HEAD = """# %% [markdown]

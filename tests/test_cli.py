@@ -13,10 +13,11 @@ import pytest
 from disks import bound_by_permissions, make_read_only
 
 import jaxperf
-from jaxperf import catalogue, cli
+from jaxperf.chapter import catalogue
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import INTERRUPTED, PIPE_CLOSED
-from jaxperf.launch import child_environment
+from jaxperf.processes.exit_status import INTERRUPTED, PIPE_CLOSED
 from jaxperf.report.words import INCOMPLETE
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
 from jaxperf.result.store import save_so_far, to_json
@@ -59,7 +60,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_only_talks_imports_neither_jax_nor_numpy() -> None:
     code = (
-        "import sys; from jaxperf import cli\n"
+        "import sys; from jaxperf.cli import command_line as cli\n"
         "for words in ('--help', 'list', '--version', 'help', 'run --help', 'launch --help'):\n"
         "    assert cli.main(words.split()) == 0\n"
         "    loaded = sorted({'jax', 'flax', 'numpy', 'psutil'} & set(sys.modules))\n"
@@ -75,22 +76,22 @@ def test_what_only_talks_imports_neither_jax_nor_numpy() -> None:
 def test_help_names_every_command_however_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for words in (["--help"], ["-h"], ["help"], ["run", "--help"], ["help", "run"]):
-        assert cli.main(words) == 0
+        assert command_line.main(words) == 0
         shown.append(capsys.readouterr().out)
-    assert all(f"• {command}" in shown[0] for command in cli.COMMANDS)
+    assert all(f"• {command}" in shown[0] for command in command_line.COMMANDS)
     assert shown[0] == shown[1] == shown[2] and shown[3] == shown[4] != shown[0]
 
 
 def test_the_version_is_the_packages_own(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("--version", "-V", "version"):
-        assert cli.main([word]) == 0
+        assert command_line.main([word]) == 0
         assert capsys.readouterr().out == f"jaxperf {jaxperf.__version__}\n"
 
 
 def test_the_list_tells_number_name_time_and_question_of_each_section(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["list"]) == 0
+    assert command_line.main(["list"]) == 0
     shown = capsys.readouterr().out
     for section in catalogue.SECTIONS:
         assert all(part in shown for part in (section.number, section.name, section.title, section.question))
@@ -129,7 +130,9 @@ def test_a_mistake_is_one_line_and_status_2_before_anything_runs(
 ) -> None:
     for given, says in MISTAKES.items():
         words = given.split()
-        assert cli.main(words + [f"--out={out}"] * (words[:1] == ["run"] and "--" not in words)) == 2, given
+        assert (
+            command_line.main(words + [f"--out={out}"] * (words[:1] == ["run"] and "--" not in words)) == 2
+        ), given
         shown = capfd.readouterr()
         assert shown.out == "", given
         assert shown.err.startswith("error: ") and shown.err.count("\n") == 1 and says in shown.err, given
@@ -142,7 +145,7 @@ def test_a_mistake_is_one_line_and_status_2_before_anything_runs(
 def test_run_leaves_a_result_for_each_section_and_says_how_to_read_them(
     out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["run", "all", "--out", str(out), "--smoke"]) == 0
+    assert command_line.main(["run", "all", "--out", str(out), "--smoke"]) == 0
     shown = capfd.readouterr().out
     assert shown.index("run of first --smoke") < shown.index("[2/2] second") < shown.index("run of second")
     assert all(str(out / f"{name}.json") in shown for name in ("first", "second"))
@@ -150,7 +153,7 @@ def test_run_leaves_a_result_for_each_section_and_says_how_to_read_them(
 
 
 def test_words_after_two_dashes_reach_the_one_section(out: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", "9.2", f"--out={out}", "--", "--size", "3", "--", "x"]) == 0
+    assert command_line.main(["run", "9.2", f"--out={out}", "--", "--size", "3", "--", "x"]) == 0
     assert "run of second --size 3 -- x" in capfd.readouterr().out
 
 
@@ -158,7 +161,7 @@ def test_a_failing_section_is_named_and_the_others_still_run(
     out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (catalogue.folder() / "first.py").write_text("raise SystemExit(7)")
-    assert cli.main(["run", "all", "--out", str(out)]) == 1
+    assert command_line.main(["run", "all", "--out", str(out)]) == 1
     shown = capfd.readouterr()
     assert "run of second" in shown.out and "1 of 2 sections succeeded" in shown.out
     assert "failed: first: exit status 7" in shown.err
@@ -167,15 +170,15 @@ def test_a_failing_section_is_named_and_the_others_still_run(
 
 def test_a_single_sections_status_is_handed_on(out: Path) -> None:
     (catalogue.folder() / "first.py").write_text("raise SystemExit(7)")
-    assert cli.main(["run", "first", "--out", str(out)]) == 7
+    assert command_line.main(["run", "first", "--out", str(out)]) == 7
 
 
 def test_an_interrupted_run_ends_with_130(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.launch, "run_section", interrupted)
-    assert cli.main(["run", "all", "--out", str(out)]) == INTERRUPTED
+    monkeypatch.setattr(command_line.run_sections, "run_section", interrupted)
+    assert command_line.main(["run", "all", "--out", str(out)]) == INTERRUPTED
 
 
 def test_two_runs_into_one_folder_leave_one_whole_result_of_either(out: Path) -> None:
@@ -183,9 +186,9 @@ def test_two_runs_into_one_folder_leave_one_whole_result_of_either(out: Path) ->
     source = f"""
 import sys, time
 from pathlib import Path
-from jaxperf.catalogue import Section
+from jaxperf.chapter.catalogue import Section
 from jaxperf.result import Environment, save_result
-from jaxperf.recorder import Recorder
+from jaxperf.chapter.recorder import Recorder
 from jaxperf.result.store import save_so_far
 path = Path({str(out / "first.json")!r})
 about = Section("first", "9.1", "First", "?", 1)
@@ -219,7 +222,7 @@ def test_a_run_whose_reader_has_gone_stops_without_naming_a_failed_section(
     out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (catalogue.folder() / "first.py").write_text(f"raise SystemExit({PIPE_CLOSED})")
-    assert cli.main(["run", "all", "--out", str(out)]) == PIPE_CLOSED
+    assert command_line.main(["run", "all", "--out", str(out)]) == PIPE_CLOSED
     shown = capfd.readouterr()
     assert shown.err == "" and "second" not in shown.out
 
@@ -236,7 +239,7 @@ def test_the_report_shows_good_results_and_names_what_it_leaves_out(
     (out / "cut.json").write_text(sample("first")[:200])
     (out / "foreign.json").write_text(json.dumps({"rows": [1, 2]}))
     (out / "notes.txt").write_text("not looked at")
-    assert cli.main(["report", str(out)]) == 0
+    assert command_line.main(["report", str(out)]) == 0
     shown = capsys.readouterr()
     assert shown.out.index("time of first") < shown.out.index("time of second")  # the chapter's order
     left_out = [line for line in shown.err.splitlines() if line.startswith("left out: ")]
@@ -247,7 +250,7 @@ def test_the_report_shows_good_results_and_names_what_it_leaves_out(
 def test_the_report_takes_a_single_file(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out.mkdir()
     (out / "first.json").write_text(sample("first"))
-    assert cli.main(["report", str(out / "first.json")]) == 0
+    assert command_line.main(["report", str(out / "first.json")]) == 0
     assert "time of first" in capsys.readouterr().out
 
 
@@ -269,9 +272,9 @@ def test_a_result_is_no_slower_than_itself_but_than_a_faster_one(
         lists.append(",".join(paths))  # longer than a file's name may be
         folders.append(f"{folder}/")
     for a, b in (files, lists, folders):
-        assert cli.main(["compare", a, a]) == 0
-        assert cli.main(["compare", b, a]) == 0
-        assert cli.main(["compare", a, b]) == 1
+        assert command_line.main(["compare", a, a]) == 0
+        assert command_line.main(["compare", b, a]) == 0
+        assert command_line.main(["compare", a, b]) == 1
         shown = capsys.readouterr().out
         assert "slower" in shown
         assert ("give several results per side: a folder or a1.json,a2.json" in shown) == (a == files[0])
@@ -291,7 +294,7 @@ def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
         ([str(good), "--alpha", "2"], "--alpha is 2.0; give at least 0 and at most 1"),
         ([str(good), "--least", "-1"], "--least is -1.0"),
     ):
-        assert cli.main(["compare", str(good), *words]) == 2
+        assert command_line.main(["compare", str(good), *words]) == 2
         said = capsys.readouterr().err
         assert said.startswith("error: ") and said.count("\n") == 1 and says in said
 
@@ -304,7 +307,7 @@ def test_what_is_not_a_file_is_left_out_and_never_waited_for(
     (tmp_path / "endless.json").symlink_to("/dev/zero")
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / "folder.json").mkdir()
-    assert cli.main(["report", str(tmp_path)]) == 0
+    assert command_line.main(["report", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     assert shown.err.count("left out: cannot read") == 4
     assert "time of first" in shown.out and "left out" not in shown.out
@@ -320,11 +323,11 @@ def test_a_read_only_disk_is_one_line_where_something_is_to_be_written(
         (f"run use_gpu --out {small_disk}", f"cannot write to the folder {small_disk}; give another --out"),
         (f"run use_gpu --out {small_disk}/new", f"cannot make the folder {small_disk}/new: Read-only file"),
     ):
-        assert cli.main(command.split()) == 2
+        assert command_line.main(command.split()) == 2
         said = capsys.readouterr().err
         assert said.startswith(f"error: {says}") and said.count("\n") == 1, said
     for command in (f"report {small_disk}", f"compare {small_disk} {small_disk}"):
-        assert cli.main(command.split()) == 0
+        assert command_line.main(command.split()) == 0
 
 
 @pytest.mark.skipif(not bound_by_permissions(), reason="no setpriv, which makes root obey permissions")
@@ -343,7 +346,7 @@ def test_what_permissions_forbid_is_one_line(tmp_path: Path) -> None:
         f"run use_gpu --out {fixed}/new": f"error: cannot make the folder {fixed}/new: Permission denied",
     }
     program = (
-        "import shlex, sys; from jaxperf import cli\n"
+        "import shlex, sys; from jaxperf.cli import command_line as cli\n"
         "for line in sys.argv[1:]: print('status', cli.main(shlex.split(line)), file=sys.stderr, flush=True)"
     )
     done = subprocess.run(
@@ -370,13 +373,13 @@ def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFix
         (["report", str(out)], "\\x1b[31mgood.json"),
         (["compare", str(out), str(out)], ""),
     ):
-        assert cli.main(words) == 0
+        assert command_line.main(words) == 0
         shown = capsys.readouterr()
         assert not set("\x1b\udcff") & set(shown.out + shown.err), words
         assert "\\x1b[31mred.json is not JSON" in shown.err
         assert named in shown.out
     for words in (["report", "\x1b[31m"], ["compare", "\x1b[31m", str(out)], ["report", "x" * 300]):
-        assert cli.main(words) == 2
+        assert command_line.main(words) == 2
         assert capsys.readouterr().err.startswith(
             ("error: no folder \\x1b", "error: cannot read \\x1b", "error: xxx")
         )
@@ -387,9 +390,9 @@ def test_a_result_that_is_incomplete_says_so_wherever_it_is_shown(
 ) -> None:
     save_result(timed("first", (1.0,)), out / "first.json")
     save_so_far(timed("second", (1.0,)), out / "second.json")
-    assert cli.main(["report", str(out)]) == 0
+    assert command_line.main(["report", str(out)]) == 0
     assert capsys.readouterr().out.count(INCOMPLETE) == 1
-    assert cli.main(["compare", str(out), str(out)]) == 0
+    assert command_line.main(["compare", str(out), str(out)]) == 0
     assert "differs: B is incomplete" in capsys.readouterr().out
 
 
@@ -398,5 +401,5 @@ def test_a_folder_without_a_readable_result_is_a_mistake(
 ) -> None:
     out.mkdir()
     (out / "first.json").write_text("{")
-    assert cli.main(["report", str(out)]) == 2
+    assert command_line.main(["report", str(out)]) == 2
     assert "no result to show" in capsys.readouterr().err

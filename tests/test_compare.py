@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from jaxperf.compare import ranks
+from jaxperf.compare.results import OVERLAP, Comparison, render_comparison
+from jaxperf.compare.results import compare as compare_runs
 from jaxperf.errors import JaxperfError
-from jaxperf.report import ranks
-from jaxperf.report.compare import OVERLAP, Comparison, render_comparison
-from jaxperf.report.compare import compare as compare_runs
 from jaxperf.result import Environment, Heading, Measurement, Result, Table
 
 RESULT = Result("hybridize", "8.1", "Title", "Why?", {"size": 3}, Environment(cpu="one", cores=2))

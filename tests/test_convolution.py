@@ -17,9 +17,10 @@ from jax import lax
 from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxperf.models import SMALL_STAGES, LeNet, ResNet, convolution
-from jaxperf.models.convolution import native_convolutions, use_onednn
-from jaxperf.models.window import MOST_TAPS
+from jaxperf.models import SMALL_STAGES, LeNet, ResNet
+from jaxperf.onednn import convolution
+from jaxperf.onednn.convolution import native_convolutions, use_onednn
+from jaxperf.onednn.window import MOST_TAPS
 from jaxperf.parallel import Way, first_devices, make_step, model_of
 
 pytestmark = pytest.mark.skipif(
@@ -93,9 +94,9 @@ def test_outputs_and_gradients_of_random_convolutions_are_float64s(several: int)
             exact = native(fn, x.astype("float64"), w.astype("float64"))
             assert_close(found, exact)
             jax.clear_caches()
-            patch.setattr("jaxperf.models.window.MANY_WEIGHTS", 0)
-            patch.setattr("jaxperf.models.window.FEW_PIXELS", 10**9)
-            patch.setattr("jaxperf.models.window.MOST_TAPS", 10**9)
+            patch.setattr("jaxperf.onednn.window.MANY_WEIGHTS", 0)
+            patch.setattr("jaxperf.onednn.window.FEW_PIXELS", 10**9)
+            patch.setattr("jaxperf.onednn.window.MOST_TAPS", 10**9)
             with jax.enable_x64(False):
                 assert calls(fn, x, w) == 0
                 assert_close(jax.jit(partial(fn))(x, w), exact)

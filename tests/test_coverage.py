@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from jaxperf import catalogue
+from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

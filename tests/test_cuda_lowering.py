@@ -23,9 +23,9 @@ from flax import nnx
 from jax import lax
 from jax.interpreters import mlir
 
-from jaxperf import catalogue, cells
+from jaxperf.chapter import catalogue, cells
 from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
-from jaxperf.models.convolution import use_onednn
+from jaxperf.onednn.convolution import use_onednn
 from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
 from jaxperf.parallel.pipeline import lenet_halves, make_pipeline, resnet_halves
 from jaxperf.parallel.tensor import lenet_by_hand as lenet_by_slices

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from experiments import train
-from jaxperf import flags
-from jaxperf.processes import _METHODS, cluster
+from jaxperf.cli import flags
+from jaxperf.processes.distributed import _METHODS, cluster
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from jaxperf import cli, doctor
+from jaxperf import doctor
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.cli import command_line
 from jaxperf.data import download
 from jaxperf.doctor import checks, finding, probe
 from jaxperf.doctor.checks import ALLOCATOR, uses_glibc
@@ -20,8 +22,7 @@ from jaxperf.doctor.driver import Driver, Gpu, ask_driver
 from jaxperf.doctor.finding import Finding, checkout, show
 from jaxperf.doctor.probe import Probe, ask_jax
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import own_name
-from jaxperf.launch import child_environment
+from jaxperf.processes.exit_status import own_name
 
 CPU = Probe("cpu", ("cpu:0 cpu",))
 H100 = Driver(
@@ -41,7 +42,7 @@ def states(findings: list[Finding]) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def plain_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxperf.data.folder.DEBIAN_FOLDER", Path("/nonexistent"))
+    monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", Path("/nonexistent"))
     for name in (
         "JAX_PLATFORMS",
         "XLA_FLAGS",
@@ -59,7 +60,7 @@ def test_a_machine_that_runs_this_suite_is_usable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert cli.main(["doctor"]) == 0
+    assert command_line.main(["doctor"]) == 0
     shown = capsys.readouterr().out
     topics = {
         line.split()[1] for line in shown.splitlines() if line.split()[:1] in (["ok"], ["note"], ["warn"])
@@ -73,7 +74,7 @@ def test_something_broken_gives_status_1_and_its_command(
 ) -> None:
     broken = Probe(trouble="JAX does not start with JAX_PLATFORMS=\x1b[31m")
     monkeypatch.setattr(doctor, "ask_jax", lambda: broken)
-    assert cli.main(["doctor"]) == 1
+    assert command_line.main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("broken"))
     assert "JAX_PLATFORMS=\\x1b[31m" in lines[at] and "pip install" in lines[at + 1]

@@ -7,8 +7,8 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import count_ops
-from jaxperf.measure.guards import nothing_compiles
-from jaxperf.measure.staging import COLLECTIVES
+from jaxperf.measure.compile_log import nothing_compiles
+from jaxperf.measure.stages import COLLECTIVES
 from jaxperf.models import lenet, lenet_params
 from jaxperf.parallel import first_devices
 from jaxperf.train import Evaluator, evaluate_accuracy

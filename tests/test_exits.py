@@ -12,10 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf import exits, flags
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.cli import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import FAILED, INTERRUPTED, PIPE_CLOSED, SIGNALS, USER_MISTAKE, ended, held_back
-from jaxperf.launch import child_environment
+from jaxperf.processes import exit_status
+from jaxperf.processes.exit_status import (
+    FAILED,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    SIGNALS,
+    USER_MISTAKE,
+    ended,
+    held_back,
+)
 from jaxperf.report import terminal
 from jaxperf.result import Environment, Note, Result, save_result
 
@@ -99,11 +108,11 @@ def test_a_signal_that_is_repeated_soon_does_not_disturb_what_the_first_has_set_
             signal.raise_signal(signal.SIGTERM)
         finally:
             signal.raise_signal(signal.SIGTERM)
-            cleaned.append(exits.SAME_S)
+            cleaned.append(exit_status.SAME_S)
         return 0
 
     assert ended(main) == 143 and len(cleaned) == 1
-    monkeypatch.setattr(exits, "SAME_S", 0.0)
+    monkeypatch.setattr(exit_status, "SAME_S", 0.0)
     assert ended(main) == 143 and len(cleaned) == 1
 
 
@@ -151,7 +160,7 @@ def test_what_was_told_to_ignore_a_signal_ignores_it() -> None:
 
 ONCE = """
 import signal, sys
-from jaxperf.exits import end_at_once, ended
+from jaxperf.processes.exit_status import end_at_once, ended
 end_at_once()
 if "inside" in sys.argv:
     sys.exit(ended(lambda: signal.raise_signal(int(sys.argv[1]))))
@@ -191,8 +200,8 @@ def test_signals_held_back_arrive_when_they_are_released() -> None:
 
 SCRIPT = """
 import sys
-from jaxperf import cli
-from jaxperf.exits import ended
+from jaxperf.cli import command_line as cli
+from jaxperf.processes.exit_status import ended
 from jaxperf.report import terminal
 def show():
     for i in range(5000): terminal.console().print("± row")
@@ -258,11 +267,11 @@ def test_a_hint_names_what_can_be_typed_here(
     ):
         monkeypatch.setattr(sys, "argv", [program])
         monkeypatch.setenv("PATH", path)
-        exits.say("error: no GPU; see `jaxperf doctor`")
+        exit_status.say("error: no GPU; see `jaxperf doctor`")
         assert capsys.readouterr().err == f"error: no GPU; see `{name} doctor`\n"
 
 
 def test_a_console_leaves_the_closed_pipe_to_us() -> None:
     with pytest.raises(BrokenPipeError):
         terminal.console().on_broken_pipe()
-    assert exits.PIPE_CLOSED == 141
+    assert exit_status.PIPE_CLOSED == 141

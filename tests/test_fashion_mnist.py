@@ -32,8 +32,8 @@ from idx_files import (
 
 from jaxperf.data import SOURCES, FashionMNIST, check_source, download, fashion_mnist
 from jaxperf.data.download import ORIGIN_FILES, DownloadError, fetch
-from jaxperf.data.folder import DEBIAN_FOLDER, mini_folder, read_folder, read_mini
 from jaxperf.data.idx import Splits
+from jaxperf.data.idx_folder import DEBIAN_FOLDER, mini_folder, read_folder, read_mini
 from jaxperf.errors import JaxperfError
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +117,7 @@ def test_debians_folder_is_found_without_being_named(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_folder(tmp_path / "debian", packed(generated()))
-    monkeypatch.setattr("jaxperf.data.folder.DEBIAN_FOLDER", folder)
+    monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", folder)
     assert fashion_mnist().source == f"folder {folder}"
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_folder_that_nobody_named_is_skipped_with_its_reason(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_folder(tmp_path / "debian", dict.fromkeys(packed(generated()), b"nonsense"))
-    monkeypatch.setattr("jaxperf.data.folder.DEBIAN_FOLDER", folder)
+    monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", folder)
     data = fashion_mnist(url=closed_port())
     assert data.source == "mini"
     assert "not gzip" in data.skipped[0]

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 import pytest
 
-from jaxperf import flags
+from jaxperf.cli import flags
+from jaxperf.cli.flags import at_least, between, more_than
 from jaxperf.errors import JaxperfError
-from jaxperf.flags import at_least, between, more_than
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def test_help_lists_every_flag_with_its_meaning_and_default(capsys: pytest.Captu
 
 
 def test_flags_need_neither_jax_nor_numpy() -> None:
-    program = "import sys, jaxperf.flags; print({'jax', 'numpy', 'flax'} & set(sys.modules))"
+    program = "import sys, jaxperf.cli.flags; print({'jax', 'numpy', 'flax'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

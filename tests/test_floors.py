@@ -15,19 +15,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # The ground serves where JAX is not installed: renderers and the runners of other frameworks.
-GROUND = ("jaxperf.errors", "jaxperf.orphans", "jaxperf.result")
+GROUND = ("jaxperf.errors", "jaxperf.processes.parent", "jaxperf.result")
 # Imported inside a function: by those who ask for a ratio, and on Windows
-ON_THE_GROUND = {"jaxperf.result.ratio": "scipy", "jaxperf.orphans": "psutil"}
+ON_THE_GROUND = {"jaxperf.result.ratio": "scipy", "jaxperf.processes.parent": "psutil"}
 FLOORS = {
     "ground": 0,
     **dict.fromkeys(("jaxperf.measure", "jaxperf.data", "jaxperf.models"), 1),
     **dict.fromkeys(("jaxperf.parallel", "jaxperf.onednn"), 2),
-    **dict.fromkeys(("jaxperf.train", "jaxperf.report", "jaxperf.peers"), 3),
+    **dict.fromkeys(("jaxperf.train", "jaxperf.report", "jaxperf.frameworks"), 3),
 }
 TOP = 4  # the command line and what scripts share: whatever else lies in jaxperf
-ONLY_GROUND = ("jaxperf.report", "jaxperf.peers")
+ONLY_GROUND = ("jaxperf.report", "jaxperf.frameworks")
 # JAX's own side of the comparison: a process in jaxperf's own environment, so it may use all below its floor.
-OF_JAX = "jaxperf.peers.workers.jax_"
+OF_JAX = "jaxperf.frameworks.workers.jax_"
 
 
 def part_of(module: str) -> str:
@@ -204,7 +204,7 @@ def test_what_must_answer_at_once_imports_no_jax_and_jaxperf_only_the_standard_l
     program = """
 import sys; before = set(sys.modules); import jaxperf
 print({n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_module_names))
-import jaxperf.cli, jaxperf.recorder, jaxperf.report.terminal, jaxperf.result
+import jaxperf.cli.command_line, jaxperf.chapter.recorder, jaxperf.report.terminal, jaxperf.result
 print({'jax', 'flax', 'tensorflow', 'scipy', 'matplotlib'} & set(sys.modules))
 """
     assert run(program) == "{'jaxperf'}\nset()"
@@ -225,5 +225,7 @@ def test_no_duration_is_taken_from_a_clock_that_may_jump() -> None:
     """The only use is the date of a run; lessons measure as the book does, with `time.time`, too."""
     package = {name: path for name, path in modules(ROOT).items() if not name.startswith("experiments.")}
     used = {name: clocks for name, path in package.items() if (clocks := wall_clocks(path.read_text()))}
-    assert used == {n: ["datetime.datetime.now"] for n in ("jaxperf.recorder", "jaxperf.watching.tell")}
+    assert used == {
+        n: ["datetime.datetime.now"] for n in ("jaxperf.chapter.recorder", "jaxperf.watch.report.text")
+    }
     assert wall_clocks("from time import time\nimport time\ntime.time_ns()") == ["time.time_ns", "time.time"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from trainings import STEPS, assert_same, in_two_processes, step_of, steps_in, trained
 
+from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
-from jaxperf.launch import child_environment
 from jaxperf.train import CheckpointFolder, Policy
 from jaxperf.train.manifest import verified, write_manifest
 

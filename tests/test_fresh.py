@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.fresh import in_fresh_process
+from jaxperf.measure.subprocess_call import in_fresh_process
 
 
 def look(*names: str) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from report_results import all_results
 from test_store import FULL
 from trainings import NAME, InterruptedTrainingError, at, step_of, steps_in, trained
 
-from jaxperf import cli
+from jaxperf.cli import command_line
 from jaxperf.data.idx import read_images, read_labels
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import USER_MISTAKE, ended
+from jaxperf.processes.exit_status import USER_MISTAKE, ended
 from jaxperf.result.machine import versions
 from jaxperf.result.store import to_json
 from jaxperf.train import CheckpointFolder, Policy
@@ -133,13 +133,13 @@ def test_a_hostile_result_is_refused_in_one_line_or_shown_by_every_command(
 
 def shown(path: Path, other: Path) -> bool:
     """Whether it is read; then all commands must show it and leave the terminal alone."""
-    status, out, err = said(lambda: cli.show_report(cli.Report(path)))
+    status, out, err = said(lambda: command_line.show_report(command_line.Report(path)))
     if status:
         assert (status, out, err.count("\n")) == (USER_MISTAKE, "", 2), err  # left out, so nothing is left
         assert err.startswith("left out: ") and len(err) < 1000
         return False
     commands: list[Callable[[], int]] = [
-        lambda a=a, b=b: cli.show_comparison(cli.Compare(str(a), str(b)))
+        lambda a=a, b=b: command_line.show_comparison(command_line.Compare(str(a), str(b)))
         for a, b in ((path, other), (other, path))
     ]
     for command in commands:

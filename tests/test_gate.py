@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf import cli
-from jaxperf.gate import Gate, load, store
-from jaxperf.own.options import Measure
+from jaxperf.cli import command_line
+from jaxperf.compare.gate import Gate, load, store
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
 from jaxperf.result.record import SCHEMA_VERSION
+from jaxperf.user_function.options import Measure
 
 MACHINE = Environment(cpu="Z80", cores=2, backend="cpu")
 # A command that writes recorded results, one per process: the next file of a folder to the path it is given.
@@ -47,7 +47,7 @@ def anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gate(results: Path, *flags: str, runs: int = 4) -> int:
     command = [sys.executable, "-S", "copy.py", "{}", str(results)]
-    return cli.main(["gate", "kept", f"--runs={runs}", *flags, "--", *command])
+    return command_line.main(["gate", "kept", f"--runs={runs}", *flags, "--", *command])
 
 
 def test_a_baseline_is_stored_then_judged_against_and_the_status_says_how(
@@ -155,14 +155,14 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.Captur
     ]
     for words, says in mistakes:
         capfd.readouterr()
-        assert cli.main(["gate", *words]) == 2, words
+        assert command_line.main(["gate", *words]) == 2, words
         said = capfd.readouterr().err
         assert said.startswith("error: ") and said.count("\n") == 1 and says in said, said
 
 
 def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixture[str]) -> None:
     words = [sys.executable, "-S", "-c", "import sys; print('no such data'); sys.exit(1)", "{}"]
-    assert cli.main(["gate", "kept", "--update", "--", *words]) == 2
+    assert command_line.main(["gate", "kept", "--update", "--", *words]) == 2
     assert capfd.readouterr().err.startswith("no such data\nerror: the command failed with status 1")
     assert not any(Path("kept").iterdir())
 
@@ -171,7 +171,7 @@ def test_the_command_needs_no_environment_on_path(tmp_path: Path, monkeypatch: p
     recorded(tmp_path / "a", 1e-3)
     monkeypatch.setenv("PATH", str(tmp_path))
     command = ["python", "-S", "copy.py", "{}", str(tmp_path / "a")]
-    assert cli.main(["gate", "kept", "--runs=4", "--update", "--", *command]) == 0
+    assert command_line.main(["gate", "kept", "--runs=4", "--update", "--", *command]) == 0
 
 
 def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -188,6 +188,6 @@ def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood(
     commands = re.findall(r"jaxperf (gate .*?--json \{\})", one_line)
     assert len(commands) == 2
     for command in commands:
-        own, inner = cli._split(shlex.split(command))
-        assert inner[0] == "jaxperf" and isinstance(cli._parse(own), Gate)
-        assert isinstance(cli._parse(list(inner[1:])), Measure)
+        own, inner = command_line._split(shlex.split(command))
+        assert inner[0] == "jaxperf" and isinstance(command_line._parse(own), Gate)
+        assert isinstance(command_line._parse(list(inner[1:])), Measure)

@@ -11,7 +11,13 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.guards import DEBUG_FLAGS, RetraceError, nothing_compiles, refuse_debug_flags, witness
+from jaxperf.measure.compile_log import (
+    DEBUG_FLAGS,
+    RetraceError,
+    nothing_compiles,
+    refuse_debug_flags,
+    witness,
+)
 from jaxperf.measure.timing import Wait, measure
 
 QUICK: dict[str, Any] = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}

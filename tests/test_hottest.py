@@ -12,13 +12,13 @@ import pytest
 
 import jaxperf
 from jaxperf.measure import ceilings, roofline
-from jaxperf.measure.staging import build, compiled_matrix_dtype
+from jaxperf.measure.stages import build, compiled_matrix_dtype
 from jaxperf.result import Environment, Grid, Measurement, Note, Result, Table, Text, save_result
-from jaxperf.watching import hottest
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.programs import Facts
-from jaxperf.watching.session import Record
-from jaxperf.watching.windows import Program, Seen
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.windows import Program, Seen
+from jaxperf.watch.report import top_programs
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.session import Record
 
 TEXT = """HloModule jit_step
 %fused (a: f32[8,8], b: f32[8,8]) -> f32[8,8] {
@@ -74,18 +74,18 @@ HERE = Environment(cpu="Z80", backend="cpu", devices=("cpu:0 cpu",))
 
 def said(record: Record, environment: Environment = HERE) -> tuple[list[str], list[str]]:
     """Places and notes of a record."""
-    blocks = list(hottest.blocks(Analysis(record), environment))
+    blocks = list(top_programs.blocks(Analysis(record), environment))
     assert isinstance(blocks[0], Grid)
     return [b.text for b in blocks if isinstance(b, Text)], [b.text for b in blocks if isinstance(b, Note)]
 
 
 def test_executions_are_counted_by_what_devices_ran_and_not_by_calls() -> None:
     (program,) = record(STEP).seen.programs.values()
-    assert hottest.executions(program, STEP) == pytest.approx(4.0)
+    assert top_programs.executions(program, STEP) == pytest.approx(4.0)
     program.ops["cpu 0", "multiply.1"] = [0.001] * 5  # the window's end cut the fifth execution off
-    assert 4 < hottest.executions(program, STEP) < 4.5
+    assert 4 < top_programs.executions(program, STEP) < 4.5
     for devices in (1, 3):
-        (hot,) = hottest.hottest(Analysis(record(STEP, calls=1, devices=devices)))
+        (hot,) = top_programs.hottest(Analysis(record(STEP, calls=1, devices=devices)))
         assert hot.device_s == pytest.approx(0.004)
 
 
@@ -124,7 +124,7 @@ def test_without_a_place_one_line_says_why(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_of_a_loop_figures_are_least_values() -> None:
-    (grid, *_) = hottest.blocks(Analysis(record(LOOP)), HERE)
+    (grid, *_) = top_programs.blocks(Analysis(record(LOOP)), HERE)
     assert isinstance(grid, Grid) and grid.rows[0][4:6] == ("> 4 GFLOP", "> 1 MB")
 
 

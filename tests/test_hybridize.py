@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.staging import count_traces
+from jaxperf.measure.stages import count_traces
 from jaxperf.models.hybridize import hybridize
 
 X = jax.random.normal(jax.random.key(7), (3, 8))

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import pytest
 from cases import cases
 
+from jaxperf.compare.gate_verdict import Judgement, headline, items, judge
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.staging import build
-from jaxperf.report.judgement import Judgement, headline, items, judge
+from jaxperf.measure.stages import build
 from jaxperf.report.markdown import block_lines
 from jaxperf.result import Environment, Measurement, Result, Table
 

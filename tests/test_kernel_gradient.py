@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxperf.models.kernel_gradient import in_one_product, products_are_faster
+from jaxperf.onednn.kernel_gradient import in_one_product, products_are_faster
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.launch import child_environment
+from jaxperf.chapter.run_sections import child_environment
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 ALL = ("manual", "pmap", "shard_map", "jit")

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jaxperf import catalogue, launch
+from jaxperf.chapter import catalogue, run_sections
+from jaxperf.chapter.run_sections import Options, Outcome
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import PIPE_CLOSED
-from jaxperf.launch import Options, Outcome
+from jaxperf.processes.exit_status import PIPE_CLOSED
 
 WRITES = """
 import json, os, pathlib, sys
@@ -43,21 +43,21 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(name: str, out: Path, **options: object) -> Outcome:
     out.mkdir(exist_ok=True)
-    return launch.run_section(catalogue.find(name), Options(out, **options))  # type: ignore[arg-type]
+    return run_sections.run_section(catalogue.find(name), Options(out, **options))  # type: ignore[arg-type]
 
 
 # --- choosing
 
 
 def test_names_and_numbers_choose_the_same_sections_once_in_the_order_named(scripts: Path) -> None:
-    assert [s.name for s in launch.choose(["9.2", "first", "second"])] == ["second", "first"]
-    assert launch.choose(["all"]) == catalogue.SECTIONS == launch.choose(["first", "all"])
+    assert [s.name for s in run_sections.choose(["9.2", "first", "second"])] == ["second", "first"]
+    assert run_sections.choose(["all"]) == catalogue.SECTIONS == run_sections.choose(["first", "all"])
 
 
 def test_a_wrong_name_is_one_line_with_a_way_out(scripts: Path) -> None:
     for words in ([], ["frist"], ["first", "9.7"], [""]):
         with pytest.raises(JaxperfError, match="jaxperf list") as caught:
-            launch.choose(words)
+            run_sections.choose(words)
         assert "\n" not in str(caught.value)
         assert words != ["frist"] or "'first'" in str(caught.value)
 
@@ -68,10 +68,10 @@ def test_a_wrong_name_is_one_line_with_a_way_out(scripts: Path) -> None:
 def test_what_cannot_work_is_refused_before_anything_starts(scripts: Path, tmp_path: Path) -> None:
     sections, out = catalogue.SECTIONS, tmp_path / "out"
     with pytest.raises(JaxperfError, match="2 are named: first, second"):
-        launch.check(sections, Options(out, extra=("--size=1",)))
+        run_sections.check(sections, Options(out, extra=("--size=1",)))
     (scripts / "second.py").unlink()
     with pytest.raises(JaxperfError, match="second has no script"):
-        launch.check(sections, Options(out))
+        run_sections.check(sections, Options(out))
     assert not out.exists()
 
 
@@ -79,7 +79,7 @@ def test_a_results_folder_that_is_a_file_is_refused(scripts: Path, tmp_path: Pat
     taken = tmp_path / "taken"
     taken.write_text("")
     with pytest.raises(JaxperfError, match="give another --out"):
-        launch.check(catalogue.SECTIONS, Options(taken))
+        run_sections.check(catalogue.SECTIONS, Options(taken))
 
 
 # --- running
@@ -157,8 +157,8 @@ def test_asking_a_script_for_its_help_is_no_failure(scripts: Path, tmp_path: Pat
 
 PARENT = """
 import pathlib, signal, sys
-from jaxperf import catalogue, launch
-from jaxperf.exits import ended
+from jaxperf.chapter import catalogue, run_sections as launch
+from jaxperf.processes.exit_status import ended
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit an ignored one
 section = catalogue.Section("first", "9.1", "First", "?", 1)
 catalogue.SECTIONS, catalogue.folder = (section,), lambda: pathlib.Path(sys.argv[1])
@@ -169,12 +169,12 @@ raise SystemExit(ended(lambda: launch.run_section(section, options).status))
 # A section with a process of its own, which ends as `script.parse` and `script.run` have it, but has no JAX.
 WAITS = """
 import os, signal, subprocess, sys, time
-from jaxperf.exits import end_at_once, ended
-from jaxperf.orphans import follow_parent, named_parent
+from jaxperf.processes.exit_status import end_at_once, ended
+from jaxperf.processes.parent import follow_parent, named_parent
 signal.signal(signal.SIGINT, signal.default_int_handler)
 follow_parent()
 end_at_once()
-own = "from jaxperf.orphans import follow_parent; follow_parent(); import time; time.sleep(600)"
+own = "from jaxperf.processes.parent import follow_parent; follow_parent(); import time; time.sleep(600)"
 def main():
     child = subprocess.Popen([sys.executable, "-c", own], env={**os.environ, **named_parent()})
     print(os.getpid(), child.pid, flush=True)
@@ -189,7 +189,7 @@ def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
         [sys.executable, "-c", PARENT, str(scripts), str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=launch.child_environment(),
+        env=run_sections.child_environment(),
         text=True,
         start_new_session=True,
     )
@@ -234,13 +234,13 @@ def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path,
 
 
 def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_OWN_END_S", 0.1)
+    monkeypatch.setattr(run_sections, "_OWN_END_S", 0.1)
     deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\n"
     child = subprocess.Popen([sys.executable, "-c", deaf + "time.sleep(600)"], stdout=subprocess.PIPE)
     with child:
         assert child.stdout is not None
         child.stdout.readline()
-        launch._end(child, 0.1)
+        run_sections._end(child, 0.1)
         assert child.returncode == -signal.SIGKILL
 
 
@@ -249,18 +249,18 @@ def test_a_command_that_path_lacks_is_the_one_that_runs_here(
 ) -> None:
     """As for a newcomer who types `.venv/bin/jaxperf gate baselines -- jaxperf measure ...`."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert launch.startable(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
-    assert launch.startable(["python", "x.py"]) == (sys.executable, "x.py")
-    assert launch.startable(["./jaxperf", "list"]) == ("./jaxperf", "list")
+    assert run_sections.startable(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
+    assert run_sections.startable(["python", "x.py"]) == (sys.executable, "x.py")
+    assert run_sections.startable(["./jaxperf", "list"]) == ("./jaxperf", "list")
     for name in ("jaxperf", "python"):
         (tmp_path / name).touch(mode=0o755)
-        assert launch.startable([name, "x"]) == (name, "x")
+        assert run_sections.startable([name, "x"]) == (name, "x")
 
 
 def test_a_child_that_keeps_checkpoints_has_longer_to_save_one() -> None:
-    plain = launch.patience_s(["python", "script.py", "--every-s", "5"])
+    plain = run_sections.patience_s(["python", "script.py", "--every-s", "5"])
     for words in (("--checkpoints", "saved"), ("--checkpoints=saved",)):
-        assert launch.patience_s(["python", "script.py", *words]) > plain
+        assert run_sections.patience_s(["python", "script.py", *words]) > plain
 
 
 # --- the environment

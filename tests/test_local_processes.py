@@ -15,9 +15,9 @@ import psutil
 import pytest
 from cases import cases
 
+from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
-from jaxperf.launch import child_environment
-from jaxperf.local_processes import Plan, Process, _tell, command_of, free_port, patience_s, shares
+from jaxperf.processes.launcher import Plan, Process, _tell, command_of, free_port, patience_s, shares
 
 NUMBER = "import os, sys, time, pathlib; number = os.environ['JAX_PROCESS_ID']\n"
 PIDS = "pathlib.Path(f'pid{number}').write_text(str(os.getpid()))\n"

@@ -11,7 +11,7 @@ import pytest
 
 from jaxperf.data import FashionMNIST, epoch_batches
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.guards import nothing_compiles
+from jaxperf.measure.compile_log import nothing_compiles
 from jaxperf.parallel import WAYS, first_devices, make_step, model_of_function
 from jaxperf.train import Epoch, Evaluator, train
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.watching import loop_body
-from jaxperf.watching.place import Place
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.source import loop_body
 
 PROGRAM = """\
 def main(loader, w, table):

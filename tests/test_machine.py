@@ -15,11 +15,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from jaxperf import errors, local_processes, orphans
+from jaxperf import errors
 from jaxperf.errors import JaxperfError
-from jaxperf.peers import command, environments
+from jaxperf.frameworks import command, environments
+from jaxperf.processes import launcher, parent
 from jaxperf.result import machine
-from jaxperf.watching import place
+from jaxperf.watch.observe import source_location
 
 ROOT = Path(__file__).resolve().parents[1]
 # The fields of /proc/cpuinfo that tell processors apart, from machines of each kind
@@ -138,9 +139,9 @@ def test_windows_imports_every_module() -> None:
 
 def test_windows_is_told_in_one_line_to_use_wsl2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(errors, "WINDOWS", True)
-    plan = local_processes.Plan(("python",), 2, tmp_path)
+    plan = launcher.Plan(("python",), 2, tmp_path)
     for call in (
-        lambda: local_processes.run(plan),
+        lambda: launcher.run(plan),
         lambda: environments.chosen(["torch"]),
         lambda: command.main([], program="jaxperf", warn=print),
     ):
@@ -150,33 +151,33 @@ def test_windows_is_told_in_one_line_to_use_wsl2(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_windows_process_knows_whether_its_parent_lives() -> None:
-    lives = orphans._on_windows(
+    lives = parent._on_windows(
         os.getpid()
     )  # which is not its own getppid(), as in a virtual environment there
     assert lives()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        lives = orphans._on_windows(child.pid)
+        lives = parent._on_windows(child.pid)
         assert lives()
         child.kill()
     assert not lives()
-    assert psutil.pid_exists(os.getpid()) and not orphans._on_windows(2**30)()
+    assert psutil.pid_exists(os.getpid()) and not parent._on_windows(2**30)()
 
 
 def test_windows_paths_of_libraries_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     packages = r"C:\venv\Lib\site-packages"
-    monkeypatch.setattr(place.os, "sep", "\\")
-    monkeypatch.setattr(place.sysconfig, "get_paths", lambda: dict.fromkeys(KEYS, packages))
+    monkeypatch.setattr(source_location.os, "sep", "\\")
+    monkeypatch.setattr(source_location.sysconfig, "get_paths", lambda: dict.fromkeys(KEYS, packages))
     monkeypatch.setattr(sys, "path", [packages])
-    place._roots.cache_clear()
-    place.library.cache_clear()
+    source_location._roots.cache_clear()
+    source_location.library.cache_clear()
     try:
-        assert place._roots() == (packages + "\\",)
-        assert place.library(packages + r"\jax\_src\pjit.py") != ""
-        assert place.library(r"C:\work\train.py") == ""
+        assert source_location._roots() == (packages + "\\",)
+        assert source_location.library(packages + r"\jax\_src\pjit.py") != ""
+        assert source_location.library(r"C:\work\train.py") == ""
     finally:
         monkeypatch.undo()
-        place._roots.cache_clear()
-        place.library.cache_clear()
+        source_location._roots.cache_clear()
+        source_location.library.cache_clear()
 
 
 KEYS = ("purelib", "platlib", "stdlib", "platstdlib")

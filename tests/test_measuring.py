@@ -10,11 +10,11 @@ import jax
 import pytest
 from flax import nnx
 
-from jaxperf import cli
+from jaxperf.cli import command_line
 from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.environment import current_environment
-from jaxperf.own.measuring import is_jitted
 from jaxperf.result import Grid, Measurement, Result, Table, load_result, save_result
+from jaxperf.user_function.measuring import is_jitted
 
 MODULE = """
 import functools
@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def measured(*words: str, rounds: int = 2) -> Result:
-    assert cli.main(["measure", *words, f"--rounds={rounds}", "--budget-s=0", "--json=r.json"]) == 0
+    assert command_line.main(["measure", *words, f"--rounds={rounds}", "--budget-s=0", "--json=r.json"]) == 0
     return load_result(Path("r.json"))
 
 
@@ -95,9 +95,9 @@ def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports
     said = capsys.readouterr().out
     assert "step: " in said and " per call (" in said and "twice is " in said
     assert found.config["args"] == ARGS[1:] and found.command.split()[0] == "jaxperf"
-    assert cli.main(["report", "r.json"]) == 0
+    assert command_line.main(["report", "r.json"]) == 0
     assert "twice: " in capsys.readouterr().out
-    assert cli.main(["compare", "r.json", "r.json"]) == 0
+    assert command_line.main(["compare", "r.json", "r.json"]) == 0
 
 
 def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
@@ -177,7 +177,7 @@ def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[
     ]
     for words, says in mistakes:
         capfd.readouterr()
-        assert cli.main(["measure", "--json=never.json", *words]) == 2, words
+        assert command_line.main(["measure", "--json=never.json", *words]) == 2, words
         said = capfd.readouterr().err.splitlines()
         assert [line for line in said if line.startswith("error: ")] == said[-1:], said
         assert says in said[-1], said
@@ -187,7 +187,7 @@ def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[
 def test_what_the_readers_function_raises_is_shown_from_its_own_lines(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["measure", "own_step:fails", *ARGS]) == 2
+    assert command_line.main(["measure", "own_step:fails", *ARGS]) == 2
     said = capfd.readouterr().err
     assert said.startswith("Traceback") and 'raise ValueError("no such thing")' in said
     assert "jaxperf" not in said.split("error: ")[0]

@@ -10,7 +10,7 @@ import pytest
 import trainings
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.guards import nothing_compiles
+from jaxperf.measure.compile_log import nothing_compiles
 from jaxperf.parallel import WAYS
 from jaxperf.train import train
 from jaxperf.train.on_devices import OnDevices, lie_on_devices

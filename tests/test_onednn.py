@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxperf import onednn
-from jaxperf.onednn import BY_NAME, SWITCH, with_onednn, without_onednn
+from jaxperf.onednn import trial
+from jaxperf.onednn.trial import BY_NAME, SWITCH, with_onednn, without_onednn
 
 
 @pytest.fixture
 def newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "_jaxlib", lambda: (0, 12))
-    monkeypatch.setattr(onednn, "_tried", lambda variables: True)
+    monkeypatch.setattr(trial, "_jaxlib", lambda: (0, 12))
+    monkeypatch.setattr(trial, "_tried", lambda variables: True)
 
 
 def test_the_switch_follows_the_users_flags_and_all_else_stays(newest: None) -> None:
@@ -31,12 +31,12 @@ def test_the_switch_follows_the_users_flags_and_all_else_stays(newest: None) -> 
 def test_before_there_is_a_switch_a_variable_asks_for_it_by_name(
     newest: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onednn, "_jaxlib", lambda: (0, 10))
+    monkeypatch.setattr(trial, "_jaxlib", lambda: (0, 10))
     assert with_onednn({"XLA_FLAGS": "--x=1"}) == {"XLA_FLAGS": "--x=1", BY_NAME: "1"}
 
 
 def test_where_it_does_not_work_nothing_changes(newest: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "_tried", lambda variables: False)
+    monkeypatch.setattr(trial, "_tried", lambda variables: False)
     assert with_onednn({"A": "b"}) == {"A": "b"}
 
 
@@ -44,7 +44,7 @@ def test_what_the_user_has_set_about_it_stays(newest: None, monkeypatch: pytest.
     flags = ("--xla_cpu_use_onednn=false", "--xla_cpu_experimental_ynn_fusion_type=-reduce", *SWITCH)
     users = [{"XLA_FLAGS": f"--x=1 {flag}"} for flag in flags]
     for version in ((0, 12), (0, 10)):
-        monkeypatch.setattr(onednn, "_jaxlib", lambda version=version: version)
+        monkeypatch.setattr(trial, "_jaxlib", lambda version=version: version)
         for environment in (*users, {BY_NAME: "0"}, {"JAX_COMPILATION_CACHE_DIR": "somewhere"}):
             assert with_onednn(environment) == environment
 
@@ -55,31 +55,29 @@ def test_it_needs_x86(monkeypatch: pytest.MonkeyPatch) -> None:
         ("0.12.0", "aarch64", None), ("", "x86_64", None),
     ):  # fmt: skip
         versions = {"jaxlib": version} if version else {}
-        monkeypatch.setattr(onednn.machine, "versions", lambda _, versions=versions: versions)
-        monkeypatch.setattr(onednn.platform, "machine", lambda processor=processor: processor)
-        assert onednn._jaxlib() == found, (version, processor)
+        monkeypatch.setattr(trial.machine, "versions", lambda _, versions=versions: versions)
+        monkeypatch.setattr(trial.platform, "machine", lambda processor=processor: processor)
+        assert trial._jaxlib() == found, (version, processor)
 
 
 def test_flags_that_end_a_process_or_change_nothing_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "_jaxlib", lambda: (0, 12))
+    monkeypatch.setattr(trial, "_jaxlib", lambda: (0, 12))
     # At the first XLA aborts. The second is taken back, so XLA gives the convolution to its default library.
     on = "--xla_cpu_experimental_onednn_custom_call="
     for switch in (("--xla_no_such_flag=1",), (f"{on}true", f"{on}false")):
-        monkeypatch.setattr(onednn, "SWITCH", switch)
+        monkeypatch.setattr(trial, "SWITCH", switch)
         assert with_onednn({"A": "b"}) == {"A": "b"}
 
 
-@pytest.mark.skipif(onednn._jaxlib() is None, reason="jaxlib carries oneDNN for x86 alone")
+@pytest.mark.skipif(trial._jaxlib() is None, reason="jaxlib carries oneDNN for x86 alone")
 def test_on_this_machine_it_is_given_and_what_it_computes_is_right() -> None:
     assert with_onednn({})
     without = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    assert subprocess.run([sys.executable, "-c", onednn.CHILD], env=without, check=False).returncode != 0
+    assert subprocess.run([sys.executable, "-c", trial.CHILD], env=without, check=False).returncode != 0
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(
-    (onednn._jaxlib() or (0,)) < onednn.FIRST, reason="XLA has the switch from jaxlib 0.12 on"
-)
+@pytest.mark.skipif((trial._jaxlib() or (0,)) < trial.FIRST, reason="XLA has the switch from jaxlib 0.12 on")
 def test_under_the_switch_every_transformation_and_export_gives_the_native_numbers(tmp_path: Path) -> None:
     import switched
 

@@ -10,12 +10,12 @@ import sys
 import psutil
 import pytest
 
-from jaxperf import orphans
-from jaxperf.launch import child_environment
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.processes import parent
 
 CHILD = """
 import signal, sys, time
-from jaxperf import orphans
+from jaxperf.processes import parent as orphans
 orphans.LOOK_S = orphans.PATIENCE_S = 0.05
 if "deaf" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 orphans.follow_parent()
@@ -24,7 +24,7 @@ time.sleep(600)
 """
 PARENT = """
 import os, subprocess, sys, time
-from jaxperf.orphans import named_parent
+from jaxperf.processes.parent import named_parent
 env = {**os.environ, **(named_parent() if "asked" in sys.argv else {})}
 child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env=env, stdout=subprocess.PIPE)
 child.stdout.readline()
@@ -53,17 +53,17 @@ def test_a_process_outlives_a_killed_parent_only_where_nobody_asked_it_to_follow
 
 def test_a_parent_that_is_gone_already_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
-    monkeypatch.setattr(orphans, "PATIENCE_S", 0)
+    monkeypatch.setattr(parent, "PATIENCE_S", 0)
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
-    orphans._follow(os.getpid())  # nobody is their own parent
+    parent._follow(os.getpid())  # nobody is their own parent
     assert sent == [signal.SIGTERM, signal.SIGKILL]
 
 
 def test_the_word_is_for_one_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
-    monkeypatch.setattr(orphans, "_follow", followed.append)
-    monkeypatch.setenv(orphans.VARIABLE, str(os.getppid()))
-    orphans.follow_parent()
-    orphans.follow_parent()
-    assert followed == [os.getppid()] and orphans.VARIABLE not in os.environ
-    assert orphans.named_parent() == {orphans.VARIABLE: str(os.getpid())}
+    monkeypatch.setattr(parent, "_follow", followed.append)
+    monkeypatch.setenv(parent.VARIABLE, str(os.getppid()))
+    parent.follow_parent()
+    parent.follow_parent()
+    assert followed == [os.getppid()] and parent.VARIABLE not in os.environ
+    assert parent.named_parent() == {parent.VARIABLE: str(os.getpid())}

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf import cli, exits
+from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
-from jaxperf.peers import command, environments
-from jaxperf.peers.environments import MARKER, PEERS, Found, Peer, chosen, look, named
-from jaxperf.peers.install import fitting, install
+from jaxperf.frameworks import command, environments
+from jaxperf.frameworks.environments import MARKER, PEERS, Found, Peer, chosen, look, named
+from jaxperf.frameworks.install import fitting, install
+from jaxperf.processes import exit_status
 
 TOY = Peer(
     "toy",
@@ -319,7 +320,7 @@ def test_what_cannot_be_a_peer_is_one_line_and_no_section_runs(
     }
     out = tmp_path / "out"
     words = ["run", "all", "--smoke", f"--peer-python={word.format(**places)}", f"--out={out}"]
-    assert cli.main(words) == exits.USER_MISTAKE
+    assert command_line.main(words) == exit_status.USER_MISTAKE
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith(f"error: {REFUSED[word].format(**places)}")
@@ -349,10 +350,10 @@ def test_the_command_says_what_is_there_and_what_is_missing(
     only_toys: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     only_toys()
-    assert cli.main(["peers"]) == 0
+    assert command_line.main(["peers"]) == 0
     late, toy, where = capsys.readouterr().out.splitlines()
     assert late.startswith("late: missing, late needs Python 3.5 with venv and ensurepip, which")
-    install = f"`{exits.own_name()} peers install toy`"
+    install = f"`{exit_status.own_name()} peers install toy`"
     assert toy == f"toy: missing, {install} installs it with {tmp_path / 'path/python3.7'}"
     assert str(tmp_path / "peers") in where
 
@@ -361,18 +362,18 @@ def test_a_peer_that_cannot_be_installed_does_not_stop_the_next(
     only_toys: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     only_toys()
-    assert cli.main(["peers", "install"]) == 1
+    assert command_line.main(["peers", "install"]) == 1
     shown = capsys.readouterr()
     assert [line.split(" ")[:2] for line in shown.err.splitlines()] == [["failed:", "late"]]
     assert "toy: ready after" in shown.out
-    assert cli.main(["peers", "install", "toy"]) == 0
-    assert cli.main(["peers"]) == 0
+    assert command_line.main(["peers", "install", "toy"]) == 0
+    assert command_line.main(["peers"]) == 0
     assert "toy: ready, toy 2, numpy 1, Python 3.7.1" in capsys.readouterr().out
 
 
 def test_a_wrong_word_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["instal"], ["install", "jax"], ["mxnet"]):
-        assert cli.main(["peers", *words]) == exits.USER_MISTAKE
+        assert command_line.main(["peers", *words]) == exit_status.USER_MISTAKE
         shown = capsys.readouterr()
         assert shown.out == ""
         assert shown.err.startswith("error: ")

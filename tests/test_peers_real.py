@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxperf import comparison, exits, peers
+from jaxperf import frameworks
+from jaxperf.chapter import comparison
 from jaxperf.data import fashion_mnist
+from jaxperf.frameworks import EVENTS, PEERS, SMOKE, Limits, Pool, System, Workload
+from jaxperf.frameworks.worker import PROGRAM
+from jaxperf.frameworks.workloads import COMPILED
 from jaxperf.models.lenet import PARAM_SHAPES
-from jaxperf.peers import EVENTS, PEERS, SMOKE, Limits, Pool, System, Workload
-from jaxperf.peers.worker import PROGRAM
-from jaxperf.peers.workloads import COMPILED
+from jaxperf.processes import exit_status
 from jaxperf.result import load_result
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -42,7 +44,7 @@ NAMES = [
 
 def ready(peer: str) -> Path:
     """The Python of a peer that is installed."""
-    found = peers.look(PEERS[peer])
+    found = frameworks.look(PEERS[peer])
     if found.state != "ready":
         pytest.skip(f"{peer} is {found.state}: `jaxperf peers install {peer}`")
     return found.python
@@ -63,7 +65,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
 def there(pool: Pool) -> dict[str, Workload]:
     data = fashion_mnist(source="mini")
     images = data.train_images[:64], data.train_labels[:64]
-    return {w.name: w for w in peers.workloads(ONE_ROUND, pool.scratch, *images, lenet=PARAM_SHAPES)}
+    return {w.name: w for w in frameworks.workloads(ONE_ROUND, pool.scratch, *images, lenet=PARAM_SHAPES)}
 
 
 def run_jaxperf(*words: str) -> subprocess.CompletedProcess[str]:
@@ -83,13 +85,13 @@ def test_every_workload_is_tried_here(there: dict[str, Workload]) -> None:
 def test_it_computes_what_jax_does_and_is_timed(name: str, pool: Pool, there: dict[str, Workload]) -> None:
     said: list[str] = []
     workload = there[name]
-    study = peers.study(workload, pool, limits=LIMITS, say=said.append)
+    study = frameworks.study(workload, pool, limits=LIMITS, say=said.append)
     if name == "8.2 memory":
-        runs = peers.memory(study, pool, limits=LIMITS, say=said.append)
+        runs = frameworks.memory(study, pool, limits=LIMITS, say=said.append)
         assert {run.mode for run in runs} == {"synchronous", "asynchronous"}
         assert all(run.increase >= 0 and run.finished_s > 0 for run in runs)
     if name == "8.1 export":
-        reloads = peers.reload(study, pool, limits=LIMITS, say=said.append)
+        reloads = frameworks.reload(study, pool, limits=LIMITS, say=said.append)
         assert len(reloads) == len(study.timed)
         assert all(read.verdict.agrees for read in reloads)
     assert said == []
@@ -97,7 +99,7 @@ def test_it_computes_what_jax_does_and_is_timed(name: str, pool: Pool, there: di
     assert [e.name for e in study.timed] == configurations
     assert all(study.fair(e, q) for e in study.timed for q in workload.quantities)
     compared = len(workload.quantities) if workload.rounds else 0
-    assert [c.theirs.system for c in peers.comparisons(study)] == [peer_of(pool)] * compared
+    assert [c.theirs.system for c in frameworks.comparisons(study)] == [peer_of(pool)] * compared
 
 
 def test_an_interpreter_that_has_the_framework_serves_as_it_is(
@@ -106,7 +108,7 @@ def test_an_interpreter_that_has_the_framework_serves_as_it_is(
     name = peer_of(pool)
     python = pool.systems[name].python
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
-    assert peers.look(PEERS[name]).state == "missing"
+    assert frameworks.look(PEERS[name]).state == "missing"
     words = [
         "peers",
         "--smoke",
@@ -128,7 +130,7 @@ def test_an_interpreter_that_has_the_framework_serves_as_it_is(
 def test_an_interpreter_without_the_framework_is_refused_in_one_line(pool: Pool, tmp_path: Path) -> None:
     name = peer_of(pool)
     done = run_jaxperf("all", f"--out={tmp_path / 'out'}", f"--peer-python={name}={sys.executable}")
-    assert done.returncode == exits.USER_MISTAKE
+    assert done.returncode == exit_status.USER_MISTAKE
     assert done.stdout == ""
     assert f"importing {name} fails: ModuleNotFoundError: No module named {name!r}" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -173,7 +175,7 @@ def test_the_work_for_a_gpu_runs_on_a_pretended_one(precision: str, tmp_path: Pa
         systems.append(System(name, pythons[name], program=program))
     data = fashion_mnist(source="mini")
     images = data.train_images[:64], data.train_labels[:64]
-    there = peers.workloads(
+    there = frameworks.workloads(
         ONE_ROUND, tmp_path, *images, lenet=PARAM_SHAPES, devices=1, platform="gpu", precision=precision
     )
     wanted = {"8.1 MLP", "8.2 dot", "8.2 loop", "8.4 LeNet, 1 device"}
@@ -188,7 +190,7 @@ def test_the_work_for_a_gpu_runs_on_a_pretended_one(precision: str, tmp_path: Pa
                 others = tuple(c for c in workload.configurations["torch"] if c not in COMPILED)
                 both = {**workload.configurations, "torch": (*others, *compiled)}
                 workload = dataclasses.replace(workload, configurations=both)
-            study = peers.study(workload, pretended, limits=LIMITS, say=said.append)
+            study = frameworks.study(workload, pretended, limits=LIMITS, say=said.append)
             assert said == []
             assert [e.name for e in study.timed] == [
                 f"{system}/{c}"
@@ -215,8 +217,8 @@ def test_a_peer_that_trains_otherwise_is_found_out(
         workload, settings=changed(workload, change, pool.scratch), configurations=jax
     )
     right = dataclasses.replace(workload, configurations=jax | {peer: workload.configurations[peer][:1]})
-    [told_wrongly] = peers.study(wrong, pool, limits=LIMITS).entries
-    _, honest = peers.study(right, pool, limits=LIMITS).entries
+    [told_wrongly] = frameworks.study(wrong, pool, limits=LIMITS).entries
+    _, honest = frameworks.study(right, pool, limits=LIMITS).entries
     base = np.array(list(told_wrongly.losses.values()))
     error = np.abs(np.array(list(honest.losses.values())) - base).max() / np.abs(base).max()
     assert error > 2 * workload.rtol

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from cases import cases
 
-from jaxperf import peers
-from jaxperf.peers import Limits, Pool, Study, System, Workload
+from jaxperf import frameworks
+from jaxperf.frameworks import Limits, Pool, Study, System, Workload
 
 FAKE = Path(__file__).with_name("fake_peer.py")
 LIMITS = Limits(prepare_s=20, turn_s=20, budget_s=60, settle_s=0)
@@ -47,7 +47,7 @@ def workload(rounds: int = 6, **configurations: tuple[str, ...]) -> Workload:
 @pytest.fixture
 def run(pool: Pool, said: list[str]) -> Run:
     def study(rounds: int = 6, *, limits: Limits = LIMITS, **configurations: tuple[str, ...]) -> Study:
-        return peers.study(workload(rounds, **configurations), pool, limits=limits, say=said.append)
+        return frameworks.study(workload(rounds, **configurations), pool, limits=limits, say=said.append)
 
     return study
 
@@ -82,7 +82,7 @@ def test_everyone_takes_one_turn_a_round_and_only_one_works_at_a_time(run: Run, 
 
 def test_warm_up_is_kept_apart_and_values_are_raw(run: Run) -> None:
     study = run(4)
-    [row] = [m for m in peers.measurements(study, "") if m.name == "mxnet good"]
+    [row] = [m for m in frameworks.measurements(study, "") if m.name == "mxnet good"]
     assert row.values == (2.0,) * 4
     assert row.warmup == (2.0,)
     assert (row.loops, row.items, row.unit) == (3, 4, "s")
@@ -93,8 +93,8 @@ def test_a_turn_lasts_as_long_as_asked_by_the_warm_up_round_and_never_has_fewer_
     pool: Pool, said: list[str]
 ) -> None:
     asked = dataclasses.replace(workload(2, jax=("good",), mxnet=("good", "slow")), lead=1, turn_s=9.0)
-    study = peers.study(asked, pool, limits=LIMITS, say=said.append)
-    assert [m.loops for m in peers.measurements(study, "")] == [9, 5, 3]  # of 1, 2 and 4 s
+    study = frameworks.study(asked, pool, limits=LIMITS, say=said.append)
+    assert [m.loops for m in frameworks.measurements(study, "")] == [9, 5, 3]  # of 1, 2 and 4 s
     turns = [(row[2], row[5:]) for row in lines(pool) if row[1] == "turn"]
     of_first, of_second = [told for key, told in turns if key == "jax/good"][:2]
     assert (of_first, of_second) == (["3", "1"], ["9", "3"])  # calls, and those that lead in
@@ -131,10 +131,10 @@ def test_who_disagrees_is_not_timed_and_the_result_says_so(
     assert timed(study) == {"jax/good": 3, "mxnet/good": 3}
     assert not [row for row in log(pool) if row[1] == "turn" and row[2].endswith(how)]
     assert said == [f"8.1 net: {system}/{how} is lost: {why}" for system in ("mxnet", "torch")]
-    claim = peers.agreement([study], "mxnet")
+    claim = frameworks.agreement([study], "mxnet")
     assert claim.agrees is False
     assert why in claim.seen
-    assert peers.agreement([study], "jax").agrees is True
+    assert frameworks.agreement([study], "jax").agrees is True
 
 
 def test_a_configuration_of_jax_must_agree_with_its_first_too(run: Run) -> None:
@@ -145,8 +145,8 @@ def test_without_an_answer_of_jax_nothing_is_timed(run: Run, said: list[str]) ->
     study = run(2, jax=("refuses",), mxnet=("good",))
     assert timed(study) == {}
     assert said[1] == "8.1 net: mxnet/good is lost: there is no answer of JAX's to agree with"
-    assert peers.comparisons(study) == []
-    assert peers.agreement([study], "mxnet").agrees is None
+    assert frameworks.comparisons(study) == []
+    assert frameworks.agreement([study], "mxnet").agrees is None
 
 
 # --- failing
@@ -166,7 +166,7 @@ def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, said: list[st
     assert said[0].startswith(f"8.1 net: mxnet/{how} is lost: ")
     assert "\n" not in said[0]
     answered = how in ("diverges", "odd", "nothing")
-    assert peers.agreement([study], "mxnet").agrees is (True if answered else None)
+    assert frameworks.agreement([study], "mxnet").agrees is (True if answered else None)
 
 
 def test_a_death_in_the_middle_costs_the_others_no_round(run: Run, pool: Pool) -> None:
@@ -187,7 +187,7 @@ def test_a_system_that_does_not_start_is_given_up_and_the_rest_goes_on(
     ]
     with Pool(systems, scratch=tmp_path, environment=dict(os.environ)) as pool:
         for _ in range(2):
-            study = peers.study(workload(2), pool, limits=LIMITS, say=said.append)
+            study = frameworks.study(workload(2), pool, limits=LIMITS, say=said.append)
             assert timed(study) == {"jax/good": 2, "torch/good": 2}
     assert len(said) == 2
     assert said[0] == said[1]
@@ -202,7 +202,7 @@ def test_a_system_whose_workers_go_again_and_again_is_given_up(run: Run, said: l
 
 def test_systems_that_are_not_there_are_left_out(tmp_path: Path) -> None:
     with Pool([System("jax", Path(sys.executable), program=FAKE)], scratch=tmp_path, environment={}) as pool:
-        study = peers.study(workload(1), pool, limits=LIMITS)
+        study = frameworks.study(workload(1), pool, limits=LIMITS)
     assert [e.name for e in study.entries] == ["jax/good"]
 
 
@@ -224,25 +224,25 @@ def test_all_systems_get_the_same_cores_threads_and_settings(tmp_path: Path) -> 
 
 def test_the_best_configuration_counts_by_name_and_ratios_carry_intervals(run: Run) -> None:
     study = run(6, jax=("slow", "good"), mxnet=("slow", "good"), torch=("good", "slow"))
-    found = {(c.theirs.name, c.ours.name): c.ratio.median for c in peers.comparisons(study)}
+    found = {(c.theirs.name, c.ours.name): c.ratio.median for c in frameworks.comparisons(study)}
     assert found == {("mxnet/good", "jax/good"): 2.0, ("torch/good", "jax/good"): 0.5}
-    first, second = peers.comparisons(study)
+    first, second = frameworks.comparisons(study)
     assert first.cells == ("8.1 net", "good", "mxnet good", "2 (2 to 2)", "JAX is faster")
     assert second.cells[-1] == "JAX is slower"
     assert study.entries[-1].first_s == 0.25
-    assert peers.comparisons(run(2))[0].cells[-1] == "undecided"  # too few rounds
+    assert frameworks.comparisons(run(2))[0].cells[-1] == "undecided"  # too few rounds
 
 
 def test_who_used_more_cores_than_it_was_given_is_shown_but_not_judged(pool: Pool) -> None:
     pool.cores = (0,)
     asked = workload(6, jax=("greedy", "slow"), mxnet=("greedy",), torch=("good",))
-    study = peers.study(asked, pool, limits=LIMITS)
+    study = frameworks.study(asked, pool, limits=LIMITS)
     assert set(timed(study).values()) == {6}
     assert study.given("") == 1
     assert {e.name: study.used(e, "") for e in study.entries} == {
         "jax/greedy": 1.9, "jax/slow": 1.0, "mxnet/greedy": 1.9, "torch/good": 1.0
     }  # fmt: skip
-    [only] = peers.comparisons(study)  # not with JAX's fastest, which used two cores, and not MXNet
+    [only] = frameworks.comparisons(study)  # not with JAX's fastest, which used two cores, and not MXNet
     assert (only.theirs.name, only.ours.name, only.ratio.median) == ("torch/good", "jax/slow", 0.25)
 
 
@@ -250,42 +250,42 @@ def test_a_quantity_may_be_given_fewer_cores_than_the_workload(pool: Pool) -> No
     settings = {"task": "together", "answer": [1.0], "devices": 2}
     asked = dataclasses.replace(workload(1), settings=settings, at_once={"apart": 1})
     pool.cores = (0, 1, 2, 3)
-    study = peers.study(asked, pool, limits=LIMITS)
+    study = frameworks.study(asked, pool, limits=LIMITS)
     assert (study.given("apart"), study.given("together")) == (2, 4)
     assert pool.shares(2) == [[0, 1], [2, 3]]
     assert pool.shares(8) == [[0], [1], [2], [3], [0], [1], [2], [3]]
 
 
 def test_jax_with_onednn_is_a_row_and_never_judged(tmp_path: Path) -> None:
-    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", peers.ONEDNN, "torch")]
+    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", frameworks.ONEDNN, "torch")]
     with Pool(systems, scratch=tmp_path, environment=dict(os.environ), start_limit_s=20) as pool:
         asked = workload(6, jax=("good",), torch=("good",))
-        more = {**asked.configurations, peers.ONEDNN: ("good",)}
-        study = peers.study(dataclasses.replace(asked, configurations=more), pool, limits=LIMITS)
-    assert "jax+oneDNN good" in [m.name for m in peers.measurements(study, "")]
-    assert [c.theirs.system for c in peers.comparisons(study)] == ["torch"]
+        more = {**asked.configurations, frameworks.ONEDNN: ("good",)}
+        study = frameworks.study(dataclasses.replace(asked, configurations=more), pool, limits=LIMITS)
+    assert "jax+oneDNN good" in [m.name for m in frameworks.measurements(study, "")]
+    assert [c.theirs.system for c in frameworks.comparisons(study)] == ["torch"]
 
 
 def test_a_gpus_own_clock_is_a_quantity_beside_the_one_that_is_compared(run: Run) -> None:
     study = run(6, jax=("good",), torch=("has events", "does not wait"))
-    assert [len(e.values.get(peers.EVENTS, ())) for e in study.timed] == [0, 6, 6]
-    assert {c.quantity for c in peers.comparisons(study)} == {""}
+    assert [len(e.values.get(frameworks.EVENTS, ())) for e in study.timed] == [0, 6, 6]
+    assert {c.quantity for c in frameworks.comparisons(study)} == {""}
 
 
 def test_losses_become_a_curve_over_steps(run: Run) -> None:
     study = run(2, jax=("good",))
-    [curve] = peers.curves(study)
+    [curve] = frameworks.curves(study)
     assert (curve.name, curve.system, curve.workload) == ("jax good", "jax", "8.1 net")
     assert curve.x == (2.0, 5.0, 8.0)  # the last of three steps in each turn, warm-up among them
     assert curve.y == (1.0, 1 / 2, 1 / 3)
     study.entries[0].losses.clear()
-    assert peers.curves(study) == []
+    assert frameworks.curves(study) == []
 
 
 def test_a_fresh_process_reads_what_was_exported(pool: Pool, run: Run, said: list[str]) -> None:
     study = run(1, jax=("good",), mxnet=("good",))
     live = {name: pool.worker(name).pid for name in ("jax", "mxnet")}
-    found = peers.reload(study, pool, limits=LIMITS, say=said.append)
+    found = frameworks.reload(study, pool, limits=LIMITS, say=said.append)
     assert [(r.name, r.seconds, r.verdict.agrees) for r in found] == [
         ("jax/good", 0.25, True),
         ("mxnet/good", 0.25, True),

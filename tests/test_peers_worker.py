@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jaxperf.peers.worker import System, TaskError, Worker, WorkerGoneError
-from jaxperf.peers.workers import wire
+from jaxperf.frameworks.worker import System, TaskError, Worker, WorkerGoneError
+from jaxperf.frameworks.workers import wire
 
 
 def wire_cores() -> list[int]:
@@ -126,7 +126,7 @@ def test_it_can_be_watched_while_it_works(worker: Worker, tmp_path: Path) -> Non
 SERVE = """
 import os, sys
 sys.path.insert(0, {root!r})
-from jaxperf.peers.workers import wire
+from jaxperf.frameworks.workers import wire
 
 def greet(start):
     print("a framework says hello"); os.system("echo so does its library")
@@ -222,6 +222,6 @@ def test_a_worker_leaves_with_its_parent_even_in_the_middle_of_a_call(tmp_path: 
 
 
 def test_the_workers_of_peers_keep_to_the_oldest_python_that_mxnet_runs_on() -> None:
-    for path in (ROOT / "jaxperf/peers/workers").glob("*.py"):
+    for path in (ROOT / "jaxperf/frameworks/workers").glob("*.py"):
         if not path.name.startswith(("jax_", "torch_")):
             ast.parse(path.read_text(), feature_version=(3, 8))

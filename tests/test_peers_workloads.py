@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxperf import comparison, launch, onednn, peers
+from jaxperf import frameworks
+from jaxperf.chapter import comparison, run_sections
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import USER_MISTAKE
+from jaxperf.frameworks import GPU, SMOKE, Limits, Pool, Sizes, System, Workload, inputs
+from jaxperf.frameworks.workers import files
 from jaxperf.models import MLP, ResNet, from_gluon, to_gluon
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.models.resnet import RESNET18_STAGES
-from jaxperf.peers import GPU, SMOKE, Limits, Pool, Sizes, System, Workload, inputs
-from jaxperf.peers.workers import files
+from jaxperf.onednn import trial
+from jaxperf.processes.exit_status import USER_MISTAKE
 from jaxperf.result.store import load_result
 
 IMAGES = np.arange(64 * 28 * 28, dtype=np.uint8).reshape(64, 28, 28, 1)
@@ -28,7 +30,9 @@ LABELS = np.arange(64) % 10
 
 
 def defined(folder: Path, sizes: Sizes = SMOKE, **options: Any) -> dict[str, Workload]:
-    return {w.name: w for w in peers.workloads(sizes, folder, IMAGES, LABELS, lenet=PARAM_SHAPES, **options)}
+    return {
+        w.name: w for w in frameworks.workloads(sizes, folder, IMAGES, LABELS, lenet=PARAM_SHAPES, **options)
+    }
 
 
 def shapes(net: nnx.Module) -> dict[str, tuple[int, ...]]:
@@ -86,8 +90,8 @@ def test_every_workload_is_done_by_all_three_and_names_its_section(tmp_path: Pat
 
 
 def test_onednn_is_a_row_of_its_own_where_one_device_convolves_and_only_if_asked_for(tmp_path: Path) -> None:
-    assert not any(peers.ONEDNN in w.configurations for w in defined(tmp_path).values())
-    rows = {n for n, w in defined(tmp_path, onednn=True).items() if peers.ONEDNN in w.configurations}
+    assert not any(frameworks.ONEDNN in w.configurations for w in defined(tmp_path).values())
+    rows = {n for n, w in defined(tmp_path, onednn=True).items() if frameworks.ONEDNN in w.configurations}
     assert rows == {
         "8.4 LeNet, 1 device", "8.5 ResNet-18, 1 device", "LeNet forward, batch 1", "LeNet forward, batch 8",
         "ResNet-18 forward, batch 1",
@@ -95,12 +99,12 @@ def test_onednn_is_a_row_of_its_own_where_one_device_convolves_and_only_if_asked
 
 
 def test_all_systems_have_the_users_settings_and_jax_is_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(onednn.BY_NAME, "1")
-    monkeypatch.setenv("XLA_FLAGS", " ".join(("--a=1", *onednn.SWITCH)))
+    monkeypatch.setenv(trial.BY_NAME, "1")
+    monkeypatch.setenv("XLA_FLAGS", " ".join(("--a=1", *trial.SWITCH)))
     monkeypatch.setattr(comparison.psutil, "cpu_percent", lambda interval: 50.0)
     said: list[str] = []
     shared = comparison.environment("auto", said.append)
-    assert onednn.BY_NAME not in shared
+    assert trial.BY_NAME not in shared
     assert (shared["XLA_FLAGS"], shared["OMP_WAIT_POLICY"]) == ("--a=1", "passive")
     assert {k for k in shared if k.startswith("MALLOC_")} == {
         k for k in os.environ if k.startswith("MALLOC_")
@@ -180,11 +184,11 @@ def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> Non
     with Pool([system], scratch=tmp_path, environment=environment) as pool:
         for name in wanted:
             said: list[str] = []
-            study = peers.study(there[name], pool, limits=Limits(settle_s=0), say=said.append)
+            study = frameworks.study(there[name], pool, limits=Limits(settle_s=0), say=said.append)
             assert said == []
             assert [e.configuration for e in study.timed] == list(there[name].configurations["jax"])
             for quantity in there[name].quantities:
-                assert all(m.median > 0 for m in peers.measurements(study, quantity))
+                assert all(m.median > 0 for m in frameworks.measurements(study, quantity))
 
 
 # --- the section
@@ -194,12 +198,12 @@ def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> Non
 def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from jaxperf import cli
+    from jaxperf.cli import command_line
 
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
     out = tmp_path / "out"
     words = ["run", "peers", "--smoke", "--out", str(out), "--", "--only", "8.2 dot"]
-    assert cli.main(words) == 0, capfd.readouterr().err
+    assert command_line.main(words) == 0, capfd.readouterr().err
     result = load_result(out / "peers.json")
     notes = [note for note in result.notes if "is not measured" in note]
     assert [note.split(" ")[0] for note in notes] == ["mxnet", "torch"]
@@ -227,26 +231,35 @@ def test_what_cannot_be_compared_is_one_line(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from jaxperf import cli
+    from jaxperf.cli import command_line
 
     if "gpu" in words and any(d.platform == "gpu" for d in jax.devices()):
         pytest.skip("there is a GPU here")
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
-    assert cli.main(["run", "peers", "--smoke", "--out", str(tmp_path), *words]) == USER_MISTAKE
+    assert command_line.main(["run", "peers", "--smoke", "--out", str(tmp_path), *words]) == USER_MISTAKE
     error = next(said for said in capfd.readouterr().err.splitlines() if said.startswith("error: "))
     assert line in error
     assert not (tmp_path / "peers.json").exists()
 
 
 def test_all_leaves_the_peers_out_unless_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [s.name for s in launch.choose(["all"])]
+    names = [s.name for s in run_sections.choose(["all"])]
     assert "peers" not in names
-    assert [s.name for s in launch.choose(["all"], peers=True)] == [*names, "peers"]
-    assert [s.name for s in launch.choose(["peers"])] == ["peers"]
-    section = launch.choose(["peers"])[0]
-    options = launch.Options(Path("out"), peers=("mxnet", "torch"))
-    assert launch.command(section, Path("out/peers.json"), options)[-3:] == ["--peers", "mxnet", "torch"]
-    assert "--peers" not in launch.command(launch.choose(["8.1"])[0], Path("x.json"), options)
-    options = launch.Options(Path("out"), peers=("torch",), peer_python=("torch=/a b/python",))
-    assert launch.command(section, Path("x.json"), options)[-2:] == ["--peer-python", "torch=/a b/python"]
-    assert not any("torch" in w for w in launch.command(launch.choose(["8.1"])[0], Path("x.json"), options))
+    assert [s.name for s in run_sections.choose(["all"], peers=True)] == [*names, "peers"]
+    assert [s.name for s in run_sections.choose(["peers"])] == ["peers"]
+    section = run_sections.choose(["peers"])[0]
+    options = run_sections.Options(Path("out"), peers=("mxnet", "torch"))
+    assert run_sections.command(section, Path("out/peers.json"), options)[-3:] == [
+        "--peers",
+        "mxnet",
+        "torch",
+    ]
+    assert "--peers" not in run_sections.command(run_sections.choose(["8.1"])[0], Path("x.json"), options)
+    options = run_sections.Options(Path("out"), peers=("torch",), peer_python=("torch=/a b/python",))
+    assert run_sections.command(section, Path("x.json"), options)[-2:] == [
+        "--peer-python",
+        "torch=/a b/python",
+    ]
+    assert not any(
+        "torch" in w for w in run_sections.command(run_sections.choose(["8.1"])[0], Path("x.json"), options)
+    )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jaxperf.watching import place
-from jaxperf.watching.program import _roots, run_module
+from jaxperf.watch.observe import source_location
+from jaxperf.watch.run_script import _roots, run_module
 
 
 class Telling:
@@ -21,7 +21,7 @@ class Telling:
 
     def __call__(self) -> None:
         frame = sys._getframe(1)
-        self.told.append(place.callee(frame))
+        self.told.append(source_location.callee(frame))
 
     def method(self) -> None:
         self()
@@ -75,14 +75,14 @@ def test_a_property_is_not_asked_for_its_value() -> None:
 def test_a_method_an_unset_slot_and_a_number_lead_nowhere() -> None:
     told: list[Any] = []
     step = Telling(told)
-    assert place._held(step, "method") is place._METHOD
-    assert place._held(Slots(), "unset") is place._METHOD
-    assert place._held(3, "real") is place._METHOD
+    assert source_location._held(step, "method") is source_location._METHOD
+    assert source_location._held(Slots(), "unset") is source_location._METHOD
+    assert source_location._held(3, "real") is source_location._METHOD
 
 
 @pytest.mark.parametrize("name", ["nothing", "append"])
 def test_what_is_not_stored_is_not_known(name: str) -> None:
-    assert place._held([], name) is place._METHOD
+    assert source_location._held([], name) is source_location._METHOD
 
 
 @pytest.fixture
@@ -101,18 +101,18 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.setattr(sys, "argv", sys.argv)
-    place.library.cache_clear()
-    place._roots.cache_clear()
+    source_location.library.cache_clear()
+    source_location._roots.cache_clear()
     return folder
 
 
 def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(installed: Path) -> None:
     file = str(installed / "train.py")
-    assert place.library(file) == "installed_37"
-    with place.own_code(_roots("installed_37.train")):
-        assert place.library(file) == ""
-        assert place.library(str(installed.parent / "installed_38.py")) == "installed_38"
-    assert place.library(file) == "installed_37"
+    assert source_location.library(file) == "installed_37"
+    with source_location.own_code(_roots("installed_37.train")):
+        assert source_location.library(file) == ""
+        assert source_location.library(str(installed.parent / "installed_38.py")) == "installed_38"
+    assert source_location.library(file) == "installed_37"
 
 
 def test_a_module_that_is_installed_has_findings(installed: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables() -> None:
     def run() -> tuple[Any, Any]:
         large = Held()
         dropped = weakref.ref(large)
-        found = place.variable(sys._getframe(), "large")
+        found = source_location.variable(sys._getframe(), "large")
         assert found is large
         del large, found
         return dropped(), dropped
@@ -146,7 +146,7 @@ def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables() -> None:
 def test_variables_that_a_program_has_from_locals_stay() -> None:
     kept, other = 3, Held()
     mine = locals()
-    assert place.variable(sys._getframe(), "other") is other
+    assert source_location.variable(sys._getframe(), "other") is other
     assert mine["kept"] == kept and mine["other"] is other
     exec("added = 5", globals(), mine)
-    assert place.variable(sys._getframe(), "nothing") is None and mine["added"] == 5
+    assert source_location.variable(sys._getframe(), "nothing") is None and mine["added"] == 5

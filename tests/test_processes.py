@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxperf import processes
+from jaxperf.chapter.run_sections import child_environment
 from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
-from jaxperf.launch import child_environment
-from jaxperf.local_processes import free_port
-from jaxperf.processes import Processes, _check_own_gpu, cluster, is_loopback, lost_another, start
+from jaxperf.processes import distributed
+from jaxperf.processes.distributed import Processes, _check_own_gpu, cluster, is_loopback, lost_another, start
+from jaxperf.processes.launcher import free_port
 
 SLURM = {"SLURM_STEP_NODELIST": "node[1-2]", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
 
@@ -76,7 +76,9 @@ def test_a_missing_package_of_a_cluster_is_one_line(monkeypatch: pytest.MonkeyPa
 
 def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """As process 1 of `jaxperf launch -n 2` on a machine with one GPU; the address is never asked."""
-    monkeypatch.setattr("jaxperf.processes.versions", lambda packages: {"jax-cuda12-plugin": "0.10.2"})
+    monkeypatch.setattr(
+        "jaxperf.processes.distributed.versions", lambda packages: {"jax-cuda12-plugin": "0.10.2"}
+    )
     monkeypatch.setattr("jaxperf.doctor.driver.ask_driver", lambda: Driver(gpus=(Gpu("H100"), Gpu("H100"))))
     refused = r"^3 processes and 2 GPU\(s\), and each process has one of its own; give -n 2, or let them"
     monkeypatch.setattr("jax.config", SimpleNamespace(jax_platforms="cuda,cpu"))
@@ -102,7 +104,7 @@ def test_a_jax_whose_private_names_have_changed_is_said_to_listen_elsewhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr("jax._src.xla_bridge.make_cpu_client")
-    processes._exchange_on_loopback()
+    distributed._exchange_on_loopback()
     assert (
         "may be reachable from the network, since this JAX lacks make_cpu_client" in capsys.readouterr().err
     )
@@ -128,9 +130,9 @@ def test_an_error_of_the_exchange_is_told_from_ones_own() -> None:
 
 LISTENS = """
 import psutil, socket
-from jaxperf.processes import Processes, start
+from jaxperf.processes.distributed import Processes, start
 start(Processes())
-from jaxperf.parallel.several import check_same
+from jaxperf.parallel.multihost import check_same
 check_same(1)  # the processes have exchanged something
 listening = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"}
 print(socket.gethostbyname(socket.gethostname()), *sorted(listening))
@@ -170,7 +172,8 @@ def test_a_port_that_another_program_took_is_one_line() -> None:
         taken.bind(("127.0.0.1", free_port()))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        program = f"from jaxperf.processes import *\nended(lambda: start(Processes({address!r}, 2, 0)) or 0)"
+        start = f"ended(lambda: start(Processes({address!r}, 2, 0)) or 0)"
+        program = f"from jaxperf.processes.distributed import *\n{start}"
         environment = {**child_environment(), "JAX_COORDINATOR_BIND_ADDRESS": address}
         done = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
@@ -180,7 +183,7 @@ def test_a_port_that_another_program_took_is_one_line() -> None:
 
 LEAVES = """
 import atexit, sys
-from jaxperf.exits import leave
+from jaxperf.processes.exit_status import leave
 atexit.register(print, "at the end")
 print("written", end="")
 leave(int(sys.argv[1]))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxperf.measure.staging import Program, count_equations, count_ops, describe
+from jaxperf.measure.stages import Program, count_equations, count_ops, describe
 
 
 def program(fn: Callable, *args: object, **options: object) -> Program:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxperf
-from jaxperf.watching.puts import LARGE
+from jaxperf.watch.observe.transfers import LARGE
 
 
 @pytest.mark.parametrize("put", [jnp.array, jnp.asarray, jax.device_put])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf import cli, launch
+from jaxperf.chapter import run_sections
+from jaxperf.cli import command_line
 
 ROOT = Path(__file__).parents[1]
 READMES = ("README.md", "README.zh-CN.md")
@@ -64,11 +65,11 @@ def test_every_jaxperf_command_is_understood(capsys):
         if not words[0].endswith("jaxperf"):
             continue
         words = words[: words.index("--")] if "--" in words else words
-        assert cli.main([words[1], "--help"]) == 0, command
+        assert command_line.main([words[1], "--help"]) == 0, command
         shown = capsys.readouterr().out
         assert [flag for flag in words[2:] if flag.startswith("--") and flag not in shown] == [], command
         if words[1] == "run":
-            assert launch.choose([word for word in words[2:] if not word.startswith("--")])
+            assert run_sections.choose([word for word in words[2:] if not word.startswith("--")])
 
 
 def test_the_example_runs_as_it_stands():

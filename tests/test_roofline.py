@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf import cli
+from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.environment import current_environment
-from jaxperf.measure.staging import Program, build
+from jaxperf.measure.stages import Program, build
 from jaxperf.result import Environment, Grid, Measurement, Result, Table, save_result
 
 KIB, MIB = 2**10, 2**20
@@ -131,7 +131,7 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     monkeypatch.setattr(ceilings, "DTYPES", ("float32", "float64"))
     monkeypatch.setattr(ceilings, "sizes", lambda: (16 * KIB, 64 * KIB))
     monkeypatch.setattr(ceilings, "others_share", lambda: 0.5)
-    assert cli.main(["roofline"]) == 0
+    assert command_line.main(["roofline"]) == 0
     found = roofline.stored(current_environment())
     assert found is not None
     assert found.flops_per_s.keys() == {"float32", "float64"} and found.bytes_per_s.keys() == {
@@ -142,7 +142,7 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     [grid] = found.result.of(Grid)
     said = capsys.readouterr().out
     assert all(row[1] in said for row in grid.rows) and len(said.splitlines()) < 30
-    assert cli.main(["report", str(roofline.path_for(current_environment()))]) == 0
+    assert command_line.main(["report", str(roofline.path_for(current_environment()))]) == 0
 
 
 def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_measured(
@@ -150,6 +150,6 @@ def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_me
 ) -> None:
     (tmp_path / "jaxperf").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cli.main(["roofline"]) == 2
+    assert command_line.main(["roofline"]) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith("error: cannot write") and shown.err.count("\n") == 1 and shown.out == ""

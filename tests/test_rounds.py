@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.guards import RetraceError
+from jaxperf.measure.compile_log import RetraceError
 from jaxperf.measure.rounds import (
     PRECISE,
     TRIED_CALLS,

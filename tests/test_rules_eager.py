@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from jaxperf.watching import rules_eager
-from jaxperf.watching.place import NOWHERE, Place
-from jaxperf.watching.sampler import EAGER, Sample
+from jaxperf.watch.observe.sampler import EAGER, Sample
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.rules import eager
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
@@ -18,7 +18,7 @@ def sample(at: Place, start: float, *callers: Place) -> Sample:
 
 def belongs(samples: list[Sample]) -> set[Place]:
     analysis: Any = SimpleNamespace(samples=samples)
-    line = rules_eager._outermost(analysis)
+    line = eager._outermost(analysis)
     return {line(s) for s in samples if s.at == LOSS}
 
 

@@ -12,16 +12,16 @@ import pytest
 from flax import nnx
 
 import jaxperf
-from jaxperf.watching.advice import advice
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import Compiled
-from jaxperf.watching.finding import Finding
-from jaxperf.watching.findings import _worst
-from jaxperf.watching.place import Place
-from jaxperf.watching.programs import Facts, array_type
-from jaxperf.watching.rules_programs import _donated, accelerators, captured, float64
-from jaxperf.watching.session import Record
-from jaxperf.watching.windows import Program, Seen
+from jaxperf.watch.advice.advice import advice
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts, array_type
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.windows import Program, Seen
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.find import _worst
+from jaxperf.watch.rules.programs import _donated, accelerators, captured, float64
+from jaxperf.watch.session import Record
 
 
 def record(call: object, *arguments: object) -> Record:

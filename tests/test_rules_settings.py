@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import jaxperf
-from jaxperf.watching.advice import advice
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.finding import Finding
-from jaxperf.watching.findings import find
-from jaxperf.watching.rules_settings import debugging
+from jaxperf.watch.advice.advice import advice
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.find import find
+from jaxperf.watch.rules.settings import debugging
 
 
 def found(

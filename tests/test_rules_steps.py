@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import Compiled
-from jaxperf.watching.place import Place
-from jaxperf.watching.puts import Put
-from jaxperf.watching.rules_steps import puts
-from jaxperf.watching.session import Record
-from jaxperf.watching.windows import Seen
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.transfers import Put
+from jaxperf.watch.observe.windows import Seen
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.steps import puts
+from jaxperf.watch.session import Record
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
 

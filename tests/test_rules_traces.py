@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import pytest
 
 import jaxperf
-from jaxperf.watching.advice import advice
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import Compiled, keep_what_later_calls_hand_over
-from jaxperf.watching.explanations import Change, parse
-from jaxperf.watching.finding import Finding
-from jaxperf.watching.place import NOWHERE
-from jaxperf.watching.programs import Facts
-from jaxperf.watching.rules_traces import cleared, eager_recompiles, retraced
-from jaxperf.watching.windows import Program
+from jaxperf.watch.advice.advice import advice
+from jaxperf.watch.advice.explanations import Change, parse
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.compiles import Compiled, keep_what_later_calls_hand_over
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.source_location import NOWHERE
+from jaxperf.watch.observe.windows import Program
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.traces import cleared, eager_recompiles, retraced
 
 RETRACED = """TRACING CACHE MISS at a.py:3 (main):
   for step defined at a.py:1

@@ -14,8 +14,8 @@ from late import Late
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import block
 from jaxperf.measure import run_ahead as module
-from jaxperf.measure.fresh import in_fresh_process
 from jaxperf.measure.run_ahead import pending, probe, run_ahead, run_ahead_depth
+from jaxperf.measure.subprocess_call import in_fresh_process
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxperf.watching import place, sampler
-from jaxperf.watching.trouble import Trouble
+from jaxperf.watch.observe import sampler, source_location
+from jaxperf.watch.observe.hook_errors import Trouble
 
 LIBRARY = """\
 import jax.numpy as jnp
@@ -36,11 +36,11 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     folder.mkdir()
     (folder / "jaxlike_53.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(folder)
-    place.library.cache_clear()
-    place._roots.cache_clear()
+    source_location.library.cache_clear()
+    source_location._roots.cache_clear()
     yield types.SimpleNamespace(**runpy.run_path(str(folder / "jaxlike_53.py"), run_name="jaxlike_53"))
-    place.library.cache_clear()
-    place._roots.cache_clear()
+    source_location.library.cache_clear()
+    source_location._roots.cache_clear()
 
 
 def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:
@@ -48,7 +48,7 @@ def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:
 
     def look() -> None:
         frame = sys._getframe(1)  # the library's
-        while place.library(frame.f_code.co_filename) == "":
+        while source_location.library(frame.f_code.co_filename) == "":
             frame = frame.f_back  # type: ignore[assignment]
         kinds.append(sampler._seen(frame, 0.0, 1.0)[0])
 

@@ -9,9 +9,10 @@ import matplotlib.pyplot as plt
 import pytest
 from report_results import HOSTILE, blocks
 
-from jaxperf import display, section
-from jaxperf.catalogue import Section as About
-from jaxperf.recorder import Recorder
+from jaxperf import section
+from jaxperf.chapter import display
+from jaxperf.chapter.catalogue import Section as About
+from jaxperf.chapter.recorder import Recorder
 from jaxperf.result import Claim, Environment, Fact, Grid, Lines, Measurement, Span, Table, Timeline
 
 ROW = Measurement("eager", "s", (1.0, 2.0, 3.0))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxperf import cells
+from jaxperf.chapter import cells
 from jaxperf.measure import pending
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "async_computation.py"

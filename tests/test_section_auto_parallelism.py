@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxperf import catalogue, cells
+from jaxperf.chapter import catalogue, cells
 
 SCRIPT = catalogue.folder() / "auto_parallelism.py"
 

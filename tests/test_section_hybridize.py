@@ -17,7 +17,7 @@ import pytest
 from flax import nnx
 
 import jaxperf.models
-from jaxperf import cells
+from jaxperf.chapter import cells
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "hybridize.py"
 NAMES = {"eager_over_hybridize", "nnx_jit_over_hybridize", "trace_count_second", "outputs_max_abs_diff"}

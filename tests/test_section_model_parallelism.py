@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxperf import cells
+from jaxperf.chapter import cells
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "model_parallelism.py"
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxperf import cells
+from jaxperf.chapter import cells
 from jaxperf.models import lenet, lenet_params
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "multiple_gpus.py"

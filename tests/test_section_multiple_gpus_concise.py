@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxperf import cells
+from jaxperf.chapter import cells
 from jaxperf.models import ResNet, resnet18
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "multiple_gpus_concise.py"

@@ -8,7 +8,7 @@ from types import ModuleType
 import jax.numpy as jnp
 import pytest
 
-from jaxperf import cells
+from jaxperf.chapter import cells
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "performance_model.py"
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxperf import catalogue, cells
+from jaxperf.chapter import catalogue, cells
 
 SCRIPT = catalogue.folder() / "use_gpu.py"
 

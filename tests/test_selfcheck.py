@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf import cli
+from jaxperf.chapter.recorder import Recorder
+from jaxperf.cli import command_line
 from jaxperf.measure import measure
-from jaxperf.recorder import Recorder
 from jaxperf.report.terminal import render_text
 from jaxperf.result import Environment, Grid, Lines, Measurement, Result, load_result
 from jaxperf.selfcheck import command, known, telling, verdicts
@@ -29,7 +29,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Result:
         patch.setitem(telling.QUICKEST, known.called_back, 1e-3)
         patch.setattr(verdicts, "measure", quick)
         patch.setattr("sys.argv", ["jaxperf"])
-        assert cli.main(["selfcheck", "--out", str(folder)]) == 0
+        assert command_line.main(["selfcheck", "--out", str(folder)]) == 0
     return load_result(folder / "selfcheck.json")
 
 
@@ -99,7 +99,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--trials", "0"], "--trials is 0; give at least 1"),
         (["--out", str(tmp_path / "file")], "cannot write"),
     ):
-        assert cli.main(["selfcheck", *words]) == 2
+        assert command_line.main(["selfcheck", *words]) == 2
         error = capsys.readouterr().err
         assert said in error
         assert error.count("\n") == 1

@@ -11,7 +11,8 @@ import pytest
 
 import jaxperf
 from jaxperf.result import Note
-from jaxperf.watching import Watched, compiles, windows
+from jaxperf.watch import Watched
+from jaxperf.watch.observe import compiles, windows
 
 UNTOLD = "does not tell what it traces and compiles"
 UNCALLED = "does not tell when programs are called"

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
-from jaxperf.launch import child_environment
-from jaxperf.local_processes import free_port
 from jaxperf.parallel import first_devices, of_this_process, processes_of, rows_of
-from jaxperf.parallel.several import total
+from jaxperf.parallel.multihost import total
+from jaxperf.processes.launcher import free_port
 
 TRAINING = Path(__file__).with_name("train_lenet.py")
 WAYS = ("pmap", "shard_map", "jit")

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from jaxperf.launch import child_environment
+from jaxperf.chapter.run_sections import child_environment
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "shaped_link.py"
 

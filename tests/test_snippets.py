@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watching import snippets, statements
-from jaxperf.watching.advice import advice
-from jaxperf.watching.finding import Finding
-from jaxperf.watching.place import Place
+from jaxperf.watch.advice.advice import advice
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.source import snippets, statements
 
 STEPS = """\
 @jax.jit

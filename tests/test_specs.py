@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.own.specs import DTYPES, Array, Key, Literal, Spec, make, parse, parse_all
+from jaxperf.user_function.argument_specs import DTYPES, Array, Key, Literal, Spec, make, parse, parse_all
 
 
 def drawn(rng: random.Random) -> Spec:

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.staging import Stages, count_traces, stages
+from jaxperf.measure.stages import Stages, count_traces, stages
 
 BRIEF: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0, "min_values": 2, "max_values": 2, "loops": 1}
 take = functools.partial(stages, measure_options=BRIEF)

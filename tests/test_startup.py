@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from jaxperf import startup
+from jaxperf.chapter.run_sections import child_environment
 from jaxperf.doctor import finding
-from jaxperf.launch import child_environment
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,8 @@ def test_a_run_says_it_first_and_its_sections_do_not_repeat_it() -> None:
     program = (
         "import importlib.metadata as m, os, sys\n"
         "real = m.version; m.version = lambda n: '99.0' if n == 'jax' else real(n)\n"
-        "from jaxperf import cli, startup\n"
+        "from jaxperf import startup\n"
+        "from jaxperf.cli import command_line as cli\n"
         "status = cli.main(['run', 'nonsense']); startup.import_jax()\n"
         "print(status, os.environ[startup.SAID])"
     )

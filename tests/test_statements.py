@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jaxperf.watching import statements
-from jaxperf.watching.advice import _TEXTS, advice
-from jaxperf.watching.finding import Finding
-from jaxperf.watching.place import Place
+from jaxperf.watch.advice.advice import _TEXTS, advice
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.source import statements
 
 PROGRAM = """\
 import jax, jax.numpy as jnp

@@ -16,11 +16,11 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.result import Note
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import Compiled
-from jaxperf.watching.findings import find
-from jaxperf.watching.place import NOWHERE, Place
-from jaxperf.watching.steps import Step, Steps, called_at, jitted
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.find import find
+from jaxperf.watch.source.call_sites import Step, Steps, called_at, jitted
 
 
 @jax.jit

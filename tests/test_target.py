@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.own.target import Arguments, arguments, load, theirs
+from jaxperf.user_function.loading import Arguments, arguments, load, theirs
 
 MODULE = """
 import jax, jax.numpy as jnp

@@ -11,7 +11,7 @@ from cases import cases
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.staging import count_ops
+from jaxperf.measure.stages import count_ops
 from jaxperf.measure.traffic import device_bytes
 from jaxperf.models import LeNet
 from jaxperf.parallel.tensor import (

@@ -23,8 +23,8 @@ from idx_files import (
 
 from jaxperf.data import fashion_mnist, tfds
 from jaxperf.data.download import ORIGIN_FILES, DownloadError
-from jaxperf.data.folder import DEBIAN_FOLDER, read_folder
 from jaxperf.data.idx import Splits
+from jaxperf.data.idx_folder import DEBIAN_FOLDER, read_folder
 from jaxperf.errors import JaxperfError
 
 REAL_WORKER = tfds.WORKER

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watching.programs import Facts
-from jaxperf.watching.unrolled import FEW, LEAST, Loop, loops
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.unrolled import FEW, LEAST, Loop, loops
 
 TURNS = LEAST + 6
 W, X = jnp.ones((8, 8)), jnp.ones((4, 8))

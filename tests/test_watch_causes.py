@@ -13,19 +13,21 @@ import pytest
 from flax import nnx
 
 import jaxperf
-from jaxperf.watching import arguments, instructions, program_notes, snippets
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import Compiled
-from jaxperf.watching.finding import Finding
-from jaxperf.watching.place import Place
-from jaxperf.watching.programs import Facts
-from jaxperf.watching.rules_programs import constant_work
-from jaxperf.watching.rules_settings import _one_by_one, _set_at
-from jaxperf.watching.rules_steps import small_puts
-from jaxperf.watching.rules_traces import placed, retraced, together_s
-from jaxperf.watching.sampler import EAGER, Sample
-from jaxperf.watching.session import Record
-from jaxperf.watching.windows import Program, Seen
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe import instructions
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.sampler import EAGER, Sample
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.windows import Program, Seen
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import program_notes
+from jaxperf.watch.rules.programs import constant_work
+from jaxperf.watch.rules.settings import _one_by_one, _set_at
+from jaxperf.watch.rules.steps import small_puts
+from jaxperf.watch.rules.traces import placed, retraced, together_s
+from jaxperf.watch.session import Record
+from jaxperf.watch.source import snippets, source_arguments
 
 
 def watched(program: Callable[[], object]) -> Analysis:
@@ -85,7 +87,7 @@ def test_a_part_is_made_once_before_the_loop(tmp_path: Path) -> None:
         "    optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)\n"
         "    step(optimizer, model)\n"
     )
-    assert arguments.part_made_once(Place(str(file), 3), "Optimizer") == [
+    assert source_arguments.part_made_once(Place(str(file), 3), "Optimizer") == [
         "+ adam = optax.adam(1e-3)   # once, before the loop",
         "- optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)",
         "+ optimizer = nnx.Optimizer(model, adam, wrt=nnx.Param)",

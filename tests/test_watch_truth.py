@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import jaxperf
-from jaxperf.launch import child_environment
-from jaxperf.watching import stuck
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.hottest import hottest
-from jaxperf.watching.sampler import IMPORT, PYTHON, Sample
-from jaxperf.watching.session import Record
-from jaxperf.watching.waits import Wait
-from jaxperf.watching.windows import Program, Seen
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.watch.observe import stuck
+from jaxperf.watch.observe.sampler import IMPORT, PYTHON, Sample
+from jaxperf.watch.observe.waits import Wait
+from jaxperf.watch.observe.windows import Program, Seen
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.top_programs import hottest
+from jaxperf.watch.session import Record
 
-AT = jaxperf.watching.place.Place("a.py", 3)
+AT = jaxperf.watch.observe.source_location.Place("a.py", 3)
 
 
 def record(

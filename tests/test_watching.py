@@ -29,28 +29,30 @@ import pytest
 from cases import cases
 
 import jaxperf
-from jaxperf import catalogue
-from jaxperf.cli import main
+from jaxperf.chapter import catalogue
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
-from jaxperf.launch import child_environment
 from jaxperf.report.terminal import render_text
 from jaxperf.result import Code, Grid, Heading, Text
 from jaxperf.result.store import load_result
-from jaxperf.watching import Watched, place, sampler, session, tell
-from jaxperf.watching.advice import _OTHER, _TEXTS, advice
-from jaxperf.watching.analysis import Analysis
-from jaxperf.watching.compiles import Compiled
-from jaxperf.watching.explanations import parse
-from jaxperf.watching.finding import Finding
-from jaxperf.watching.findings import RULES, find
-from jaxperf.watching.place import NOWHERE, Place, shorten
-from jaxperf.watching.programs import Facts
-from jaxperf.watching.rules_programs import donation, replaces_argument
-from jaxperf.watching.rules_traces import retraced
-from jaxperf.watching.sampler import Sample
-from jaxperf.watching.session import Record
-from jaxperf.watching.waits import Wait
-from jaxperf.watching.windows import Profiler, Program, Seen, queued
+from jaxperf.watch import Watched, session
+from jaxperf.watch.advice.advice import _OTHER, _TEXTS, advice
+from jaxperf.watch.advice.explanations import parse
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe import sampler, source_location
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.sampler import Sample
+from jaxperf.watch.observe.source_location import NOWHERE, Place, shorten
+from jaxperf.watch.observe.waits import Wait
+from jaxperf.watch.observe.windows import Profiler, Program, Seen, queued
+from jaxperf.watch.report import text
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.find import RULES, find
+from jaxperf.watch.rules.programs import donation, replaces_argument
+from jaxperf.watch.rules.traces import retraced
+from jaxperf.watch.session import Record
 
 PROGRAMS = Path(__file__).parent / "slow_programs"
 FAST = [
@@ -186,7 +188,7 @@ def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyP
     def broken(*args: object) -> None:
         raise RuntimeError("no such frame")
 
-    monkeypatch.setattr("jaxperf.watching.place.own", broken)
+    monkeypatch.setattr("jaxperf.watch.observe.source_location.own", broken)
     with jaxperf.watch(show=False) as found:
         assert float(jax.jit(lambda x: x + 23)(1.0)) == 24.0
     assert found.record is not None
@@ -418,7 +420,7 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> Non
     assert titles[0] == "Shares of the time"
     assert titles[-1].startswith("Findings: ")
     assert len(text.splitlines()) < 70
-    assert main(["report", str(path)]) == 0
+    assert command_line.main(["report", str(path)]) == 0
 
 
 def test_a_block_is_reported_under_pytest_however_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -461,8 +463,8 @@ def test_importing_is_told_from_computing_in_python(tmp_path: Path, monkeypatch:
     folder.mkdir()
     (folder / "slow_to_import_31.py").write_text("import time\ntime.sleep(0.3)\n")
     monkeypatch.syspath_prepend(folder)
-    place.library.cache_clear()
-    place._roots.cache_clear()
+    source_location.library.cache_clear()
+    source_location._roots.cache_clear()
     with jaxperf.watch(show=False, profile=False) as found:
         import slow_to_import_31  # type: ignore[import-not-found]  # noqa: F401
 
@@ -533,7 +535,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_program_ends_as_it_would_alone_and_is_reported(
     program: Path, word: str, status: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["watch", str(program), word, "--lr", "0.1"]) == status
+    assert command_line.main(["watch", str(program), word, "--lr", "0.1"]) == status
     out, err = capfd.readouterr()
     assert out.splitlines() == [f"words {[str(program), word, '--lr', '0.1']} __main__", "3.0"]
     assert "watch: train.py" in err and "Shares of the time" in err and said in err
@@ -582,7 +584,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         (str(tmp_path / "bad.py"),): "is not Python",
         ("--json", str(tmp_path / "no" / "where" / "x.json"), str(tmp_path / "bad.py")): "is not Python",
     }.items():
-        assert main(["watch", *words]) == 2
+        assert command_line.main(["watch", *words]) == 2
         err = capfd.readouterr().err
         assert err.startswith("error: ") and said in err and len(err.splitlines()) == 1
 
@@ -666,7 +668,7 @@ def test_a_look_is_not_interrupted_and_leaves_switching_and_garbage_collection_a
         looks.append((sys.getswitchinterval(), gc.isenabled()))
         if fails:
             raise ValueError
-        return sampler.PYTHON, place.NOWHERE, 0.0, 1.0
+        return sampler.PYTHON, source_location.NOWHERE, 0.0, 1.0
 
     before = sys.getswitchinterval()
     monkeypatch.setattr(sampler, "_seen", seen)
@@ -722,10 +724,10 @@ def test_what_the_profiler_writes_after_the_program_is_no_part_of_the_overhead(
 
 def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:
     waits = [Wait("item", Place("a.py", i), float(i), i + 0.1, 4) for i in range(1, 121)]
-    result = tell.result(Record("a", 0.0, 200.0, [], waits, [], [], [], [], Seen()))
+    result = text.result(Record("a", 0.0, 200.0, [], waits, [], [], [], [], Seen()))
     (grid,) = (g for g in result.of(Grid) if g.title.startswith("Where the front end waits"))
-    assert (len(grid.rows), grid.first) == (tell.KEPT, tell.ROWS)
-    assert f"and {tell.KEPT - tell.ROWS} more in the result's file" in render_text([result])
+    assert (len(grid.rows), grid.first) == (text.KEPT, text.ROWS)
+    assert f"and {text.KEPT - text.ROWS} more in the result's file" in render_text([result])
     assert any("a.py:99" in cell for row in grid.rows for cell in row)
 
 
@@ -733,11 +735,11 @@ def test_findings_from_the_sixth_on_have_their_line_seconds_and_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     findings = [Finding("wait", Place("a.py", i), 9.0 - i, f"reason {i}", "item") for i in range(8)]
-    monkeypatch.setattr(tell, "find", lambda analysis: findings)
+    monkeypatch.setattr(text, "find", lambda analysis: findings)
     wait = Wait("item", Place("a.py", 1), 1.0, 1.1, 4)
-    result = tell.result(Record("a", 0.0, 200.0, [], [wait], [], [], [], [], Seen()))
+    result = text.result(Record("a", 0.0, 200.0, [], [wait], [], [], [], [], Seen()))
     said = [b.text for b in result.of(Text) if b.text[0].isdigit()]
-    assert len(list(result.of(Code))) == tell.FINDINGS and len(said) == 8
+    assert len(list(result.of(Code))) == text.FINDINGS and len(said) == 8
     assert all(
         f"a.py:{i}" in text and "saves up to" in text and f"eason {i}" in text for i, text in enumerate(said)
     )

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxperf.models.window import FEW_PIXELS, MANY_WEIGHTS, Window, product_of_patches
+from jaxperf.onednn.window import FEW_PIXELS, MANY_WEIGHTS, Window, product_of_patches
 
 
 def test_random_products_equal_float64s_convolution_and_have_the_size_that_was_said() -> None:

@@ -41,7 +41,7 @@ from jaxperf.measure import (
     stages,
     timing,
 )
-from jaxperf.measure.guards import COPIES
+from jaxperf.measure.compile_log import COPIES
 from jaxperf.measure.scheduler import Account, Scheduler
 from jaxperf.measure.timing import Wait, calls_per_value, time_value
 from jaxperf.result import Measurement, ratio, ratio_of, turns

@@ -21,10 +21,10 @@ import numpy as np
 import optax
 
 from jaxperf.data import fashion_mnist
-from jaxperf.exits import ended
 from jaxperf.models import lenet, lenet_params
 from jaxperf.parallel import first_devices, make_step, model_of_function
-from jaxperf.processes import Processes, together
+from jaxperf.processes.distributed import Processes, together
+from jaxperf.processes.exit_status import ended
 from jaxperf.train import CheckpointFolder, Policy, train
 
 UPDATES, BATCH = 4, 16

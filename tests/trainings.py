@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxperf.chapter.run_sections import child_environment
 from jaxperf.data import FashionMNIST, to_float
-from jaxperf.launch import child_environment
-from jaxperf.local_processes import free_port
 from jaxperf.parallel import Model, Step, Way, first_devices, make_step
+from jaxperf.processes.launcher import free_port
 from jaxperf.train import CheckpointFolder, Epoch, Policy, train
 
 EPOCHS, UPDATES, BATCH = 2, 4, 4

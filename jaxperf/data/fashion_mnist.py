@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass
 
 from jaxperf.data.download import DownloadError, base_url, fetch
-from jaxperf.data.folder import check_folder, folder_to_read, named_folder, read_folder, read_mini
 from jaxperf.data.idx import Images, Labels, Splits
+from jaxperf.data.idx_folder import check_folder, folder_to_read, named_folder, read_folder, read_mini
 from jaxperf.data.tfds import read_tfds
 from jaxperf.errors import JaxperfError
 

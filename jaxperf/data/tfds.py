@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxperf.data import folder as folders
+from jaxperf.data import idx_folder as folders
 from jaxperf.data.download import fetch
 from jaxperf.data.idx import SIDE, Splits, check_labels
 from jaxperf.data.tfds_worker import NOT_PREPARED

@@ -16,7 +16,7 @@ from jaxperf.doctor.driver import Driver, ask_driver
 from jaxperf.doctor.finding import Finding, checkout, install_self, pip_install, stated_requirements
 from jaxperf.doctor.probe import Probe
 from jaxperf.errors import JaxperfError
-from jaxperf.exits import own_name
+from jaxperf.processes.exit_status import own_name
 from jaxperf.report.words import quantity
 from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, cores, cpu_model, versions
 
@@ -151,15 +151,15 @@ def _images(source: str) -> Finding:
 
 def _folder() -> Finding | None:
     """Check the folder that was named, which must be valid, else Debian's."""
-    from jaxperf.data import folder
+    from jaxperf.data import idx_folder
 
-    named = folder.named_folder()
-    if named is None and not folder.DEBIAN_FOLDER.is_dir():
+    named = idx_folder.named_folder()
+    if named is None and not idx_folder.DEBIAN_FOLDER.is_dir():
         return None
     try:
         return _images("folder")
     except JaxperfError as e:
-        return Finding("data", "warn", str(e), "" if named is None else f"unset {folder.FOLDER_VARIABLE}")
+        return Finding("data", "warn", str(e), "" if named is None else f"unset {idx_folder.FOLDER_VARIABLE}")
 
 
 def _tfds() -> Finding:

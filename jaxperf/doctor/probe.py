@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from jaxperf.launch import child_environment
+from jaxperf.chapter.run_sections import child_environment
 
 CHILD = "from jaxperf.doctor.probe import answer; raise SystemExit(answer())"
 LIMIT_S = 120.0  # a first start on a GPU takes about ten seconds
@@ -88,7 +88,7 @@ def _seen() -> dict[str, object]:
     import jax
     import jax.numpy as jnp
 
-    from jaxperf.measure.guards import DEBUG_FLAGS
+    from jaxperf.measure.compile_log import DEBUG_FLAGS
 
     try:
         importlib.import_module("flax.nnx")  # what every section imports; it may not fit this JAX

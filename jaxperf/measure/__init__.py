@@ -4,14 +4,14 @@ Import a module as a whole where its function names mean little without it (`tim
 `dispatch.fit`): `from jaxperf.measure import dispatch, timeline`.
 """
 
+from jaxperf.measure.compile_log import RetraceError
 from jaxperf.measure.dispatch import asynchronous_loop, synchronous_loop
 from jaxperf.measure.environment import current_environment
-from jaxperf.measure.fresh import in_fresh_process
-from jaxperf.measure.guards import RetraceError
 from jaxperf.measure.memory import MemorySampler, device_memory, live_bytes
 from jaxperf.measure.rounds import Together, interleaved, per_round, together
 from jaxperf.measure.run_ahead import pending, probe, run_ahead_depth
-from jaxperf.measure.staging import Program, Stages, TraceCounter, count_ops, count_traces, stages
+from jaxperf.measure.stages import Program, Stages, TraceCounter, count_ops, count_traces, stages
+from jaxperf.measure.subprocess_call import in_fresh_process
 from jaxperf.measure.timing import Benchmark, Timer, block, measure
 
 __all__ = [

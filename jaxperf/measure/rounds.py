@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.guards import nothing_compiles, refuse_debug_flags
+from jaxperf.measure.compile_log import nothing_compiles, refuse_debug_flags
 from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, time_value
 from jaxperf.result import Measurement, Ratio, ratio, turns
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.guards import (
+from jaxperf.measure.compile_log import (
     RetraceError,
     copies,
     nothing_compiles,

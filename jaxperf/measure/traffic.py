@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxperf.measure.staging import COLLECTIVES, instructions
+from jaxperf.measure.stages import COLLECTIVES, instructions
 
 _SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
 _BITS = re.compile(r"\d+")

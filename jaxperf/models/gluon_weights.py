@@ -25,7 +25,7 @@ import numpy as np
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.layout import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
+from jaxperf.models.axis_order import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
 from jaxperf.models.lenet import FLATTENED, LeNet
 from jaxperf.models.mlp import MLP
 from jaxperf.models.resnet import Residual, ResNet

@@ -16,8 +16,8 @@ import jax
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.parts import Parts
-from jaxperf.models.retrace import Signature, Trace, read_signature, why
+from jaxperf.models.module_leaves import Parts
+from jaxperf.models.trace_reasons import Signature, Trace, read_signature, why
 
 
 def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:

@@ -21,9 +21,9 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.checks import check_compute_dtype, check_images
+from jaxperf.models.axis_order import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
 from jaxperf.models.initializers import HE_INIT, initializer
-from jaxperf.models.layout import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
+from jaxperf.models.validation import check_compute_dtype, check_images
 
 IMAGE = (28, 28)
 FLATTENED = (4, 4, 50)  # what the first dense layer reads: height, width, channels

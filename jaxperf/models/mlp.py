@@ -10,8 +10,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.checks import check_compute_dtype
 from jaxperf.models.initializers import HE_INIT
+from jaxperf.models.validation import check_compute_dtype
 
 
 class MLP(nnx.Module):

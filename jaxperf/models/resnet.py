@@ -17,8 +17,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.checks import check_compute_dtype, check_images
 from jaxperf.models.initializers import HE_INIT
+from jaxperf.models.validation import check_compute_dtype, check_images
 
 RESNET18_STAGES = ((64, 2), (128, 2), (256, 2), (512, 2))
 SMALL_STAGES = ((8, 1), (16, 1))  # has every kind of layer of ResNet-18, and runs in milliseconds

@@ -5,7 +5,7 @@ from jaxperf.parallel.collectives import allreduce
 from jaxperf.parallel.data_parallel import WAYS, BatchNorm, Step, Way, make_step
 from jaxperf.parallel.devices import first_devices, set_cpu_devices, try_all_gpus, try_gpu
 from jaxperf.parallel.model import Model, model_of, model_of_function
-from jaxperf.parallel.several import of_this_process, processes_of, rows_of
+from jaxperf.parallel.multihost import of_this_process, processes_of, rows_of
 from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
 from jaxperf.parallel.update import TrainState, softmax_cross_entropy
 

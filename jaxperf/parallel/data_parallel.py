@@ -38,7 +38,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.parallel.by_hand import AXIS, get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import compile_sum
 from jaxperf.parallel.model import Model, Tree
-from jaxperf.parallel.several import load, of_this_process, processes_of, replicate
+from jaxperf.parallel.multihost import load, of_this_process, processes_of, replicate
 from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
 from jaxperf.parallel.update import (
     Gradient,

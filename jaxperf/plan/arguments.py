@@ -19,8 +19,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.staging import equations
-from jaxperf.own.target import theirs
+from jaxperf.measure.stages import equations
+from jaxperf.user_function.loading import theirs
 
 DATA = "data"
 CALLBACKS = (

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxperf.measure.staging import COLLECTIVES
+from jaxperf.measure.stages import COLLECTIVES
 from jaxperf.plan.hlo import Instruction, Module, runs
 
 KINDS = (*COLLECTIVES, "collective-broadcast", "ragged-all-to-all")

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxperf.errors import JaxperfError, one_line
-from jaxperf.own import specs
-from jaxperf.own.target import Arguments, arguments, load
 from jaxperf.plan.options import Plan
 from jaxperf.plan.planning import plan
 from jaxperf.report import terminal
 from jaxperf.result.store import check_writable, write_whole
+from jaxperf.user_function import argument_specs
+from jaxperf.user_function.loading import Arguments, arguments, load
 
 
 def main(asked: Plan) -> int:
@@ -93,16 +93,16 @@ def mesh_axes(words: str) -> dict[str, int]:
 
 def shapes(words: Sequence[str]) -> Arguments:
     """Return arguments as `jaxperf measure` takes them, as shapes: nothing of their size is made."""
-    by_position, by_name = specs.parse_all(words)
+    by_position, by_name = argument_specs.parse_all(words)
     return Arguments(
         tuple(_shape(spec) for spec in by_position), {name: _shape(spec) for name, spec in by_name.items()}
     )
 
 
-def _shape(spec: specs.Spec) -> object:
-    if isinstance(spec, specs.Array):
+def _shape(spec: argument_specs.Spec) -> object:
+    if isinstance(spec, argument_specs.Array):
         dtype = jnp.dtype(spec.dtype)
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise JaxperfError(f"argument {spec}: JAX has no 64 bits unless JAX_ENABLE_X64=1 is set; set it")
         return jax.ShapeDtypeStruct(spec.shape, dtype)
-    return specs.make(spec)
+    return argument_specs.make(spec)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxperf.flags import at_least, more_than
+from jaxperf.cli.flags import at_least, more_than
 
 
 @dataclass(frozen=True)

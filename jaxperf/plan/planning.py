@@ -14,7 +14,6 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError
-from jaxperf.own.target import theirs
 from jaxperf.plan import arguments, deviceless, faults, hlo, links, repeated, timeline, validation
 from jaxperf.plan.advice import advise
 from jaxperf.plan.cards import Card, find
@@ -22,6 +21,7 @@ from jaxperf.plan.collectives import Collective, collectives
 from jaxperf.plan.kernels import CALL_S
 from jaxperf.plan.report import Exchange, SizePlan, StepPlan
 from jaxperf.report.words import listed
+from jaxperf.user_function.loading import theirs
 
 MEASURED_ERROR = 0.03  # of a step's time that was measured on one card
 AT_ONCE = 2  # programs compiled at the same time

@@ -37,7 +37,7 @@ def literal(words: str, *, style: str = "") -> Words:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let `jaxperf.exits` end the program: rich itself would exit with 1, as if a section had failed."""
+        """Let `exit_status.ended` end the program: rich would exit with 1, as if a section had failed."""
         raise BrokenPipeError
 
 

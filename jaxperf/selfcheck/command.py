@@ -6,9 +6,9 @@ import dataclasses
 import shlex
 from pathlib import Path
 
-from jaxperf.catalogue import Section
+from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import one_line
-from jaxperf.recorder import Recorder
 from jaxperf.result.store import check_writable, save_result
 from jaxperf.selfcheck.config import FULL, QUICK
 from jaxperf.startup import environment, import_jax

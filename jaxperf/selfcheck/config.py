@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxperf.own.options import Measure
+from jaxperf.user_function.options import Measure
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.progress import track
 
-from jaxperf.measure.awake import cores_busy
-from jaxperf.recorder import Recorder
+from jaxperf.chapter.recorder import Recorder
+from jaxperf.measure.keep_awake import cores_busy
 from jaxperf.report.words import quantity
 from jaxperf.result import Axis, Curve, Measurement, both
 from jaxperf.selfcheck import known, verdicts

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxperf.compare.results import compare
 from jaxperf.measure import interleaved, measure
-from jaxperf.report.compare import compare
 from jaxperf.result import Decision, Environment, Measurement, Result, Table, ratio_of
 
 STEPS = 1000  # a millisecond; a call costs 40 us besides, so 5 % more steps than 100 take 3.5 % more time

@@ -1,8 +1,8 @@
 """Training: the loop, evaluation on all devices, and checkpoints to resume from."""
 
 from jaxperf.train.checkpoint import Checkpoints, Policy
+from jaxperf.train.checkpoint_folder import CheckpointFolder
 from jaxperf.train.evaluate import Evaluator, evaluate_accuracy
-from jaxperf.train.folder import CheckpointFolder
 from jaxperf.train.loop import evaluator_of, train
 from jaxperf.train.progress import Epoch
 

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError, one_line
-from jaxperf.parallel.several import announce, announced, any_process, digest_of, gathered
+from jaxperf.parallel.multihost import announce, announced, any_process, digest_of, gathered
 from jaxperf.train.arrays import Arrays, reason
 from jaxperf.train.manifest import About, DamagedError, verified, write_manifest
 

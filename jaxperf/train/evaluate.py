@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.data import padded_batches
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel.several import load, replicate, rows_of, total
+from jaxperf.parallel.multihost import load, replicate, rows_of, total
 from jaxperf.parallel.split import check_divisible
 
 Tree = Any

@@ -13,7 +13,7 @@ from jaxperf.data import epoch_batches, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN, FashionMNIST
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel.data_parallel import State, Step
-from jaxperf.parallel.several import rows_of
+from jaxperf.parallel.multihost import rows_of
 from jaxperf.train.checkpoint import Checkpoints
 from jaxperf.train.evaluate import Evaluator
 from jaxperf.train.fitting import fitting

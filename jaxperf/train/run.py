@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxperf.errors import JaxperfError, one_line
 from jaxperf.measure.timing import block
-from jaxperf.onednn import BY_NAME
+from jaxperf.onednn.trial import BY_NAME
 from jaxperf.parallel.data_parallel import State, Step
 from jaxperf.parallel.update import TrainState
 from jaxperf.result.machine import cores, cpu_model, versions

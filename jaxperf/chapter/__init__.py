@@ -1,0 +1,1 @@
+"""What runs the chapter's sections: their list, the cell runner, what it records and shows."""

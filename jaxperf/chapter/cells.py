@@ -1,0 +1,293 @@
+"""Scripts of cells: run one and keep its notebook, or load its functions for a test.
+
+A cell begins at a line `# %%` (code) or `# %% [markdown]`, as in VS Code, PyCharm, Spyder and jupytext. Cells
+run in this process, one by one, under the script's own file name and line numbers. A Jupyter kernel would
+make each jitted call slower.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import io
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+import nbformat
+from nbformat import v4
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import Progress, TimeElapsedColumn
+
+from jaxperf.chapter import display
+from jaxperf.chapter.recorder import Recorder
+from jaxperf.errors import JaxperfError, one_line
+from jaxperf.processes.exit_status import FAILED, end_at_once, ended, say
+from jaxperf.processes.parent import follow_parent
+from jaxperf.result import Failed
+from jaxperf.result.store import check_writable, save_result, save_so_far, so_far, write_whole
+
+MINI = "jaxperf.data.mini"  # stands for the images in this package
+ANSWER = "answer"  # the tag of a cell that runs only with --answers
+current: Path | None = None  # the script whose cells run in this process
+on_begin: list[Callable[[Recorder], None]] = []  # are called with the section that a script begins
+_HEAD = re.compile(r"# %%(?: \[(markdown)\])?(?: tags=(\[.*\]))?")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, the line of the script that it begins at, and its tags."""
+
+    source: str
+    line: int
+    markdown: bool = False
+    tags: tuple[str, ...] = ()
+
+    def run(self, path: Path, namespace: dict[str, Any]) -> None:
+        """Run a code cell of the script `path` in a namespace."""
+        exec(compile("\n" * (self.line - 1) + self.source, path, "exec", dont_inherit=True), namespace)
+
+    def node(self) -> Any:
+        """Make the notebook's cell, without outputs."""
+        metadata = {"line": self.line} | ({"tags": list(self.tags)} if self.tags else {})
+        if not self.markdown:
+            return v4.new_code_cell(self.source, metadata=metadata)
+        tabs = re.sub(r"^:{3,}\{tab-item\} (.*)$", r"**\1**", self.source, flags=re.M)  # headings, where
+        plain = re.sub(r"^:{3,}.*\n?", "", tabs, flags=re.M)  # no notebook knows the book's tabs
+        return v4.new_markdown_cell(plain, metadata=metadata)
+
+
+def read(path: Path) -> list[Cell]:
+    """Return the cells of a script; what comes before the first is left out.
+
+    Raises:
+      JaxperfError: the script cannot be read, or a line that begins with `# %%` begins no cell.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as e:
+        raise JaxperfError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from None
+    starts = [i for i, line in enumerate(lines) if line.startswith("# %%")]
+    cells = []
+    for start, end in zip(starts, [*starts[1:], len(lines)]):
+        head = _HEAD.fullmatch(lines[start].rstrip())
+        if not head:
+            raise JaxperfError(f"{path}, line {start + 1}: {lines[start]!r} begins no cell")
+        body = lines[start + 1 : end]
+        if head[1]:
+            body = [line.removeprefix("#").removeprefix(" ") for line in body]
+        tags = tuple(ast.literal_eval(head[2] or "()"))
+        cells.append(Cell("\n".join(body).rstrip(), start + 2, bool(head[1]), tags))
+    return cells
+
+
+def load(path: Path, *arguments: str, without: Collection[str] = ("slow", ANSWER)) -> ModuleType:
+    """Run a script's cells, except those that have a tag of `without`, and return its names as a module.
+
+    Args:
+      path: of the script.
+      *arguments: the script's command line.
+      without: tags of cells to leave out.
+    """
+    global current
+    module, before = ModuleType(path.stem), sys.argv
+    sys.argv, current = [str(path), *arguments], path
+    try:
+        for cell in read(path):
+            if not cell.markdown and not {*cell.tags} & {*without}:
+                cell.run(path, vars(module))
+    finally:
+        sys.argv, current = before, None
+    return module
+
+
+def main(path: Path, options: Any) -> int:
+    """Run a script as Python would, but cell by cell; return the exit status.
+
+    It is 1 if a cell failed, 2 for a user's mistake, 130 after Ctrl-C. The result and the notebook are then
+    those of the other cells; after Ctrl-C they are next to their final paths, and marked incomplete.
+
+    Args:
+      path: of the script.
+      options: an instance of `jaxperf.section.Options`.
+    """
+    follow_parent()
+    end_at_once()
+    return ended(lambda: Run(path, options).all())
+
+
+class Run:
+    """One run of a script's cells."""
+
+    def __init__(self, path: Path, options: Any) -> None:
+        for kept in (options.json, options.notebook):
+            if kept:
+                check_writable(kept)
+        self.path, self.options, self.cells = path, options, read(path)
+        self.nodes: list[Any] = []
+        self.output = Output(sys.stdout, verbose=options.verbose)
+        self.section: Recorder | None = None
+        self.failures = 0
+
+    def all(self) -> int:
+        """Run all cells, and keep what they made."""
+        global current
+        module = sys.modules["__main__"] = ModuleType("__main__")
+        module.__file__ = str(self.path)
+        current, display.printer = self.path, self.output.show
+        on_begin.append(self._began)
+        try:
+            with self.output.progress, contextlib.redirect_stdout(self.output):
+                for number, cell in enumerate(self.cells, 1):
+                    self._run(number, cell, vars(module))
+        except BaseException:
+            self._keep(incomplete=True)
+            raise
+        self._keep()
+        if not self.options.json:
+            print("nothing was kept; --json FILE keeps the measurements, --notebook FILE the notebook")
+        return FAILED if self.failures else 0
+
+    def _began(self, section: Recorder) -> None:
+        self.section = section
+
+    def _run(self, number: int, cell: Cell, namespace: dict[str, Any]) -> None:
+        self.nodes.append(node := cell.node())
+        if cell.markdown:
+            self.output.text(cell.source, first=number == 1)
+            return
+        if ANSWER in cell.tags and not self.options.answers:
+            return
+        self.output.begin(node.outputs, f"cell {number} of {len(self.cells)}, line {cell.line}")
+        node.execution_count = number
+        try:
+            cell.run(self.path, namespace)
+        except Exception as e:
+            if isinstance(e, BrokenPipeError) or self.section is None:  # without a section, nothing can run
+                raise
+            self._failed(cell, e, node)
+        except BaseException as e:
+            node.outputs.append(_error(e))
+            raise
+        if self.section and self.options.json:
+            save_so_far(self.section.result(), self.options.json)
+
+    def _failed(self, cell: Cell, error: Exception, node: Any) -> None:
+        """Report a cell that raised: its traceback from the script's own line on."""
+        self.failures += 1
+        message = one_line(f"{type(error).__name__}: {error}".splitlines()[0])
+        follows = isinstance(error, NameError) and self.failures > 1  # of a cell that failed before
+        if not isinstance(error, JaxperfError) and not follows:
+            frames = error.__traceback__.tb_next.tb_next if error.__traceback__ else None  # type: ignore
+            traceback.print_exception(type(error), error, frames)
+        node.outputs.append(_error(error))
+        assert self.section
+        self.section.add(Failed(f"{self.path.name}, line {cell.line}", message))
+
+    def _keep(self, *, incomplete: bool = False) -> None:
+        """Write the notebook and the result."""
+        if not self.section:
+            return
+        options, result = self.options, self.section.result()
+        if options.json:
+            (save_so_far if incomplete else save_result)(result, options.json)
+        if options.notebook:
+            about = {
+                "environment": asdict(result.environment),
+                "config": {name: str(value) for name, value in result.config.items()},
+                "options": [name for name in ("smoke", "full", "answers") if getattr(options, name)],
+                "command": result.command,
+                "started_at": result.started_at,
+                "wall_s": round(result.wall_s, 1),
+                "incomplete": incomplete,
+                "modules": modules(),
+            }
+            notebook = v4.new_notebook(cells=self.nodes, metadata={"jaxperf": about})
+            path = so_far(options.notebook) if incomplete else options.notebook
+            write_whole(path, nbformat.writes(notebook) + "\n")
+            if not incomplete:
+                so_far(options.notebook).unlink(missing_ok=True)
+        if incomplete and options.json:
+            say(f"result so far, incomplete: {so_far(options.json)}")
+
+
+def modules() -> dict[str, str]:
+    """Return a digest of each module of this package that is loaded, by name, and of its images.
+
+    A page of the book tells what has changed since.
+    """
+    files = {
+        name: getattr(module, "__file__", None)
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("jaxperf.")
+    }
+    digests = {name: digest(Path(file)) for name, file in files.items() if file}
+    if "jaxperf.data" in digests:
+        digests[MINI] = digest(Path(__file__).parents[1] / "data" / "mini" / "SHA256SUMS")
+    return digests
+
+
+def digest(path: Path) -> str:
+    """Return twelve digits of the SHA-256 of a file; "" if it is not there."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else ""
+
+
+def _error(error: BaseException) -> Any:
+    line = one_line(f"{type(error).__name__}: {error}")
+    return v4.new_output("error", ename=type(error).__name__, evalue=str(error), traceback=[line])
+
+
+class Output(io.TextIOBase):
+    """Standard output that prints each line at once, and keeps it as an output of the running cell."""
+
+    def __init__(self, terminal: TextIO, *, verbose: bool = False) -> None:
+        self.outputs: list[Any] = []
+        self.verbose = verbose
+        self._rest = ""
+        # On a terminal, a last line says which cell runs and for how long; drawing it takes a millisecond.
+        self.progress = Progress(
+            "{task.description}", TimeElapsedColumn(), transient=True, refresh_per_second=1,
+            console=Console(file=terminal, highlight=False, soft_wrap=True), disable=not terminal.isatty(),
+            redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self._task = self.progress.add_task("", total=None)
+
+    def begin(self, outputs: list[Any], description: str) -> None:
+        """Begin a code cell."""
+        self.outputs = outputs
+        self.progress.reset(self._task, description=description)
+
+    def text(self, source: str, *, first: bool = False) -> None:
+        """Print a Markdown cell: its headings, of the first cell also the question; all with `verbose`."""
+        if self.verbose:
+            self.progress.console.print(Markdown(re.sub(r"</?\w[^>]*>|^:{3,}.*$", "", source, flags=re.M)))
+            return
+        lines = [line for line in source.split("\n") if re.match("#+ ", line) or (first and line.strip())]
+        for line in lines:
+            self.progress.console.out(line, style="bold" if line.startswith("#") else None)
+
+    def write(self, text: str) -> int:
+        """Take a part of a line, or lines."""
+        if not self.outputs or self.outputs[-1].output_type != "stream":
+            self.outputs.append(v4.new_output("stream", name="stdout"))
+        self.outputs[-1].text += text
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self.progress.console.out(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Print what is there of an unfinished line only at its end."""
+
+    def show(self, item: display.Shown) -> None:
+        """Print a table, claim or figure, and keep it in the forms that notebooks show."""
+        self.outputs.append(v4.new_output("display_data", data=display.bundle(item)))
+        with contextlib.redirect_stdout(self.progress.console.file):
+            display.on_terminal(item, verbose=self.verbose)

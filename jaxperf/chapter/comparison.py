@@ -1,0 +1,218 @@
+"""What the comparison begins with: the systems that are there, their settings, the workloads."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+
+from jaxperf.errors import JaxperfError
+from jaxperf.frameworks.command import status
+from jaxperf.frameworks.environments import chosen, look, named
+from jaxperf.frameworks.inputs import Shapes
+from jaxperf.frameworks.pool import GivenUpError, Pool, available_cores
+from jaxperf.frameworks.sizes import GPU, SMOKE, Sizes
+from jaxperf.frameworks.worker import System
+from jaxperf.frameworks.workloads import ONEDNN, Workload, workloads
+from jaxperf.onednn import trial
+from jaxperf.processes import exit_status
+
+BUSY_PERCENT = 10
+IMAGES = 2048
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to compare, as a user's flags say it.
+
+    Attributes:
+      peers: systems beside JAX.
+      peer_python: NAME=PATH of a Python that has a peer, which then runs there.
+      only: only the workloads whose names hold one of these words; "" is in all.
+      cores: how many processors each system may use; 0 for all.
+      devices: how many the parallel workloads use, on a CPU.
+      platform: "cpu" or "gpu".
+      precision: what networks compute in: "float32", or on a GPU "tf32" or "bfloat16".
+      with_onednn: whether JAX also runs with jaxperf's convolutions.
+      omp_wait: how OpenMP's threads wait, in all systems: "default", "passive", or "auto", which sends them
+        to sleep where other programs keep the machine busy.
+      rounds: of every workload; 0 for the usual ones.
+      smoke: whether everything is of toy size.
+      seed: of weights and inputs.
+    """
+
+    peers: Sequence[str] = ("mxnet", "torch")
+    peer_python: Sequence[str] = ()
+    only: Sequence[str] = ()
+    cores: int = 0
+    devices: int = 2
+    platform: str = "cpu"
+    precision: str = "float32"
+    with_onednn: bool = False
+    omp_wait: str = "auto"
+    rounds: int = 0
+    smoke: bool = False
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what cannot be compared.
+
+        Raises:
+          JaxperfError: a word that is none of those that there are, or a number below 0.
+        """
+        for name, value, allowed in (
+            ("--precision", self.precision, ("float32", "tf32", "bfloat16")),
+            ("--omp-wait", self.omp_wait, ("auto", "default", "passive")),
+        ):
+            if value not in allowed:
+                raise JaxperfError(f"{name} is {value!r}; there are {', '.join(allowed)}")
+        if self.platform == "cpu" and self.precision != "float32":
+            raise JaxperfError(
+                f"--precision {self.precision} is a GPU's; add --platform gpu, or leave it out"
+            )
+        for flag, number in (("--cores", self.cores), ("--rounds", self.rounds)):
+            if number < 0:
+                raise JaxperfError(f"{flag} is {number}; give 1 or more, or 0 for the usual ones")
+
+
+@contextmanager
+def prepared(
+    choice: Choice, images: Any, labels: Any, *, lenet: Shapes, say: Say
+) -> Iterator[tuple[list[Workload], Pool]]:
+    """Inside, the workloads that were chosen, and live workers of JAX and of every peer that is there.
+
+    Where the choice is a mistake (a word that names nothing, sizes that do not fit, no GPU), the program ends
+    with one line.
+
+    Args:
+      choice: what to compare.
+      images, labels: what to train on; the first 2048 are used.
+      lenet: shapes of LeNet's parameters in the book's layout, by name.
+      say: is told in one line which system is missing, and what else readers must know.
+    """
+    with ExitStack() as stack:
+        folder = TemporaryDirectory(prefix="jaxperf-peers-", ignore_cleanup_errors=True)
+        scratch = Path(stack.enter_context(folder))
+        try:
+            choice.check()
+            work = chosen_of(define(choice, images, labels, lenet, scratch), choice.only)
+            shared = environment(choice.omp_wait, say)
+            cores = available_cores()[: choice.cores] if choice.cores else ()
+            pool = stack.enter_context(
+                Pool(
+                    systems(choice, shared, say),
+                    scratch=scratch,
+                    environment=shared,
+                    cores=cores,
+                    platform=choice.platform,
+                )
+            )
+            if choice.platform == "gpu":
+                check_gpu(pool)
+        except JaxperfError as e:
+            exit_status.say(f"error: {e}")
+            raise SystemExit(exit_status.USER_MISTAKE) from None
+        yield work, pool
+
+
+def define(choice: Choice, images: Any, labels: Any, lenet: Shapes, folder: Path) -> tuple[Workload, ...]:
+    """All workloads at the sizes that were chosen, with their files in `folder`."""
+    return workloads(
+        sizes(choice),
+        folder,
+        images[:IMAGES],
+        labels[:IMAGES],
+        lenet=lenet,
+        devices=choice.devices if choice.platform == "cpu" else 1,
+        platform=choice.platform,
+        precision=choice.precision,
+        onednn=choice.with_onednn,
+        seed=choice.seed,
+    )
+
+
+def sizes(choice: Choice) -> Sizes:
+    """How much work there is."""
+    usual = SMOKE if choice.smoke else GPU if choice.platform == "gpu" else Sizes()
+    if not choice.rounds:
+        return usual
+    return dataclasses.replace(usual, rounds=choice.rounds, resnet_rounds=choice.rounds)
+
+
+def chosen_of(there: Iterable[Workload], only: Sequence[str]) -> list[Workload]:
+    """The workloads whose names hold one of the words, or all.
+
+    Raises:
+      JaxperfError: no workload holds one.
+    """
+    there, words = list(there), [word.lower() for word in only if word]
+    found = [w for w in there if not words or any(word in w.name.lower() for word in words)]
+    if not found:
+        names = ", ".join(w.name for w in there)
+        raise JaxperfError(f"no workload holds {' or '.join(only)}; there are {names}")
+    return found
+
+
+def systems(choice: Choice, shared: Mapping[str, str], say: Say) -> list[System]:
+    """JAX, and every peer that is there; the others are told with the command that installs them."""
+    ours = Path(sys.executable)
+    found, pythons = [System("jax", ours)], named(filter(None, choice.peer_python))
+    if choice.with_onednn:
+        if asked := set(trial.with_onednn(shared).items()) - set(shared.items()):
+            found.append(System(ONEDNN, ours, variables=dict(asked), runs="jax"))
+        else:
+            say("jaxperf's oneDNN does not work here, or a variable rules it out: it has no rows")
+    for peer in dict.fromkeys((*chosen(choice.peers), *chosen(pythons))):
+        if peer.name == "mxnet" and choice.platform == "gpu":
+            say("MXNet is left out: the package of its last release computes on CPUs only")
+            continue
+        there = pythons.get(peer.name) or look(peer)
+        if there.state == "ready":
+            found.append(System(peer.name, there.python))
+            if peer.name in pythons:
+                say(f"{peer.name} is the one of {there.python}: {there.detail}")
+        else:
+            say(f"{peer.name} is not measured: {status(peer)}")
+    return found
+
+
+def environment(omp_wait: str, say: Say) -> dict[str, str]:
+    """The environment variables of all workers: the user's own, without jaxperf's convolutions.
+
+    On 2 cores that other programs kept busy, a PyTorch sum of 40,000 numbers took 16 ms with spinning
+    threads, which is one time slice of the scheduler, and 12 us with sleeping ones; on an idle machine
+    spinning is faster.
+    """
+    flags = trial.without_onednn(os.environ.get("XLA_FLAGS", ""))
+    shared = {**os.environ, "XLA_FLAGS": flags}
+    shared.pop(trial.BY_NAME, None)
+    root = str(Path(__file__).resolve().parents[2])  # JAX's worker imports this very package
+    shared["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    busy = psutil.cpu_percent(interval=1) if omp_wait == "auto" else 0.0
+    if busy > BUSY_PERCENT:
+        say(f"others use {busy:.0f}% of the machine: OpenMP's threads sleep while they wait")
+    asleep = omp_wait == "passive" or busy > BUSY_PERCENT
+    return {**shared, "OMP_WAIT_POLICY": "passive"} if asleep else shared
+
+
+def check_gpu(pool: Pool) -> None:
+    """Ask JAX's worker for its GPU.
+
+    Raises:
+      JaxperfError: it finds none.
+    """
+    try:
+        device = pool.worker("jax").greeting["device"]
+    except GivenUpError as e:
+        raise JaxperfError(f"{e}; without --platform gpu the systems are compared on the CPU") from None
+    if device["platform"] != "gpu":
+        raise JaxperfError("JAX finds no GPU; without --platform gpu the systems are compared on the CPU")

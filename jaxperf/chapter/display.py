@@ -1,0 +1,103 @@
+"""How a section's blocks and figures show: on a terminal, in a notebook, and on the pages of the book."""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxperf.report import markdown, terminal
+from jaxperf.report.tables import Rows, rows_of
+from jaxperf.report.words import scalar
+from jaxperf.result import Block, Claim, Fact, Failed, Grid, Note, Table, Text
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawn figure, and what there is to see in it."""
+
+    svg: str
+    caption: str
+
+
+Shown = Block | Figure
+
+
+def on_terminal(item: Shown, *, verbose: bool = False) -> None:
+    """Print an item."""
+    console = terminal.console()
+    match item:
+        case Figure():
+            terminal.line(console, f"figure: {item.caption}", style="dim")
+        case Table() | Grid():
+            rows = rows_of(item)
+            if rows.detail and not verbose:
+                terminal.line(console, f"{rows.title}: {len(rows.cells)} rows, in the notebook", style="dim")
+            else:
+                terminal.show(console, item)
+        case _:
+            terminal.show(console, item)
+
+
+def bundle(item: Shown) -> dict[str, str]:
+    """An item in the forms that notebooks show, by MIME type."""
+    match item:
+        case Figure():
+            return {"image/svg+xml": item.svg, "text/plain": item.caption}
+        case Table() | Grid():
+            rows = rows_of(item)
+            return {"text/markdown": _markdown_table(rows), "text/plain": rows.title}
+        case Claim():
+            return {"text/html": _claim_html(item), "text/plain": f"[{item.verdict}] {item.statement}"}
+        case Fact():
+            line = f"{item.meaning or item.name}: {scalar(item.value, item.unit)}"
+            return {"text/html": f'<p class="fact">{html.escape(line)}</p>', "text/plain": line}
+        case Failed():
+            line = f"{item.part}: {item.error}"
+            return {"text/html": f'<p class="failed">{html.escape(line)}</p>', "text/plain": line}
+        case Text() | Note():
+            return {"text/markdown": item.text, "text/plain": item.text}
+    raise TypeError(f"{type(item).__name__} is not shown in a notebook")
+
+
+def _markdown_table(rows: Rows) -> str:
+    table = "\n".join(markdown.table(rows.heads, rows.cells, right=rows.right))
+    remarks = "\n\n".join(markdown.escape(remark) for remark in rows.remarks)
+    if rows.detail:
+        summary = f"<summary>{html.escape(rows.title)}</summary>"
+        return f'<details class="evidence">{summary}\n\n{table}\n{remarks}\n\n</details>'
+    return f"{markdown.strong(rows.title)}\n\n{table}\n{remarks}"
+
+
+def _claim_html(claim: Claim) -> str:
+    anchor = re.sub("[^a-z0-9]+", "-", claim.statement.lower()).strip("-")
+    verdict, statement, expected, observed, source = map(
+        html.escape, (claim.verdict, claim.statement, claim.expected, claim.observed, claim.source)
+    )
+    since = f" (since {html.escape(claim.since)})" if claim.since else ""
+    first = f" First expectation: {html.escape(claim.first)}." if claim.first else ""
+    by = "" if claim.source == "jaxperf" else f' <span class="source">{source}</span>'
+    kind = claim.verdict.replace(" ", "-")
+    return (
+        f'<div class="claim {kind}" id="{anchor}"><p><a href="#{anchor}">{verdict}</a>'
+        f" {statement}.{by}</p><p>Expected{since}: {expected}.{first} Observed: {observed}.</p></div>"
+    )
+
+
+def in_notebook() -> Any:
+    """Return IPython's shell, where this runs in a notebook; else None."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
+def show(item: Shown) -> None:
+    """Show an item where this runs: in a notebook, in a script, or in the cell runner."""
+    if in_notebook():
+        sys.modules["IPython"].display.display(bundle(item), raw=True)
+    else:
+        printer(item)
+
+
+printer: Callable[[Shown], None] = on_terminal  # `jaxperf.chapter.cells` also keeps each item in the notebook

@@ -1,0 +1,208 @@
+"""Collects what a run measures, block by block: each is shown at once, and kept for the result."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import math
+import re
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxperf.chapter.catalogue import Section
+from jaxperf.report import terminal
+from jaxperf.report.words import scalar
+from jaxperf.result import (
+    Axis,
+    Block,
+    Claim,
+    Code,
+    Curve,
+    Decision,
+    Environment,
+    Fact,
+    Grid,
+    Heading,
+    Lines,
+    Measurement,
+    Note,
+    Reference,
+    Result,
+    Table,
+    Text,
+    Verdict,
+)
+
+VERDICTS: dict[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "undecided"}
+
+
+class Recorder:
+    """The blocks of one run, and what it takes to repeat it.
+
+    Args:
+      about: what is run: its name, number, title and question.
+      environment: where it runs.
+      config: its settings.
+      command: the command that repeats it.
+      smoke: whether it runs at toy sizes.
+    """
+
+    def __init__(
+        self,
+        about: Section,
+        environment: Environment,
+        config: Mapping[str, Any],
+        *,
+        command: str,
+        smoke: bool = False,
+    ) -> None:
+        self.about, self.environment, self.config = about, environment, config
+        self.command, self.smoke = command, smoke
+        self.blocks: list[Block] = []
+        self._start, self._started_at = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+
+    def add(self, block: Block) -> None:
+        """Keep a block, and show it."""
+        self.blocks.append(block)
+        self.show(block)
+
+    def show(self, block: Block) -> None:
+        """Print a block; evidence is in the result only."""
+        if not getattr(block, "detail", False):
+            terminal.show(terminal.console(), block)
+
+    def heading(self, title: str) -> None:
+        """Begin a part with its title."""
+        self.add(Heading(title))
+
+    def text(self, *paragraphs: str) -> None:
+        """Add paragraphs of prose, in which words between backticks are code."""
+        for paragraph in paragraphs:
+            self.add(Text(" ".join(paragraph.split())))
+
+    def note(self, remark: str) -> None:
+        """Add a remark that readers of the figures must know."""
+        self.add(Note(remark))
+
+    def code(self, function: Callable[..., Any] | type) -> None:
+        """Keep the source of a function or class; it is not printed."""
+        lines, number = inspect.getsourcelines(inspect.unwrap(function))
+        file = Path(inspect.getsourcefile(function) or "").name
+        self.blocks.append(Code(textwrap.dedent("".join(lines)).strip("\n"), file, number))
+
+    def table(
+        self,
+        rows: Mapping[str, Measurement] | Iterable[Measurement],
+        *,
+        title: str,
+        base: str = "",
+        book: Mapping[str, float] | None = None,
+        fold: bool = False,
+    ) -> None:
+        """Show and keep measurements as rows.
+
+        Args:
+          rows: the measurements; their names are the labels of the rows.
+          title: above the table.
+          base: the row of which the others are shown as multiples, with an interval if they took turns.
+          book: the book's figure for the same work, in the unit of the row, by the row's name.
+          fold: show only the title, which opens to the rows: for evidence behind a number in the text.
+
+        Raises:
+          ValueError: no row has the name in `base` or `book`, or two rows have the same name.
+        """
+        measurements = tuple(rows.values() if isinstance(rows, Mapping) else rows)
+        units = {m.name: m.unit for m in measurements}
+        if unknown := {*([base] if base else []), *(book or {})} - units.keys():
+            raise ValueError(f"table {title!r} has no row {unknown.pop()!r}; there are {list(units)}")
+        if len(units) < len(measurements):
+            raise ValueError(f"table {title!r} has two rows of one name: {[m.name for m in measurements]}")
+        source = f"section {self.about.number}" if self.about.number else "the book"
+        published = tuple(
+            Reference(name, value, units[name], "the book", source, beside=name)
+            for name, value in (book or {}).items()
+        )
+        self.add(Table(title, measurements, base, published, fold))
+
+    def grid(
+        self, heads: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", fold: bool = False
+    ) -> None:
+        """Show and keep a table of text and numbers; columns of numbers are aligned right."""
+        cells = [tuple(_cell(value) for value in row) for row in rows]
+        right = [i for i in range(1, len(heads)) if all(_NUMBER.match(row[i]) for row in cells)]
+        self.add(Grid(title, tuple(heads), tuple(cells), tuple(right), fold))
+
+    def claim(
+        self,
+        statement: str,
+        *,
+        holds: Decision,
+        expected: str,
+        observed: str,
+        source: str = "",
+        since: str = "",
+        first: str = "",
+        cannot: str = "",
+    ) -> None:
+        """Show and keep a sentence with its verdict.
+
+        Args:
+          statement: what is claimed.
+          holds: the one expression that decides; None where the measurement cannot decide.
+          expected: what is seen where it holds.
+          observed: what was seen.
+          source: whose claim it is, e.g. "section 8.4.6" of the book; "" for jaxperf's.
+          since: since when the expectation stands, e.g. "2026-11-26".
+          first: what was expected first and what was seen then, if the expectation was changed afterwards.
+          cannot: why it cannot be measured here, which replaces the verdict; "" if it can.
+        """
+        verdict = "not measurable here" if cannot else VERDICTS[None if holds is None else bool(holds)]
+        self.add(Claim(statement, verdict, expected, cannot or observed, source or "jaxperf", since, first))
+
+    def fact(self, name: str, value: Any, *, unit: str = "", meaning: str = "") -> None:
+        """Show and keep a named number; a value that is not finite is kept as None.
+
+        Args:
+          name: the key in the result's `facts`.
+          value: a Python, NumPy or JAX scalar.
+          unit: "s", "bytes", ... SI, unscaled; "" for a plain number.
+          meaning: what it is, in words, which is what readers see.
+        """
+        plain = value.item() if hasattr(value, "item") else value
+        finite = None if isinstance(plain, float) and not math.isfinite(plain) else plain
+        self.add(Fact(name, finite, unit, meaning))
+
+    def lines(self, title: str, curves: Iterable[Curve], *, x: Axis, y: Axis) -> None:
+        """Keep curves over a common x."""
+        self.add(Lines(title, tuple(curves), x, y))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts until now, by name."""
+        return {block.name: block.value for block in self.blocks if isinstance(block, Fact)}
+
+    def result(self) -> Result:
+        """All that was measured and claimed until now."""
+        return Result(
+            experiment=self.about.name,
+            section=self.about.number,
+            title=self.about.title,
+            question=self.about.question,
+            config=self.config,
+            environment=self.environment,
+            blocks=tuple(self.blocks),
+            command=self.command,
+            smoke=self.smoke,
+            started_at=self._started_at.isoformat(timespec="seconds"),
+            wall_s=time.perf_counter() - self._start,
+        )
+
+
+_NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?\b|-?$)")
+
+
+def _cell(value: Any) -> str:
+    return scalar(value) if isinstance(value, bool | int | float) else str(value)

@@ -1,0 +1,1 @@
+"""The command line: `jaxperf COMMAND`, its flags, and its help."""

@@ -1,0 +1,311 @@
+"""The command line: `jaxperf list`, `run`, `report`, `compare`, `measure`, `gate` and so on.
+
+Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section runs in its own
+process (`launch`), and `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxperf import __version__
+from jaxperf.chapter import catalogue, run_sections
+from jaxperf.cli import flags
+from jaxperf.cli.commands import (
+    COMMANDS,
+    Command,
+    Compare,
+    Gate,
+    Launch,
+    List,
+    Measure,
+    MeasureRoofline,
+    Peers,
+    Plan,
+    Report,
+    Run,
+    Selfcheck,
+    Watch,
+)
+from jaxperf.compare import gate
+from jaxperf.errors import JaxperfError, plain
+from jaxperf.processes.exit_status import ended, own_name, say
+from jaxperf.result.record import Result
+from jaxperf.result.store import load_result
+from jaxperf.startup import import_jax, say_if_jax_is_untested
+
+DESCRIPTION = (
+    'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
+    "Start with `jaxperf list`; `jaxperf --version` tells the version."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` (default: the process's own arguments) names; returns the exit status.
+
+    0 if everything succeeded, 1 if a section failed, the doctor found something broken or something became
+    slower, 2 for a mistake in the command line, 3 if the gate cannot decide, 130 after Ctrl-C, 143 after
+    SIGTERM, 129 after SIGHUP.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return ended(lambda: _dispatch(words))
+    except SystemExit as e:  # --help, or JAX could not be imported
+        return e.code if isinstance(e.code, int) else 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if words in (["--version"], ["-V"], ["version"]):
+        print(f"jaxperf {__version__}")
+        return 0
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    own, extra = _split_program(words) if words[:1] == ["watch"] else _split(words)
+    if extra and own[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
+        raise JaxperfError(f"only `run`, `launch` and `gate` take words after --: {extra[0]!r}")
+    match _parse(own):
+        case List():
+            return show_list()
+        case Run() as run:
+            say_if_jax_is_untested()
+            return run_all(run, extra)
+        case Launch() as asked:
+            say_if_jax_is_untested()
+            return launch_processes(asked, extra)
+        case Report() as report:
+            return show_report(report)
+        case Compare() as compare:
+            return show_comparison(compare)
+        case Measure() as asked:
+            import_jax()
+            from jaxperf.user_function import measuring
+
+            return measuring.main(asked)
+        case MeasureRoofline():
+            import_jax()
+            from jaxperf.user_function import roofline_of
+
+            return roofline_of.main()
+        case Plan() as asked:
+            import_jax()
+            from jaxperf.plan import command as plan_command
+
+            return plan_command.main(asked)
+        case Gate() as asked:
+            return gate.main(asked, extra)
+        case Watch() as watch:
+            say_if_jax_is_untested()
+            return watch_program(watch, extra)
+        case Peers() as asked:
+            from jaxperf.frameworks import command
+
+            return command.main(asked.words, program=own_name(), warn=say)
+        case Selfcheck() as check:
+            from jaxperf import selfcheck
+
+            return selfcheck.main(full=check.full, trials=check.trials, out=check.out)
+        case _:
+            from jaxperf import doctor
+
+            return doctor.main()
+
+
+def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The words before `--`, and those after it."""
+    if "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
+
+
+def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Our words, and those for the program to watch, which begin after SCRIPT or `-m MODULE`."""
+    takes_value = {"--json", "-m", "--m"}
+    i = 1
+    while i < len(words):
+        word = words[i]
+        i += 2 if word in takes_value else 1
+        if word in ("-m", "--m") or not word.startswith("-"):
+            break
+    return words[:i], tuple(words[i:])
+
+
+def _parse(words: list[str]) -> Any:
+    """The command as its dataclass; errors are one line that names the nearest right word."""
+    if not words:
+        raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
+        raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
+    try:
+        return flags.parse(Command, args=words, prog="jaxperf", description=DESCRIPTION)
+    except JaxperfError as e:
+        if words[0] == "run" and "Unrecognized" in str(e):
+            raise JaxperfError(f"{e}; a section's own flags come after `--`") from None
+        raise
+
+
+def show_list() -> int:
+    """Print every section: number, name, duration, title and question."""
+    wide = max(len(s.name) for s in catalogue.SECTIONS)
+    for s in catalogue.SECTIONS:
+        print(f"{s.number or '-':<4} {s.name:<{wide}}  {_duration(s.takes_s):<12}  {s.title}")
+        print(f"{'':<4} {'':<{wide}}  {'':<12}  {s.question}")
+    total = _duration(sum(s.takes_s for s in catalogue.SECTIONS if s.name != run_sections.PEERS))
+    print(f"\non two CPU cores, {total} for all; run them: `{own_name()} run all`, or one by name or number")
+    print(f"`all` does not include peers: `{own_name()} peers install`, then `run all --peers mxnet,torch`")
+    return 0
+
+
+def _duration(takes_s: float) -> str:
+    return f"about {takes_s:.0f} s" if takes_s < 90 else f"about {takes_s / 60:.0f} min"
+
+
+def run_all(run: Run, extra: tuple[str, ...]) -> int:
+    """Run the named sections one after the other; if one fails, the others still run."""
+    names = _peer_names(run)
+    sections = run_sections.choose(run.names, peers=bool(names))
+    shared = tuple(f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(run, name))
+    options = run_sections.Options(run.out, shared, run.devices, run.platform, names, run.peer_python, extra)
+    run_sections.check(sections, options)
+    outcomes = []
+    for i, section in enumerate(sections, start=1):
+        print(f"[{i}/{len(sections)}] {section.name}, {_duration(section.takes_s)}", flush=True)
+        outcome = run_sections.run_section(section, options)
+        outcomes.append(outcome)
+        if outcome.trouble:
+            say(f"failed: {section.name}: {outcome.trouble}")
+    _tell_results(outcomes, run.out)
+    statuses = [o.status for o in outcomes if o.trouble]
+    return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
+
+
+def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
+    """Run a command in several processes; the exit status is that of the first that fails."""
+    from jaxperf.processes import launcher  # imports psutil, which other commands do not need
+
+    command = launcher.command_of(words)
+    logs = asked.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
+    print(plain(f"{asked.processes} processes, logs in {logs}"), flush=True)
+    return launcher.run(
+        launcher.Plan(
+            command,
+            asked.processes,
+            logs,
+            asked.port,
+            asked.max_restarts,
+            asked.grace_s,
+            asked.idle_s,
+            asked.split_cores,
+        )
+    )
+
+
+def _peer_names(run: Run) -> tuple[str, ...]:
+    """The systems to compare with; interpreters that the user names are tested before any section runs."""
+    if not run.peers and not run.peer_python:
+        return ()
+    from jaxperf.frameworks.environments import chosen, named
+
+    return tuple(peer.name for peer in chosen([run.peers, *named(run.peer_python)]))
+
+
+def _tell_results(outcomes: Sequence[run_sections.Outcome], out: Path) -> None:
+    good = [o for o in outcomes if not o.trouble]
+    wall_s = sum(o.wall_s for o in outcomes)
+    print(f"\n{len(good)} of {len(outcomes)} sections succeeded, in {wall_s:.0f} s")
+    for outcome in good:
+        print(plain(f"  {outcome.path}"))
+    if bad := [o.section.name for o in outcomes if o.trouble]:
+        say(f"failed: {', '.join(bad)}")
+    if good:
+        print(plain(f"read them: `{own_name()} report {shlex.quote(str(out))}`"))
+
+
+def show_report(report: Report) -> int:
+    """Show every readable result; files that are damaged or from another program are named and left out.
+
+    Raises:
+      JaxperfError: no such folder, or nothing readable in it.
+    """
+    found, _ = _load(report.results)
+    results = list(found.values())
+    if not results:
+        raise JaxperfError(f"no result to show in {report.results}; `{own_name()} run all` makes some")
+    from jaxperf.report import terminal
+    from jaxperf.report.tables import counted, tally
+
+    console = terminal.console()
+    color = console.is_terminal and not console.no_color
+    print(terminal.render_text(results, color=color, width=max(console.width, 80)), end="")
+    if claims := tally(results):
+        print(f"claims: {counted(claims)}")
+    print(plain(f"results: {', '.join(map(str, found))} (JSON, one file per section)"))
+    if notebooks := [path.with_suffix(".ipynb") for path in found if path.with_suffix(".ipynb").exists()]:
+        print(plain(f"notebooks: {', '.join(map(str, notebooks))}"))
+    return 0
+
+
+def show_comparison(asked: Compare) -> int:
+    """Print the comparison of two runs; return 1 if anything became slower, else 0.
+
+    Raises:
+      JaxperfError: a file is not a jaxperf result, or nothing in them can be compared.
+    """
+    from jaxperf.compare.results import (
+        compare,
+        render_comparison,
+    )  # imports SciPy, which other commands do not need
+    from jaxperf.report.terminal import console
+
+    comparison = compare(_side(asked.a), _side(asked.b), alpha=asked.alpha, least=asked.least)
+    print(render_comparison(comparison, color=console().is_terminal), end="")
+    return comparison.status
+
+
+def watch_program(watch: Watch, words: tuple[str, ...]) -> int:
+    """Run a program under a watch; return its exit status.
+
+    Raises:
+      JaxperfError: no program is named, or it cannot be read.
+    """
+    from jaxperf.watch import run_module, run_script
+
+    options: dict[str, Any] = {"profile": watch.profile, "json": watch.json}
+    if watch.m:
+        return run_module(watch.m, words, **options)
+    if not watch.program:
+        raise JaxperfError("no program to watch; give a script or -m MODULE, as in `jaxperf watch train.py`")
+    return run_script(Path(watch.program[0]), words, **options)
+
+
+def _side(words: str) -> list[Result]:
+    """The results that a side of a comparison names: files or folders, with commas between them."""
+    found: list[Result] = []
+    for word in words.split(","):
+        folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises if a name is too long
+        found += _load(Path(word))[0].values() if folder else [load_result(Path(word))]
+    return found
+
+
+def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
+    """Results by path, in the book's order, and a line for each other file, which is printed too."""
+    if not where.exists():
+        raise JaxperfError(f"no folder {where}; `{own_name()} run all --out {where}` makes it")
+    found, left_out = {}, []
+    inside = where.iterdir() if where.is_dir() else [where]  # glob silently ignores a forbidden folder
+    for path in sorted(p for p in inside if p == where or p.suffix == ".json"):
+        try:
+            found[path] = load_result(path)
+        except JaxperfError as e:
+            left_out.append(str(e))
+            say(f"left out: {e}")
+    in_order = sorted(found.items(), key=lambda item: catalogue.place(item[1].experiment))
+    return dict(in_order), left_out

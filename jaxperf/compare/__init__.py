@@ -1,0 +1,1 @@
+"""Comparing results: two runs, or a run against a baseline (`jaxperf compare` and `gate`)."""

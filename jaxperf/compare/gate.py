@@ -1,0 +1,230 @@
+"""`jaxperf gate BASELINE -- COMMAND`: has a program become slower than it was on this machine?
+
+The command is run several times, each time as a new process, and writes a result to the path that replaces
+`{}` in its words. A baseline is a folder of such results for each machine, BASELINE/FINGERPRINT, which
+`jaxperf report` and `compare` read like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxperf.chapter import run_sections
+from jaxperf.cli.flags import at_least, between
+from jaxperf.errors import JaxperfError, one_line
+from jaxperf.result.record import Result
+from jaxperf.result.store import check_writable, load_result, write_whole
+
+PLACE = "{}"  # as in `find -exec`
+TAIL = 4000  # characters of a failed command's output
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub Actions shows the Markdown that is appended to this file
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Run COMMAND several times and judge it against its baseline; words after `--` are the command.
+
+    `{}` among them is replaced by the path of the result that it is to write, as in
+    `jaxperf gate baselines -- jaxperf measure train:step --json {}`.
+    Exit status: 0 not slower, 1 slower, 2 a mistake or a command that failed, 3 undecided: the machine is too
+    noisy, or it has no baseline.
+    """
+
+    baseline: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BASELINE")]
+    """Folder of the baselines, one per machine."""
+    update: bool = False
+    """Store this run as the machine's baseline, whatever the verdict; the exit status is then 0."""
+    runs: Annotated[int, at_least(4)] = 7
+    """Processes to run; with fewer than 4 nothing can be decided."""
+    least: Annotated[float, between(0, 1)] = 0.02
+    """Differences up to this fraction do not count; 0.02 is 2 %."""
+    size: Annotated[float, between(0, 10)] = 0.10
+    """The slowdown that must be found; where noise could hide it, the verdict is undecided."""
+    alpha: Annotated[float, between(0, 1)] = 0.05
+    """Chance of one or more wrong "slower" among all measurements."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Keep the results of this run here."""
+    summary: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the outcome here as Markdown; under GitHub Actions the job's page shows it too."""
+
+
+def main(asked: Gate, command: Sequence[str]) -> int:
+    """Run the command, judge, store if asked, and report; returns the exit status.
+
+    Raises:
+      JaxperfError: a mistake in the flags, a command that fails or writes no result, a damaged baseline, or
+        one that was measured with other settings.
+    """
+    _check(asked, command)
+    with _folder(asked.out) as folder:
+        paths = [folder / f"run-{i}.json" for i in range(1, asked.runs + 1)]
+        first = run(command, paths[0], f"[1/{asked.runs}]")
+        kept = asked.baseline / first.environment.fingerprint
+        baseline = load(kept)
+        other = _otherwise_measured(baseline[0], first) if baseline else ""
+        if not asked.update and not baseline:
+            return _tell_missing(asked, first, command)
+        if not asked.update and other:
+            raise JaxperfError(
+                f"{kept} {other}; give the command what it had, or store a new one with --update"
+            )
+        results = [first]
+        for i, path in enumerate(paths[1:], start=2):
+            results.append(run(command, path, f"[{i}/{asked.runs}]"))
+        status = _judge(asked, baseline, results) if baseline and not other else 0
+        if not asked.update:
+            return status
+        store(paths, kept)
+        print(one_line(f"baseline stored: {kept} ({len(results)} runs on {first.environment.machine})"))
+        return 0
+
+
+def _check(asked: Gate, command: Sequence[str]) -> None:
+    """Reject what cannot work, before the command runs for minutes."""
+    if not command:
+        raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
+    if not any(PLACE in word for word in command):
+        raise JaxperfError(
+            f"no {{}} among the command's words, so it cannot know where to write its result: "
+            f"{shlex.join(command)}; give e.g. --json {{}}"
+        )
+    if asked.size <= asked.least:
+        raise JaxperfError(f"--size is {asked.size:g}, --least is {asked.least:g}; give a size above --least")
+    if not 0 < asked.alpha < 1:
+        raise JaxperfError(f"--alpha is {asked.alpha:g}; give a chance between 0 and 1, e.g. 0.05")
+    if asked.baseline.exists() and not asked.baseline.is_dir():
+        raise JaxperfError(f"{asked.baseline} is a file; the baselines of all machines are kept in a folder")
+    if asked.summary:
+        check_writable(asked.summary)
+    if asked.update:
+        check_writable(asked.baseline / "probe")
+
+
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    """Where the results of this run go: the requested folder, or one that is removed afterwards."""
+    if out:
+        check_writable(out / "run-1.json")
+        yield out
+    else:
+        with tempfile.TemporaryDirectory(prefix="jaxperf-gate-") as name:
+            yield Path(name)
+
+
+def run(command: Sequence[str], path: Path, progress: str) -> Result:
+    """Run the command once, as a process that writes its result to `path`, and return the result.
+
+    What it prints is shown only if it fails.
+
+    Raises:
+      JaxperfError: it cannot be started, fails, or writes no result.
+    """
+    words = run_sections.startable([word.replace(PLACE, str(path)) for word in command])
+    path.unlink(missing_ok=True)
+    began = time.perf_counter()
+    with tempfile.TemporaryFile() as log:
+        try:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            status = run_sections.run_child(words, os.environ, **streams)
+        except OSError as e:
+            raise JaxperfError(f"cannot start {words[0]!r}: {e.strerror or e}; give a command") from None
+        log.seek(0)
+        said = log.read().decode(errors="replace")
+    how = "failed with status" if status else "wrote no result but ended with status"
+    if status or not path.exists():
+        sys.stderr.write(said[-TAIL:])
+        raise JaxperfError(f"the command {how} {status}: {shlex.join(words)}")
+    print(f"{progress} {time.perf_counter() - began:.1f} s", flush=True)
+    return load_result(path)
+
+
+def load(folder: Path) -> list[Result]:
+    """The baseline in a folder; empty if there is none.
+
+    Raises:
+      JaxperfError: a file in it is damaged.
+    """
+    return [load_result(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+
+
+def store(paths: Sequence[Path], kept: Path) -> None:
+    """Copy results to the folder `kept` as the baseline; remove the old one once the new one is complete."""
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".jaxperf-") as name:
+        new, old = Path(name, "new"), Path(name, "old")
+        new.mkdir()
+        for path in paths:
+            shutil.copyfile(path, new / path.name)
+        if kept.exists():
+            kept.rename(old)
+        try:
+            new.rename(kept)
+        except BaseException:
+            old.rename(kept)
+            raise
+
+
+def _otherwise_measured(before: Result, now: Result) -> str:
+    """Why a baseline and a run cannot be compared, "" if they can."""
+    from jaxperf.compare.results import named
+
+    settings = {**before.config, **now.config}
+    if changed := [k for k in settings if before.config.get(k) != now.config.get(k)]:
+        was = ", ".join(f"{k} {before.config.get(k)!r}, now {now.config.get(k)!r}" for k in changed)
+        return f"was measured with other settings: {was}"
+    return "" if named(before).keys() & named(now).keys() else "has no measurement in common with this run"
+
+
+def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
+    """Say that there is nothing to compare with: neither "slower" nor "not slower" would be true."""
+    from jaxperf.compare.gate_verdict import UNDECIDED
+    from jaxperf.result import Heading, Text
+
+    again = shlex.join(["jaxperf", "gate", str(asked.baseline), "--update", "--", *command])
+    others = sorted(p.name for p in asked.baseline.iterdir() if p.is_dir()) if asked.baseline.is_dir() else []
+    known = f" It has baselines of {', '.join(others)}." if others else ""
+    words = (
+        f"{asked.baseline} has no baseline of this machine ({first.environment.machine}).{known} "
+        f"Store one from the code you trust: `{again}`."
+    )
+    _show(asked, [Heading("Undecided: no baseline of this machine"), Text(words)])
+    return UNDECIDED
+
+
+def _judge(asked: Gate, baseline: Sequence[Result], results: Sequence[Result]) -> int:
+    from jaxperf.compare.gate_verdict import items, judge  # imports SciPy, which other commands do not need
+
+    found = judge(baseline, results, alpha=asked.alpha, least=asked.least, size=asked.size)
+    _show(asked, list(items(found, machine=results[0].environment.machine)))
+    return found.status
+
+
+def _show(asked: Gate, shown: Sequence[object]) -> None:
+    """Print a summary, and write it as Markdown if that was requested."""
+    from jaxperf.report.markdown import block_lines
+    from jaxperf.report.terminal import console, show
+
+    screen = console()
+    for item in shown:
+        show(screen, item)  # type: ignore[arg-type]
+    text = "\n".join(line for item in shown for line in block_lines(item))  # type: ignore[arg-type]
+    if asked.summary:
+        write_whole(asked.summary, text)
+    if page := os.environ.get(STEP_SUMMARY):
+        try:
+            with Path(page).open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError as e:
+            raise JaxperfError(f"cannot write {page} ({STEP_SUMMARY}): {e.strerror}; unset it") from None

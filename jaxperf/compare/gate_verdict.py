@@ -1,0 +1,217 @@
+"""Whether a program became slower than its baseline, or whether this machine is too noisy to tell.
+
+Each side has several results, one per process, so the values compared are the medians of processes. Two
+thresholds matter: differences up to `least` do not count, and a slowdown of `size` must be found. A
+measurement is
+
+- slower, if `compare` shows a slowdown beyond `least`;
+- not slower, if the interval of the ratio ends below 1 + `size`: if the true ratio is that or more, such a
+  low interval occurs in at most alpha / 2 of all cases;
+- undecided, if neither holds. The interval then extends from no slowdown that counts to one of `size`. With
+  this spread the two cannot be told apart: the machine is too noisy, or there are too few runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, Key, compare, named
+from jaxperf.errors import JaxperfError
+from jaxperf.report.words import listed, shown
+from jaxperf.result import Block, Grid, Heading, Note, Result, Table, Text
+
+SIZE = WIDE  # the slowdown that must be found; if `compare` says "same", a larger one is excluded
+SLOWER, UNDECIDED = 1, 3  # exit statuses
+Decision = Literal["slower", "not slower", "undecided"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A measurement of both sides, its decision, and a remark: the reason, or what is missing."""
+
+    row: Compared
+    decision: Decision
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All that a gate found.
+
+    Attributes:
+      judged: the measurements that decide.
+      other: measurements that decide nothing: taken once per process next to others that were taken often
+        (stages of compiling), or neither a time nor a rate.
+      missing: what only the baseline has.
+      differences: of versions, flags and settings between the two sides, one line for each.
+      least, size, alpha: the thresholds used.
+      runs: number of processes of the baseline, and of the runs that were judged.
+    """
+
+    judged: tuple[Judged, ...]
+    other: tuple[Compared, ...]
+    missing: tuple[str, ...]
+    differences: tuple[str, ...]
+    least: float
+    size: float
+    alpha: float
+    runs: tuple[int, int]
+
+    def of(self, decision: Decision) -> list[Judged]:
+        """The measurements with this decision, in order."""
+        return [j for j in self.judged if j.decision == decision]
+
+    @property
+    def status(self) -> int:
+        """Exit status: 1 if anything is slower, else 3 if anything is undecided or missing, else 0."""
+        if self.of("slower"):
+            return SLOWER
+        return UNDECIDED if self.of("undecided") or self.missing else 0
+
+
+def judge(
+    baseline: Sequence[Result],
+    runs: Sequence[Result],
+    *,
+    alpha: float = ALPHA,
+    least: float = LEAST,
+    size: float = SIZE,
+) -> Judgement:
+    """Judge the results of several processes of a program against those of its baseline.
+
+    Args:
+      baseline, runs: one result per process.
+      alpha, least: as for `compare`.
+      size: the slowdown that must be found, as a fraction: 0.1 is 10 %.
+
+    Raises:
+      JaxperfError: `size` is not above `least`, both sides have no common time or rate, or as for `compare`.
+    """
+    if not least < size < math.inf:
+        raise JaxperfError(
+            f"size is {size:g} but least is {least:g}; give a size above it, e.g. {least + 0.08:g}"
+        )
+    often = _often([*baseline, *runs])
+    deciding = compare(_only(baseline, often), _only(runs, often), alpha=alpha, least=least)
+    decided = [decision for row in deciding.rows if (decision := _decide(row, size))]
+    if not decided:
+        raise JaxperfError("nothing measured is a time or a rate, so nothing can be slower")
+    ours = {j.row.key for j in decided}
+    both = compare(baseline, runs, alpha=alpha, least=least)
+    return Judgement(
+        judged=tuple(decided),
+        other=tuple(row for row in both.rows if row.key not in ours),
+        missing=deciding.only_a,
+        differences=both.differences,
+        least=least,
+        size=size,
+        alpha=alpha,
+        runs=(len(baseline), len(runs)),
+    )
+
+
+def _often(results: Sequence[Result]) -> set[Key]:
+    """What a process measured several times; everything if it measured everything once."""
+    rows = [(key, m) for result in results for key, m in named(result).items()]
+    return {key for key, m in rows if len(m.values) > 1} or {key for key, _ in rows}
+
+
+def _only(results: Sequence[Result], keys: Collection[Key]) -> list[Result]:
+    """The results with only the measurements named in `keys`."""
+    found = []
+    for result in results:
+        names = iter(named(result))  # in the order of the rows
+        blocks = []
+        for block in result.blocks:
+            if isinstance(block, Table):
+                kept = tuple(m for m, key in zip(block.rows, names) if key in keys)
+                block = replace(block, rows=kept)
+            blocks.append(block)
+        found.append(replace(result, blocks=tuple(blocks)))
+    return found
+
+
+def _decide(row: Compared, size: float) -> Judged | None:
+    """The decision on one measurement; None if its unit has no slower direction."""
+    if row.unit != "s" and not row.unit.endswith("/s"):
+        return None
+    if row.verdict == "slower":
+        return Judged(row, "slower")
+    slowest = row.high if row.unit == "s" else 1 / row.low if row.low else math.nan
+    if slowest <= 1 + size:
+        return Judged(row, "not slower", "faster" if row.verdict == "faster" else "")
+    if math.isnan(slowest):
+        return Judged(row, "undecided", row.remark or "too few runs")
+    return Judged(row, "undecided", f"too noisy: it may take up to {slowest:.3f} times as long")
+
+
+def items(judgement: Judgement, *, machine: str) -> Iterator[Block]:
+    """What a summary shows, for the terminal and for Markdown; `machine` names where it was measured."""
+    yield Heading(headline(judgement))
+    yield Text(_how(judgement, machine))
+    heads = ("", "baseline", "now", "now / baseline", _level(judgement), "verdict")
+    right = (1, 2, 3, 4)
+    names = Counter(row.key.name for row in (*judgement.other, *(j.row for j in judgement.judged)))
+    twice = {name for name, count in names.items() if count > 1}
+    yield Grid("", heads, tuple(_cells(j.row, _verdict(j), twice) for j in judgement.judged), right)
+    if judgement.other:
+        rows = tuple(_cells(row, "", twice) for row in judgement.other)
+        yield Grid("Shown, not judged", heads, rows, right)
+    for name in judgement.missing:
+        yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")
+    for line in dict.fromkeys(judgement.differences):
+        yield Note(f"differs: {line}")
+
+
+def headline(judgement: Judgement) -> str:
+    """The outcome in one line."""
+    slower, undecided, total = judgement.of("slower"), judgement.of("undecided"), len(judgement.judged)
+    if slower:
+        return f"Slower: {listed([j.row.key.name for j in slower])}"
+    if undecided and all(j.remark.startswith("too noisy") for j in undecided):
+        return f"Undecided: this machine is too noisy to decide on {len(undecided)} of {total} measurements"
+    if undecided:
+        return f"Undecided: too little is known of {len(undecided)} of {total} measurements"
+    if judgement.missing:
+        return f"Undecided: {len(judgement.missing)} of the baseline's measurements are missing"
+    return f"Not slower: {total} measurement{'s' * (total > 1)}"
+
+
+def _how(judgement: Judgement, machine: str) -> str:
+    """What the verdicts mean, in full sentences."""
+    words = (
+        f"{judgement.runs[1]} processes against {judgement.runs[0]} of the baseline, on {machine}. "
+        f'"Slower" means by more than {_percent(judgement.least)}; the chance of any wrong "slower" is at '
+        f'most {_percent(judgement.alpha)}. "Not slower" means that the interval leaves no room for a '
+        f"slowdown of {_percent(judgement.size)} or more."
+    )
+    if judgement.of("undecided"):
+        words += (
+            f" Where it is undecided, the runs cannot tell a slowdown of {_percent(judgement.size)} from "
+            "none: take more of them (--runs), a quieter machine, or a larger --size."
+        )
+    return words
+
+
+def _level(judgement: Judgement) -> str:
+    return f"{_percent(1 - judgement.alpha)} interval"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction * 100:.3g} %"
+
+
+def _verdict(judged: Judged) -> str:
+    return f"{judged.decision} ({judged.remark})" if judged.remark else judged.decision
+
+
+def _cells(row: Compared, verdict: str, twice: Collection[str]) -> tuple[str, ...]:
+    """The cells of a row; its name includes its table's if two rows have the same name."""
+    times = f"{row.ratio:.3f}" if math.isfinite(row.ratio) else "-"
+    span = f"{row.low:.3f} to {row.high:.3f}" if math.isfinite(row.low) else "-"
+    name = str(row.key) if row.key.name in twice else row.key.name
+    return name, shown(row.a, row.unit), shown(row.b, row.unit), times, span, verdict

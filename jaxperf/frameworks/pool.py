@@ -1,0 +1,161 @@
+"""The live workers of a run: one per system and number of devices, all with the same cores and settings.
+
+Each workload has new ones, since what a process did before can change its speed: where MXNet has once copied
+a large array, libgomp has more threads than cores and stops letting them spin, and MXNet's forward pass of
+LeNet takes 413 us instead of 150. If a worker is lost, a new one replaces it; a system that loses its workers
+again and again is given up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxperf.frameworks.worker import System, TaskError, Worker, WorkerGoneError
+
+LOSSES = 5  # of workers of one system in a run
+OVER = 1.1  # a configuration that used so many times the cores that it was given is not judged
+STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
+
+# For a GPU; by default JAX also takes three quarters of its memory, and PyTorch needs some.
+_ON_A_GPU = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+class GivenUpError(Exception):
+    """No worker of this system is available any more (one line says why)."""
+
+
+class Pool:
+    """Live workers, started when first asked for.
+
+    Args:
+      systems: by name.
+      scratch: working folder of all.
+      environment: environment variables of all.
+      cores: processors that every worker may use; empty for all there are.
+      platform: "cpu" or "gpu", where JAX starts; each workload tells the other systems.
+      start_limit_s: how long a worker may take to import its framework.
+    """
+
+    def __init__(
+        self,
+        systems: Sequence[System],
+        *,
+        scratch: Path,
+        environment: Mapping[str, str],
+        cores: Sequence[int] = (),
+        platform: str = "cpu",
+        start_limit_s: float = 120,
+    ) -> None:
+        self.systems = {system.name: system for system in systems}
+        self.scratch, self.cores, self._limit_s = scratch, tuple(cores), start_limit_s
+        self.environment, self.platform = environment, platform
+        self._live: dict[tuple[str, int], Worker] = {}
+        self._losses = dict.fromkeys(self.systems, 0)
+        self._given_up: dict[str, str] = {}
+        self.greetings: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the live workers; `worker` starts new ones."""
+        for worker in self._live.values():
+            worker.close()
+        self._live.clear()
+
+    def threads(self, devices: int) -> int:
+        """Threads that each of `devices` devices gets: an equal share of the cores."""
+        return max(1, len(self.cores or available_cores()) // devices)
+
+    def shares(self, devices: int) -> list[list[int]]:
+        """The cores of each of `devices` devices; with more devices than cores, they share."""
+        cores, size = list(self.cores or available_cores()), self.threads(devices)
+        firsts = [i * size % len(cores) for i in range(devices)]
+        return [cores[first : first + size] for first in firsts]
+
+    def worker(self, name: str, devices: int = 1) -> Worker:
+        """The live worker of a system.
+
+        Raises:
+          GivenUpError: it cannot be started, or was lost too often.
+        """
+        key = name, devices
+        if key not in self._live:
+            self._live[key] = self._start(name, devices)
+        return self._live[key]
+
+    def fresh(self, name: str) -> Worker:
+        """Another worker, which has done nothing yet; the caller closes it.
+
+        Raises:
+          GivenUpError: as `worker`.
+        """
+        return self._start(name, 1)
+
+    def forget(self, name: str, devices: int) -> None:
+        """Note that this worker was lost; the next call of `worker` starts another."""
+        self._live.pop((name, devices)).end()
+        self._losses[name] += 1
+
+    def _start(self, name: str, devices: int) -> Worker:
+        if name in self._given_up:
+            raise GivenUpError(self._given_up[name])
+        if self._losses[name] >= LOSSES:
+            raise self._give_up(name, f"{name} is given up after losing {LOSSES} workers")
+        threads, shares = self.threads(devices), self.shares(devices)
+        start = {"cores": list(self.cores), "threads": threads, "devices": devices, "shares": shares}
+        is_jax = self.systems[name].side == "jax"
+        variables = {
+            **self._shared(is_jax=is_jax),
+            **_threading(threads, devices, is_jax=is_jax),
+            **(_ON_A_GPU if is_jax and self.platform == "gpu" else {}),
+        }
+        try:
+            worker = Worker(
+                self.systems[name],
+                start=start,
+                environment=variables,
+                scratch=self.scratch,
+                limit_s=self._limit_s,
+            )
+        except (TaskError, WorkerGoneError) as e:
+            raise self._give_up(name, str(e)) from None  # it would not start the next time either
+        self.greetings.setdefault(name, worker.greeting)
+        return worker
+
+    def _give_up(self, name: str, why: str) -> GivenUpError:
+        self._given_up[name] = why
+        return GivenUpError(why)
+
+    def _shared(self, *, is_jax: bool) -> dict[str, str]:
+        """Our environment, without variables for our own Python if the worker's is different."""
+        return {k: v for k, v in self.environment.items() if is_jax or k not in STRANGE} | {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONNOUSERSITE": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"),  # so that compile times are cold
+        }
+
+
+def available_cores() -> list[int]:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _threading(threads: int, devices: int, *, is_jax: bool) -> dict[str, str]:
+    """The variables that tell each system its number of threads.
+
+    JAX counts the cores itself, and its devices share one pool of as many threads.
+    """
+    variables = {v: str(threads) for v in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    if is_jax:
+        variables |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+    return variables | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})

@@ -1,0 +1,89 @@
+"""The summary of a study: measurements, best configurations, ratios to JAX, and which systems agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxperf.frameworks.study import BASE, Entry, Study
+from jaxperf.frameworks.workloads import ONEDNN
+from jaxperf.result import Curve, Decision, Measurement, Ratio, ratio
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A peer's best configuration against JAX's best, round by round.
+
+    Attributes:
+      workload, quantity: what was compared.
+      theirs: the peer's entry.
+      ours: JAX's entry.
+      ratio: the peer's time over JAX's: above 1 if JAX is faster.
+    """
+
+    workload: str
+    quantity: str
+    theirs: Entry
+    ours: Entry
+    ratio: Ratio
+
+    @property
+    def work(self) -> str:
+        """What was compared, in words."""
+        return f"{self.workload}, {self.quantity}" if self.quantity else self.workload
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """A row for a table of comparisons."""
+        word = {"slower": "JAX is faster", "faster": "JAX is slower"}.get(self.ratio.word, "undecided")
+        peer = f"{self.theirs.system} {self.theirs.configuration}"
+        return self.work, self.ours.configuration, peer, str(self.ratio), word
+
+
+def measurements(study: Study, quantity: str) -> list[Measurement]:
+    """One quantity of every configuration that was timed."""
+    return [e.measurement(study.workload, quantity) for e in study.timed if quantity in e.values]
+
+
+def curves(study: Study) -> list[Curve]:
+    """Loss over steps of every configuration that trained."""
+    return [curve for entry in study.timed if (curve := entry.curve(study.workload))]
+
+
+def comparisons(study: Study) -> list[Comparison]:
+    """Every peer against JAX as installed, in each quantity.
+
+    Nothing if one of the two was not timed in rounds, or used more cores than it was given.
+    """
+    found = []
+    for quantity in study.workload.quantities if study.workload.rounds else ():
+        ours = study.best(BASE, quantity)
+        for peer in dict.fromkeys(e.system for e in study.entries if e.system not in (BASE, ONEDNN)):
+            theirs = study.best(peer, quantity)
+            if ours and theirs and min(ours.values[quantity]) > 0:
+                pair = [e.measurement(study.workload, quantity) for e in (theirs, ours)]
+                found.append(Comparison(study.workload.name, quantity, theirs, ours, ratio(*pair)))
+    return found
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether all of a system's configurations computed what JAX's first one did."""
+
+    agrees: Decision
+    tolerance: str
+    seen: str
+
+
+def agreement(studies: Sequence[Study], system: str) -> Agreement:
+    """Whether a system agreed with JAX in all workloads; undecided if a configuration gave no answer."""
+    rows = [(study, e) for study in studies for e in study.entries if e.system == system]
+    wrong = [(study, e) for study, e in rows if e.verdict and not e.verdict.agrees]
+    missing = [(study, e) for study, e in rows if not e.verdict]
+    errors = [e.verdict.error for _, e in rows if e.verdict and e.verdict.agrees]
+    seen = f"{len(errors)} of {len(rows)} configurations agree, "
+    seen += f"largest difference {max(errors, default=0.0):.2g}"
+    seen += "".join(f"; {s.workload.name}, {e.configuration}: {e.lost}" for s, e in (*wrong, *missing))
+    tolerances = sorted({study.workload.rtol for study, _ in rows})
+    words = f"within {' or '.join(f'{t:g}' for t in tolerances)} of the largest value, by workload"
+    return Agreement(False if wrong else None if missing else True, words, seen)

@@ -1,0 +1,230 @@
+"""JAX's side, in jaxperf's own environment: JAX as installed, with the steps that the sections show.
+
+`jax_train` holds the training. Images come with channels first; since there is one channel, a reshape puts
+channels last.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from . import files, jax_train
+from .wire import Task, apart_and_together, timed_first
+
+COMPILED = "with machine code"  # of an export, next to the program
+
+
+def greet(start: dict[str, Any]) -> dict[str, Any]:
+    """Start JAX, and return versions and threads."""
+    import flax
+    import jax
+    import numpy as np
+
+    from jaxperf.onednn import trial
+
+    trial.begin()  # does nothing unless the host asked for it
+    versions = {"jax": jax.__version__, "flax": flax.__version__, "numpy": np.__version__}
+    if len(jax.devices()) < start["devices"]:
+        raise RuntimeError(f"{len(jax.devices())} devices, {start['devices']} wanted")
+    device = jax.devices()[0]
+    return {
+        "versions": {**versions, "python": platform.python_version()},
+        "threads": start["threads"],
+        "device": {"platform": device.platform, "kind": device.device_kind},
+    }
+
+
+def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+    """The task that `settings["task"]` names."""
+    tasks: dict[str, Callable[..., Task]] = {
+        "forward": forward,
+        "export": export,
+        "reload": reload,
+        "dot": dot,
+        "loop": loop,
+        "together": lambda settings, _: together(settings, start),
+        "train": jax_train.train,
+        "memory": jax_train.memory,
+    }
+    if settings["platform"] == "gpu":
+        import jax
+
+        exact = settings["precision"] == "float32"
+        jax.config.update("jax_default_matmul_precision", "highest" if exact else "tensorfloat32")
+    return tasks[settings["task"]](settings, configuration)
+
+
+def forward(settings: dict[str, Any], configuration: str) -> Task:
+    """Queue `net(x)` many times, then wait for all outputs (section 8.1.2's benchmark)."""
+    import jax
+    import numpy as np
+    from flax import nnx
+
+    net, x = _net(settings), _input(settings)
+    graph, state = nnx.split(net)
+    arrays, tree = jax.tree.flatten(state)
+
+    @jax.jit
+    def call(arrays: list[Any], x: Any) -> Any:
+        return nnx.merge(graph, jax.tree.unflatten(tree, arrays))(x)
+
+    def build_and_call() -> tuple[Any, Any]:
+        fn = net
+        if configuration == "nnx.jit":
+            fn = partial(nnx.jit(lambda net, x: net(x)), net)
+        elif configuration == "jit":
+            fn = partial(call, arrays)
+        elif configuration == "aot":
+            fn = partial(call.lower(arrays, x).compile(), arrays)
+        return fn, jax.block_until_ready(fn(x))
+
+    first_s, (fn, y) = timed_first(build_and_call)
+
+    def turn(calls: int) -> dict[str, float]:
+        outputs = [None] * calls
+        began = time.perf_counter()
+        for i in range(calls):
+            outputs[i] = fn(x)
+        jax.block_until_ready(outputs)
+        return {"": (time.perf_counter() - began) / calls}
+
+    return Task(first_s, {"output": np.asarray(y)}, turn)
+
+
+def _net(settings: dict[str, Any]) -> Any:
+    net = jax_train.build(settings, files.arrays(settings["weights"]))
+    net.eval()
+    return net
+
+
+def _input(settings: dict[str, Any]) -> Any:
+    import jax.numpy as jnp
+
+    if settings["net"] == "mlp":
+        return jnp.asarray(files.arrays(settings["input"])["x"])
+    return jnp.asarray(files.images(settings).reshape(-1, 28, 28, 1))
+
+
+def export(settings: dict[str, Any], configuration: str) -> Task:
+    """`export_net`, and `load_net` until the first output is ready; traced only the first time."""
+    from jaxperf.models.export import export_net
+    from jaxperf.models.hybridize import hybridize
+
+    stem, net, x = _stem(settings, configuration), hybridize(_net(settings)), _input(settings)
+
+    def write_and_reload() -> tuple[dict[str, float], Any]:
+        began = time.perf_counter()
+        export_net(net, stem, x, compiled=configuration == COMPILED)
+        written = time.perf_counter()
+        y = _reload(stem, x)
+        return {"write": written - began, "reload": time.perf_counter() - written}, y
+
+    first_s, (_, y) = timed_first(write_and_reload)
+    return Task(first_s, {"output": y}, lambda calls: write_and_reload()[0])
+
+
+def reload(settings: dict[str, Any], configuration: str) -> Task:
+    """Read what `export` wrote, in a process that has never seen the network."""
+    import jaxperf.models.export  # noqa: F401 - like the other systems' own code, imported before
+
+    x = _input(settings)
+    first_s, y = timed_first(lambda: _reload(_stem(settings, configuration), x))
+    return Task(first_s, {"output": y}, lambda calls: {})
+
+
+def _stem(settings: dict[str, Any], configuration: str) -> Path:
+    return Path(settings["folder"]) / f"jax-{'compiled' if configuration == COMPILED else 'portable'}"
+
+
+def _reload(stem: Path, x: Any) -> Any:
+    import jax
+    import numpy as np
+
+    from jaxperf.models.export import load_arrays, load_compiled, load_net
+
+    run, arrays = load_compiled(stem), load_arrays(stem)
+    return np.asarray((run or jax.jit(load_net(stem)[0].call))(arrays, x))
+
+
+def dot(settings: dict[str, Any], configuration: str) -> Task:
+    """Section 8.2.1: the time until queued and until finished, both from the start."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    x = jax.block_until_ready(jnp.asarray(files.arrays(settings["square"])["x"]))
+    eager = lambda x: jnp.dot(x, x).sum()  # noqa: E731
+    fn = jax.jit(eager) if configuration == "jit" else eager
+    first_s, total = timed_first(lambda: np.asarray(fn(x)))
+
+    def turn(calls: int) -> dict[str, float]:
+        queued = finished = 0.0
+        for _ in range(calls):
+            began = time.perf_counter()
+            y = fn(x)
+            queued += time.perf_counter() - began
+            y.block_until_ready()
+            finished += time.perf_counter() - began
+        return {"queued": queued / calls, "finished": finished / calls}
+
+    return Task(first_s, {"sum": total, "corner": np.asarray(jnp.dot(x, x)[:8, :8])}, turn)
+
+
+def loop(settings: dict[str, Any], configuration: str) -> Task:
+    """Section 8.2.3: `y = x + 1`, waiting each time or once; one device finishes them in order."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    x = jax.block_until_ready(jnp.asarray(files.arrays(settings["square"])["x"]))
+    fn = jax.jit(lambda x: x + 1) if configuration == "jit" else lambda x: x + 1
+    first_s, y = timed_first(lambda: np.asarray(fn(x)))
+
+    def turn(calls: int) -> dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(calls):
+            y = fn(x)
+            y.block_until_ready()
+        middle = time.perf_counter()
+        for _ in range(calls):
+            y = fn(x)
+        y.block_until_ready()
+        end = time.perf_counter()
+        return {"synchronous": (middle - began) / calls, "asynchronous": (end - middle) / calls}
+
+    return Task(first_s, {"corner": y[:8, :8]}, turn)
+
+
+def together(settings: dict[str, Any], start: dict[str, Any]) -> Task:
+    """Section 8.3.1's `run` on every device, one after the other or all at once.
+
+    JAX's CPU devices share one pool of threads, so one that works alone must be kept on its own cores.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxperf.parallel import first_devices
+
+    x = files.arrays(settings["square"])["x"]
+    devices = first_devices(settings["devices"], platform=settings["platform"])
+    xs = [jax.device_put(x, device) for device in devices]
+
+    def run(x: Any) -> list[Any]:
+        return [jnp.dot(x, x) for _ in range(settings["dots"])]
+
+    def turn(calls: int) -> dict[str, float]:
+        return apart_and_together(
+            calls,
+            start["shares"],
+            alone=lambda i: jax.block_until_ready(run(xs[i])),
+            at_once=lambda: jax.block_until_ready([run(x) for x in xs]),
+        )
+
+    first_s, outputs = timed_first(lambda: [np.asarray(run(x)[-1]) for x in xs])
+    return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)

@@ -1,0 +1,356 @@
+"""The one definition of each workload: sizes, files, and which configurations of each system run it.
+
+What a task does is written three times, in `workers/*_worker.py` and `workers/*_train.py`; everything that
+could differ (sizes, weights, inputs, rates, steps) comes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxperf.errors import JaxperfError
+from jaxperf.frameworks import inputs
+from jaxperf.frameworks.sizes import Sizes
+
+MLP = (512, 256, 128, 2)
+MLP_OF_824 = (512, 2048, 512, 1)
+WAYS = ("jit", "pmap", "shard_map", "manual")
+ONEDNN = "jax+oneDNN"  # JAX with jaxperf's convolutions: a row of its own, never judged
+SHORT = {"tf32": 1e-2, "bfloat16": 5e-2}  # how far answers may be apart in these precisions, at least
+CONVOLVES = ("lenet", "resnet")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One piece of work for all systems.
+
+    Attributes:
+      name: begins with the section's number; the role `workload` of its measurements.
+      title: what is done, in one line.
+      settings: what the workers are told; "task" is what to do.
+      configurations: of each system that runs it; all must agree with JAX's first one.
+      quantities: what a turn measures; each becomes a measurement per configuration.
+      unit: of all quantities.
+      calls: how often the work is done in one turn.
+      turn_s: seconds that a turn lasts at least, by the warm-up round: a configuration that needs less for
+        `calls` does more of them. 0 if all do the same number.
+      lead: untimed calls before each turn, because the other systems have displaced the caches; more of them
+        where there are more calls.
+      items: in one call, e.g. images.
+      rounds: timed turns of each configuration; 0 if it is measured in fresh processes instead.
+      rtol: how far from JAX's an answer may be, relative to the largest value.
+      at_once: on how many devices a quantity is measured at once, where that is not all of them.
+    """
+
+    name: str
+    title: str
+    settings: Mapping[str, Any]
+    configurations: Mapping[str, tuple[str, ...]]
+    quantities: tuple[str, ...] = ("",)
+    unit: str = "s"
+    calls: int = 1
+    turn_s: float = 0.0
+    lead: int = 0
+    items: float = 0
+    rounds: int = 12
+    rtol: float = 1e-5
+    at_once: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> int:
+        """How many devices it runs on."""
+        return int(self.settings.get("devices", 1))
+
+
+FORWARD = {
+    "jax": ("jit", "aot"),
+    "mxnet": ("hybridized", "static"),
+    "torch": ("eager", "traced", "compiled", "frozen", "CUDA graphs"),
+}
+COMPILED = ("compiled", "CUDA graphs")  # of PyTorch, by torch.compile
+
+
+def workloads(
+    sizes: Sizes,
+    folder: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    lenet: inputs.Shapes,
+    devices: int = 2,
+    platform: str = "cpu",
+    precision: str = "float32",
+    onednn: bool = False,
+    seed: int = 0,
+) -> tuple[Workload, ...]:
+    """Write all weights and inputs to `folder` and define the workloads on them.
+
+    Args:
+      sizes: how much work.
+      folder: where to write the files, and what the workers write.
+      images: uint8 (N, 28, 28, 1) or (N, 28, 28), the pictures to train on.
+      labels: (N,), their classes.
+      lenet: shapes of LeNet's parameters in the book's layout, by name.
+      devices: how many the parallel workloads use; 1 leaves those out.
+      platform: "cpu", or "gpu" for one GPU, which leaves out workloads about the host's memory.
+      precision: of products and convolutions on a GPU, "float32" or "tf32"; a CPU's are float32. "bfloat16"
+        keeps only LeNet and ResNet, which compute in it; trained values stay float32.
+      onednn: whether networks with convolutions also run in JAX with jaxperf's convolutions.
+      seed: of weights and inputs.
+
+    Raises:
+      JaxperfError: fewer images than a batch, or a batch that the devices cannot share.
+    """
+    for batch in (sizes.lenet_batch, sizes.resnet_batch, *sizes.batches):
+        if batch > len(images):
+            raise JaxperfError(f"a batch of {batch} needs as many images, there are {len(images)}")
+    for batch in (sizes.lenet_batch, sizes.resnet_batch):
+        if batch % devices:
+            raise JaxperfError(f"batch size {batch} is not divisible by {devices} devices")
+    files = _write(sizes, folder, images, labels, lenet, np.random.default_rng(seed))
+    found = [*_section81(sizes, files), *_section82(sizes, files)]
+    if devices > 1:
+        found.append(_together(sizes, files, devices))
+    for k in dict.fromkeys((1, devices)):
+        found += [_lenet(sizes, files, k), _resnet(sizes, files, k)]
+    found += _inference(sizes, files)
+    if platform == "gpu":
+        found = [w for w in found if w.settings["task"] != "memory"]
+    if precision == "bfloat16":
+        found = [w for w in found if w.settings.get("net") in CONVOLVES]
+    if onednn:
+        found = [_also_with_onednn(workload) for workload in found]
+    return tuple(_placed(workload, platform, precision) for workload in found)
+
+
+def _also_with_onednn(workload: Workload) -> Workload:
+    """The workload with JAX's configurations once more, if it convolves on one device."""
+    if workload.settings.get("net") not in CONVOLVES or workload.devices > 1:
+        return workload
+    more = {ONEDNN: workload.configurations["jax"]}
+    return replace(workload, configurations={**workload.configurations, **more})
+
+
+def _placed(workload: Workload, platform: str, precision: str) -> Workload:
+    """The workload for one kind of device; a CPU has no CUDA graphs.
+
+    A GPU's libraries choose the order of sums, so it may differ by ten times as much.
+    """
+    rtol = workload.rtol if platform == "cpu" else max(10 * workload.rtol, SHORT.get(precision, 0.0))
+    settings = {**workload.settings, "platform": platform, "precision": precision}
+    configurations = {
+        system: tuple(c for c in names if platform == "gpu" or c != "CUDA graphs")
+        for system, names in workload.configurations.items()
+    }
+    return replace(workload, settings=settings, configurations=configurations, rtol=rtol)
+
+
+def _write(
+    sizes: Sizes,
+    folder: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    lenet: inputs.Shapes,
+    rng: np.random.Generator,
+) -> dict[str, str]:
+    def uniform(n: int) -> np.ndarray:
+        return rng.random((n, n), dtype=np.float32)
+
+    nets = {
+        "mlp": inputs.mlp_shapes(MLP),
+        "mlp824": inputs.mlp_shapes(MLP_OF_824),
+        "lenet": lenet,
+        "resnet": inputs.resnet_shapes(sizes.stages),
+    }
+    files = {name: inputs.write(folder / f"{name}.npz", **inputs.draw(s, rng)) for name, s in nets.items()}
+    pictures = images.reshape(-1, 28, 28)
+    x, big = rng.normal(size=(1, MLP[0])), rng.normal(size=(sizes.memory_batch, MLP_OF_824[0]))
+    return files | {
+        "folder": str(folder),
+        "x": inputs.write(folder / "x.npz", x=x.astype(np.float32)),
+        "x824": inputs.write(folder / "x824.npz", x=big.astype(np.float32)),
+        "square": inputs.write(folder / "square.npz", x=uniform(sizes.square)),
+        "pair": inputs.write(folder / "pair.npz", x=uniform(sizes.pair)),
+        "images": inputs.write(folder / "images.npz", X=pictures, y=labels.astype(np.int32)),
+    }
+
+
+def _section81(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
+    settings = {"net": "mlp", "weights": files["mlp"], "input": files["x"], "folder": files["folder"]}
+    return (
+        Workload(
+            "8.1 MLP",
+            "The MLP of section 8.1 on one example, time per call",
+            {"task": "forward", **settings},
+            {
+                "jax": ("eager", "nnx.jit", *FORWARD["jax"]),
+                "mxnet": ("imperative", *FORWARD["mxnet"]),
+                "torch": FORWARD["torch"],
+            },
+            calls=sizes.calls,
+            turn_s=sizes.turn_s,
+            lead=sizes.calls // 10,
+            rounds=sizes.rounds,
+        ),
+        Workload(
+            "8.1 export",
+            "The same MLP to disk and back",
+            {"task": "export", **settings},
+            {
+                "jax": ("jax.export", "with machine code"),
+                "mxnet": ("hybridized",),
+                "torch": ("traced", "torch.export"),
+            },
+            quantities=("write", "reload"),
+            rounds=min(sizes.rounds, 7),
+        ),
+    )
+
+
+def _section82(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
+    square = {"square": files["square"]}
+    memory = {"task": "memory", "weights": files["mlp824"], "input": files["x824"], "lr": 0.001}
+    return (
+        Workload(
+            "8.2 dot",
+            f"The product of {sizes.square} x {sizes.square} matrices of section 8.2.1, summed",
+            {"task": "dot", **square},
+            {"jax": ("eager", "jit"), "mxnet": ("imperative",), "torch": ("eager",)},
+            quantities=("queued", "finished"),
+            calls=sizes.dots,
+            turn_s=sizes.turn_s,
+            lead=1,
+            rounds=sizes.rounds,
+        ),
+        Workload(
+            "8.2 loop",
+            f"x + 1 of section 8.2.3, x {sizes.square} x {sizes.square}, time per operation",
+            {"task": "loop", **square},
+            {"jax": ("eager", "jit"), "mxnet": ("imperative",), "torch": ("eager",)},
+            quantities=("synchronous", "asynchronous"),
+            calls=sizes.loops,
+            turn_s=sizes.turn_s,
+            lead=2,
+            rounds=sizes.rounds,
+        ),
+        Workload(
+            "8.2 memory",
+            f"Memory of section 8.2.4's training, {sizes.memory_batches} batches of {sizes.memory_batch}",
+            {**memory, "steps": 5, "synchronous": True},
+            {"jax": ("jit",), "mxnet": ("imperative",), "torch": ("eager",)},
+            quantities=("synchronous", "asynchronous"),
+            unit="bytes",
+            calls=sizes.memory_batches,
+            rounds=0,
+            rtol=1e-4,
+        ),
+    )
+
+
+def _together(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
+    return Workload(
+        "8.3 products",
+        f"Ten products of {sizes.pair} x {sizes.pair} on each of {devices} devices (section 8.3.1)",
+        {"task": "together", "square": files["pair"], "dots": 10, "devices": devices},
+        {"jax": ("eager",), "mxnet": ("contexts",), "torch": ("threads",)},
+        quantities=("apart", "together"),
+        at_once={"apart": 1},
+        rounds=sizes.rounds,
+    )
+
+
+def _lenet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
+    settings = {"net": "lenet", "weights": files["lenet"], "lr": 0.05, "steps": 6}
+    return Workload(
+        f"8.4 LeNet, {_on(devices)}",
+        f"A training step of LeNet, batch {sizes.lenet_batch}, {_on(devices)}",
+        _training(settings, files, sizes.lenet_batch, devices),
+        {
+            "jax": WAYS,
+            "mxnet": ("scratch", "imperative", "hybridized", "static"),
+            "torch": _training_of_torch(sizes, devices),
+        },
+        calls=sizes.lenet_turn,
+        items=sizes.lenet_batch,
+        rounds=sizes.rounds,
+        rtol=1e-4,
+    )
+
+
+def _resnet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
+    net = {"net": "resnet", "stages": sizes.stages, "weights": files["resnet"]}
+    settings = {**net, "lr": sizes.resnet_lr, "steps": 3}
+    return Workload(
+        f"8.5 ResNet-18, {_on(devices)}",
+        f"A training step of ResNet-18, batch {sizes.resnet_batch}, {_on(devices)}",
+        _training(settings, files, sizes.resnet_batch, devices),
+        {
+            "jax": ("jit",) if devices == 1 else WAYS,
+            "mxnet": ("imperative", "hybridized", "static"),
+            "torch": _training_of_torch(sizes, devices),
+        },
+        calls=sizes.resnet_turn,
+        items=sizes.resnet_batch,
+        rounds=sizes.resnet_rounds,
+        rtol=1e-3,
+    )
+
+
+def _training_of_torch(sizes: Sizes, devices: int) -> tuple[str, ...]:
+    if devices > 1:
+        return ("ddp",)
+    return _compiled(sizes, ("eager", "channels-last", *COMPILED))
+
+
+def _on(devices: int) -> str:
+    return "1 device" if devices == 1 else f"{devices} devices"
+
+
+def _training(
+    settings: Mapping[str, Any], files: Mapping[str, str], batch: int, devices: int
+) -> dict[str, Any]:
+    common = {"task": "train", "images": files["images"], "folder": files["folder"]}
+    return {**common, **settings, "batch": batch, "devices": devices}
+
+
+def _inference(sizes: Sizes, files: Mapping[str, str]) -> list[Workload]:
+    nets: dict[str, tuple[str, dict[str, Any]]] = {
+        "lenet": ("LeNet", {}),
+        "resnet": ("ResNet-18", {"stages": sizes.stages}),
+    }
+    return [
+        Workload(
+            f"{title} forward, batch {batch}",
+            f"Inference: {title} on {batch} at once",
+            {
+                "task": "forward",
+                "net": net,
+                "weights": files[net],
+                "images": files["images"],
+                "batch": batch,
+                **more,
+            },
+            {**FORWARD, "torch": _compiled(sizes, (*FORWARD["torch"], "channels-last"))},
+            calls=_calls(sizes, net, batch),
+            turn_s=sizes.turn_s,
+            lead=1,
+            items=batch,
+            rounds=sizes.rounds if net == "lenet" else sizes.resnet_rounds,
+            rtol=1e-4,
+        )
+        for net, (title, more) in nets.items()
+        for batch in (sizes.batches if net == "lenet" else sizes.batches[:-1])
+    ]
+
+
+def _compiled(sizes: Sizes, configurations: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(c for c in configurations if sizes.compile_all or c not in COMPILED)
+
+
+def _calls(sizes: Sizes, net: str, batch: int) -> int:
+    return max(1, min(sizes.calls, (sizes.lenet_images if net == "lenet" else sizes.resnet_images) // batch))

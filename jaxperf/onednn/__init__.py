@@ -1,0 +1,1 @@
+"""Convolutions through oneDNN on x86 CPUs. Off unless asked for."""

@@ -1,0 +1,104 @@
+"""oneDNN's kernels in jaxlib, called by their names: a convolution and a product.
+
+The names and their configurations are private to XLA: `jaxperf.onednn.trial` tries them in a separate
+process, and compares the results, before anything depends on them. A configuration is what XLA's rewriter
+attaches to such a call: the fields of its protocol buffer, as JSON. With ONEDNN_VERBOSE=1, oneDNN prints
+each call with the kernel that it chose, the layouts and the milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+_OPTIMIZATION = {"bias_broadcast": False, "user_scratchpad": False, "weights_prepacked": False}
+
+
+def convolution(
+    x: jax.Array,
+    w: jax.Array,
+    sizes: Sequence[int],
+    *,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> jax.Array:
+    """Convolve images with a kernel.
+
+    Args:
+      x: images (n, height, width, in), float32.
+      w: the kernel, (height, width, in, out), float32.
+      sizes: height and width of the result.
+      strides, padding, dilation: of height and width; the padding is not negative.
+    """
+    config = _convolution_config(w.shape, strides, padding, dilation)
+    return _call("convolution", (len(x), *sizes, w.shape[3]), config, x, w)
+
+
+def product(a: jax.Array, b: jax.Array, *, transposed: Sequence[bool] = (False, False)) -> jax.Array:
+    """Multiply a (m, k) by b (k, n), float32, as they lie in memory.
+
+    Args:
+      a, b: the matrices, or their transposes.
+      transposed: which of them are transposes.
+    """
+    layout = {"dims": "2"}
+    config = {
+        "transpose_a": transposed[0],
+        "transpose_b": transposed[1],
+        "lhs": layout,
+        "rhs": layout,
+        "result": layout,
+        "optimization_config": _OPTIMIZATION,
+    }
+    rows, columns = a.shape[transposed[0]], b.shape[not transposed[1]]
+    return _call("matmul", (rows, columns), config, a, b)
+
+
+def _call(name: str, shape: tuple[int, ...], config: dict[str, Any], a: jax.Array, b: jax.Array) -> jax.Array:
+    field = {"convolution": "onednn_conv_config", "matmul": "onednn_matmul_config"}[name]
+    call = jax.ffi.ffi_call(
+        f"__onednn${name}",
+        jax.ShapeDtypeStruct(shape, a.dtype),
+        custom_call_api_version=2,
+        legacy_backend_config=json.dumps({field: config, "outer_dimension_partitions": []}),
+    )
+    y: jax.Array = call(a, b)
+    return y
+
+
+def _convolution_config(
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> dict[str, Any]:
+    """What XLA's oneDNN rewriter attaches to such a call: the fields of its protocol buffer as JSON."""
+    words = lambda numbers: [str(n) for n in numbers]  # noqa: E731
+    layout = {"data": {"batch_dim": "0", "feature_dim": "3", "spatial_dims": ["1", "2"]}, "dims": "0"}
+    return {
+        "dims": "4",
+        "feature_groups": "1",
+        "input": layout,
+        "output": layout,
+        "kernel": {
+            "dims": "0",
+            "filter": {
+                "input_feature_dim": "2",
+                "output_feature_dim": "3",
+                "shape": words(kernel),
+                "spatial_dims": ["0", "1"],
+            },
+        },
+        "optimization_config": _OPTIMIZATION,
+        "window": {
+            "pad_left": words(low for low, _ in padding),
+            "pad_right": words(high for _, high in padding),
+            "size": [],
+            "strides": words(strides),
+            "window_dilations": words(dilation),
+        },
+    }

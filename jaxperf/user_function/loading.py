@@ -1,0 +1,163 @@
+"""A reader's function and its arguments: found by name, and run so that its errors are shown as its own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import itertools
+import sys
+import traceback
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxperf.errors import JaxperfError
+from jaxperf.user_function import argument_specs
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+EXAMPLE = "give MODULE:FUNCTION, e.g. train:step or train.py:step"
+
+
+class Arguments(NamedTuple):
+    """What a function is called with; a pytree."""
+
+    by_position: tuple[Any, ...]
+    by_name: dict[str, Any]
+
+    def fresh(self) -> Arguments:
+        """Return copies of all arrays, for a function that donates its arguments."""
+        return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array | np.ndarray) else x, self)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether an array was donated."""
+        return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(self))
+
+
+@contextmanager
+def theirs(doing: str) -> Iterator[None]:
+    """Run the reader's code: an error in it is shown with its own part of the traceback, then in one line.
+
+    Raises:
+      JaxperfError: `doing` raised something, or called `sys.exit`.
+    """
+    try:
+        yield
+    except JaxperfError:
+        raise
+    except (Exception, SystemExit) as e:
+        if own := _own_part(e.__traceback__):
+            traceback.print_exception(type(e), e, own)
+        said = str(e).strip().splitlines() or ["no message"]
+        raise JaxperfError(f"{doing} raised {type(e).__name__}: {said[0][:300]}") from None
+
+
+def _own_part(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback that starts at the first line outside jaxperf and the import system."""
+    while trace:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith((PACKAGE, "<frozen importlib")) and "importlib" not in Path(file).parts:
+            return trace
+        trace = trace.tb_next
+    return None
+
+
+def load(word: str) -> Callable[..., Any]:
+    """Return the function that MODULE:FUNCTION names; MODULE is imported as if from the current folder.
+
+    Args:
+      word: "train:step", "package.module:step", "train.py:step", or "models:LeNet.apply".
+
+    Raises:
+      JaxperfError: no such module, no such function, or importing the module raised something.
+    """
+    module_name, _, path = word.rpartition(":")
+    if not module_name or not path:
+        raise JaxperfError(f"{word!r} names no function; {EXAMPLE}")
+    found: Any = _module(module_name)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            near = difflib.get_close_matches(name, [n for n in dir(found) if not n.startswith("__")], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else EXAMPLE
+            raise JaxperfError(f"{word}: there is no {name!r} in {module_name}; {hint}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise JaxperfError(f"{word} is not a function but {type(found).__name__}; {EXAMPLE}")
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    path = Path(name)
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise JaxperfError(f"no file {name}; {EXAMPLE}")
+        _search(path.resolve().parent)
+        name = path.stem
+    else:
+        _search(Path.cwd())
+    with theirs(f"importing {name}"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as e:  # the reader's, if the module exists and imports one that does not
+            if not e.name or not f"{name}.".startswith(f"{e.name}."):
+                raise
+            raise JaxperfError(f"no module {name!r} in {Path.cwd()} or installed; {EXAMPLE}") from None
+
+
+def _search(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def arguments(words: Sequence[str], setup: str, npz: Path | None) -> Arguments:
+    """Return the arguments of a function, from one of three sources, or none.
+
+    Args:
+      words: specs, see `specs`.
+      setup: MODULE:FUNCTION of a function without parameters. A tuple that it returns is the arguments by
+        position; anything else is the only argument.
+      npz: a file of arrays: `arr_0`, `arr_1`, ... (as `np.savez(file, x, y)` names them) by position, others
+        by name.
+
+    Raises:
+      JaxperfError: more than one source, a wrong spec, a setup that raises, or a file that is not .npz.
+    """
+    if sum(map(bool, (words, setup, npz))) > 1:
+        raise JaxperfError("arguments come from --args, --setup or --npz; give one of the three")
+    if setup:
+        make = load(setup)
+        with theirs(f"{setup}()"):
+            made = make()
+        return Arguments(made if isinstance(made, tuple) else (made,), {})
+    if npz:
+        return _read(npz)
+    by_position, by_name = argument_specs.parse_all(words)
+    positions = (argument_specs.make(spec, seed=i) for i, spec in enumerate(by_position))
+    named = {
+        n: argument_specs.make(spec, seed=len(by_position) + i) for i, (n, spec) in enumerate(by_name.items())
+    }
+    return Arguments(tuple(positions), named)
+
+
+def _read(npz: Path) -> Arguments:
+    try:
+        with npz.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: jax.numpy.asarray(file[name]) for name in file.files}
+    except OSError as e:
+        raise JaxperfError(f"cannot read {npz}: {e.strerror or e}") from None
+    except (
+        ValueError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+    ):  # TypeError: an .npy file, which is not a context manager
+        raise JaxperfError(f"{npz} is not an .npz file of plain arrays; write it with np.savez") from None
+    positions = list(itertools.takewhile(arrays.__contains__, (f"arr_{i}" for i in itertools.count())))
+    named = {name: array for name, array in arrays.items() if name not in positions}
+    return Arguments(tuple(arrays[name] for name in positions), named)

@@ -1,0 +1,272 @@
+"""`jaxperf measure`: a reader's functions, measured with the instruments and reported like a section."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.recorder import Recorder
+from jaxperf.errors import JaxperfError, one_line
+from jaxperf.measure import MemorySampler, Program, block, device_memory, interleaved
+from jaxperf.measure.compile_log import refuse_debug_flags
+from jaxperf.measure.roofline import MISSING, Position, Roofline, stored
+from jaxperf.measure.stages import build
+from jaxperf.report.words import listed, shown
+from jaxperf.result import Measurement, interval, ratio, save_result
+from jaxperf.result.store import check_writable
+from jaxperf.startup import environment as current_environment
+from jaxperf.user_function.loading import EXAMPLE, Arguments, arguments, load, theirs
+from jaxperf.user_function.options import Measure
+
+LOOK_S = 0.001  # between two memory samples during a call
+ABOVE = 1.05  # of the roofline; noise explains less than this
+ALIKE = 0.05  # two functions whose ratio is known to be within this of 1 count as equally fast
+
+
+@dataclass(frozen=True)
+class First:
+    """What the first call of a function showed.
+
+    Attributes:
+      paid: seconds by stage; a function that is not jitted has only one stage, its first call.
+      program: what it was compiled to; None for a function that is not jitted.
+      donates: whether it donates its arguments, so that every call must get copies.
+    """
+
+    paid: Mapping[str, float]
+    program: Program | None
+    donates: bool
+
+
+def main(asked: Measure) -> int:
+    """Measure what the command line names, print the result, and write it to the path given by `--json`.
+
+    Raises:
+      JaxperfError: a function, an argument or a file is not what it should be, or the reader's code raised.
+    """
+    if asked.json:
+        check_writable(asked.json)
+    refuse_debug_flags()
+    environment = current_environment()
+    functions = _named(asked.functions, jit=asked.jit)
+    given = arguments(asked.args, asked.setup, asked.npz)
+    config = {
+        "functions": asked.functions, "args": asked.args, "setup": asked.setup,
+        "npz": str(asked.npz or ""), "jit": asked.jit, "rounds": asked.rounds, "budget_s": asked.budget_s,
+    }  # fmt: skip
+    title = listed(list(functions)) if len(functions) <= 3 else f"{len(functions)} functions"
+    section = Section("measure", "", title, "Where does the time of a call go, and what limits it?", 0)
+    recorder = Recorder(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
+    tell(recorder, functions, given, rounds=asked.rounds, budget_s=asked.budget_s)
+    if asked.json:
+        save_result(recorder.result(), asked.json)
+    print(one_line(f"result: {asked.json or 'not kept; give --json PATH to keep it'}"))
+    return 0
+
+
+def _named(words: Sequence[str], *, jit: bool) -> dict[str, Callable[..., Any]]:
+    """The functions by their own names, or by the words that name them if two have the same name."""
+    if not words:
+        raise JaxperfError(f"no function named; {EXAMPLE}")
+    if len(set(words)) < len(words):
+        raise JaxperfError(f"{max(words, key=list(words).count)} is named twice; name each function once")
+    short = [word.rpartition(":")[2] for word in words]
+    names = words if len(set(short)) < len(short) else short
+    found = {name: load(word) for name, word in zip(names, words)}
+    return {name: jax.jit(fn) if jit and not is_jitted(fn) else fn for name, fn in found.items()}
+
+
+def is_jitted(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` is what `jax.jit` returned, whose stages can be taken one by one."""
+    return hasattr(fn, "trace") and hasattr(fn, "clear_cache")
+
+
+def tell(
+    recorder: Recorder,
+    functions: Mapping[str, Callable[..., Any]],
+    given: Arguments,
+    *,
+    rounds: int,
+    budget_s: float = 0.0,
+) -> None:
+    """Measure the functions with the same arguments, and record everything about them.
+
+    Args:
+      recorder: takes the results.
+      functions: by name; the others are compared with the first.
+      given: the arguments, which stay as they are.
+      rounds, budget_s: as `count` and `budget_s` of `interleaved`.
+    """
+    firsts = {name: first_call(name, fn, given) for name, fn in functions.items()}
+    rows = [Measurement(f"{n}: {stage}", "s", (s,)) for n, f in firsts.items() for stage, s in f.paid.items()]
+    recorder.table(rows, title="Once, before the program is warm")
+    parts, before = _parts(functions, firsts, given)
+    with theirs("a later call"):
+        timed = interleaved(parts, count=rounds, budget_s=budget_s, before=before)
+    base = next(iter(timed))
+    recorder.table(timed.values(), title="Seconds per call, in turns", base=base if len(timed) > 1 else "")
+    roofline = stored(recorder.environment)
+    places = {n: place(f.program, timed[n], roofline) for n, f in firsts.items()}
+    used = {name: memory_of(parts[name], before.get(name)) for name in parts}
+    programs(recorder, firsts, places, used)
+    verdicts(recorder, timed, places)
+    remarks(recorder, firsts, roofline)
+    if above := [name for name, at in places.items() if at and at.share > ABOVE]:
+        recorder.note(
+            f"{listed(above)}: faster than the roofline allows; either the machine was busy when that was "
+            "measured (run `jaxperf roofline` again), or the compiler's estimate is too large"
+        )
+
+
+def first_call(name: str, fn: Callable[..., Any], given: Arguments) -> First:
+    """Call `fn` for the first time, stage by stage if it is jitted."""
+    paid: dict[str, float] = {}
+    program = None
+    arguments = block(given.fresh())
+    with theirs(name):
+        if is_jitted(fn):
+            built = build(fn, *arguments.by_position, **arguments.by_name)
+            paid |= {"trace": built.trace_s, "lower": built.lower_s, "compile": built.compile_s}
+            program = built.program
+        began = time.perf_counter()
+        block(fn(*arguments.by_position, **arguments.by_name))
+        paid["first run" if program else "first call"] = time.perf_counter() - began
+    return First(paid, program, arguments.used_up)
+
+
+def _parts(
+    functions: Mapping[str, Callable[..., Any]], firsts: Mapping[str, First], given: Arguments
+) -> tuple[dict[str, Callable[..., Any]], dict[str, Callable[[], Any]]]:
+    """What `interleaved` calls, and what it prepares, untimed, for functions that donate."""
+    parts: dict[str, Callable[..., Any]] = {}
+    before: dict[str, Callable[[], Any]] = {}
+    for name, fn in functions.items():
+        if firsts[name].donates:
+            parts[name] = functools.partial(_spread, fn)
+            before[name] = given.fresh
+        else:
+            parts[name] = functools.partial(fn, *given.by_position, **given.by_name)
+    return parts, before
+
+
+def _spread(fn: Callable[..., Any], arguments: Arguments) -> Any:
+    return fn(*arguments.by_position, **arguments.by_name)
+
+
+def memory_of(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> int:
+    """Bytes that one warm call uses above the level before it, as far as samples show: from the device's own
+    statistics or, if there are none, from this process's resident memory."""
+    prepared = (block(prepare()),) if prepare else ()
+    own = device_memory()
+    read = (lambda: device_memory()["bytes_in_use"]) if "bytes_in_use" in own else None
+    with theirs("a later call"), MemorySampler(LOOK_S, read) as sampler:
+        block(part(*prepared))
+    return sampler.increase_bytes
+
+
+def place(program: Program | None, timed: Measurement, roofline: Roofline | None) -> Position | None:
+    """Where a function is under the roofline; None without program, roofline, or a usable estimate."""
+    return roofline.position(program, seconds=timed.median) if program and roofline else None
+
+
+def programs(
+    recorder: Recorder,
+    firsts: Mapping[str, First],
+    places: Mapping[str, Position | None],
+    used: Mapping[str, int],
+) -> None:
+    """Show each program in numbers, with one column per function, and keep the numbers as facts."""
+    columns = [_numbers(f.program, places[name], used[name]) for name, f in firsts.items()]
+    for name, column in zip(firsts, columns):
+        for what, (value, unit) in column.items():
+            recorder.fact(f"{name}: {what}", value, unit=unit)
+    names = dict.fromkeys([*max(columns, key=len), *(what for column in columns for what in column)])
+    rows = [[what, *(_cell(column.get(what)) for column in columns)] for what in names]
+    recorder.grid(["", *firsts], rows, title="The program, as the compiler sees it")
+
+
+Number = tuple[float | int | str, str]
+
+
+def _numbers(program: Program | None, position: Position | None, used: int) -> dict[str, Number]:
+    """Value and unit of every figure about a program, in order."""
+    found: dict[str, Number] = {}
+    if program:
+        found |= {
+            "arithmetic": (program.flops, "FLOP"),
+            "memory read and written": (program.bytes_accessed, "bytes"),
+            "arguments": (program.argument_bytes, "bytes"),
+            "outputs": (program.output_bytes, "bytes"),
+            "temporaries": (program.temp_bytes, "bytes"),
+            "peak of these": (program.peak_bytes, "bytes"),
+            "equations, traced": (program.jaxpr_equations, ""),
+            "fusions": (program.fusions, ""),
+            "matrix products": (program.dots, ""),
+            "convolutions": (program.convolutions, ""),
+        }
+        found |= {name: (count, "") for name, count in program.collectives.items()}
+    if position:
+        found |= {
+            "arithmetic per second": (position.flops_per_s, "FLOP/s"),
+            "memory per second": (position.bytes_per_s, "bytes/s"),
+            "least time under the roofline": (position.bound_s, "s"),
+            "limited by": (position.limit, ""),
+        }
+    return found | {"memory in use above the start": (used, "bytes")}
+
+
+def _cell(number: Number | None) -> str:
+    if number is None:
+        return ""
+    return number[0] if isinstance(number[0], str) else shown(number[0], number[1])
+
+
+def verdicts(
+    recorder: Recorder, timed: Mapping[str, Measurement], places: Mapping[str, Position | None]
+) -> None:
+    """Say in one line for each: the time with its interval and what limits it, then how it compares."""
+    base = next(iter(timed))
+    for name, m in timed.items():
+        low, high = interval(m.values)
+        within = f" ({shown(low, 's')} to {shown(high, 's')})" if low == low else ""
+        at = places[name]
+        limit = f"; limited by {at.limit}, {at.share:.0%} of what this machine can do" if at else ""
+        recorder.text(f"{name}: {shown(m.median, 's')} per call{within}{limit}")
+    for name, m in list(timed.items())[1:]:
+        compared = ratio(m, timed[base])
+        same = compared.within(ALIKE) and compared.word == "undecided"
+        recorder.text(f"{name} is {_against(compared.word, base, same=bool(same))}: {compared} of its time")
+
+
+def _against(word: str, base: str, *, same: bool) -> str:
+    if same:
+        return f"as fast as {base} within {ALIKE:.0%}"
+    return f"not decided against {base}" if word == "undecided" else f"{word} than {base}"
+
+
+def remarks(recorder: Recorder, firsts: Mapping[str, First], roofline: Roofline | None) -> None:
+    """Add the remarks that readers of the figures must know."""
+    if plain := [name for name, f in firsts.items() if not f.program]:
+        recorder.note(
+            f"{listed(plain)}: called as it is; only what jax.jit returned has stages, and --jit jits it"
+        )
+    if donating := [name for name, f in firsts.items() if f.donates]:
+        recorder.note(
+            f"{listed(donating)}: arguments are donated, so each value is one call, on copies of them"
+        )
+    if loops := [name for name, f in firsts.items() if f.program and f.program.loops]:
+        recorder.note(
+            f"{listed(loops)}: the compiler counts a loop's body once, so the program does more than it says"
+        )
+    if roofline is None:
+        recorder.note(MISSING)
+    elif differences := roofline.differences(recorder.environment):
+        recorder.note(f"the roofline was measured under other conditions: {'; '.join(differences)}")

@@ -1,0 +1,88 @@
+"""`with jaxperf.watch():` around a part of a program, in a notebook or in a test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxperf.processes.exit_status import Stopped
+from jaxperf.result import Result, save_result
+from jaxperf.watch.observe import backend
+from jaxperf.watch.report import text
+from jaxperf.watch.session import Record, Watcher
+
+
+class Watched:
+    """What a watch found, once its block has ended: the `record` of all events and the report, a `result`."""
+
+    def __init__(self) -> None:
+        self.record: Record | None = None
+        self.result: Result | None = None
+
+
+@contextlib.contextmanager
+def watch(
+    name: str = "this block", *, profile: bool = True, show: bool = True, json: Path | None = None
+) -> Iterator[Watched]:
+    """Watch what happens inside, and print a report to standard error at the end, also after an error.
+
+    Args:
+      name: of the block, for the report.
+      profile: take short windows of JAX's profiler, which show what devices do.
+      show: print the report.
+      json: file that takes the report as a result, for `jaxperf report`.
+
+    Yields:
+      A `Watched`, filled in when the block has ended.
+
+    Raises:
+      JaxperfError: another watch is open in this process, or `json` cannot be written.
+    """
+    watched, watcher, ended = Watched(), Watcher(name, profile=profile), ""
+    watcher.open()
+    try:
+        yield watched
+    except BaseException as e:
+        ended = how_it_ended(e)
+        raise
+    finally:
+        watched.record = watcher.close()
+        watched.result = text.result(watched.record, ended=ended)
+        report(watched.result, show=show, json=json)
+
+
+def how_it_ended(error: BaseException) -> str:
+    """How a program ended that stopped early; "" for an ordinary exit."""
+    if isinstance(error, KeyboardInterrupt):
+        return "until it was interrupted"
+    if isinstance(error, Stopped):
+        return f"until {signal.Signals(error.number).name} ended it"
+    if isinstance(error, SystemExit | GeneratorExit):
+        return ""
+    return f"until it failed with {type(error).__name__}"
+
+
+def report(result: Result, *, show: bool = True, json: Path | None = None) -> None:
+    """Print a report to standard error, and write it to a file.
+
+    With several processes, the first one prints, and each writes its own file: "watch.json", "watch-1.json".
+    """
+    number = _process()
+    if show and number == 0:
+        from jaxperf.report.terminal import render_text
+
+        color = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        sys.stderr.write(render_text([result], color=color))
+        sys.stderr.flush()
+    if json:
+        save_result(result, json.with_stem(f"{json.stem}-{number}") if number else json)
+
+
+def _process() -> int:
+    """Which of several processes this is; 0 if it is the only one, or has not started JAX."""
+    jax = sys.modules.get("jax")
+    return int(jax.process_index()) if jax and backend.started(otherwise=True) else 0

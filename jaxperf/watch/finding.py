@@ -1,0 +1,43 @@
+"""One cause of lost time, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxperf.watch.observe.source_location import Place
+
+IDLE_DOUBT = 2.5  # for estimates from samples of idle devices
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause of lost time.
+
+    Attributes:
+      cause: the rule's name, for `advice`.
+      at: the line of code.
+      seconds: what a change could save in this run.
+      reason: what was seen, in one sentence.
+      name: the function, call or operation that the advice names.
+      memory_bytes: what a change would free; 0 if memory is not the point.
+      argument: the argument concerned, such as "rate" or "argument 2"; for a donation, an option of `jit`.
+      doubt: the factor by which the seconds must exceed the smallest reported share of the run's time.
+    """
+
+    cause: str
+    at: Place
+    seconds: float
+    reason: str
+    name: str = ""
+    memory_bytes: int = 0
+    argument: str = ""
+    doubt: float = 1.0
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`title` names the cause in the reader's words; lines of `change` begin with - or + as in a diff."""
+
+    title: str
+    change: str
+    section: str

@@ -1,0 +1,1 @@
+"""What a watch records while a program runs: samples, waits, compilations, transfers, profiles."""

@@ -1,0 +1,328 @@
+"""What was traced and compiled, how long it took, from which line, and why again.
+
+JAX reports each stage (`jax.monitoring`) in the thread and at the moment it ends, so the caller's frames are
+there to be read. Its explanations of cache misses (`jax_explain_cache_misses`) come as log records between
+the start and the end of the trace that they explain; they are kept out of the program's own log.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import FrameType, FunctionType
+from typing import Any
+
+from jaxperf.result.intervals import Interval, length
+from jaxperf.watch.advice.explanations import MISS, Change, Explanation, differences, parse
+from jaxperf.watch.observe import frame_arguments, source_location
+from jaxperf.watch.observe.executables import Facts, array_type
+from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.transfers import named_as
+from jaxperf.watch.observe.windows import Program, plain
+
+TRACE, LOWER, COMPILE = "trace", "lower", "compile"
+_STAGES = {
+    "jaxpr_trace_duration": TRACE,
+    "jaxpr_to_mlir_module_duration": LOWER,
+    "backend_compile_duration": COMPILE,
+}
+_WITH_BODY = ("scan", "while", "cond")  # operations that are given functions
+_PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
+_CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
+# what JAX logs as warnings only because it was asked to explain
+_EXPLANATIONS = (
+    MISS, "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry", "Writing "
+)  # fmt: skip
+
+
+@dataclass
+class Compiled:
+    """One function on its way from Python to a program.
+
+    Attributes:
+      name: the function's.
+      at: the line of the reader's code whose call triggered it.
+      callers: the reader's lines around that one, outwards.
+      through: the library that the reader called, such as "flax" for `nnx.jit`.
+      stages: when each stage began and ended, by `time.perf_counter`.
+      explained: whether JAX said why, which it does for the reader's functions but not for its own.
+      defined: file and line of the function, "" if JAX did not say.
+      changes: why JAX traced a function that it had traced before; empty for a new function object.
+      host: bytes of the NumPy arrays among the call's arguments, by name.
+      host_float64: whether one of them has NumPy's default type.
+      signature: the call's arguments, by name: arrays as their type, other values as themselves.
+      closure: what the function gets from outside, closure and defaults, by name.
+      refers_to: the arrays among that and among the variables of its module, by name.
+      label: the function's name if the program's name is different, as under `pmap`.
+      placements: where the arrays among the arguments were, by name.
+      cleared: the line whose `jax.clear_caches` caused this trace; None for any other reason.
+    """
+
+    name: str
+    at: Place
+    stages: dict[str, Interval] = field(default_factory=dict)
+    explained: bool = False
+    defined: str = ""
+    changes: tuple[Change, ...] = ()
+    host: dict[str, int] = field(default_factory=dict)
+    host_float64: bool = False
+    signature: dict[str, str] = field(default_factory=dict)
+    closure: dict[str, str] = field(default_factory=dict)
+    refers_to: dict[str, str] = field(default_factory=dict)
+    label: str = ""
+    callers: tuple[Place, ...] = ()
+    through: str = ""
+    cleared: Place | None = None
+    placements: dict[str, frame_arguments.Placement] = field(default_factory=dict)
+
+    @property
+    def called(self) -> str:
+        """The reader's name for the function."""
+        return self.label or self.name
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of all NumPy arrays that a call passes."""
+        return sum(self.host.values())
+
+    @property
+    def host_argument(self) -> str:
+        """The largest of them."""
+        return max(self.host, key=lambda where: self.host[where], default="")
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all stages."""
+        return length(self.stages.values())
+
+    def seconds(self, stage: str) -> float:
+        """Seconds of one stage; 0 if it did not take place."""
+        start, end = self.stages.get(stage, (0.0, 0.0))
+        return end - start
+
+
+class Listener:
+    """Records what JAX traces and compiles; `compiled` holds the outermost functions, ordered by their end.
+
+    A function that is traced during another trace belongs to that one. `open` is how many stages run now.
+    """
+
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+        self.pass_on = False  # the program itself asked for explanations
+        self.compiled: list[Compiled] = []
+        self.open = 0
+        self.count = 0  # of the events received, for the overhead
+        self.spent_s = 0.0  # handling them
+        self.elsewhere = 0  # compiled in threads other than the one that created this
+        self._thread = threading.get_ident()
+        self._said = threading.local()
+        self._lock = threading.Lock()
+        self.settings: dict[str, Place] = {}  # JAX settings that were on, and where each was first seen
+        self._known: set[tuple[Any, ...]] = set()  # calls that were traced
+        self._forgotten: set[tuple[Any, ...]] = set()  # those from before the last `jax.clear_caches`
+        self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
+        self._cleared_at = NOWHERE
+
+    def watch_thread(self, ident: int) -> None:
+        """Watch this thread from now on."""
+        self._thread = ident
+
+    def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
+        """A listener for `jax.monitoring.register_scalar_listener`: JAX reports when each stage begins."""
+        if event.rsplit("/", 1)[-1] in _STAGES:
+            self.open += 1
+
+    def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
+        """A listener for `jax.monitoring.register_event_duration_secs_listener`."""
+        stage = _STAGES.get(event.rsplit("/", 1)[-1])
+        if stage is None:
+            return
+        end = time.perf_counter()
+        name = str(kwargs.get("fun_name", "a program"))
+        name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
+        with self._lock, self.trouble.kept("a compiled function"):
+            self._take(stage, name, (end - duration_secs, end))
+        self.open = max(0, self.open - 1)
+        self.count += 1
+        self.elsewhere += stage == COMPILE and threading.get_ident() != self._thread
+        self.spent_s += time.perf_counter() - end
+
+    def _take(self, stage: str, name: str, span: Interval) -> None:
+        if stage != TRACE:
+            for known in reversed(self.compiled[-64:]):
+                if known.name == name and stage not in known.stages:
+                    known.stages[stage] = span
+                    return
+        while stage == TRACE and self.compiled and _inside(self.compiled[-1], span):
+            self.compiled.pop()  # traced on the way: part of this one
+        mine, called = source_location.own(sys._getframe(2))
+        found = Compiled(
+            name, source_location.place_of(mine), {stage: span}, callers=source_location.callers(mine)
+        )
+        if stage == TRACE:
+            self._describe(found, mine, called)
+        before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
+        if stage != TRACE and before:  # traced before, so it is the reader's function
+            placements = frame_arguments.placements(frame_arguments.arguments(called))
+            found = replace(
+                before, at=found.at, stages=found.stages, callers=found.callers, cleared=None,
+                placements=placements, changes=_moved(before.placements, placements) or (_PLACED,),
+            )  # fmt: skip
+        self.compiled.append(found)
+
+    def _describe(self, found: Compiled, mine: FrameType | None, called: FrameType | None) -> None:
+        """Record a trace's arguments, its cause, and what its function gets from elsewhere."""
+        found.through = source_location.library(called.f_code.co_filename) if called else ""
+        arguments = frame_arguments.arguments(called)
+        arrays = {
+            where: a
+            for where, a in arguments.items()
+            if type(a).__module__ == "numpy" and hasattr(a, "nbytes")
+        }
+        found.host = {where: a.nbytes for where, a in arrays.items()}
+        found.host_float64 = any(a.dtype == "float64" for a in arrays.values())
+        found.signature = {where: frame_arguments.described(a) for where, a in arguments.items()}
+        found.placements = frame_arguments.placements(arguments)
+        self._explain(found)
+        found.explained = found.explained and not source_location.by_a_library(found.defined, called)
+        if mine is not None and not found.explained and _by_pmap(found.name, called):
+            self._explain_pmap(found, source_location.callee(mine))
+        function = None
+        if found.explained and not found.changes:  # a new function object, as far as JAX can tell
+            function = frame_arguments.traced(sys._getframe(3), mine, found.defined)
+            if function:
+                found.closure = {
+                    n: frame_arguments.identified(v) for n, v in frame_arguments.outside(function).items()
+                }
+                found.refers_to = frame_arguments.arrays(function)
+        self._remember(found, function)
+        self.look_at_settings(found.at)
+
+    def look_at_settings(self, at: Place = NOWHERE) -> None:
+        """Note the settings that are on now, for the calling thread."""
+        for setting, value in getattr(sys.modules["jax"].config, "values", {}).items():
+            if value is True:
+                self.settings.setdefault(setting, at)
+
+    def _remember(self, found: Compiled, function: FunctionType | None) -> None:
+        """Recognize traces that happen only because the program made JAX forget the same trace."""
+        call = found.name, found.defined, tuple(found.signature.items())
+        new = function is not None and self._functions.get(found.defined) is not function
+        if self._forgotten and not found.changes and not new:
+            last = next(
+                (c for c in reversed(self.compiled) if c.explained and c.defined == found.defined), None
+            )
+            if call in self._forgotten:
+                found.cleared, found.changes = self._cleared_at, (_CLEARED,)
+            elif found.explained and last:
+                found.changes = differences(last.signature, found.signature)
+        if function is not None:
+            self._functions[found.defined] = function
+        self._known.add(call)
+
+    def clearing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Replacement for `jax.clear_caches`: it notes that what was traced until then is forgotten."""
+
+        def clear(*args: Any, **kwargs: Any) -> Any:
+            with self._lock, self.trouble.kept("a call of clear_caches"):
+                self._cleared_at = source_location.place_of(source_location.own(sys._getframe(1))[0])
+                self._forgotten |= self._known
+            return function(*args, **kwargs)
+
+        return named_as(function, clear)
+
+    def without_jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Replacement for `jax.disable_jit`, which JAX turns off while it traces one operation."""
+
+        def disable(*args: Any, **kwargs: Any) -> Any:
+            with self.trouble.kept("a call of disable_jit"):
+                at = source_location.place_of(source_location.own(sys._getframe(1))[0])
+                self.settings.setdefault("jax_disable_jit", at)
+            return function(*args, **kwargs)
+
+        return named_as(function, disable)
+
+    def _explain(self, found: Compiled) -> None:
+        """Take the explanation of this function, and drop those of what was traced inside it."""
+        said: list[Explanation] = getattr(self._said, "explanations", [])
+        for i in reversed(range(len(said))):
+            if said[i].name == found.name:
+                found.explained = True
+                found.defined, found.changes = said[i].defined, said[i].changes
+                del said[i:]
+                break
+        if not found.explained and found.name in _WITH_BODY and said:  # all of it belongs to this call
+            new = [e.name for e in said if not e.changes]
+            body = Change("new body", "", "", f"{new[-1]} is a new function each time") if new else None
+            found.changes = (body,) if body else said[-1].changes
+            said.clear()
+        elif [c.kind for c in found.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
+            before = (c for c in reversed(self.compiled) if c.defined == found.defined)
+            found.changes = differences(next(before, found).signature, found.signature) or found.changes
+
+    def _explain_pmap(self, found: Compiled, function: Any) -> None:
+        """Explain what JAX does not: a function under `pmap`, whose name in the program is JAX's own."""
+        code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
+        found.explained, found.label = True, code.co_name if code else ""
+        found.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(found.at)
+        before = next((c for c in reversed(self.compiled) if c.defined == found.defined), None)
+        found.changes = differences(before.signature, found.signature) if before else ()
+
+    def on_log(self, record: logging.LogRecord) -> bool:
+        """A filter for JAX's loggers: it keeps explanations of cache misses, and passes on all else."""
+        message = str(record.msg)  # JAX formats explanations itself; other records do not concern us
+        if message.startswith(MISS):
+            with self.trouble.kept("an explanation of a cache miss"):
+                if not hasattr(self._said, "explanations"):
+                    self._said.explanations = []
+                self._said.explanations.append(parse(message))
+        return self.pass_on or not message.startswith(_EXPLANATIONS)
+
+
+def _moved(
+    before: Mapping[str, frame_arguments.Placement], now: Mapping[str, frame_arguments.Placement]
+) -> tuple[Change, ...]:
+    """The arguments that are on the same devices as before, but split or committed in another way.
+
+    None if some are on other devices, which need a program of their own.
+    """
+    pairs = [(name, before[name], now[name]) for name in now if name in before]
+    if any(then.devices != later.devices for _, then, later in pairs):
+        return ()
+    return tuple(
+        Change("placement", name, str(then), str(later)) for name, then, later in pairs if then != later
+    )
+
+
+def _inside(known: Compiled, span: Interval) -> bool:
+    return all(span[0] <= a and b <= span[1] for a, b in known.stages.values())
+
+
+def _by_pmap(name: str, called: FrameType | None) -> bool:
+    """Whether it is the function that pmap makes from the reader's, not one that moves its arguments."""
+    return name == "_fun" and called is not None and called.f_code.co_filename.endswith("pmap.py")
+
+
+def keep_what_later_calls_hand_over(
+    compiled: Iterable[Compiled], seen: Mapping[str, Program], programs: Iterable[Facts]
+) -> None:
+    """Drop from `host` the arrays that were NumPy at the first call only, as parameters often are.
+
+    Windows count how many arrays (and Python numbers) a later call copies, but not their sizes, so the
+    smallest arrays are kept.
+    """
+    taken = {plain(facts.name): len(facts.layout[0]) for facts in programs if not facts.old}
+    for c in compiled:
+        program, name = seen.get(plain(c.name)), plain(c.name)
+        if program and program.calls:
+            arrays = sum(array_type(text) is not None for text in c.signature.values())
+            copied = round(program.copies / program.calls) - max(0, taken.get(name, 0) - arrays)
+            smallest = sorted(c.host, key=lambda where: c.host[where])
+            c.host = {where: c.host[where] for where in smallest[: max(0, copied)]}

@@ -1,0 +1,253 @@
+"""The compiled programs themselves: FLOPs, bytes, what shares memory, and what their instructions reveal.
+
+They come from `live_executables()` of each device's client, which is called while the program runs, since a
+function that is dropped takes its compiled program with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+
+Array = tuple[str, str]  # type and shape of an array in a program's text, as in ("f32", "3,4")
+PER_NAME = 3  # texts kept for programs with one name, before the watch and during it
+LONGEST = 24_000_000  # characters; longer texts are not kept, which the report says
+_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
+          "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}  # fmt: skip
+_TYPES = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u", "complex": "c", "bool": "pred"}
+_DESCRIBED = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
+_LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}, \w+=", re.S)
+_ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
+_ROW = re.compile(r"^(\d+) (?:\"(.*)\"|\{(.*)\})$")
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
+_INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One compiled program; FLOPs and bytes are the compiler's estimates for one execution on one device.
+
+    `peak_bytes` are arguments, outputs and temporaries; `devices` are the ids of those that it runs on; `old`
+    is whether it existed before the watch began.
+    """
+
+    name: str
+    platform: str
+    flops: float
+    bytes_accessed: float
+    peak_bytes: int = 0
+    devices: tuple[int, ...] = ()
+    text: str = ""
+    old: bool = False
+    temporary_bytes: int = 0
+
+    @functools.cached_property
+    def frames(self) -> dict[int, list[Place]]:
+        """For each stack frame that instructions refer to, the lines from the innermost out."""
+        return _frames(self.text)
+
+    @functools.cached_property
+    def loops(self) -> int:
+        """How many loops there are; the compiler's estimates count one turn of each."""
+        return sum(opcode == "while" for opcode, _, _ in _instructions(self.text))
+
+    @functools.cached_property
+    def opcodes(self) -> frozenset[str]:
+        """The opcodes of its instructions, also those inside fusions and loops; none without its text."""
+        return frozenset(opcode for opcode, _, _ in _instructions(self.text))
+
+    @functools.cached_property
+    def matrix_dtype(self) -> str:
+        """What matrix products and convolutions compute in ("float32"); "" without any."""
+        from jaxperf.measure.stages import compiled_matrix_dtype  # which imports JAX
+
+        return compiled_matrix_dtype(self.text)
+
+    @functools.cached_property
+    def steps(self) -> frozenset[str]:
+        """The instructions that each execution runs once: those outside loops, branches and fusions."""
+        return frozenset(_INSTRUCTION.findall(self.text.partition("\nENTRY ")[2]))
+
+    @functools.cached_property
+    def layout(self) -> tuple[list[Array], list[Array]]:
+        """The arrays that an execution takes and those that it makes; none if the text does not say."""
+        found = _LAYOUT.search(self.text.partition("\n")[0] + ", x=")
+        return (_ARRAY.findall(found[1]), _ARRAY.findall(found[2])) if found else ([], [])
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of all arrays that an execution takes."""
+        return sum(size(*array) for array in self.layout[0])
+
+    def at(self, line: str) -> Place:
+        """The innermost line of the reader's own code that an instruction comes from."""
+        if found := _SOURCE.search(line):
+            places = [Place(found[1], int(found[2]))]
+        else:
+            found = _FRAME.search(line)
+            places = self.frames.get(int(found[1]), []) if found else []
+        return next((p for p in places if not source_location.library(p.file)), NOWHERE)
+
+    def around(self, line: str) -> list[Place]:
+        """All lines that an instruction comes from, the innermost first."""
+        found = _FRAME.search(line)
+        return self.frames.get(int(found[1]), []) if found else []
+
+    def callbacks(self) -> Iterator[tuple[str, Place]]:
+        """Instructions that call back into Python: their names and lines."""
+        for opcode, _, line in _instructions(self.text):
+            target = re.search(r'custom_call_target="([^"]*callback[^"]*)"', line)
+            if opcode == "custom-call" and target and (name := _INSTRUCTION.search(line)):
+                yield name[1], self.at(line)
+
+    def widened(self) -> Iterator[Place]:
+        """Lines at which a 32-bit or smaller float becomes a 64-bit one."""
+        narrow = {
+            m[1] for m in re.finditer(r"%([\w.-]+) = (?:f32|bf16|f16)\[", self.text)
+        }  # every instruction and parameter of such a type
+        for opcode, result, line in _instructions(self.text):
+            if opcode == "convert" and result.startswith("f64["):
+                operand = re.search(r"convert\((?:f32\[|bf16\[|f16\[|%([\w.-]+))", line)
+                if operand and (operand[1] is None or operand[1] in narrow):
+                    yield self.at(line)
+
+    def constants(self) -> Iterator[tuple[Array, int]]:
+        """The arrays that are part of the program: type and bytes."""
+        for opcode, result, _ in _instructions(self.text):
+            if opcode == "constant" and (found := _ARRAY.match(result)):
+                array = found[1], found[2]
+                yield array, size(*array)
+
+    def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
+        """Bytes of outputs for which there is an argument of the same type that shares its memory with none.
+
+        Args:
+          among: the arguments in question, by type; all of them if None.
+        """
+        head, (arguments, results) = self.text.partition("\n")[0], self.layout
+        given = {int(m[2]) for m in _ALIAS.finditer(_aliases(head))}
+        taken = {int(m[1] or 0) for m in _ALIAS.finditer(_aliases(head))}
+        free = Counter(a for i, a in enumerate(arguments) if i not in given)
+        free = free if among is None else free & Counter(among)
+        total = 0
+        for i, array in enumerate(results):
+            if i not in taken and free[array]:
+                free[array] -= 1
+                total += size(*array)
+        return total
+
+
+def array_type(described: str) -> Array | None:
+    """The compiler's name for "float32[3,4]"; None for anything but an array."""
+    found = _DESCRIBED.fullmatch(described)
+    return (_TYPES[found[1]] + found[2], found[3]) if found and found[1] in _TYPES else None
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
+    from jaxperf.measure.stages import instructions  # which imports JAX
+
+    return instructions(text)
+
+
+def _aliases(head: str) -> str:
+    found = re.search(r"input_output_alias=\{(.*?)\}, entry_", head)
+    return found[1] if found else ""
+
+
+def size(dtype: str, dims: str) -> int:
+    """Bytes of an array."""
+    return _BYTES.get(dtype, 4) * math.prod(int(d) for d in dims.split(",") if d)
+
+
+def _frames(text: str) -> dict[int, list[Place]]:
+    """The tables at the head of a program's text, combined; empty if it has none."""
+    tables: dict[str, dict[int, Any]] = {}
+    rows: dict[int, Any] = {}
+    for line in text.splitlines():
+        if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+            rows = tables.setdefault(line, {})
+        elif row := _ROW.match(line):
+            pairs = dict(re.findall(r"(\w+)=(\d+)", row[3] or ""))
+            rows[int(row[1])] = row[2] if row[3] is None else {k: int(v) for k, v in pairs.items()}
+        elif line.startswith(("%", "ENTRY")):
+            break
+    files, functions = tables.get("FileNames", {}), tables.get("FunctionNames", {})
+    places = {
+        i: Place(
+            files.get(x.get("file_name_id"), ""), x["line"], functions.get(x.get("function_name_id"), "")
+        )
+        for i, x in tables.get("FileLocations", {}).items()
+    }
+    found: dict[int, list[Place]] = {}
+    for i, frame in sorted(tables.get("StackFrames", {}).items()):
+        parent = frame.get("parent_frame_id", 1) - 1  # counted from one; one means that there is none
+        found[i] = [places.get(frame.get("file_location_id"), NOWHERE), *found.get(parent, [])]
+    return found
+
+
+class Programs:
+    """The programs seen so far; `look` notes the new ones."""
+
+    def __init__(self) -> None:
+        self.watching = False
+        self.facts: list[Facts] = []
+        self.trouble = ""
+        self.too_long: list[str] = []
+        self._known: set[Any] = set()
+        self._texts: Counter[tuple[str, bool]] = Counter()
+
+    def look(self) -> None:
+        """Note every program that is alive and not known yet."""
+        import jax
+
+        try:
+            for client in {id(d.client): d.client for d in (*jax.devices(), *jax.devices("cpu"))}.values():
+                for executable in client.live_executables():
+                    self._note(executable)
+        except Exception as e:  # no such method in this JAX: the report says what is missing
+            self.trouble = f"{type(e).__name__}: {e}".splitlines()[0]
+
+    def _note(self, executable: Any) -> None:
+        key = executable.fingerprint or id(executable)
+        if key in self._known:
+            return
+        self._known.add(key)
+        module = executable.hlo_modules()[0]
+        cost = executable.cost_analysis() or {}
+        cost = cost[0] if isinstance(cost, list) else cost
+        text = ""
+        if self._texts[module.name, self.watching] < PER_NAME:
+            self._texts[module.name, self.watching] += 1
+            text = module.to_string()
+            if len(text) > LONGEST:
+                self.too_long.append(module.name.removeprefix("jit_"))
+        self.facts.append(
+            Facts(
+                module.name.removeprefix("jit_"),
+                executable.local_devices()[0].platform,
+                max(0.0, float(cost.get("flops", 0.0))),
+                max(0.0, float(cost.get("bytes accessed", 0.0))),
+                _peak_bytes(executable),
+                tuple(d.id for d in executable.local_devices()),
+                text if len(text) <= LONGEST else "",
+                old=not self.watching,
+                temporary_bytes=int(executable.get_compiled_memory_stats().temp_size_in_bytes),
+            )
+        )
+
+
+def _peak_bytes(executable: Any) -> int:
+    """Arguments, outputs and temporaries of an execution, less what outputs share with arguments."""
+    sizes = executable.get_compiled_memory_stats()
+    named = (getattr(sizes, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
+    return int(sum(named) - sizes.alias_size_in_bytes)

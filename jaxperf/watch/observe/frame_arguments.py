@@ -1,0 +1,105 @@
+"""What a call passes to a traced function, and what the function gets from elsewhere, read from frames."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Mapping
+from types import FrameType, FunctionType
+from typing import Any, NamedTuple
+
+from jaxperf.watch.observe import source_location
+
+
+def arguments(frame: FrameType | None) -> dict[str, Any]:
+    """The leaves of the arguments in the library's frame that the reader called, by name."""
+    if frame is None:
+        return {}
+    import jax  # has been imported by the program
+
+    names, varargs, keywords, values = inspect.getargvalues(frame)
+    given = {n: values.get(n) for n in (*names, varargs, keywords) if n}
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(given):
+        first, where = str(getattr(path[0], "key", "")), jax.tree_util.keystr(path[1:])
+        if first == varargs:
+            where = f"argument {where[1:].replace(']', '', 1)}"
+        elif first == keywords:
+            where = where.removeprefix("['").replace("']", "", 1)
+        else:
+            where = first + where
+        found[where] = leaf
+    return found
+
+
+def described(value: Any) -> str:
+    """An array's type, a number or text itself, and for other values what tells them apart."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, bool | int | float | str | slice):
+        return repr(value)[:60]
+    name = type(value).__name__
+    return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
+
+
+class Placement(NamedTuple):
+    """Where an array is: its devices, how it is split over them, whether it is committed to them."""
+
+    devices: tuple[int, ...]
+    split: str
+    committed: bool
+
+    def __str__(self) -> str:
+        where = f"{len(self.devices)} devices" if len(self.devices) > 1 else f"device {self.devices[0]}"
+        how = "committed to" if self.committed else "not committed, on"
+        return f"{how} {where}" + (f" as {self.split}" if self.split else "")
+
+
+def placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
+    """Where the arrays among a call's arguments are, by name; nothing about those that are being traced."""
+    found = {}
+    for name, value in arguments.items():
+        with contextlib.suppress(Exception):  # NumPy's have no such attributes, and tracers raise
+            sharding = value.sharding
+            devices = tuple(sorted(d.id for d in sharding.device_set))
+            split = str(getattr(sharding, "spec", "")) if len(devices) > 1 else ""
+            found[name] = Placement(devices, split, bool(value.committed))
+    return found
+
+
+def traced(frame: FrameType, mine: FrameType | None, defined: str) -> FunctionType | None:
+    """The function that is traced, a variable of some frame between JAX's and the reader's."""
+    inner = itertools.takewhile(lambda f: f is not mine, source_location.stack(frame))
+    held = (value for f in inner for value in f.f_locals.values())
+    functions = (inspect.unwrap(value) for value in held if isinstance(value, FunctionType))
+    codes = ((f, getattr(f, "__code__", None)) for f in functions)
+    return next((f for f, c in codes if c and f"{c.co_filename}:{c.co_firstlineno}" == defined), None)
+
+
+def outside(function: FunctionType) -> dict[str, Any]:
+    """What a function gets from outside, in its closure and as its defaults."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    found = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # it is empty
+            found[name] = cell.cell_contents
+    return found
+
+
+def arrays(function: FunctionType) -> dict[str, str]:
+    """The arrays that a function refers to, in its closure and among the variables of its module."""
+    names = function.__code__.co_names
+    found = outside(function) | {n: function.__globals__[n] for n in names if n in function.__globals__}
+    return {name: described(value) for name, value in found.items() if _is_array(value)}
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__.startswith(("numpy", "jax")) and hasattr(value, "nbytes")
+
+
+def identified(value: Any) -> str:
+    """A value's description, with the object's address if the description does not identify it."""
+    said = described(value)
+    return f"{said} at {id(value):#x}" if hasattr(value, "dtype") else said

@@ -1,0 +1,60 @@
+"""The instructions of a compiled program's text, and what they depend on."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_CALLS = re.compile(r"calls=%?([\w.-]+)")
+_FILLING = {
+    "constant", "broadcast", "iota", "bitcast", "reshape", "copy", "tuple", "get-tuple-element", "fusion",
+    "parameter", "call", "pad", "convert",
+}  # fmt: skip
+OPERANDS = re.compile(r"%([\w.-]+)")
+
+
+class Instruction(NamedTuple):
+    """One instruction of a program: its name, opcode, type, computation and line of text."""
+
+    name: str
+    opcode: str
+    type: str
+    within: str
+    text: str
+
+
+def instructions(text: str) -> Iterator[Instruction]:
+    """The instructions of a program's text, each with the computation that it is in."""
+    from jaxperf.measure.stages import instructions as lines  # which imports JAX
+
+    for part in re.split(r"\n(?=%|ENTRY )", text):
+        within = re.match(r"(?:ENTRY )?%?([\w.-]+)", part)
+        for opcode, kind, line in lines(part):
+            if name := re.match(r"\s*(?:ROOT )?%?([\w.-]+) = ", line):
+                yield Instruction(name[1], opcode, kind, within[1] if within else "", line)
+
+
+def independent(found: Sequence[Instruction], entry: frozenset[str]) -> set[str]:
+    """Instructions of an execution that compute what depends on no argument, and on nothing that varies.
+
+    Those that only fill memory, as for what a loop will write, are not among them.
+    """
+    varying = ("parameter", "rng", "rng-bit-generator", "custom-call", "infeed", "partition-id", "replica-id")
+    opcodes: dict[str, set[str]] = defaultdict(set)
+    for i in found:
+        opcodes[i.within].add(i.opcode)
+    depends: set[str] = set()
+    fixed: set[str] = set()
+    for i in found:
+        if i.name not in entry:
+            continue
+        operands = set(OPERANDS.findall(i.text.partition(" = ")[2])) & entry
+        if i.opcode in varying or operands & depends:
+            depends.add(i.name)
+            continue
+        inside = {op for name in _CALLS.findall(i.text) for op in opcodes[name]} | {i.opcode}
+        if not inside <= _FILLING:
+            fixed.add(i.name)
+    return fixed

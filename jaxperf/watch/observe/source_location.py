@@ -1,0 +1,256 @@
+"""Where in the reader's own code something happened: the innermost frame that belongs to no library.
+
+A library is whatever is installed (site-packages, the standard library, jaxperf), except what is being run:
+the package of `jaxperf watch -m package.train` is the reader's code wherever it is. A frame's exact
+instruction shows which call of its line is running, and whether the line is a `for` that waits for an item.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import inspect
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType, MemberDescriptorType, ModuleType
+from typing import Any, NamedTuple
+
+_OWN = str(Path(__file__).resolve().parents[2])
+
+
+class Place(NamedTuple):
+    """A line of a program; `function` is the name of the function that the line is in."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{shorten(self.file)}:{self.line}"
+
+    @property
+    def source(self) -> str:
+        """The line itself, without its indentation; "" if the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+NOWHERE = Place("", 0)
+
+
+def shorten(file: str) -> str:
+    """A file's path relative to the working directory if it is inside it, else its last two parts."""
+    path = Path(file)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(Path(*path.parts[-2:]))
+
+
+@functools.cache
+def library(file: str, name: str = "") -> str:
+    """The library that a file belongs to ("jax", "numpy", "queue"); "" for the reader's own code."""
+    if file.startswith("<frozen") or file == "<string>":
+        return name.split(".")[0] or "python"
+    if file.startswith(tuple(_own_roots)):
+        return ""
+    for root in _roots():
+        if file.startswith(root):
+            first = Path(file[len(root) :].lstrip("/\\")).parts[0]
+            return first.removesuffix(".py")
+    return "jaxperf" if file.startswith(_OWN) else ""
+
+
+_own_roots: list[str] = []
+
+
+@contextlib.contextmanager
+def own_code(roots: Iterable[str]) -> Iterator[None]:
+    """Treat files below some paths as the reader's own code, wherever they are installed."""
+    _own_roots[:] = roots
+    library.cache_clear()
+    try:
+        yield
+    finally:
+        _own_roots.clear()
+        library.cache_clear()
+
+
+@functools.cache
+def _roots() -> tuple[str, ...]:
+    """Folders of installed code, the longest first: site-packages is inside the standard library's folder."""
+    paths = {sysconfig.get_paths()[key] for key in ("purelib", "platlib", "stdlib", "platstdlib")}
+    paths |= {p for p in sys.path if p.endswith(("site-packages", "dist-packages"))}
+    return tuple(sorted({p.rstrip("/\\") + os.sep for p in paths}, key=len, reverse=True))
+
+
+def by_a_library(defined: str, called: FrameType | None) -> bool:
+    """Whether a library jits a function for its own use, as Optax does; Equinox does so for the reader.
+
+    Args:
+      defined: file and line of the function.
+      called: the library's frame that the reader called.
+    """
+    caller = library(called.f_code.co_filename) if called else ""
+    return caller not in ("", "jax", "equinox") and bool(library(defined.rpartition(":")[0]))
+
+
+def stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and its callers, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def own(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
+    """The innermost frame of the reader's own code, and the library's frame that it called (None: none)."""
+    called = None
+    for f in stack(frame):
+        if not library(f.f_code.co_filename):
+            return f, called
+        called = f if library(f.f_code.co_filename) != "jaxperf" else called  # one of our wrappers
+    return None, None
+
+
+def place_of(frame: FrameType | None) -> Place:
+    """The line that a frame is at."""
+    if frame is None:
+        return NOWHERE
+    return Place(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
+
+
+def callers(frame: FrameType | None) -> tuple[Place, ...]:
+    """The reader's own lines around a frame's, outwards."""
+    around = stack(frame.f_back if frame else None)
+    return tuple(place_of(f) for f in around if not library(f.f_code.co_filename))
+
+
+def here() -> Place:
+    """The line of the reader's own code that called the caller of this function."""
+    return place_of(own(sys._getframe(1))[0])
+
+
+def waits_for_next(frame: FrameType) -> bool:
+    """Whether the frame is at a `for` that asks for its next item, or calls `next`."""
+    return frame.f_lasti in _asking(frame.f_code) or called_name(frame) == "next"
+
+
+@functools.cache
+def _asking(code: CodeType) -> frozenset[int]:
+    return frozenset(at for offsets, i in _instructions(code) if i.opname == "FOR_ITER" for at in offsets)
+
+
+def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
+    """Instructions with the offsets that `f_lasti` may have in them: Python 3.12 stops in an inline cache."""
+    found = list(dis.get_instructions(code))
+    ends = [i.offset for i in found[1:]] + [len(code.co_code)]
+    return ((range(i.offset, end), i) for i, end in zip(found, ends))
+
+
+def callee(frame: FrameType) -> Any:
+    """What the frame's running instruction calls, by its dotted name; None if that is unknown."""
+    return named(called_name(frame), functools.partial(variable, frame))[0]
+
+
+def named(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
+    """What a dotted name refers to; for a method, the object that owns it and the rest of the name.
+
+    Names and attributes are looked up where they are stored, so that no code of the program runs.
+    """
+    first, *rest = dotted.split(".")
+    found = lookup(first) if first else None
+    for i, name in enumerate(rest):
+        if isinstance(found, ModuleType):
+            found = object.__getattribute__(found, "__dict__").get(name)  # a lazy one stays unloaded
+            continue
+        held = _held(found, name)
+        if held is _METHOD:
+            return found, ".".join(rest[i:])
+        found = held
+    while type(found) is functools.partial:
+        found = found.func
+    return found, ""
+
+
+def variable(frame: FrameType, name: str) -> Any:
+    """What a name refers to in a running function or module; None if it is not defined yet."""
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class
+        found = frame.f_locals.get(name)
+    elif name in (local := {*code.co_varnames, *code.co_cellvars, *code.co_freevars}):
+        return _local(frame, name, local)
+    else:
+        found = None
+    return frame.f_globals.get(name, frame.f_builtins.get(name)) if found is None else found
+
+
+_ALONE = 3  # reference count of what only a frame and `_local` hold
+
+
+def _local(frame: FrameType, name: str, local: Iterable[str]) -> Any:
+    """A variable of a running function.
+
+    Before Python 3.13, a frame keeps the copy of its variables that it hands out, and with it arrays that the
+    program has since dropped. So the copy is emptied, unless the program holds it from `locals()`, or a trace
+    function is set, which would write it back.
+    """
+    held = frame.f_locals
+    found = held.get(name)
+    if sys.version_info < (3, 13) and sys.getrefcount(held) <= _ALONE and frame.f_trace is None:
+        for known in local:
+            held.pop(known, None)
+    return found
+
+
+_METHOD = object()
+
+
+def _held(owner: Any, name: str) -> Any:
+    """What an object or its class stores under a name; `_METHOD` if that is a method, or not known."""
+    with contextlib.suppress(AttributeError):  # it may have no dictionary
+        if name in (stored := object.__getattribute__(owner, "__dict__")):
+            return stored[name]
+    held = inspect.getattr_static(type(owner), name, _METHOD)
+    if isinstance(held, MemberDescriptorType):  # of a class with slots
+        with contextlib.suppress(AttributeError):
+            return held.__get__(owner)
+    if isinstance(held, staticmethod):
+        held = held.__func__
+    return _METHOD if type(held).__module__ == "builtins" else held
+
+
+def analyze(code: CodeType) -> None:
+    """Read the bytecode of a function of the reader's own, so that later questions take microseconds."""
+    if not library(code.co_filename):
+        _asking(code)
+        _called_names(code)
+
+
+def called_name(frame: FrameType) -> str:
+    """The dotted name that is being called, as in "np.dot"; "" if the expression is not such a call."""
+    return _called_names(frame.f_code).get(frame.f_lasti, ("", 0))[0]
+
+
+def calls(code: CodeType) -> frozenset[tuple[str, int]]:
+    """The dotted names that a function calls, each with its line."""
+    return frozenset(_called_names(code).values())
+
+
+@functools.cache
+def _called_names(code: CodeType) -> dict[int, tuple[str, int]]:
+    """For each CALL instruction, the dotted name before its parenthesis, from the source, and its line."""
+    names: dict[int, tuple[str, int]] = {}
+    for offsets, instruction in _instructions(code):
+        at = instruction.positions
+        if not instruction.opname.startswith(("CALL", "PRECALL")) or at is None or at.lineno is None:
+            continue
+        line = linecache.getline(code.co_filename, at.lineno)
+        text = line.encode()[at.col_offset or 0 :].decode(errors="replace")
+        head = text.partition("(")[0].strip()
+        if head and all(part.isidentifier() for part in head.split(".")):
+            names |= dict.fromkeys(offsets, (head, at.lineno))
+    return names

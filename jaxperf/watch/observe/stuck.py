@@ -1,0 +1,140 @@
+"""End a program that does not answer a signal because C++ code never returns to Python.
+
+Python runs its signal handlers between two instructions of the main thread. Alone, a program that hangs in
+C++ ends at SIGTERM, since the system ends it. Under watch there is a handler, which never runs. So a thread
+reads the numbers of arriving signals from a pipe, and ends a program whose main thread does not move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from jaxperf.processes.exit_status import say
+from jaxperf.watch.observe import source_location
+
+ANSWER_S = 2.0  # for the main thread to leave the instruction at which SIGTERM arrived
+REPORT_S = 20.0  # for the report of a program that hangs
+AGAIN_S = 0.5  # a second SIGTERM after this time does not wait for the report
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Guard:
+    """Ends this process, with a report, if its main thread does not answer a signal.
+
+    Args:
+      finish: closes the watch and prints its report, given how the program ended.
+    """
+
+    def __init__(self, finish: Callable[[str], object]) -> None:
+        self.finish = finish
+        self._turn = threading.Lock()
+        self._main, self._pid = threading.main_thread().ident, os.getpid()
+        self._handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, *_ENDING)}
+
+    def claim(self) -> None:
+        """Take the right to close the watch; if this thread has come too late, wait for the process's end."""
+        if not self._turn.acquire(blocking=False):
+            while True:
+                time.sleep(REPORT_S)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Listen for signals; nothing happens outside the main thread, or if the program listens itself."""
+        if threading.current_thread() is not threading.main_thread() or not hasattr(os, "register_at_fork"):
+            yield
+            return
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        if before != -1:
+            signal.set_wakeup_fd(before)
+        else:
+            _forget_in_children()
+            threading.Thread(
+                target=self._listen, args=(reading,), name="jaxperf-signals", daemon=True
+            ).start()
+        try:
+            yield
+        finally:
+            now = signal.set_wakeup_fd(-1)
+            if now not in (-1, writing):
+                signal.set_wakeup_fd(now)
+            os.close(writing)  # which ends the thread
+
+    def _listen(self, reading: int) -> None:
+        last: dict[int, float] = {}
+        while numbers := os.read(reading, 1):
+            number, now = numbers[0], time.monotonic()
+            if number not in self._handlers or signal.getsignal(number) != self._handlers[number]:
+                continue  # the program has a handler of its own
+            at, again = self._position(), number in last and now - last[number] > AGAIN_S
+            last[number] = now
+            if number in _ENDING or (again and self._in_jax()):
+                threading.Thread(target=self._judge, args=(number, at, again), daemon=True).start()
+        os.close(reading)
+
+    def _judge(self, number: int, at: tuple[int, int], again: bool) -> None:
+        deadline = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            if self._position() != at:
+                return
+        name = signal.Signals(number).name
+        if self._turn.acquire(blocking=False):
+            say(f"the program does not answer {name}; it is at {where_it_is(self._main)}")
+            report = threading.Thread(target=self.finish, args=(f"until {name} ended it",), daemon=True)
+            report.start()
+            report.join(REPORT_S)
+        elif not again:
+            return  # it is being closed already
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(128 + number)
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._main or 0)
+
+    def _position(self) -> tuple[int, int]:
+        frame = self._frame()
+        return (id(frame), frame.f_lasti) if frame else (0, 0)
+
+    def _in_jax(self) -> bool:
+        called = source_location.own(self._frame())[1]
+        return called is not None and source_location.library(called.f_code.co_filename) in ("jax", "jaxlib")
+
+
+def where_it_is(main: int | None) -> str:
+    """The reader's lines at which threads are now: the main thread's, then those of other threads."""
+    frames = sys._current_frames()
+    order = sorted(frames, key=lambda ident: ident != main)
+    places = [(ident, source_location.place_of(source_location.own(frames[ident])[0])) for ident in order]
+    lines = [
+        f"{at}{'' if ident == main else ' (in another thread)'}: {at.source}"
+        for ident, at in places
+        if at != source_location.NOWHERE
+    ]
+    return "; ".join(dict.fromkeys(lines)) or "no line of its own"
+
+
+_registered = False
+
+
+def _forget_in_children() -> None:
+    """Keep a forked child from writing the numbers of its signals into our pipe."""
+    global _registered
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=_no_wakeup)
+
+
+def _no_wakeup() -> None:
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.set_wakeup_fd(-1)

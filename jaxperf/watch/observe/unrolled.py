@@ -1,0 +1,185 @@
+"""Python loops that became one operation per turn, as opposed to layers that have weights of their own.
+
+In an optimized program's text, the turns of a loop are equal operations from one line. They could share one
+body if each turn reads what the one before made, and everything else that it reads is the same. Layers of a
+network read weights of their own, and updates of many arrays do not read each other.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import operator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.source import statements
+
+LEAST = 64  # equal operations; fusing makes copies, so that ten turns may give 56
+FEW = 16  # consecutive operations, which are turns and not copies; if compiling takes long
+LAYERS = 8  # this many sets of weights are not of one body, and this many operations in a row are a loop
+_HEAD = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\((.*)")
+_NAME = re.compile(r"%([\w.-]+)")
+_CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_ORIGIN = re.compile(r'stack_frame_id=\d+|source_file="[^"]*" source_line=\d+')
+_CALLS = ("fusion", "call")  # they pass each operand to a parameter, and are described by what is inside
+_SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
+_ROUNDS = "threefry"  # of a random number generator, which JAX unrolls on a GPU
+_BODIES = {"closed_call", "eval_jaxpr"}  # what JAX calls the body of a scan; the second from 0.12 on
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
+
+
+class Loop(NamedTuple):
+    """A loop that Python unrolled; `share` is how much of the program's instructions come from its line."""
+
+    at: Place
+    operation: str
+    copies: int
+    turns: int  # at least
+    share: float
+
+
+class _Kind(NamedTuple):
+    """What equal operations have in common."""
+
+    opcode: str  # JAX's erf_inv alone is 36 operations, of which 9 in a row add
+    op_name: str
+    origin: str
+    result: str
+
+
+class _Instruction(NamedTuple):
+    name: str
+    opcode: str
+    operands: list[str]
+    number: int  # for a parameter
+    called: str  # the computation inside; "" for none
+    several: bool  # whether its result is more than a number
+    kind: _Kind | None  # None if it is not an operation of its own, or if its result is a number
+
+
+def loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
+    """The unrolled loops of a program, those with the most copies first.
+
+    Args:
+      facts: the program.
+      few: also report loops with few turns.
+      outside: lines that call the program, whose loops are not part of it.
+    """
+    program, least = _parsed(facts.text), FEW if few else LEAST
+    everything = [i for computation in program.values() for i in computation]
+    equal: dict[_Kind, list[_Instruction]] = defaultdict(list)
+    for instruction in everything:
+        if instruction.kind:
+            equal[instruction.kind].append(instruction)
+    if all(len(members) < least for members in equal.values()):
+        return []
+    lines: dict[Place, list[_Kind]] = defaultdict(list)
+    for kind in equal:
+        lines[facts.at(kind.origin)].append(kind)
+    read, described = _read(program), sum(map(len, equal.values()))
+    found = []
+    for at, kinds in lines.items():
+        most = max(kinds, key=lambda kind: len(equal[kind]))
+        sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
+        if at == NOWHERE or max(sets[most].values()) < least or any(map(_layers, sets.values())):
+            continue
+        if _BODIES & {*most.op_name.split("/")} and not _in_a_loop(_way(facts, most.origin, outside)):
+            continue  # copies that `scan` made, as it was told to
+        copies, turns = len(equal[most]), _chain(program, most)
+        if turns >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
+            share = sum(len(equal[kind]) for kind in kinds) / described
+            found.append(Loop(at, most.op_name.rpartition("/")[2], copies, turns, share))
+    return sorted(found, key=lambda loop: -loop.copies)
+
+
+def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Place]:
+    """The reader's lines within a program from which an operation comes, the innermost first."""
+    found = _FRAME.search(origin)
+    ends = {(p.file, p.line) for p in outside}
+    places = facts.frames.get(int(found[1]), []) if found else []
+    inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, places)
+    return (p for p in inside if not source_location.library(p.file))
+
+
+def _in_a_loop(places: Iterable[Place]) -> bool:
+    """Whether one of some lines is in a loop of its own function."""
+    for at in places:
+        function = max((n.lineno for n in statements.enclosing(at, ast.FunctionDef)), default=0)
+        if any(loop.lineno > function for loop in statements.enclosing(at, _LOOPS)):
+            return True
+    return False
+
+
+def _layers(sets: Counter[tuple[int, ...]]) -> bool:
+    """Whether equal operations read many different things, as layers with their own weights do."""
+    return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
+
+
+def _parsed(text: str) -> dict[str, list[_Instruction]]:
+    """The computations of a program by name, called ones before those that call them, the entry last."""
+    program: dict[str, list[_Instruction]] = {}
+    computation: list[_Instruction] = []
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            computation = program.setdefault(head[1], [])
+        elif found := _INSTRUCTION.match(line):
+            computation.append(_instruction(*found.groups()))
+    return program
+
+
+def _instruction(name: str, result: str, opcode: str, rest: str) -> _Instruction:
+    given = rest.partition("), ")[0]
+    number = int(given.partition(")")[0]) if opcode == "parameter" else 0
+    called, op_name, origin = _CALLED.search(rest), _OP_NAME.search(rest), _ORIGIN.search(rest)
+    several, kind = bool(_SEVERAL.search(result)), None
+    if several and opcode not in _CALLS and op_name and origin and _ROUNDS not in op_name[1]:
+        kind = _Kind(opcode, op_name[1], origin[0], result.partition("{")[0])
+    return _Instruction(
+        name, opcode, _NAME.findall(given), number, called[1] if called else "", several, kind
+    )
+
+
+def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
+    """For each instruction, the arguments and constants that its operands come from, one bit for each.
+
+    Callers come after what they call, so in reverse order a computation's parameters are known before it.
+    """
+    read: dict[str, tuple[int, ...]] = {}
+    sources: dict[str, int] = {}
+    given: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    entry, bits = next(reversed(program), ""), (1 << n for n in itertools.count())
+    for name in reversed(program):
+        for i in program[name]:
+            operands = tuple(sources.get(operand, 0) for operand in i.operands)
+            read[i.name] = operands
+            if i.opcode == "parameter":
+                sources[i.name] = next(bits) if name == entry else given[name][i.number]
+            elif i.opcode == "constant" and i.several:
+                sources[i.name] = next(bits)
+            else:
+                sources[i.name] = functools.reduce(operator.or_, operands, 0)
+            for number, source in enumerate(operands if i.opcode in _CALLS else ()):
+                given[i.called][number] |= source
+    return read
+
+
+def _chain(program: dict[str, list[_Instruction]], kind: _Kind) -> int:
+    """How many operations of a kind follow each other on a path through the program."""
+    until: dict[str, int] = {}
+    inside: dict[str, int] = defaultdict(int)
+    for name, computation in program.items():
+        for i in computation:
+            own = inside[i.called] if i.opcode in _CALLS else int(i.kind == kind)
+            until[i.name] = own + max((until.get(operand, 0) for operand in i.operands), default=0)
+            inside[name] = max(inside[name], until[i.name])
+    return max(inside.values(), default=0)

@@ -1,0 +1,109 @@
+"""What the front end does between two steps: samples that a line alone does not explain, but its loop does.
+
+A sample knows the reader's line and what it called. Whether that is data for the next step, bookkeeping or
+part of the step itself depends on the loop around it, and on which of its lines call jitted functions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable
+
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.sampler import BETWEEN, DATA, DISPATCH, EAGER, NUMPY, PYTHON, WRITE, Sample
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.transfers import Put
+from jaxperf.watch.source import loop_body, statements
+from jaxperf.watch.source.call_sites import Step
+
+
+def step_lines(compiled: Iterable[Compiled], steps: Iterable[Step] = ()) -> frozenset[Place]:
+    """The lines that call the reader's jitted functions, directly or indirectly."""
+    calls: list[Compiled | Step] = [*(c for c in compiled if c.explained), *steps]
+    return frozenset(p for call in calls for p in (call.at, *call.callers) if p != NOWHERE)
+
+
+def explained(
+    samples: Iterable[Sample],
+    compiled: Collection[Compiled],
+    puts: Collection[Put] = (),
+    steps: Collection[Step] = (),
+) -> list[Sample]:
+    """The samples, reclassified by their loops.
+
+    What could be computed ahead of the steps is data, at the loop's statement; other Python code in a loop of
+    steps is `BETWEEN`, also there; and all that happens at the call of a jitted function is its dispatch.
+    """
+    lines = step_lines(compiled, steps)
+    dispatching = {c.at for c in compiled if c.explained} | {s.at for s in steps if s.program}
+    batches = {p.at for p in puts} - {p.at for p in puts if p.again or p.numbers}
+    known: dict[tuple[str, Place, tuple[Place, ...]], tuple[str, Place]] = {}
+    found = []
+    for s in samples:
+        key = s.kind, s.at, s.callers
+        if key not in known:
+            known[key] = _explained(s, lines, dispatching, batches)
+        kind, at = known[key]
+        found.append(s if at == s.at else s._replace(at=at, inside=s.at))
+        found[-1] = found[-1]._replace(kind=kind)
+    return found
+
+
+def _explained(
+    s: Sample, steps: frozenset[Place], dispatching: Collection[Place], batches: Collection[Place]
+) -> tuple[str, Place]:
+    makes_jit = "jit(" in s.at.source  # the rule `eager` covers it
+    if s.kind in (EAGER, PYTHON, WRITE) and s.at in dispatching and not makes_jit:
+        return DISPATCH, s.at
+    preparing = s.kind in (PYTHON, NUMPY, DATA) or (s.kind == EAGER and s.at in batches)
+    if not (preparing or s.kind == WRITE) or s.inside != NOWHERE:
+        return s.kind, s.at
+    at, called = _in_loop(s, steps)
+    if at == NOWHERE:
+        return (
+            PYTHON if s.kind == WRITE else s.kind
+        ), s.at  # a file that is written once is not part of a loop
+    file = _file_written(s.at, s.kind) if s.kind in (WRITE, PYTHON) else NOWHERE
+    if s.kind == WRITE or file != NOWHERE:
+        return WRITE, (file if file != NOWHERE else s.at)
+    if loop_body.could_run_ahead(at, steps, called):
+        return DATA, at
+    return (BETWEEN, at) if s.kind == PYTHON else (s.kind, s.at)
+
+
+def _in_loop(s: Sample, steps: frozenset[Place]) -> tuple[Place, str]:
+    """The statement, in a loop of steps, that a sample belongs to; and its function, if that is a step.
+
+    The body of a function that a loop calls as its step is repeated as the loop's own body is.
+    """
+    chain, repeated = (s.at, *s.callers), False
+    on_the_way = {(p.file, p.function) for p in steps}
+    for i in reversed(range(len(chain))):  # from the program's outermost line on
+        at = chain[i]
+        repeated = repeated or loop_body.stepping_loop(at, steps) is not None
+        if not loop_body.is_step(at, steps):
+            return (at if repeated else NOWHERE), ""
+        inner = chain[i - 1] if i else NOWHERE
+        if i and (inner.file, inner.function) not in on_the_way:  # an argument of the step
+            return (at if repeated else NOWHERE), inner.function
+    return NOWHERE, ""
+
+
+def _file_written(at: Place, kind: str) -> Place:
+    """The `with` that opens the file that a line writes, or that writes it when it closes; else NOWHERE."""
+    loop = statements.enclosing(at, loop_body.LOOP)[-1:]
+    for node in statements.enclosing(at, ast.With):
+        mine = node.lineno == at.line if kind == PYTHON else not loop or loop[0].lineno < node.lineno
+        if mine and any(_opens_to_write(item.context_expr) for item in node.items):
+            return at._replace(line=node.lineno)
+    return NOWHERE
+
+
+def _opens_to_write(call: ast.expr) -> bool:
+    """Whether an expression is `open(path, "wb")` or `path.open("wb")`."""
+    match call:
+        case ast.Call(func=ast.Name(id="open"), args=[_, ast.Constant(value=str(mode))]):
+            return bool({*mode} & {*"wax"})
+        case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(value=str(mode)), *_]):
+            return bool({*mode} & {*"wax"})
+    return False

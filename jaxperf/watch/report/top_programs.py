@@ -1,0 +1,185 @@
+"""The programs that kept devices busy longest: what a call costs, and how near it is to the machine's limits.
+
+The profiler's windows know a program only by its name, and say nothing about its size. So if several
+programs with one name differ in their work, nobody can tell which one ran, and none gets figures.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxperf.errors import JaxperfError
+from jaxperf.report.words import listed, quantity
+from jaxperf.result import Block, Environment, Grid, Note, Text
+from jaxperf.result.intervals import length
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.windows import Program, plain
+from jaxperf.watch.report.analysis import Analysis
+
+if TYPE_CHECKING:
+    from jaxperf.measure.roofline import Position, Roofline
+
+ROWS, KEPT = 6, 100  # in a table on a terminal, and in the result
+PLACED = 3  # programs that get a place under the roofline
+NAME = 22  # letters of a program's name in the table
+ABOVE = 1.05  # of the roofline; noise explains less than this
+
+
+@dataclass(frozen=True)
+class Hot:
+    """A program, per call.
+
+    Attributes:
+      name, calls: the function's name, and how often Python called it in the windows.
+      dispatch_s: seconds until a call returned, t1; None if no call was seen.
+      device_s: seconds in which a device computed, t2, as a mean over the devices.
+      longer: whether every execution lasted longer than what windows saw of it, so that this is a bound.
+      facts: the one program of this name; None if there are several, or none is known.
+      host_bytes: of NumPy arrays that a call passed.
+      doubt: why it has no place under the roofline; "" if it may have one.
+    """
+
+    name: str
+    calls: int
+    dispatch_s: float | None
+    device_s: float
+    facts: Facts | None
+    host_bytes: int
+    doubt: str
+    longer: bool = False
+
+
+def blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
+    """The table of the hottest programs, and their places under the stored roofline or why there are none."""
+    found = hottest(analysis)[:KEPT]
+    if not found:
+        return
+    rows = [
+        (
+            h.name[:NAME], str(h.calls), quantity(h.dispatch_s, "s"),
+            "> " * h.longer + quantity(h.device_s, "s"),
+            *_work(h.facts),
+            quantity(h.host_bytes, "bytes") if h.host_bytes else "-",
+        )
+        for h in found
+    ]  # fmt: skip
+    heads = ("", "seen", "t1", "t2", "FLOPs", "bytes", "from the host")
+    yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 7)), first=ROWS)
+    yield from _places(found[:PLACED], environment)
+
+
+def _work(facts: Facts | None) -> tuple[str, str]:
+    """FLOPs and bytes; lower bounds if there are loops, of which the compiler counts one turn."""
+    least = "> " if facts and facts.loops else ""
+    return (
+        least + quantity(facts.flops if facts else None, "FLOP"),
+        least + quantity(facts.bytes_accessed if facts else None, "bytes"),
+    )
+
+
+def hottest(analysis: Analysis) -> list[Hot]:
+    """The programs that devices computed in the windows, longest first."""
+    known: dict[str, list[Facts]] = defaultdict(list)
+    for facts in analysis.record.programs:
+        known[plain(facts.name)].append(facts)
+    host = {plain(c.name): c.host_bytes for c in analysis.record.compiled}
+    programs = analysis.record.seen.programs
+    busy = {name: sum(map(length, p.devices.values())) for name, p in programs.items()}
+    names = sorted((n for n in busy if busy[n]), key=lambda n: -busy[n])
+    return [_hot(programs[n], busy[n], known[n], host.get(n, 0)) for n in names]
+
+
+def _hot(program: Program, busy_s: float, known: list[Facts], host_bytes: int) -> Hot:
+    facts = _only(known)
+    runs = executions(program, facts) if facts else 0.0
+    devices = len([spans for spans in program.devices.values() if spans])
+    doubt = "" if runs and facts else _doubt(known)
+    return Hot(
+        program.name,
+        program.calls,
+        statistics.median(program.dispatch_s) if program.dispatch_s else None,
+        program.longest_s if program.cut_off else busy_s / devices / (runs or program.calls or 1),
+        facts,
+        host_bytes if program.copies else 0,
+        "no execution lay within a window of the profiler" if program.cut_off else doubt,
+        longer=program.cut_off,
+    )
+
+
+def _only(known: list[Facts]) -> Facts | None:
+    """The program of a name, if all programs with it do the same work; preferably one whose text was kept."""
+    work = {(f.platform, f.flops, f.bytes_accessed) for f in known}
+    return max(known, key=lambda f: len(f.text)) if len(work) == 1 else None
+
+
+def executions(program: Program, facts: Facts) -> float:
+    """How often each device executed a program in the windows, including fractions that a window cut off.
+
+    The front end runs ahead, so its calls may not be those that a device computed at the same time. The
+    count is how often the instructions ran that an execution runs once, weighted by the time they take.
+    """
+    once = [times for (_, op), times in program.ops.items() if op in facts.steps and times]
+    means_s = sum(sum(times) / len(times) for times in once)
+    return sum(map(sum, once)) / means_s if means_s else 0.0
+
+
+def _doubt(known: list[Facts]) -> str:
+    if not known:
+        return "its program was gone before it could be read"
+    return "its program's text is not known" if _only(known) else f"{len(known)} programs have this name"
+
+
+def _places(found: list[Hot], environment: Environment) -> Iterator[Block]:
+    from jaxperf.measure import roofline  # which imports JAX
+
+    try:
+        stored = roofline.stored(environment)
+    except JaxperfError as e:
+        yield Note(str(e))
+        return
+    if stored is None:
+        yield Note(roofline.MISSING)
+        return
+    doubts = {}
+    for hot in found:
+        if doubt := hot.doubt or _no_place(hot.facts, environment):
+            doubts[hot.name] = doubt
+        elif hot.facts and (at := stored.position(hot.facts, seconds=hot.device_s)):
+            yield Text(f"{hot.name}: {sentence(at)}")
+    if doubts:
+        said = listed([f"{name} ({doubt})" for name, doubt in doubts.items()])
+        yield Note(f"no place under the roofline: {said}")
+    yield from _conditions(stored, environment)
+
+
+def _no_place(facts: Facts | None, environment: Environment) -> str:
+    if facts is None or not facts.flops + facts.bytes_accessed:
+        return "the compiler gives no estimate"
+    if facts.loops:
+        return "the compiler counts one turn of its loop"
+    if facts.platform != environment.backend:
+        return f"it runs on {facts.platform}, the roofline is of {environment.backend}"
+    if environment.devices_are_fake:
+        return "CPU devices share the cores that the roofline is of"
+    return ""
+
+
+def sentence(at: Position) -> str:
+    """The rate that a program reaches, and its share of the limit."""
+    reached = f"{quantity(at.flops_per_s, 'FLOP/s')} and {quantity(at.bytes_per_s, 'bytes/s')}"
+    if at.limit == "dispatch":
+        return f"{reached}; so little work that dispatching a call limits it"
+    said = f"{reached}, {at.share:.0%} of what {at.limit} allows"
+    if at.share > ABOVE:
+        said += "; the compiler's estimate is too large, or the roofline was measured on a busy machine"
+    return said
+
+
+def _conditions(stored: Roofline, environment: Environment) -> Iterator[Block]:
+    if differences := stored.differences(environment):
+        more = f"; and {len(differences) - 2} more" if len(differences) > 2 else ""
+        yield Note(f"the roofline was measured under other conditions: {'; '.join(differences[:2])}{more}")

@@ -1,0 +1,113 @@
+"""The rule about operations outside jit, which are dispatched and computed one by one."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+
+from jaxperf.result.intervals import Interval, length
+from jaxperf.watch.finding import IDLE_DOUBT, Finding
+from jaxperf.watch.observe.sampler import EAGER, Sample
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.windows import plain
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.idle import OFTEN, REPEATS, by_function
+
+RATE = 200  # operations per second; fewer do not explain idle devices
+A_SHARE = 0.2  # of the samples at a line within: a caller that dispatches this much is part of the cause
+IN_A_ROW = 3  # elementwise operations that are worth a program
+SAVED = 0.5  # of their time, if they were one: six over 16 MB took 4 to 17 times as long as one program
+# what XLA makes of an operation on each element, and nothing else
+_ELEMENTWISE = frozenset({
+    "parameter", "constant", "fusion", "call", "bitcast", "broadcast", "convert", "reshape", "tuple",
+    "get-tuple-element", "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex",
+    "cosine", "divide", "erf", "exponential", "exponential-minus-one", "floor", "imag", "is-finite", "log",
+    "log-plus-one", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power", "real",
+    "remainder", "round-nearest-afz", "round-nearest-even", "rsqrt", "select", "sign", "sine", "sqrt",
+    "subtract", "tan", "tanh", "xor",
+})  # fmt: skip
+
+
+def eager(analysis: Analysis) -> Iterator[Finding]:
+    """Functions that dispatch one operation after the other while devices are idle, or over large arrays."""
+    idle = analysis.idle_at(lambda s: s.kind == EAGER, line := _outermost(analysis))
+    idle = {at: s for at, s in idle.items() if at not in analysis.record.small_puts}  # `small_puts` has them
+    traced = Counter(c.at for c, _ in analysis.called)
+    for at in [at for at in idle if "jit(" in at.source]:
+        reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
+        seconds = idle.pop(at)
+        if traced[at] <= REPEATS:  # else the rule `retraced` covers it
+            yield Finding("new function", at, seconds, reason, "function", doubt=IDLE_DOUBT)
+    own = {plain(c.name) for c, _ in analysis.called}
+    programs = analysis.record.seen.programs
+    small = sum(p.calls for n, p in programs.items() if n not in own and p.calls >= OFTEN)
+    windows_s = sum(b - a for a, b in analysis.record.seen.windows)
+    rate = small / windows_s if windows_s else 0.0
+    if rate < RATE:
+        idle = {}
+    unfused = {at: s for at, s in _unfused(analysis, own, line).items() if "jit(" not in at.source}
+    often = f"{rate:,.0f} operations per second"
+    reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
+    if sum(unfused.values()) > sum(idle.values()):
+        reason = (
+            "operations outside of jit follow each other, and each goes through whole arrays; one program of "
+            "them would go through memory once"
+        )
+    both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
+    yield from by_function("eager", both, reason)
+
+
+def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
+    """The line that an operation belongs to: its caller's, if the caller dispatches about as much itself.
+
+    `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` derives from it: one cause, on two lines.
+    It does so in turns. A caller that dispatches something before or after a whole loop is not the cause.
+    """
+    samples = [s for s in analysis.samples if s.kind == EAGER]
+    looks = Counter(s.at for s in samples)
+    inside: dict[Place, list[float]] = {}
+    for s in samples:
+        for caller in s.callers:
+            inside.setdefault(caller, []).append(s.start)
+    ends = {caller: (min(starts), max(starts)) for caller, starts in inside.items()}
+    own = Counter(s.at for s in samples if s.at in ends and ends[s.at][0] < s.start < ends[s.at][1])
+
+    def line(s: Sample) -> Place:
+        return next((p for p in reversed(s.callers) if own[p] >= A_SHARE * looks[s.at]), s.at)
+
+    return line
+
+
+def _unfused(analysis: Analysis, own: Collection[str], line: Callable[[Sample], Place]) -> dict[Place, float]:
+    """Device seconds that a single program would save, by the lines that dispatch operations outside jit.
+
+    Nothing if such operations take less than half of the devices' time.
+    """
+    known: dict[str, set[bool]] = {}
+    for facts in (f for f in analysis.record.programs if f.opcodes and plain(f.name) not in own):
+        known.setdefault(plain(facts.name), set()).add(facts.opcodes <= _ELEMENTWISE)
+    light = {name for name, found in known.items() if found == {True}}
+    saved_s = max((_saved_s(analysis, device, light) for device in analysis.record.seen.busy), default=0.0)
+    looks: Counter[Place] = Counter()
+    for s in analysis.samples if saved_s else ():
+        if s.kind == EAGER and s.start >= analysis.begin:
+            looks[line(s)] += 1
+    return {at: saved_s * analysis.scale * count / looks.total() for at, count in looks.items()}
+
+
+def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
+    """Seconds in the windows that a device would save if elementwise operations in a row were one program."""
+    executed = sorted(
+        (start, end, name in light)
+        for name, program in analysis.record.seen.programs.items()
+        for start, end in program.devices.get(device, ())
+        if start >= analysis.begin
+    )
+    rows: list[Interval] = []
+    for together, row in itertools.groupby(executed, key=lambda e: e[2]):
+        spans = [(start, end) for start, end, _ in row]
+        if together and len(spans) >= IN_A_ROW:
+            rows += spans
+    total_s = length((start, end) for start, end, _ in executed)
+    return SAVED * length(rows) if length(rows) >= total_s / 2 and len(rows) >= OFTEN else 0.0

@@ -1,0 +1,83 @@
+"""A rule about JAX's debug settings, which make a program slow on purpose; and what they explain."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.compiles import TRACE, Compiled
+from jaxperf.watch.observe.sampler import DISPATCH, EAGER
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.source import snippets
+
+_WHILE_TRACING = ("jax_check_tracer_leaks", "jax_enable_checks")
+_FOR_NOTHING = ("jax_log_compiles",)  # one line per program, which costs almost nothing
+_SAID = {
+    "jax_disable_jit": "runs jitted functions one operation at a time",
+    "jax_debug_nans": "reads every result on the host, so that each call waits for the device",
+    "jax_debug_infs": "reads every result on the host, so that each call waits for the device",
+    "jax_debug_key_reuse": "looks for keys that are used twice in each call",
+    "jax_check_tracer_leaks": "looks for what a trace leaves behind, and traces more often",
+    "jax_enable_checks": "checks JAX's own data while it traces",
+}
+_DONATIONS = ("donation", "eager copy", "module state")
+_READS = ("jax_debug_nans", "jax_debug_infs")  # by np.asarray
+_OTHER_NAMES = {"jax_check_tracer_leaks": "checking_leaks"}  # of the context manager
+# findings caused by the setting and not by the program
+EXPLAINS = {
+    "jax_disable_jit": ("eager", "eager recompiles", "eager shapes", "new body", *_DONATIONS),
+    **dict.fromkeys(_READS, ("wait", *_DONATIONS)),  # JAX leaves donation out then
+}
+
+
+def debugging(analysis: Analysis) -> Iterator[Finding]:
+    """Debug settings of JAX that were on while something was traced."""
+    from jaxperf.measure.compile_log import DEBUG_FLAGS  # which imports JAX
+
+    for flag in DEBUG_FLAGS:
+        seen = analysis.record.settings.get(flag)
+        if seen is not None and flag not in _FOR_NOTHING:
+            seen = next((c.at for c in analysis.record.compiled), seen) if seen == NOWHERE else seen
+            what, line = _SAID.get(flag, "is for looking for mistakes"), _set_at(flag, analysis, seen)
+            yield Finding(
+                "debug setting", line or seen, _cost_s(flag, analysis), f"{flag} is on, which {what}", flag,
+                argument=str(line or ""),
+            )  # fmt: skip
+
+
+def _cost_s(flag: str, analysis: Analysis) -> float:
+    """Seconds that a setting may cost: tracing time, or devices' idle time during dispatch."""
+    if flag in _WHILE_TRACING:
+        return sum(c.seconds(TRACE) for c in analysis.record.compiled)
+    compiled_s = sum(c.total_s for c in _one_by_one(analysis)) if flag == "jax_disable_jit" else 0.0
+    return compiled_s + _dispatching_s(flag, analysis)
+
+
+def _one_by_one(analysis: Analysis) -> Iterator[Compiled]:
+    """Operations that were compiled by themselves, within functions that the program jits."""
+    for c in analysis.record.compiled:
+        if not c.explained and any(snippets.in_jitted(at) for at in (c.at, *c.callers) if at != NOWHERE):
+            yield c
+
+
+def _dispatching_s(flag: str, analysis: Analysis) -> float:
+    calls = (DISPATCH, EAGER)
+    if not analysis.record.seen.windows:
+        return sum(analysis.front_s[kind] for kind in calls)
+    reads_s = sum(line.lost_s for line in analysis.lines if line.kind == "np.asarray" and flag in _READS)
+    return sum(analysis.idle_at(lambda s: s.kind in calls).values()) + reads_s
+
+
+def _set_at(flag: str, analysis: Analysis, seen: Place) -> Place | None:
+    """The line that turns a setting on, in the files whose code was traced or in other own modules."""
+    words = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
+    places = (p for c in analysis.record.compiled for p in (c.at, *c.callers))
+    files = [p.file for p in (seen, *places)] + analysis.record.modules
+    for file in dict.fromkeys(files):
+        for number, line in enumerate(linecache.getlines(file), start=1):
+            code = line.partition("#")[0]
+            if any(word in code for word in words) and "(" in code and "False" not in code:
+                return Place(file, number)
+    return None

@@ -1,0 +1,156 @@
+"""Run a script or module unchanged, as Python itself would, under a watch."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import runpy
+import shlex
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+from jaxperf.processes.exit_status import FAILED, INTERRUPTED, Stopped
+from jaxperf.result.store import check_writable
+from jaxperf.watch.context import how_it_ended, report
+from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.stuck import Guard
+from jaxperf.watch.report import text
+from jaxperf.watch.session import Watcher
+
+
+def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
+    """Run a script with its own flags `words`, report, and return its exit status.
+
+    Raises:
+      JaxperfError: there is no such script, it is not Python, or `json` cannot be written.
+    """
+    try:
+        with io.open_code(str(path.resolve())) as file:
+            code = compile(file.read(), str(path.resolve()), "exec", dont_inherit=True)
+    except OSError as e:
+        raise JaxperfError(
+            f"cannot read the script {path}: {e.strerror}; give the path of a Python file"
+        ) from None
+    except (SyntaxError, ValueError) as e:
+        raise JaxperfError(f"{path} is not Python: {e}") from None
+
+    def run() -> None:
+        main = types.ModuleType("__main__")
+        absolute = os.path.abspath(path)  # noqa: PTH100  links are not resolved, as in Python
+        main.__dict__.update(__file__=absolute, __builtins__=__builtins__)
+        sys.modules["__main__"] = main  # pickle and inspect look there
+        sys.path.insert(0, str(path.resolve().parent))
+        exec(code, main.__dict__)
+
+    with source_location.own_code([str(path.resolve())]):
+        return _watched(run, path.name, [str(path), *words], profile=profile, json=json)
+
+
+def run_module(name: str, words: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
+    """Run a module as `python -m` does, with its own flags `words`, report, and return its exit status.
+
+    Raises:
+      JaxperfError: `json` cannot be written.
+    """
+
+    def run() -> None:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
+    with source_location.own_code(_roots(name)):
+        return _watched(run, name, [name, *words], profile=profile, json=json)
+
+
+def _roots(name: str) -> list[str]:
+    """Where the code of a module's package is; nothing for packages that watching itself needs."""
+    parts = name.split(".")
+    if parts[0] in (*sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
+        return []
+    with contextlib.suppress(ImportError, ValueError, AttributeError):  # running it will report the error
+        for i in range(1, len(parts) + 1):
+            spec = importlib.util.find_spec(".".join(parts[:i]))
+            if spec and spec.origin and spec.has_location:  # not a folder that several packages share
+                folders = spec.submodule_search_locations
+                return [f"{folder}{os.sep}" for folder in folders] if folders else [spec.origin]
+    return []
+
+
+def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: bool, json: Path | None) -> int:
+    if json:
+        check_writable(json)
+    sys.argv = argv
+    watcher, status, ended, process = Watcher(name, profile=profile), 0, "", os.getpid()
+
+    def finish(ended: str) -> None:
+        record = watcher.close()
+        sys.stdout.flush()
+        report(text.result(record, command=shlex.join(["jaxperf", "watch", *argv]), ended=ended), json=json)
+
+    guard = Guard(finish)
+    watcher.open()
+    with guard.open():
+        try:
+            try:
+                run()
+            except SystemExit as e:
+                status = _status(e)
+            except Exception as e:
+                status, ended = FAILED, how_it_ended(e)
+                _show_traceback(e)
+            if os.getpid() == process:
+                _wait_for_threads(watcher)
+        except KeyboardInterrupt as e:
+            status, ended = INTERRUPTED, how_it_ended(e)
+        except Stopped as e:
+            status, ended = 128 + e.number, how_it_ended(e)
+        except BaseException as e:
+            status, ended = FAILED, how_it_ended(e)
+            _show_traceback(e)
+        if os.getpid() != process:  # a forked child, which ends as it would alone
+            return status
+        guard.claim()
+        finish(ended)
+    return status
+
+
+def _wait_for_threads(watcher: Watcher) -> None:
+    """Wait for the threads that Python waits for at its end, and watch them meanwhile, one at a time.
+
+    The threads of a pool wait for work until Python itself ends them.
+    """
+    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
+    while left := [
+        t
+        for t in threading.enumerate()
+        if t is not threading.current_thread() and not t.daemon and t not in pools
+    ]:
+        watcher.follow(left[0])
+        left[0].join()
+
+
+def _status(end: SystemExit) -> int:
+    """The exit status that Python would give; like Python, print one that is not a number."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return FAILED
+
+
+def _show_traceback(error: BaseException) -> None:
+    """Print the traceback as Python does, without our own frames that ran the program."""
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        frames = frames.tb_next
+    error.__traceback__ = frames
+    if sys.excepthook is sys.__excepthook__:
+        traceback.print_exception(error)
+    else:
+        sys.excepthook(type(error), error, frames)

@@ -1,0 +1,357 @@
+"""A watch: the instruments that are open while a program runs, and what they saw.
+
+JAX is not imported before the program imports it, since a program may set JAX's environment first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.util
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+from jaxperf.result.intervals import clip, length
+from jaxperf.watch.observe import backend, source_location
+from jaxperf.watch.observe.compiles import Compiled, Listener, keep_what_later_calls_hand_over
+from jaxperf.watch.observe.executables import Facts, Programs
+from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sample, Sampler
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.transfers import Put, Puts, named_as
+from jaxperf.watch.observe.waits import Wait, Waits
+from jaxperf.watch.observe.windows import Profiler, Seen
+from jaxperf.watch.source.call_sites import Step
+
+LOOKS = 10  # after this many samples at calls in its windows, the profiler must have seen a call
+FLAG = "jax_explain_cache_misses"
+_open_watch: Watcher | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that a watch saw; times are of `time.perf_counter`."""
+
+    name: str
+    start: float
+    end: float
+    compiled: list[Compiled]
+    waits: list[Wait]
+    samples: list[Sample]
+    memory: list[tuple[float, int]]
+    held: list[tuple[str, int, int]]
+    programs: list[Facts]
+    seen: Seen
+    overhead_s: dict[str, float] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    puts: list[Put] = field(default_factory=list)
+    settings: dict[str, Place] = field(default_factory=dict)  # JAX settings that were on
+    backend: str = ""  # the platform of the devices that JAX uses by default
+    steps: list[Step] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)  # the program's own files
+    compile_cache: str = ""  # the folder of JAX's compile cache
+    small_puts: dict[Place, list[float]] = field(default_factory=dict)  # by line, when
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that the program ran."""
+        return self.end - self.start
+
+    @property
+    def used_jax(self) -> bool:
+        """Whether there is a trace of JAX."""
+        new = any(not facts.old for facts in self.programs)
+        return bool(self.compiled or self.waits or new or self.seen.busy)
+
+
+class Watcher:
+    """The instruments; `open` before the program runs, `close` after it.
+
+    Args:
+      name: what is watched, for the report.
+      profile: take windows of JAX's profiler.
+    """
+
+    def __init__(self, name: str, *, profile: bool = True) -> None:
+        self.name = name
+        self.trouble = Trouble()
+        self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
+        self.puts = Puts(self.trouble)
+        self.programs, self.profiler = Programs(), Profiler() if profile else None
+        self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started, sparse=not profile)
+        self._undo = contextlib.ExitStack()
+        self._compiled = 0
+
+    def open(self) -> None:
+        """Begin.
+
+        Raises:
+          JaxperfError: another watch is open in this process.
+        """
+        global _open_watch
+        if _open_watch is not None:
+            raise JaxperfError(f"{_open_watch.name} is being watched already; close that watch first")
+        _open_watch = self
+        self.start = time.perf_counter()
+        if "jax" in sys.modules:
+            self._attach(sys.modules["jax"])
+            if backend.started():  # it may hold programs
+                self.programs.look()
+        else:
+            self._undo.enter_context(_when_imported("jax", self._attach))
+        self.programs.watching = True
+        self.sampler.open()
+
+    def follow(self, thread: threading.Thread) -> None:
+        """Watch another thread from now on: the one that watched until now has ended."""
+        if thread.ident is not None:
+            for instrument in (self.listener, self.waits, self.puts):
+                instrument.watch_thread(thread.ident)
+            self.sampler.watch_thread(thread.ident)
+
+    def close(self) -> Record:
+        """End the watch, and restore everything to what it was before."""
+        global _open_watch
+        end = time.perf_counter()
+        self.sampler.close()
+        if self.profiler:
+            self.profiler.close()
+        self._undo.close()
+        _open_watch = None
+        if self._started() and (self._compiled != self.listener.count or not self.listener.count):
+            self.programs.look()
+        seen = self.profiler.read() if self.profiler else Seen()
+        seen.drop_unseen((w.start, w.end) for w in self.waits.waits)
+        if self._started():
+            self.listener.look_at_settings()
+        keep_what_later_calls_hand_over(self.listener.compiled, seen.programs, self.programs.facts)
+        return Record(
+            self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
+            self.sampler.memory, self.sampler.held, self.programs.facts, seen,
+            self._overhead_s(seen, end), [*self._remarks(), *self._untold(seen)], self.puts.puts,
+            self.listener.settings, self._backend(), sorted(self.sampler.steps.found), _own_files(),
+            self._compile_cache(), self.puts.small,
+        )  # fmt: skip
+
+    def _attach(self, jax: ModuleType) -> None:
+        """Install what needs JAX, as soon as the program has imported it."""
+        if not hasattr(jax, "monitoring"):
+            importlib.import_module("jax.monitoring")
+        self._listen(jax.monitoring)
+        self._undo.callback(self._stop_listening, jax.monitoring)
+        self.listener.pass_on = bool(getattr(jax.config, FLAG))
+        self._undo.callback(jax.config.update, FLAG, self.listener.pass_on)
+        jax.config.update(FLAG, True)
+        self._undo.enter_context(_filtered(self.listener.on_log))
+        self.waits.open(jax)
+        self.puts.open(jax, self.waits.replace)
+        self.waits.replace(jax, "clear_caches", self.listener.clearing(jax.clear_caches))
+        self.waits.replace(jax, "disable_jit", self.listener.without_jit(jax.disable_jit))
+        if hasattr(jax.monitoring, "clear_event_listeners"):
+            self.waits.replace(
+                jax.monitoring, "clear_event_listeners", self._kept(jax.monitoring.clear_event_listeners)
+            )
+        self._undo.callback(self.waits.close)
+        if self.profiler:
+            self._undo.enter_context(_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way))
+
+    def _listen(self, monitoring: ModuleType) -> None:
+        monitoring.register_event_duration_secs_listener(self.listener.on_duration)
+        monitoring.register_scalar_listener(self.listener.on_start)
+
+    def _stop_listening(self, monitoring: ModuleType) -> None:
+        for stop, listener in (
+            (monitoring.unregister_event_duration_listener, self.listener.on_duration),
+            (monitoring.unregister_scalar_listener, self.listener.on_start),
+        ):
+            try:
+                stop(listener)
+            except (AssertionError, ValueError) as e:  # JAX asserts that the listener is there
+                self.trouble.lost("what was compiled after the program removed JAX's listeners", e)
+
+    def _kept(self, clear: Callable[[], None]) -> Callable[[], None]:
+        """Replacement for `jax.monitoring.clear_event_listeners`, which removes the program's own only."""
+
+        def cleared() -> None:
+            clear()
+            self._listen(sys.modules["jax"].monitoring)
+
+        return named_as(clear, cleared)
+
+    def _look(self) -> bool:
+        """What the sampler's thread does besides sampling: note programs, open and close windows.
+
+        Returns whether a window is open, in which the front end's lines explain what devices do.
+        """
+        if not self._started():
+            return False
+        if self._compiled != self.listener.count:
+            self._compiled = self.listener.count
+            began = time.thread_time()
+            self.programs.look()
+            self.sampler.spent_s += time.thread_time() - began
+        return bool(self.profiler and self.profiler.look(compiling=self.listener.open > 0))
+
+    def _backend(self) -> str:
+        jax = sys.modules.get("jax")
+        return str(jax.default_backend()) if jax and self._started() else ""
+
+    def _compile_cache(self) -> str:
+        jax = sys.modules.get("jax")
+        return str(getattr(jax.config, "jax_compilation_cache_dir", None) or "") if jax else ""
+
+    def _started(self) -> bool:
+        return backend.started(otherwise=self.listener.count > 0)
+
+    def _overhead_s(self, seen: Seen, end: float) -> dict[str, float]:
+        return {
+            "samples": self.sampler.spent_s,
+            "hooks": self.listener.spent_s + len(self.waits.waits) * _wrapper_costs_s(),
+            "profiler": length(clip(seen.spent, self.start, end)),  # the last window is written later
+        }
+
+    def _remarks(self) -> list[str]:
+        found = [f"cannot observe {name} in this version of JAX" for name in self.waits.missing]
+        found += self.trouble.remarks
+        if self.waits.elsewhere or self.listener.elsewhere:
+            found.append(
+                f"other threads waited {self.waits.elsewhere} times and compiled {self.listener.elsewhere} "
+                "programs; shares, waits and findings about lines are of the thread that is watched"
+            )
+        if self.programs.trouble:
+            found.append(f"no FLOPs and bytes: {self.programs.trouble}")
+        found += [
+            f"the text of {name} is too long to be read, so findings about its instructions lack it"
+            for name in dict.fromkeys(self.programs.too_long)
+        ]
+        if self.profiler and self.profiler.trouble:
+            found.append(f"windows of the profiler are missing: {self.profiler.trouble}")
+        return found
+
+    def _untold(self, seen: Seen) -> Iterator[str]:
+        """What this JAX version does not report, for example because its events were renamed."""
+        version = getattr(sys.modules.get("jax"), "__version__", "")
+        new = sum(not facts.old for facts in self.programs.facts)
+        if new and not self.listener.count:
+            yield (
+                f"JAX {version} does not tell what it traces and compiles: there are {new} new programs, "
+                "and no event said so; shares and findings lack it"
+            )
+        dispatched = (s for s in self.sampler.samples if s.kind in (DISPATCH, EAGER))
+        looks = sum(any(a <= s.start and s.end <= b for a, b in seen.windows) for s in dispatched)
+        # in a window, the front end may stay in one call, which waits for a program that takes long
+        runs, whole = (sum(getattr(p, n) for p in seen.programs.values()) for n in ("runs", "whole"))
+        if (
+            looks >= LOOKS
+            and (whole >= LOOKS or not runs)
+            and seen.busy
+            and not any(p.calls for p in seen.programs.values())
+        ):
+            yield (
+                f"the profiler of JAX {version} does not tell when programs are called, although devices "
+                "compute; findings about calls and copies lack it"
+            )
+
+
+def _own_files() -> list[str]:
+    """The files of the modules that are imported and belong to no library."""
+    files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    return sorted({file for file in files if isinstance(file, str) and not source_location.library(file)})
+
+
+def _wrapper_costs_s() -> float:
+    """Seconds that the wrapper of a waiting call adds to it, measured now on a call that does nothing."""
+    waits, count = Waits(Trouble()), 200
+    wrapped = waits._method(abs, "abs")
+    began = time.perf_counter()
+    for _ in range(count):
+        wrapped(0)
+    wrapped_s = time.perf_counter() - began
+    began = time.perf_counter()
+    for _ in range(count):
+        abs(0)
+    return max(0.0, wrapped_s - (time.perf_counter() - began)) / count
+
+
+@contextlib.contextmanager
+def _filtered(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Let JAX's loggers pass only records for which `keep` is true."""
+    loggers = [
+        logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "jax"
+    ]
+    for logger in loggers:
+        logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(keep)
+
+
+@contextlib.contextmanager
+def _before(module: Any, names: Sequence[str], act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` whenever the program calls one of a module's functions, before it runs."""
+
+    def acting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not _is_ours():
+                act()
+            return function(*args, **kwargs)
+
+        return call
+
+    old = {name: getattr(module, name) for name in names}
+    for name, function in old.items():
+        setattr(module, name, acting(function))
+    try:
+        yield
+    finally:
+        for name, function in old.items():
+            setattr(module, name, function)
+
+
+def _is_ours() -> bool:
+    return sys._getframe(2).f_globals.get("__name__") == "jaxperf.watch.observe.windows"
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds one module as the other finders do, and calls `then` once it has been imported."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self.name, self.then = name, then
+        self.loader: Any = None
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]
+        self.loader.exec_module(module)
+        self.then(module)
+
+
+@contextlib.contextmanager
+def _when_imported(name: str, then: Callable[[ModuleType], None]) -> Iterator[None]:
+    finder = _Finder(name, then)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(finder)
