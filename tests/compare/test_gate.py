@@ -1,0 +1,193 @@
+"""The gate's command line: runs processes, keeps baselines per machine, and ends with a status."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxperf.cli import command_line
+from jaxperf.compare.gate import Gate, load, store
+from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
+from jaxperf.result.record import SCHEMA_VERSION
+from jaxperf.user_function.options import Measure
+
+MACHINE = Environment(cpu="Z80", cores=2, backend="cpu")
+# A command that writes recorded results, one per process: the next file of a folder to the path it is given.
+COPY = """
+import json, pathlib, shutil, sys
+left = sorted(pathlib.Path(sys.argv[2]).glob("*.json"))
+print("said by the command")
+shutil.copy(left[0], sys.argv[1])
+left[0].rename(left[0].with_suffix(".used"))
+"""
+
+
+def recorded(folder: Path, median: float, *, spread: float = 0.001, **changes: object) -> Path:
+    """A folder of four results as processes would leave them; `changes` are fields of the result."""
+    for i in range(4):
+        values = tuple(median * (1 + spread * i + 1e-5 * k) for k in range(5))
+        result = Result("measure", "", "T", "Q?", {"n": 1}, MACHINE,
+                        blocks=(Table("Times", (Measurement("step", "s", values),)),))  # fmt: skip
+        save_result(replace(result, **changes), folder / f"{i}.json")  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    Path("copy.py").write_text(COPY)
+
+
+def gate(results: Path, *flags: str, runs: int = 4) -> int:
+    command = [sys.executable, "-S", "copy.py", "{}", str(results)]
+    return command_line.main(["gate", "kept", f"--runs={runs}", *flags, "--", *command])
+
+
+def test_a_baseline_is_stored_then_judged_against_and_the_status_says_how(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gate(recorded(tmp_path / "a", 1e-3), "--update") == 0
+    assert [r.config for r in load(Path("kept", MACHINE.fingerprint))] == [{"n": 1}] * 4
+    assert "baseline stored" in capsys.readouterr().out
+    page = tmp_path / "page.md"
+    page.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    outcomes = {"same": (1e-3, 0.001, 0), "slower": (2e-3, 0.001, 1), "noisy": (1e-3, 0.2, 3)}
+    for name, (median, spread, status) in outcomes.items():
+        folder = recorded(tmp_path / name, median, spread=spread)
+        assert gate(folder, f"--summary={name}.md", "--out=kept-runs") == status, name
+        said = capsys.readouterr().out
+        assert "said by the command" not in said and "[4/4]" in said
+    assert "Not slower" in Path("same.md").read_text()
+    assert "Slower: step" in Path("slower.md").read_text()
+    assert "too noisy to decide" in Path("noisy.md").read_text()
+    assert page.read_text() == "before\n" + "\n".join(Path(f"{n}.md").read_text() for n in outcomes) + "\n"
+    assert len(load(Path("kept-runs"))) == 4
+
+
+def test_another_machine_has_no_baseline_and_gets_one_beside_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gate(recorded(tmp_path / "a", 1e-3), "--update") == 0
+    other = replace(MACHINE, cpu="6502")
+    assert gate(recorded(tmp_path / "b", 1e-3, environment=other)) == 3
+    said = capsys.readouterr().out
+    assert "no baseline of this machine (6502, 2 cores, cpu)" in said and MACHINE.fingerprint in said
+    assert "[2/4]" not in said.split("stored")[1]  # one run tells which machine it is
+    assert gate(recorded(tmp_path / "c", 9.0, environment=other), "--update") == 0
+    assert {p.name for p in Path("kept").iterdir()} == {MACHINE.fingerprint, other.fingerprint}
+
+
+def test_versions_and_flags_do_not_make_another_machine_but_hardware_does() -> None:
+    same = replace(MACHINE, versions={"jax": "9"}, flags={"XLA_FLAGS": "x"}, python="3.99", memory_bytes=1)
+    assert same.fingerprint == MACHINE.fingerprint
+    gpu = replace(MACHINE, backend="gpu", devices=("gpu:0 NVIDIA H100", "gpu:1 NVIDIA H100"))
+    others = [
+        replace(MACHINE, cpu="z80 b"),
+        replace(MACHINE, cores=4),
+        gpu,
+        replace(gpu, devices=gpu.devices[:1]),
+    ]
+    assert len({e.fingerprint for e in (MACHINE, *others)}) == 5
+    assert gpu.machine == "Z80, 2 cores, gpu, 2 NVIDIA H100"
+    assert all(set(e.fingerprint) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for e in others)
+
+
+def test_updating_replaces_the_baseline_and_says_how_it_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate(recorded(tmp_path / "a", 1e-3), "--update")
+    assert gate(recorded(tmp_path / "b", 2e-3), "--update") == 0
+    assert "Slower: step" in capsys.readouterr().out
+    assert load(Path("kept", MACHINE.fingerprint))[0].measurement("step").values[0] == 2e-3
+    assert gate(recorded(tmp_path / "c", 4e-3, config={"n": 2}), "--update") == 0
+    assert "lower" not in capsys.readouterr().out  # other settings, so there is nothing to judge by
+    assert gate(recorded(tmp_path / "d", 4e-3, config={"n": 2})) == 0
+    assert [p.name for p in Path("kept").iterdir()] == [MACHINE.fingerprint]
+
+
+def test_a_baseline_that_cannot_be_replaced_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept" / "machine"
+    old, new = (sorted(recorded(tmp_path / n, m).glob("*.json")) for n, m in (("a", 1.0), ("b", 2.0)))
+    kept.parent.mkdir()
+    store(old, kept)
+    rename = Path.rename
+
+    def fails(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise OSError("no more")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="no more"):
+        store(new, kept)
+    assert [load_result(p) for p in sorted(kept.iterdir())] == [load_result(p) for p in old]
+    assert [p.name for p in kept.parent.iterdir()] == ["machine"]
+
+
+def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    gate(recorded(tmp_path / "a", 1e-3), "--update")
+    other = recorded(tmp_path / "b", 1e-3, config={"n": 2})
+    Path("file").touch()
+    py = [sys.executable, "-S", "-c"]
+    mistakes = [
+        (["kept"], "no command given"),
+        (["kept", "--", "true"], "no {} among the command's words"),
+        (["kept", "--runs=3", "--", "true", "{}"], "--runs is 3; give at least 4"),
+        (["kept", "--size=0.01", "--", "true", "{}"], "give a size above --least"),
+        (["kept", "--alpha=0", "--", "true", "{}"], "--alpha is 0"),
+        (["file", "--", "true", "{}"], "file is a file"),
+        (["kept", "--summary=file/x.md", "--", "true", "{}"], "cannot write file/x.md"),
+        (["kept", "--", "no-such-command", "{}"], "cannot start 'no-such-command'"),
+        (["kept", "--", *py, "raise SystemExit(7)", "{}"], "failed with status 7"),
+        (["kept", "--", *py, "0", "{}"], "wrote no result"),
+        (["kept", "--", *py, "import sys; open(sys.argv[1], 'w').write('{')", "{}"], "is not JSON"),
+        (["kept", "--", sys.executable, "copy.py", "{}", str(other)], "other settings: n 1, now 2"),
+    ]
+    for words, says in mistakes:
+        capfd.readouterr()
+        assert command_line.main(["gate", *words]) == 2, words
+        said = capfd.readouterr().err
+        assert said.startswith("error: ") and said.count("\n") == 1 and says in said, said
+
+
+def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixture[str]) -> None:
+    words = [sys.executable, "-S", "-c", "import sys; print('no such data'); sys.exit(1)", "{}"]
+    assert command_line.main(["gate", "kept", "--update", "--", *words]) == 2
+    assert capfd.readouterr().err.startswith("no such data\nerror: the command failed with status 1")
+    assert not any(Path("kept").iterdir())
+
+
+def test_the_command_needs_no_environment_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(tmp_path / "a", 1e-3)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = ["python", "-S", "copy.py", "{}", str(tmp_path / "a")]
+    assert command_line.main(["gate", "kept", "--runs=4", "--update", "--", *command]) == 0
+
+
+def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    gate(recorded(tmp_path / "a", 1e-3), "--update")
+    broken = Path("kept", MACHINE.fingerprint, "run-2.json")
+    broken.write_text(json.dumps({"format": "jaxperf-result", "schema_version": SCHEMA_VERSION}))
+    assert gate(recorded(tmp_path / "b", 1e-3)) == 2
+    assert f"error: {broken} is damaged" in capfd.readouterr().err
+
+
+def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood() -> None:
+    text = Path(__file__).parents[2].joinpath("docs", "gate.yml").read_text(encoding="utf-8")
+    one_line = re.sub(r"\s*\\?\n\s+", " ", text)
+    commands = re.findall(r"jaxperf (gate .*?--json \{\})", one_line)
+    assert len(commands) == 2
+    for command in commands:
+        own, inner = command_line._split(shlex.split(command))
+        assert inner[0] == "jaxperf" and isinstance(command_line._parse(own), Gate)
+        assert isinstance(command_line._parse(list(inner[1:])), Measure)

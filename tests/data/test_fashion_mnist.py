@@ -1,0 +1,446 @@
+"""Fashion-MNIST's sources: which one is taken, that it is checked, that no network costs little."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from idx_files import (
+    closed_port,
+    generated,
+    isolate,
+    loopback,
+    packed,
+    pins,
+    require_real,
+    same,
+    write_folder,
+)
+
+from jaxperf.data import SOURCES, FashionMNIST, check_source, download, fashion_mnist
+from jaxperf.data.download import ORIGIN_FILES, DownloadError, fetch
+from jaxperf.data.idx import Splits
+from jaxperf.data.idx_folder import DEBIAN_FOLDER, mini_folder, read_folder, read_mini
+from jaxperf.errors import JaxperfError
+
+ROOT = Path(__file__).parents[2]
+MODULE = sys.modules["jaxperf.data.fashion_mnist"]  # the package has a function of this name
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The cache folder of a machine that has no source but the network and the package."""
+    return isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Four generated files that pass for the published ones."""
+    generated_files = packed(generated())
+    monkeypatch.setattr("jaxperf.data.download.ORIGIN_FILES", pins(generated_files))
+    return generated_files
+
+
+@contextmanager
+def talking(start: bytes, drip: bytes, *, pause_s: float = 0.0) -> Iterator[str]:
+    """The URL of a server that takes a connection, sends `start`, and then `drip` again and again."""
+    over = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(start)
+            while not over.is_set():
+                connection.sendall(drip)
+                time.sleep(pause_s)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            over.set()
+            thread.join()
+
+
+def arrays(data: FashionMNIST) -> Splits:
+    return Splits(data.train_images, data.train_labels, data.test_images, data.test_labels)
+
+
+def refusal(**options: object) -> str:
+    with pytest.raises(JaxperfError) as caught:
+        fashion_mnist(**options)
+    text = str(caught.value)
+    assert "\n" not in text and ";" in text  # one line: the fact, the way out
+    return text
+
+
+# --- the folder
+
+
+def test_a_named_folder_is_read_packed_or_not(cache: Path, tmp_path: Path) -> None:
+    files = packed(generated())
+    raw = {name.removesuffix(".gz"): gzip.decompress(content) for name, content in files.items()}
+    for name, written in (("packed", files), ("raw", raw)):
+        folder = write_folder(tmp_path / name, written)
+        for source in ("auto", "folder"):
+            data = fashion_mnist(source=source, folder=folder)
+            assert same(arrays(data), generated())
+            assert data.source == f"folder {folder}" and data.skipped == () and not data.is_full
+
+
+def test_the_environment_names_a_folder_and_the_argument_wins(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write_folder(tmp_path / "first", packed(generated(20, 10)))
+    second = write_folder(tmp_path / "second", packed(generated(30, 10)))
+    monkeypatch.setenv("JAXPERF_DATA", str(first))
+    assert len(fashion_mnist().train_images) == 20
+    assert len(fashion_mnist(folder=second).train_images) == 30
+
+
+def test_debians_folder_is_found_without_being_named(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path / "debian", packed(generated()))
+    monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", folder)
+    assert fashion_mnist().source == f"folder {folder}"
+
+
+def test_a_named_folder_that_is_wrong_is_never_skipped(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking, damaged = (write_folder(tmp_path / n, packed(generated())) for n in ("lacking", "damaged"))
+    lacking.joinpath("t10k-labels-idx1-ubyte.gz").unlink()
+    damaged.joinpath("t10k-labels-idx1-ubyte.gz").write_bytes(b"nonsense")
+    for folder in (tmp_path / "absent", lacking, damaged, "~nosuch/x", ""):
+        assert str(folder) in refusal(folder=folder)
+        monkeypatch.setenv("JAXPERF_DATA", str(folder))
+        if folder:  # an empty variable names nothing
+            assert str(folder) in refusal()
+        monkeypatch.delenv("JAXPERF_DATA")
+
+
+def test_a_folder_that_may_not_be_looked_into_is_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may look everywhere, so the kernel's answer is made here."""
+
+    def forbidden(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    folder = write_folder(tmp_path / "shut", packed(generated()))
+    for question in ("is_dir", "is_file"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, question, forbidden)
+            assert "Permission denied; check the path" in refusal(folder=folder)
+
+
+def test_a_damaged_folder_that_nobody_named_is_skipped_with_its_reason(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path / "debian", dict.fromkeys(packed(generated()), b"nonsense"))
+    monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", folder)
+    data = fashion_mnist(url=closed_port())
+    assert data.source == "mini"
+    assert "not gzip" in data.skipped[0]
+
+
+def test_source_folder_without_any_folder_says_how_to_get_one(cache: Path) -> None:
+    assert "apt install dataset-fashion-mnist" in refusal(source="folder")
+
+
+def test_a_wrong_source_gets_the_nearest_right_one() -> None:
+    assert "did you mean 'mini'?" in refusal(source="minni")
+    assert "did you mean 'download'?" in refusal(source="Download")
+    assert "did you mean" in refusal(source="")
+
+
+def test_a_folder_that_cannot_serve_is_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MODULE, "_load", pytest.fail)
+    for source in SOURCES:
+        assert refusal(source=source, folder="/no/such").startswith("/no/such: no such folder; ")
+        with pytest.raises(JaxperfError, match=r"^/no/such: no such folder"):
+            check_source(source, "/no/such")
+    for source in ("download", "mini"):
+        assert f"{source!r} does not read the folder {tmp_path}" in refusal(source=source, folder=tmp_path)
+    for source in SOURCES:
+        check_source(source)
+
+
+# --- the download
+
+
+def test_a_download_is_checked_kept_and_not_repeated(
+    cache: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loopback(files) as server:
+        monkeypatch.setenv("JAXPERF_FASHION_MNIST_URL", server.url)
+        for url in (server.url, None):
+            data = fashion_mnist(source="download", url=url)
+            assert data.source == "download" and same(arrays(data), generated())
+        assert server.gets == dict.fromkeys(files, 1)
+        for path in cache.iterdir():
+            path.unlink()
+        fashion_mnist(source="download")  # from the server that the environment names
+        assert server.gets == dict.fromkeys(files, 2)
+    assert sorted(path.name for path in cache.iterdir()) == sorted(files)
+    without_network = fashion_mnist(source="download", url=closed_port())
+    assert same(arrays(without_network), generated())
+
+
+def test_auto_downloads_where_there_is_no_folder(
+    cache: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxperf.data.tfds.find_spec", lambda name: None)
+    with loopback(files) as server:
+        data = fashion_mnist(url=server.url)
+    assert data.source == "download"
+    assert [reason.split(":")[0] for reason in data.skipped] == ["folder", "tfds"]
+
+
+def test_what_is_not_the_published_file_is_refused_and_nothing_is_kept(
+    cache: Path, files: dict[str, bytes]
+) -> None:
+    name = "train-images-idx3-ubyte.gz"
+    whole = files[name]
+    with loopback(files) as server:
+        for sent in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-1], b"", whole + bytes(1 << 20)):
+            server.files = {**files, name: sent}
+            text = refusal(source="download", url=server.url)
+            assert name in text and "SHA-256" in text and f"{len(whole)} bytes" in text
+        server.files = {}
+        assert "answers 404" in refusal(source="download", url=server.url)
+    assert not cache.exists()
+
+
+def test_a_server_that_sends_forever_is_cut_off(cache: Path, files: dict[str, bytes]) -> None:
+    with talking(b"HTTP/1.0 200 OK\r\n\r\n", b"x" * 1000) as url:
+        assert "not the published file" in refusal(source="download", url=url)
+    assert not cache.exists()
+
+
+def test_a_damaged_cached_file_is_fetched_again(cache: Path, files: dict[str, bytes]) -> None:
+    name = "t10k-labels-idx1-ubyte.gz"
+    with loopback(files) as server:
+        fashion_mnist(source="download", url=server.url)
+        cache.joinpath(name).write_bytes(b"nonsense")
+        assert same(arrays(fashion_mnist(source="download", url=server.url)), generated())
+        assert server.gets[name] == 2 and sum(server.gets.values()) == 5
+
+
+def test_a_closed_port_is_unreachable(cache: Path) -> None:
+    assert "127.0.0.1 cannot be reached" in refusal(source="download", url=closed_port())
+
+
+def test_a_server_that_does_not_answer_is_given_up(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence, or headers that drip: each byte is in time for a socket's own limit."""
+    monkeypatch.setattr(download, "ANSWER_S", 0.2)
+    for start, drip in ((b"", b""), (b"HTTP/1.0 200 OK\r\nX: ", b"x")):
+        with talking(start, drip, pause_s=0.05) as url:
+            assert "no answer in" in refusal(source="download", url=url)
+    assert not cache.exists()
+
+
+def test_a_transfer_that_drips_ends_at_the_deadline(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "TOTAL_S", 0.3)
+    with talking(b"HTTP/1.0 200 OK\r\n\r\n", b"x", pause_s=0.05) as url:
+        assert "not done after" in refusal(source="download", url=url)
+    assert not cache.exists()
+
+
+def test_a_name_look_up_that_hangs_is_given_up(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, release = threading.Event(), threading.Event()
+
+    def hang(*_: object, **__: object) -> None:
+        asked.set()
+        release.wait(30)
+        raise OSError("no such name")
+
+    monkeypatch.setattr(download, "ANSWER_S", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    try:
+        assert "no answer in" in refusal(source="download", url="http://fashion.invalid/")
+        assert asked.is_set()
+    finally:
+        release.set()
+
+
+def test_what_is_not_a_web_address_is_refused(cache: Path) -> None:
+    for url in ("ftp://127.0.0.1/", "file:///tmp", "127.0.0.1:80", "http:///x", "http://[::1"):
+        for source in ("auto", "download"):
+            assert "is not an http or https URL" in refusal(source=source, url=url)
+    assert "cannot be reached" in refusal(source="download", url="http://127.0.0.1:port/")
+
+
+def test_a_cache_that_cannot_be_written_is_named(cache: Path, files: dict[str, bytes]) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text("in the way")
+    with loopback(files) as server:
+        assert str(cache) in refusal(source="download", url=server.url)
+
+
+# --- auto without anything
+
+
+def test_auto_without_folder_and_network_ends_in_the_subset_with_its_reasons(cache: Path) -> None:
+    data = fashion_mnist(url=closed_port())
+    assert data.source == "mini" and not data.is_full
+    assert [reason.split(":")[0] for reason in data.skipped] == ["folder", "tfds", "download"]
+    assert all("\n" not in reason for reason in data.skipped)
+    assert "cannot be reached" in data.skipped[2]
+    assert not cache.exists()
+
+
+def test_auto_asks_a_missing_network_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(url: str, *_: object) -> bytes:
+        asked.append(url)
+        raise download.DownloadError(f"{url} cannot be reached; connect")
+
+    def read_tfds(*, folder: object, url: str | None) -> None:
+        download.fetch(url=url)
+
+    monkeypatch.setattr(download, "_download", refuse)
+    monkeypatch.setattr(MODULE, "read_tfds", read_tfds)
+    data = fashion_mnist(url="http://fashion.invalid/")
+    assert data.source == "mini" and len(asked) == 1
+    assert "cannot be reached" in data.skipped[1] and "cannot be reached" in data.skipped[2]
+
+
+# --- the subset
+
+
+def test_the_subset_is_balanced_and_typed_as_promised() -> None:
+    data = fashion_mnist(source="mini")
+    assert data.source == "mini" and not data.is_full
+    assert data.train_images.shape == (6_000, 28, 28, 1) and data.test_images.shape == (1_000, 28, 28, 1)
+    assert data.train_images.dtype == data.test_images.dtype == np.uint8
+    assert data.train_labels.dtype == data.test_labels.dtype == np.int32
+    assert np.bincount(data.train_labels).tolist() == [600] * 10
+    assert np.bincount(data.test_labels).tolist() == [100] * 10
+
+
+def test_the_subset_is_chosen_whatever_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPERF_DATA", "/no/such/folder")
+    assert fashion_mnist(source="mini").source == "mini"
+
+
+def shipped() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in mini_folder().iterdir() if path.is_file()}
+
+
+def test_a_damaged_subset_is_refused_in_one_line(tmp_path: Path) -> None:
+    for name in ("train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", "SHA256SUMS"):
+        damaged, lacking = (
+            write_folder(tmp_path / kind / name, shipped()) for kind in ("damaged", "lacking")
+        )
+        data = bytearray(shipped()[name])
+        data[20] ^= 1
+        damaged.joinpath(name).write_bytes(data)
+        lacking.joinpath(name).unlink()
+        for folder in (damaged, lacking):
+            with pytest.raises(JaxperfError, match="reinstall jaxperf") as caught:
+                read_mini(folder)
+            assert "\n" not in str(caught.value)
+
+
+def test_the_subset_is_readable_from_inside_an_archive(tmp_path: Path) -> None:
+    archive = tmp_path / "jaxperf.zip"
+    with zipfile.ZipFile(archive, "w") as packed_wheel:
+        for name, data in shipped().items():
+            packed_wheel.writestr(f"mini/{name}", data)
+    assert same(read_mini(zipfile.Path(archive, "mini/")), read_mini())
+
+
+def test_the_subset_ships_with_its_licence() -> None:
+    notice = resources.files("jaxperf.data").joinpath("mini/NOTICE").read_text()
+    assert "Zalando SE" in notice and "MIT" in notice and "without restriction" in notice
+
+
+@pytest.mark.thorough
+@pytest.mark.real
+def test_the_script_makes_the_shipped_subset_from_the_full_data(tmp_path: Path) -> None:
+    require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
+    script = ROOT / "scripts" / "make_mini_fashion_mnist.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), "--folder", str(DEBIAN_FOLDER), "--out", str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert same(read_mini(tmp_path), read_mini())
+
+
+# --- the real full data
+
+
+@pytest.mark.real
+def test_debians_package_is_the_full_data() -> None:
+    require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
+    data = fashion_mnist(source="folder", folder=DEBIAN_FOLDER)
+    assert data.is_full
+    assert data.train_images.shape == (60_000, 28, 28, 1) and data.test_images.shape == (10_000, 28, 28, 1)
+    assert np.bincount(data.train_labels).tolist() == [6_000] * 10
+    assert np.bincount(data.test_labels).tolist() == [1_000] * 10
+
+
+@pytest.mark.real
+def test_debians_files_become_the_published_ones_and_pass_the_pinned_checksums(
+    cache: Path, tmp_path: Path
+) -> None:
+    require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
+    published = fetch(url=closed_port(), cache=tmp_path / "published", folder=DEBIAN_FOLDER)
+    names = [file.name for file in ORIGIN_FILES]
+    with loopback({name: (published / name).read_bytes() for name in names}) as server:
+        data = fashion_mnist(source="download", url=server.url)
+    assert data.is_full and same(arrays(data), read_folder(DEBIAN_FOLDER))
+
+
+def test_files_of_a_folder_serve_where_they_are_the_published_ones(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As Debian packs them again: without the name and the time that the origin's header carries.
+    named = {n: with_name(data, n.removesuffix(".gz"), 1_234) for n, data in files.items()}
+    origin = tuple(dataclasses.replace(file, packed_at=1_234) for file in pins(named))
+    monkeypatch.setattr("jaxperf.data.download.ORIGIN_FILES", origin)
+    for name, held in (("published", named), ("repacked", files)):
+        folder = write_folder(tmp_path / name, held)
+        cache = fetch(url=closed_port(), cache=tmp_path / f"{name}-cache", folder=folder)
+        assert {path.name: path.read_bytes() for path in cache.iterdir()} == named
+    others = write_folder(tmp_path / "others", packed(generated(30, 10)))
+    with pytest.raises(DownloadError):
+        fetch(url=closed_port(), cache=tmp_path / "none", folder=others)
+    assert not (tmp_path / "none").exists()
+
+
+def with_name(data: bytes, name: str, packed_at: int) -> bytes:
+    """A gzip file of the same stream whose header carries its name and time (RFC 1952)."""
+    named = (
+        data[:3] + b"\x08" + packed_at.to_bytes(4, "little") + data[8:10] + name.encode() + b"\0" + data[10:]
+    )
+    assert gzip.decompress(named) == gzip.decompress(data)
+    return named
+
+
+def test_importing_the_data_part_starts_no_jax_and_no_network_library() -> None:
+    code = (
+        "import sys, jaxperf.data\n"
+        "heavy = {'jax', 'urllib.request', 'tensorflow', 'tensorflow_datasets'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -1,0 +1,174 @@
+"""Section 8.2: its functions compute what the text says, and a whole pass keeps what it promises.
+
+No test asks how long anything takes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf.chapter import cells
+from jaxperf.measure import pending
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "async_computation.py"
+
+
+@pytest.fixture(scope="module")
+def section() -> Iterator[ModuleType]:
+    logger = logging.getLogger("jax")  # which the section silences; other tests in this process read it
+    level = logger.level
+    yield cells.load(SCRIPT, "--smoke", "--batches=6", "--batch-size=8", "--size=300")
+    logger.setLevel(level)
+
+
+def batches(section: ModuleType) -> list[Any]:
+    return list(section.data_iter(section.from_host, show=False))
+
+
+def test_the_stopwatch_prints_the_books_line(section: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with section.Benchmark("Workloads are queued."):
+        pass
+    with section.Benchmark():
+        pass
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("Workloads are queued. time: ") and first.endswith(" sec")
+    assert second.startswith("time: ")
+
+
+def test_three_statements_give_the_books_value(section: ModuleType) -> None:
+    assert section.c.tolist() == [[3.0, 3.0]]
+
+
+def test_after_every_way_that_asks_for_a_value_the_value_is_there(section: ModuleType) -> None:
+    x = jnp.ones((700, 700))
+    for way in list(section.ways)[:6]:
+        y = jnp.dot(x, x).sum()
+        section.ways[way](y)
+        assert pending(y) == 0, way
+
+
+def test_the_work_whose_result_is_dropped_tells_when_it_is_done(section: ModuleType) -> None:
+    for queue in section.queue_work.values():
+        section.finished.clear()
+        queue()
+        assert section.finished.wait(60)
+
+
+def test_an_error_is_raised_by_waiting_at_the_latest(section: ModuleType) -> None:
+    empty, good = jnp.zeros((400, 400)), jnp.ones((400, 400))
+    assert section.checked(good @ good) == 400
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the batch is empty"):
+        (section.checked(empty @ empty) + 1).block_until_ready()
+    assert 1 <= section.line <= 3
+
+
+@pytest.mark.parametrize("make", ["drawn", "from_host"])
+def test_batches_are_the_books_random_and_each_their_own(section: ModuleType, make: str) -> None:
+    found = list(section.data_iter(getattr(section, make), show=False))
+    assert [(X.shape, y.shape) for X, y in found] == [((8, 512), (8,))] * 6
+    assert all((y == 1).all() for _, y in found)
+    assert abs(float(found[0][0].std()) - 1) < 0.1
+    assert not np.array_equal(found[0][0], found[1][0])
+
+
+def test_half_and_all_batches_are_told(section: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    list(section.data_iter(section.drawn))
+    half, all_ = capsys.readouterr().out.splitlines()
+    assert half.startswith("batch 3, time ") and all_.startswith("batch 6, time ")
+
+
+def test_the_step_is_gluons_sgd_on_half_the_squared_error(section: ModuleType) -> None:
+    X, y = batches(section)[0]
+    params = section.initial
+    assert [(W.shape, b.shape) for W, b in params] == [
+        ((512, 2048), (2048,)),
+        ((2048, 512), (512,)),
+        ((512, 1), (1,)),
+    ]
+    (W1, b1), (W2, b2), (W3, b3) = [(np.asarray(W, np.float64), np.asarray(b)) for W, b in params]
+    h1 = np.maximum(np.asarray(X, np.float64) @ W1 + b1, 0)
+    h2 = np.maximum(h1 @ W2 + b2, 0)
+    wrong = (h2 @ W3 + b3)[:, 0] - np.asarray(y)
+    changed, loss = section.step(params, X, y)
+    assert float(loss) == pytest.approx(0.5 * np.mean(wrong**2), rel=1e-4)
+    np.testing.assert_allclose(changed[2][1], b3 - 0.005 * wrong.mean(), rtol=1e-3, atol=1e-6)
+    last = W3 - 0.005 * h2.T @ wrong[:, None] / len(wrong)
+    np.testing.assert_allclose(changed[2][0], last, rtol=1e-3, atol=1e-5)
+
+
+def test_losses_are_equal_and_in_order_however_they_are_waited_for(section: ModuleType) -> None:
+    ways = ("each", "window", "never")
+    losses = {way: list(map(float, section.train(iter(batches(section)), way))) for way in ways}
+    assert len(set(losses["each"])) == 6
+    assert losses["each"] == losses["window"] == losses["never"]
+    outputs = [list(map(float, section.predict(iter(batches(section)), way))) for way in ways]
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+@pytest.mark.parametrize(("wait", "waited_for"), [("each", [0, 1, 2, 3]), ("window", [0, 1]), ("never", [])])
+def test_each_way_waits_for_its_own_output(section: ModuleType, wait: str, waited_for: list[int]) -> None:
+    asked: list[int] = []
+
+    class Output:
+        def __init__(self, i: int) -> None:
+            self.i = i
+
+        def item(self) -> None:
+            asked.append(self.i)
+
+    outputs: list[Output] = []
+    for i in range(4):
+        outputs.append(Output(i))
+        section.hold_back(outputs, wait)
+    assert section.s.window == 2
+    assert asked == waited_for
+
+
+def test_a_watched_run_keeps_its_memory_and_its_outputs(section: ModuleType) -> None:
+    seconds, memory, outputs = section.watch(section.train, "window")
+    assert seconds > 0 and memory.increase_bytes >= 0
+    assert len(outputs) == 6
+
+
+def test_the_queue_has_a_limit_on_a_cpu(section: ModuleType) -> None:
+    if section.on_cpu:
+        assert 0 < section.s.facts["inflight_depth"] <= 32
+
+
+def test_the_drawings_exist() -> None:
+    text = SCRIPT.read_text(encoding="utf-8")
+    for name in ("async_graph", "async_queue", "async_timelines", "async_memory"):
+        assert f"(images/{name}.svg)" in text
+        assert (SCRIPT.parent / "images" / f"{name}.svg").is_file()
+
+
+@pytest.mark.thorough
+def test_a_whole_pass_keeps_every_fact_and_judges_every_sentence_once(tmp_path: Path) -> None:
+    kept = tmp_path / "r.json"
+    command = [sys.executable, str(SCRIPT), "--platform", "cpu", "--smoke", "--answers", f"--json={kept}"]
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, env=environment)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(kept.read_text())
+    assert result["failed"] == []
+    for name in ("t1_s", "t2_s", "t3_s", "crossover_elements", "prediction_error_synchronous",
+                 "prediction_error_asynchronous", "inflight_depth"):  # fmt: skip
+        assert name in result["facts"]
+    statements = [claim["statement"] for claim in result["claims"]]
+    assert len(statements) == len(set(statements)) == 14
+    assert all(claim["expected"] and claim["observed"] for claim in result["claims"])
+    by_statement = {claim["statement"]: claim["verdict"] for claim in result["claims"]}
+    assert by_statement["Asynchronous computation improves performance"] == "not measurable here"

@@ -1,0 +1,127 @@
+"""Section 8.1: the book's programs, its hybridize, what traces again, and what tracing forbids."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxperf.models
+from jaxperf.chapter import cells
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "hybridize.py"
+NAMES = {"eager_over_hybridize", "nnx_jit_over_hybridize", "trace_count_second", "outputs_max_abs_diff"}
+
+
+@pytest.fixture(scope="module")
+def section() -> ModuleType:
+    """The names of the section, with toy sizes and without what takes long."""
+    return cells.load(SCRIPT, "--smoke")
+
+
+def test_the_program_in_a_string_is_the_program_that_ran_line_by_line(section, capsys):
+    assert section.fancy_func(1, 2, 3, 4) == 10
+    exec(compile(section.evoke_str(), "", "exec"), {})
+    assert capsys.readouterr().out == "10\n"
+
+
+def test_every_claim_that_needs_no_clock_has_its_verdict(section):
+    verdicts = {claim.statement: claim.verdict for claim in section.s.result().claims}
+    refuted = "In-place operations such as a += b and a[:] = a + b cannot be used"
+    uncounted = "Nearly all networks can be hybridized"
+    assert verdicts.pop(refuted) == "does not hold"
+    assert verdicts.pop(uncounted) == "not measurable here"
+    assert len(verdicts) == 7 and set(verdicts.values()) == {"holds"}
+
+
+def test_xla_returns_ten_and_keeps_one_array_of_three(section):
+    assert section.adds == (3, 0) and "constant(10)" in section.optimized
+    assert (section.kept, section.needed) == (3_000_000, 1_000_000)
+
+
+def test_the_second_call_traces_nothing_and_gives_the_same(section):
+    assert section.s.facts["trace_count_second"] == 0
+    assert section.s.facts["outputs_max_abs_diff"] <= 1e-6
+
+
+def test_hybridize_sees_parameters_that_are_trained_later(section):
+    net, x = section.MLP(nnx.Rngs(1)), jnp.ones((1, 512))
+    compiled = section.hybridize(net)
+    before = compiled(x)
+    net.output.bias[...] += 1.0
+    chex.assert_trees_all_close(compiled(x), before + 1, rtol=1e-5)
+    chex.assert_trees_all_close(compiled(x), net(x), rtol=1e-5)
+
+
+def test_all_ways_compute_what_the_packages_mlp_does(section):
+    theirs = jaxperf.models.MLP((512, 256, 128, 2), rngs=nnx.Rngs(0))
+    for mine, other in zip((section.net.hidden1, section.net.hidden2, section.net.output), theirs.layers):
+        other.kernel[...], other.bias[...] = mine.kernel[...], mine.bias[...]
+    for way in section.ways.values():
+        chex.assert_trees_all_close(way(), theirs(section.x), rtol=1e-5, atol=1e-6)
+
+
+def test_prints_are_silent_in_the_second_call(section):
+    assert section.silent == [3, 0]
+    assert "JitTracer" in section.first and section.second.startswith("output:")
+
+
+def test_each_call_traces_and_compiles_as_expected(section):
+    assert {name: counts[0] for name, counts in section.counts.items()} == {
+        name: traces for name, (_, traces) in section.calls.items()
+    }
+    assert section.counts["committed to a device"] == (0, 1)  # the trace is kept, the program is not
+
+
+def test_jax_says_no_where_a_value_is_needed_and_only_there(section):
+    said = {what: jax_says.split(":")[0] for what, (jax_says, _) in section.trials.items()}
+    assert said == {
+        "np.asarray(x)": "TracerArrayConversionError",
+        "a[:] = a + b": "TypeError",
+        "a += b": "works",
+        "if x.sum() > 1": "TracerBoolConversionError",
+        "if x.ndim == 2": "works",
+        "for row in x": "works",
+        "for _ in range(n)": "TracerIntegerConversionError",
+    }
+
+
+def test_the_exported_program_takes_the_arrays_in_the_order_of_the_file(section):
+    leaves = [*jax.tree.leaves(section.arrays), np.asarray(section.x)]
+    (arrays, x), _ = jax.tree.unflatten(section.exported.in_tree, leaves)
+    chex.assert_trees_all_equal(arrays, section.arrays)
+    chex.assert_trees_all_close(section.exported.call(arrays, x), section.before, rtol=1e-5)
+
+
+@pytest.mark.thorough
+def test_the_answers_are_right():
+    section = cells.load(SCRIPT, "--smoke", without=("slow",))
+    outcomes = {name: section.outcome(way) for name, way in (("hybridize", section.hybridize),
+                                                             ("jit", jax.jit))}  # fmt: skip
+    assert outcomes == {"hybridize": (True, False), "jit": "TraceContextError"}
+    for rows in (section.rows, section.rows / 100):
+        for fn in (section.if_where, section.if_cond):
+            chex.assert_trees_all_close(jax.jit(fn)(rows), section.if_value(rows))
+    chex.assert_trees_all_close(section.for_fori(section.rows, 3), section.for_range(section.rows, 3))
+    assert [len(section.pad(request)) for request in section.requests[:9]] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
+
+
+@pytest.mark.thorough
+def test_the_script_writes_its_result_and_says_how_to_install_mxnet(tmp_path):
+    command = [sys.executable, str(SCRIPT), "--smoke", "--platform", "cpu", "--json", "r.json"]
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1]), "JAXPERF_PEERS": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stderr
+    assert "jaxperf peers install mxnet" in done.stdout
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["facts"].keys() >= NAMES and not result["failed"]

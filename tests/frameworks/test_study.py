@@ -1,0 +1,294 @@
+"""A study with stand-ins for frameworks: who disagrees is not timed, who fails is lost alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cases import cases
+
+from jaxperf import frameworks
+from jaxperf.frameworks import Limits, Pool, Study, System, Workload
+
+FAKE = Path(__file__).parents[1].joinpath("fake_peer.py")
+LIMITS = Limits(prepare_s=20, turn_s=20, budget_s=60, settle_s=0)
+Run = Callable[..., Study]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", "mxnet", "torch")]
+    with Pool(systems, scratch=tmp_path, environment=dict(os.environ), start_limit_s=20) as pool:
+        yield pool
+
+
+def workload(rounds: int = 6, **configurations: tuple[str, ...]) -> Workload:
+    return Workload(
+        "8.1 net",
+        "A net, a call",
+        {"task": "forward", "answer": [1.0, -2.0, 0.5]},
+        configurations or {"jax": ("good",), "mxnet": ("good",), "torch": ("good",)},
+        calls=3,
+        items=4,
+        rounds=rounds,
+    )
+
+
+@pytest.fixture
+def run(pool: Pool, said: list[str]) -> Run:
+    def study(rounds: int = 6, *, limits: Limits = LIMITS, **configurations: tuple[str, ...]) -> Study:
+        return frameworks.study(workload(rounds, **configurations), pool, limits=limits, say=said.append)
+
+    return study
+
+
+def lines(pool: Pool) -> list[list[str]]:
+    """What the stand-ins noted, in order."""
+    return [line.split() for line in (pool.scratch / "said.log").read_text().splitlines()]
+
+
+def log(pool: Pool) -> list[tuple[str, str, str, float, float]]:
+    """(system, op, key, began, ended) of all that the stand-ins did, in order."""
+    return [(r[0], r[1], r[2], float(r[3]), float(r[4])) for r in lines(pool) if len(r) >= 5]
+
+
+def timed(study: Study) -> dict[str, int]:
+    return {entry.name: len(entry.values[""]) for entry in study.timed}
+
+
+# --- taking turns
+
+
+def test_everyone_takes_one_turn_a_round_and_only_one_works_at_a_time(run: Run, pool: Pool) -> None:
+    study = run(5, jax=("good", "slow"), mxnet=("good", "sleeps"), torch=("good",))
+    assert set(timed(study).values()) == {5}
+    turns = [row for row in log(pool) if row[1] == "turn"]
+    names = [row[2] for row in turns]
+    rounds = [names[i : i + 5] for i in range(0, len(names), 5)]
+    assert len(rounds) == 6  # one more, for warm-up
+    assert all(len(set(r)) == 5 for r in rounds)
+    assert all(before[4] <= after[3] for before, after in zip(log(pool), log(pool)[1:]))
+
+
+def test_warm_up_is_kept_apart_and_values_are_raw(run: Run) -> None:
+    study = run(4)
+    [row] = [m for m in frameworks.measurements(study, "") if m.name == "mxnet good"]
+    assert row.values == (2.0,) * 4
+    assert row.warmup == (2.0,)
+    assert (row.loops, row.items, row.unit) == (3, 4, "s")
+    assert (row.system, row.workload, row.configuration, row.quantity) == ("mxnet", "8.1 net", "good", "")
+
+
+def test_a_turn_lasts_as_long_as_asked_by_the_warm_up_round_and_never_has_fewer_calls(
+    pool: Pool, said: list[str]
+) -> None:
+    asked = dataclasses.replace(workload(2, jax=("good",), mxnet=("good", "slow")), lead=1, turn_s=9.0)
+    study = frameworks.study(asked, pool, limits=LIMITS, say=said.append)
+    assert [m.loops for m in frameworks.measurements(study, "")] == [9, 5, 3]  # of 1, 2 and 4 s
+    turns = [(row[2], row[5:]) for row in lines(pool) if row[1] == "turn"]
+    of_first, of_second = [told for key, told in turns if key == "jax/good"][:2]
+    assert (of_first, of_second) == (["3", "1"], ["9", "3"])  # calls, and those that lead in
+
+
+def test_each_workload_has_processes_that_have_done_nothing_before(run: Run, pool: Pool) -> None:
+    for _ in range(3):
+        run(1)
+    pids = [row[2] for row in lines(pool) if row[1] == "start"]
+    assert len(set(pids)) == 3 * len(pool.systems)
+
+
+def test_rounds_end_with_the_budget_but_not_before_the_sixth(run: Run) -> None:
+    hurried = Limits(prepare_s=20, turn_s=20, budget_s=0.001, settle_s=0)
+    assert set(timed(run(9, limits=hurried)).values()) == {6}
+    assert set(timed(run(2, limits=hurried)).values()) == {2}
+
+
+# --- agreeing
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("wrong", "not timed: it differs from JAX by 0.1, allowed is 1e-05"),
+        ("shape", "not timed: its output has shape (1,) where JAX's has (3,)"),
+        ("nan", "not timed: its output or JAX's is not finite"),
+    ],
+)
+def test_who_disagrees_is_not_timed_and_the_result_says_so(
+    how: str, why: str, run: Run, pool: Pool, said: list[str]
+) -> None:
+    study = run(3, jax=("good",), mxnet=(how, "good"), torch=(how,))
+    assert timed(study) == {"jax/good": 3, "mxnet/good": 3}
+    assert not [row for row in log(pool) if row[1] == "turn" and row[2].endswith(how)]
+    assert said == [f"8.1 net: {system}/{how} is lost: {why}" for system in ("mxnet", "torch")]
+    claim = frameworks.agreement([study], "mxnet")
+    assert claim.agrees is False
+    assert why in claim.seen
+    assert frameworks.agreement([study], "jax").agrees is True
+
+
+def test_a_configuration_of_jax_must_agree_with_its_first_too(run: Run) -> None:
+    assert timed(run(2, jax=("good", "wrong"), mxnet=("good",))) == {"jax/good": 2, "mxnet/good": 2}
+
+
+def test_without_an_answer_of_jax_nothing_is_timed(run: Run, said: list[str]) -> None:
+    study = run(2, jax=("refuses",), mxnet=("good",))
+    assert timed(study) == {}
+    assert said[1] == "8.1 net: mxnet/good is lost: there is no answer of JAX's to agree with"
+    assert frameworks.comparisons(study) == []
+    assert frameworks.agreement([study], "mxnet").agrees is None
+
+
+# --- failing
+
+
+FAILURES = ("dies", "hangs", "junk", "floods", "refuses", "no answers", "diverges", "odd", "nothing")
+
+
+@pytest.mark.parametrize(
+    "how", cases(((how,) for how in FAILURES), lambda how: how in ("dies", "hangs", "diverges"))
+)
+def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, said: list[str]) -> None:
+    limits = Limits(prepare_s=2 if how == "hangs" else 20, turn_s=20, settle_s=0)
+    study = run(6, limits=limits, jax=("good",), mxnet=("good", how, "slow"), torch=("good",))
+    assert timed(study) == dict.fromkeys(("jax/good", "mxnet/good", "mxnet/slow", "torch/good"), 6)
+    assert len(said) == 1
+    assert said[0].startswith(f"8.1 net: mxnet/{how} is lost: ")
+    assert "\n" not in said[0]
+    answered = how in ("diverges", "odd", "nothing")
+    assert frameworks.agreement([study], "mxnet").agrees is (True if answered else None)
+
+
+def test_a_death_in_the_middle_costs_the_others_no_round(run: Run, pool: Pool) -> None:
+    study = run(6, jax=("good",), mxnet=("good", "dies later", "slow"), torch=("good",))
+    assert timed(study) == dict.fromkeys(("jax/good", "mxnet/good", "mxnet/slow", "torch/good"), 6)
+    prepared = Counter(row[2] for row in log(pool) if row[1] == "prepare")
+    assert prepared["mxnet/good"] == prepared["mxnet/slow"] == 2  # again in the new worker
+    assert prepared["torch/good"] == 1
+
+
+def test_a_system_that_does_not_start_is_given_up_and_the_rest_goes_on(
+    tmp_path: Path, said: list[str]
+) -> None:
+    systems = [
+        System("jax", Path(sys.executable), program=FAKE),
+        System("mxnet", tmp_path / "no" / "python"),
+        System("torch", Path(sys.executable), program=FAKE),
+    ]
+    with Pool(systems, scratch=tmp_path, environment=dict(os.environ)) as pool:
+        for _ in range(2):
+            study = frameworks.study(workload(2), pool, limits=LIMITS, say=said.append)
+            assert timed(study) == {"jax/good": 2, "torch/good": 2}
+    assert len(said) == 2
+    assert said[0] == said[1]
+    assert "does not start" in said[0]
+
+
+def test_a_system_whose_workers_go_again_and_again_is_given_up(run: Run, said: list[str]) -> None:
+    run(1, jax=("good",), mxnet=("dies",) * 12)
+    assert said[-1] == "8.1 net: mxnet/dies is lost: mxnet is given up after losing 5 workers"
+    assert timed(run(1)) == {"jax/good": 1, "torch/good": 1}
+
+
+def test_systems_that_are_not_there_are_left_out(tmp_path: Path) -> None:
+    with Pool([System("jax", Path(sys.executable), program=FAKE)], scratch=tmp_path, environment={}) as pool:
+        study = frameworks.study(workload(1), pool, limits=LIMITS)
+    assert [e.name for e in study.entries] == ["jax/good"]
+
+
+# --- what all are given, and what comes of it
+
+
+def test_all_systems_get_the_same_cores_threads_and_settings(tmp_path: Path) -> None:
+    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", "mxnet")]
+    environment = {**os.environ, "MALLOC_TOP_PAD_": "1", "PYTHONPATH": "/ours"}
+    with Pool(systems, scratch=tmp_path, environment=environment, cores=[0]) as pool:
+        told = [
+            {k: pool.worker(s, d).greeting[k] for k in ("cores", "threads", "devices")}
+            for s in ("jax", "mxnet")
+            for d in (1, 2)
+        ]
+    assert told[0] == told[2] == {"cores": [0], "threads": 1, "devices": 1}
+    assert told[1] == told[3] == {"cores": [0], "threads": 1, "devices": 2}
+
+
+def test_the_best_configuration_counts_by_name_and_ratios_carry_intervals(run: Run) -> None:
+    study = run(6, jax=("slow", "good"), mxnet=("slow", "good"), torch=("good", "slow"))
+    found = {(c.theirs.name, c.ours.name): c.ratio.median for c in frameworks.comparisons(study)}
+    assert found == {("mxnet/good", "jax/good"): 2.0, ("torch/good", "jax/good"): 0.5}
+    first, second = frameworks.comparisons(study)
+    assert first.cells == ("8.1 net", "good", "mxnet good", "2 (2 to 2)", "JAX is faster")
+    assert second.cells[-1] == "JAX is slower"
+    assert study.entries[-1].first_s == 0.25
+    assert frameworks.comparisons(run(2))[0].cells[-1] == "undecided"  # too few rounds
+
+
+def test_who_used_more_cores_than_it_was_given_is_shown_but_not_judged(pool: Pool) -> None:
+    pool.cores = (0,)
+    asked = workload(6, jax=("greedy", "slow"), mxnet=("greedy",), torch=("good",))
+    study = frameworks.study(asked, pool, limits=LIMITS)
+    assert set(timed(study).values()) == {6}
+    assert study.given("") == 1
+    assert {e.name: study.used(e, "") for e in study.entries} == {
+        "jax/greedy": 1.9, "jax/slow": 1.0, "mxnet/greedy": 1.9, "torch/good": 1.0
+    }  # fmt: skip
+    [only] = frameworks.comparisons(study)  # not with JAX's fastest, which used two cores, and not MXNet
+    assert (only.theirs.name, only.ours.name, only.ratio.median) == ("torch/good", "jax/slow", 0.25)
+
+
+def test_a_quantity_may_be_given_fewer_cores_than_the_workload(pool: Pool) -> None:
+    settings = {"task": "together", "answer": [1.0], "devices": 2}
+    asked = dataclasses.replace(workload(1), settings=settings, at_once={"apart": 1})
+    pool.cores = (0, 1, 2, 3)
+    study = frameworks.study(asked, pool, limits=LIMITS)
+    assert (study.given("apart"), study.given("together")) == (2, 4)
+    assert pool.shares(2) == [[0, 1], [2, 3]]
+    assert pool.shares(8) == [[0], [1], [2], [3], [0], [1], [2], [3]]
+
+
+def test_jax_with_onednn_is_a_row_and_never_judged(tmp_path: Path) -> None:
+    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", frameworks.ONEDNN, "torch")]
+    with Pool(systems, scratch=tmp_path, environment=dict(os.environ), start_limit_s=20) as pool:
+        asked = workload(6, jax=("good",), torch=("good",))
+        more = {**asked.configurations, frameworks.ONEDNN: ("good",)}
+        study = frameworks.study(dataclasses.replace(asked, configurations=more), pool, limits=LIMITS)
+    assert "jax+oneDNN good" in [m.name for m in frameworks.measurements(study, "")]
+    assert [c.theirs.system for c in frameworks.comparisons(study)] == ["torch"]
+
+
+def test_a_gpus_own_clock_is_a_quantity_beside_the_one_that_is_compared(run: Run) -> None:
+    study = run(6, jax=("good",), torch=("has events", "does not wait"))
+    assert [len(e.values.get(frameworks.EVENTS, ())) for e in study.timed] == [0, 6, 6]
+    assert {c.quantity for c in frameworks.comparisons(study)} == {""}
+
+
+def test_losses_become_a_curve_over_steps(run: Run) -> None:
+    study = run(2, jax=("good",))
+    [curve] = frameworks.curves(study)
+    assert (curve.name, curve.system, curve.workload) == ("jax good", "jax", "8.1 net")
+    assert curve.x == (2.0, 5.0, 8.0)  # the last of three steps in each turn, warm-up among them
+    assert curve.y == (1.0, 1 / 2, 1 / 3)
+    study.entries[0].losses.clear()
+    assert frameworks.curves(study) == []
+
+
+def test_a_fresh_process_reads_what_was_exported(pool: Pool, run: Run, said: list[str]) -> None:
+    study = run(1, jax=("good",), mxnet=("good",))
+    live = {name: pool.worker(name).pid for name in ("jax", "mxnet")}
+    found = frameworks.reload(study, pool, limits=LIMITS, say=said.append)
+    assert [(r.name, r.seconds, r.verdict.agrees) for r in found] == [
+        ("jax/good", 0.25, True),
+        ("mxnet/good", 0.25, True),
+    ]
+    assert {name: pool.worker(name).pid for name in live} == live  # others than the live ones did it
+    assert not said

@@ -1,0 +1,101 @@
+"""Runs that are stopped at random moments end soon, say no traceback and leave nothing behind."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import pytest
+import tyro
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import interrupt
+from interrupt import WAYS, Config
+
+from jaxperf.errors import JaxperfError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("latest_s", [1.0, 4.0])
+def test_a_run_that_is_stopped_at_a_random_moment_leaves_nothing_behind(latest_s: float) -> None:
+    interrupt.main(Config(times=2 * len(WAYS), latest_s=latest_s))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "experiments" / "train.py", *sorted((ROOT / "scripts").glob("*.py"))],
+    ids=lambda p: p.name,
+)
+def test_a_script_sees_to_ctrl_c_before_it_imports_anything_but_the_standard_library(path: Path) -> None:
+    """But for two that other Pythons run, which have no jaxperf."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.If):
+            assert "end_at_once()" in ast.unparse(node)
+            return
+        match node:
+            case ast.Import(names=names):
+                imported = [name.name for name in names]
+            case ast.ImportFrom(module=str(module)):
+                imported = [module]
+            case _:
+                imported = []
+        others = {name.split(".")[0] for name in imported} - sys.stdlib_module_names
+        if others:
+            assert path.name in ("make_mxnet_fixtures.py",)
+            assert others == {"numpy"}
+            return
+
+
+def test_only_a_traceback_from_before_our_first_lines_is_pythons_own() -> None:
+    def said(*files: Path | str, error: str = "KeyboardInterrupt") -> str:
+        return "".join(f'  File "{file}", line 1, in <module>\n' for file in files) + error
+
+    script, library = ROOT / "experiments" / "train.py", Path(os.__file__).parent
+    first = ("<frozen importlib>", script, ROOT / "jaxperf" / "exits.py", library / "shutil.py")
+    assert interrupt.by_python(said(*first))
+    assert not interrupt.by_python(said(*first, error="ZeroDivisionError"))
+    for later in (ROOT / "jaxperf" / "startup.py", Path(tyro.__file__), Path(jax.__file__)):
+        assert not interrupt.by_python(said(*first, later))
+
+
+def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of a program that does everything wrong."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import pathlib, signal, subprocess, sys, time\n"
+        "for n in (1, 2, 15): signal.signal(n, lambda *_: 1 / 0)\n"
+        "folder = pathlib.Path(sys.argv[1].removeprefix('--json=')).parent\n"
+        "(folder / '.x.part').touch()\n"
+        "(folder / 'train.json').write_text('{')\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdout=subprocess.DEVNULL,\n"
+        "                 stderr=subprocess.DEVNULL, start_new_session=True)\n"
+        "pathlib.Path(__file__).parents[1].joinpath('ready').touch()\n"
+        "time.sleep(60)\n"
+    )
+
+    def sleep(seconds: float) -> None:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.05)
+
+    monkeypatch.setattr(interrupt, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(interrupt.catalogue, "folder", lambda: tmp_path)
+    monkeypatch.setattr(interrupt, "PATIENCE_S", 0.5)
+    trial = interrupt.stopped(Config(), "Ctrl-C", 1.0, by_hand=True)
+    assert sorted(words.split(":")[0].split(" is not")[0].split("/")[-1] for words in trial.trouble) == [
+        "exit status 1",
+        "left .x.part",
+        "process left",
+        "traceback",
+        "train.json",
+    ]
+    monkeypatch.setattr(interrupt, "stopped", lambda *_, **__: trial)
+    with pytest.raises(JaxperfError, match="2 of 2 stopped runs left something behind"):
+        interrupt.main(Config(times=2, latest_s=1.0))

@@ -1,0 +1,366 @@
+"""The book: what a page shows of a run, and the built site. Needs the extra `book`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from jaxperf.chapter import catalogue, cells
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS, EXPERIMENTS = ROOT / "docs", ROOT / "experiments"
+pytestmark = pytest.mark.real
+
+SCRIPT = """\
+# %% [markdown]
+# # 8.4 A title
+# What does it ask? After this section you can
+# - run it.
+#
+# ![Two boxes
+# and an arrow.](images/drawing.svg)
+
+# %%
+a = 1
+print(a)
+
+# %% [markdown]
+# <details><summary>Predict: what is `b`?</summary>**Two.**</details>
+
+# %%
+b = a + 1
+print(b)
+
+# %% tags=["answer"]
+print(a + b)
+"""
+SVG = (
+    '<svg viewBox="0 0 1 1"><metadata>x</metadata><style>*{}</style>'
+    '<g id="a"><path d="M0 0" stroke="#1f2328"/></g><use href="#a"/></svg>'
+)
+CLAIM = '<div class="claim holds" id="it-adds"><p><a href="#it-adds">holds</a> It adds.</p></div>'
+TABLE = "**Times**\n\n| | median |\n| --- | ---: |\n| one | 1 ms |\n\n"
+FOLDED = (
+    f'<details class="evidence"><summary>All times</summary>\n\n{TABLE.partition(chr(10))[2]}\n\n</details>'
+)
+
+
+@pytest.fixture(scope="module")
+def book() -> Iterator[ModuleType]:
+    pytest.importorskip("sphinx")
+    sys.path.insert(0, str(DOCS))
+    try:
+        yield __import__("book")
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+def show(**data: str) -> Any:
+    """An output of a cell; `html`, `markdown` and `svg` name its form."""
+    kinds = {"html": "text/html", "markdown": "text/markdown", "svg": "image/svg+xml"}
+    shown = {kinds[name]: value for name, value in data.items()}
+    return v4.new_output("display_data", data={**shown, "text/plain": "What there is to see."})
+
+
+def run_of(script: Path, *outputs: Any, about: dict[str, Any] | None = None) -> Any:
+    """A notebook of a run of a script, with these outputs in its first code cell and lines in the others."""
+    nodes = [cell.node() for cell in cells.read(script)]
+    first, *others = (node for node in nodes if node.cell_type == "code")
+    first.outputs = [v4.new_output("stream", name="stdout", text="1\n"), *outputs]
+    for node in others:
+        node.outputs = [v4.new_output("stream", name="stdout", text="printed\n")]
+    known = {"options": ["answers"], "modules": cells.modules(), "command": f"python {script.name}"}
+    return v4.new_notebook(cells=nodes, metadata={"jaxperf": {**known, **(about or {})}})
+
+
+def keep(notebook: Any, path: Path) -> Path:
+    path.write_text(nbformat.writes(notebook), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "multiple_gpus.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def text_of(page: Any) -> str:
+    return "\n".join(cell.source for cell in page.cells if cell.cell_type == "markdown")
+
+
+def code_of(page: Any) -> list[Any]:
+    return [cell for cell in page.cells if cell.cell_type == "code"]
+
+
+def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(book: Any, script: Path) -> None:
+    kept = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
+    page = book.page(script, book.Run.of(kept))
+    first, second, answer = code_of(page)
+    assert first.outputs[0].text == "1\n"
+    assert "<figure" in first.outputs[1].data["text/html"] and "image/svg+xml" not in first.outputs[1].data
+    assert second.outputs[0].text == answer.outputs[0].text == "printed\n"
+    assert "hide-cell" in answer.metadata.tags and "hide-cell" not in second.metadata.tags
+    lines = script.read_text().split("\n")
+    for cell in (first, second, answer):
+        start, end = (int(n) for n in re.findall(r"\d+", cell.metadata.lines))
+        assert "\n".join(lines[start - 1 : end]) == cell.source
+    assert "changed since" not in text_of(page)
+
+
+def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_so(
+    book: Any, script: Path
+) -> None:
+    kept = keep(run_of(script), script.with_suffix(".ipynb"))
+    script.write_text(SCRIPT.replace("a + 1", "a + 2").replace("What does it ask?", "What else?"))
+    page = book.page(script, book.Run.of(kept))
+    assert [len(cell.outputs) for cell in code_of(page)] == [1, 0, 0]
+    (remark,) = (i for i, cell in enumerate(page.cells) if "Outputs from here on are left out" in cell.source)
+    assert page.cells[remark - 1].source.startswith("b = a + 2")
+    assert "The code of this page has changed since this run" in page.cells[-1].source
+
+
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_a_cell_that_was_added_or_removed_is_a_change(book: Any, script: Path, change: str) -> None:
+    kept = keep(run_of(script), script.with_suffix(".ipynb"))
+    head = SCRIPT.rpartition("# %%")[0]
+    script.write_text(SCRIPT + "\n# %%\nprint(2)\n" if change == "added" else head)
+    page = book.page(script, book.Run.of(kept))
+    assert all(cell.outputs for cell in code_of(page)[:2])
+    assert "has changed since this run" in page.cells[-1].source
+
+
+def test_a_page_says_what_kind_of_run_it_shows(book: Any, script: Path) -> None:
+    def end(**about: Any) -> str:
+        return text_of(
+            book.page(script, book.Run.of(keep(run_of(script, about=about), script.with_suffix(".ipynb"))))
+        )
+
+    assert "has not been run for this page" in text_of(book.page(script, None))
+    assert (
+        end(options=["smoke", "answers"]).count("its times mean nothing") == 2
+    )  # at the top, and in the end
+    assert "its times mean nothing" not in end(options=["full", "answers"])
+    assert "The answers to the exercises were not run" in end(options=["full"])
+    assert "was stopped" in end(incomplete=True)
+    changed = end(modules={"jaxperf.measure.timing": "0" * 12, "jaxperf.gone": "1" * 12, **cells.modules()})
+    assert "`jaxperf.gone`" in changed and "jaxperf.chapter.cells" not in changed
+    failed = run_of(script, v4.new_output("error", ename="E", evalue="e", traceback=["E: e"]))
+    assert "A cell failed" in text_of(
+        book.page(script, book.Run.of(keep(failed, script.with_suffix(".ipynb"))))
+    )
+
+
+def test_the_end_of_a_page_has_what_it_takes_to_repeat_the_run(book: Any) -> None:
+    environment = {
+        "python": "3.11.7", "platform": "Linux", "cpu": "A <CPU> & more", "versions": {"jax": "0.10.2"},
+        "backend": "cpu", "devices": ["cpu:0 cpu", "cpu:1 cpu"], "devices_are_fake": True, "cores": 2,
+        "memory_bytes": 25_300_000_000, "flags": {"XLA_FLAGS": "--xla_a=1", "jax_enable_x64": "False"},
+        "data_source": "mini", "commit": "abc", "of_a_later_version": 1,
+    }  # fmt: skip
+    rows = dict(book.settings({
+        "environment": environment, "config": {"devices": "2", "lr": "0.2"}, "wall_s": 61.2,
+        "command": "python experiments/x.py --full --json /tmp/a.json --notebook=/tmp/a.ipynb --devices 2",
+        "started_at": "2026-11-26T14:00:00+00:00",
+    }))  # fmt: skip
+    assert rows["Command"] == "<code>python experiments/x.py --full --devices 2</code>"
+    assert rows["Machine"] == "A &lt;CPU&gt; &amp; more, 2 cores, 25 GB"
+    assert rows["Date"] == "2026-11-26, in 61 s"
+    assert rows["Versions"] == "Python 3.11.7, jax 0.10.2"
+    assert rows["Settings"] == "<code>XLA_FLAGS=--xla_a=1</code>"
+    assert rows["Parameters"] == "<code>devices=2</code>, <code>lr=0.2</code>"
+    assert "share its cores" in rows["Devices"] and "in this package" in rows["Images"]
+    assert rows["Beside JAX"] == "nothing: JAX as installed"
+    assert book.settings({}) == [("Beside JAX", "nothing: JAX as installed")]
+
+
+def test_prose_keeps_markdown_within_folded_parts(book: Any) -> None:
+    shown = book.prose("<details><summary>Predict: is `x` $n$?</summary>**No.**</details>\n\nAfter.")
+    summary, inside, end = shown.split("\n\n")[:3]
+    assert summary.startswith('<details class="predict"><summary>Predict: is <code>x</code> <math')
+    assert inside == "**No.**" and end == "</details>"
+    several = "<details><summary>Answer</summary>\n\nOne.\n\nTwo.\n\n</details>"
+    assert book.prose(several) == several.replace("<details>", '<details class="answer">')
+    assert book.prose("# Title\nA question? After this section you can\n- a", first=True) == (
+        "# Title\n\n{.question}\nA question?\n\nAfter this section you can\n- a"
+    )
+
+
+def test_links_lead_to_pages_or_into_the_repository(book: Any) -> None:
+    theme = {"repository_url": "https://host/jaxperf"}
+    pages = {"watch", "trust", "experiments/multiple_gpus", "api/measure"}
+    app = SimpleNamespace(
+        config=SimpleNamespace(html_theme_options=theme), env=SimpleNamespace(found_docs=pages)
+    )
+    for page, link, wanted in (
+        ("experiments/hybridize", "multiple_gpus", "/experiments/multiple_gpus.py"),
+        ("experiments/hybridize", "multiple_gpus.py#841", "/experiments/multiple_gpus.py#841"),
+        ("experiments/hybridize", "../docs/watch.md", "/watch.md"),
+        ("experiments/hybridize", "../docs/watch", "/watch.md"),
+        ("watch", "trust.md#a", "/trust.md#a"),
+        ("watch", "../experiments/multiple_gpus.py", "/experiments/multiple_gpus.py"),
+        ("watch", "watch/train.py", "https://host/jaxperf/blob/main/docs/watch/train.py"),
+        ("watch", "../benchmarks", "https://host/jaxperf/tree/main/benchmarks"),
+        ("watch", "https://d2l.ai/a.md", "https://d2l.ai/a.md"),
+        ("watch", "#here", "#here"),
+        ("watch", "nowhere.md", "nowhere.md"),
+    ):
+        assert book.with_links(app, page, f"See [`a` [b]]({link}).") == f"See [`a` [b]]({wanted})."
+    code = "```python\nf[0](trust.md)\n```"
+    assert book.with_links(app, "watch", code) == code
+
+
+def test_drawings_have_ids_of_their_own_and_the_ink_of_the_page(book: Any) -> None:
+    drawn = book.figure(f'<?xml version="1.0"?>\n{SVG}', "a < b", "plot")
+    assert "currentColor" in drawn and "#1f2328" not in drawn
+    assert "<style" not in drawn and "<metadata" not in drawn and "<?xml" not in drawn
+    assert f'id="{book.UNIQUE}a"' in drawn and f'href="#{book.UNIQUE}a"' in drawn
+    assert "a &lt; b</figcaption>" in drawn
+
+
+def test_each_section_has_one_title(book: Any) -> None:
+    for name in book.sections():
+        texts = [cell.source for cell in cells.read(EXPERIMENTS / f"{name}.py") if cell.markdown]
+        prose = re.sub(r"^```.*?^```", "", "\n".join(texts), flags=re.M | re.S)
+        assert len(re.findall(r"^ *# ", prose, re.M)) == 1, name
+
+
+# The built site.
+
+
+class Page(HTMLParser):
+    """Of a page: where its links lead, its anchors, and what a browser loads to show it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links, self.ids, self.loads = [], set(), []
+        self.text = path.read_text(encoding="utf-8")
+        self.feed(self.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = {name: value or "" for name, value in attrs}
+        self.ids |= {known[name] for name in ("id", "name") if name in known}
+        if tag == "a" and "href" in known:
+            self.links.append(known["href"])
+        elif tag == "link" and not {"next", "prev", "index", "search", "canonical"} & set(
+            known["rel"].split()
+        ):
+            self.loads.append(known["href"])
+        self.loads += [known[name] for name in ("src", "srcset", "data", "poster") if known.get(name)]
+        self.loads += re.findall(r"url\(([^)]*)\)", known.get("style", ""))
+
+
+@pytest.fixture(scope="module")
+def site(book: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book, built with two runs: one with a figure, tables and a claim, one at toy size."""
+    folder = tmp_path_factory.mktemp("book")
+    names = book.sections()
+    shown = [show(svg=SVG), show(markdown=TABLE), show(markdown=FOLDED), show(html=CLAIM)]
+    keep(run_of(EXPERIMENTS / f"{names[0]}.py", *shown), folder / f"{names[0]}.ipynb")
+    toy = run_of(EXPERIMENTS / f"{names[1]}.py", about={"options": ["smoke"]})
+    keep(toy, folder / f"{names[1]}.ipynb")
+    command = [
+        sys.executable,
+        *("-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"),
+        "-d",
+        str(folder / "doctrees"),
+    ]
+    command += ["-D", f"book_results={folder}", str(DOCS), str(folder / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+@pytest.mark.timeout(600)
+def test_the_site_has_a_page_for_each_section_and_guide(
+    site: Path, book: Any, pages: dict[Path, Page]
+) -> None:
+    start = pages[site / "index.html"]
+    for name in book.sections():
+        assert f"experiments/{name}.html" in start.links
+        notebook = nbformat.read(site / "experiments" / f"{name}.ipynb", as_version=4)
+        assert not any(cell.get("outputs") for cell in notebook.cells)
+    guides = {path.with_suffix(".html").name for path in DOCS.glob("*.md")}
+    assert {path.name for path in site.glob("*.html")} >= guides
+    for section in catalogue.SECTIONS:
+        if section.name in book.sections():
+            assert section.question.split("?")[0].replace("'", "’") in start.text.replace("&#39;", "’")
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    outside = re.compile(r"^\s*['\"]?\s*(\w+:)?//")
+    loaded = [(path.name, url) for path, page in pages.items() for url in page.loads if outside.match(url)]
+    assert not loaded
+    for path in site.rglob("*.css"):
+        style = path.read_text(encoding="utf-8")
+        urls = re.findall(r"url\(([^)]*)\)|@import\s+([^;]+)", style)
+        assert not [url for pair in urls for url in pair if outside.match(url)], path
+
+
+def test_no_link_leads_nowhere(site: Path, pages: dict[Path, Page]) -> None:
+    missing = []
+    for path, page in pages.items():
+        for link in page.links:
+            name, _, anchor = link.partition("#")
+            if re.match(r"\w+:", link):
+                continue
+            target = (path.parent / name.partition("?")[0]).resolve() if name else path
+            if not target.exists() or (anchor and target in pages and anchor not in pages[target].ids):
+                missing.append((path.name, link))
+    assert not missing
+
+
+def test_figures_and_tables_have_numbers_and_cells_have_links(
+    site: Path, book: Any, pages: dict[Path, Page]
+) -> None:
+    name = book.sections()[0]
+    page = pages[site / "experiments" / f"{name}.html"]
+    number = next(s.number for s in catalogue.SECTIONS if s.name == name)
+    for what in (f"Figure {number}.1", f"Table {number}.1", f"Table {number}.2"):
+        assert what in page.text
+    assert {
+        f"figure-{number}-1".replace(".", "-"),
+        f"table-{number}-1".replace(".", "-"),
+        "it-adds",
+    } <= page.ids
+    assert '<details class="evidence"><summary><strong>Table' in page.text
+    assert re.search(rf'href="https://[^"]*/experiments/{name}\.py#L\d+-L\d+"', page.text)
+    assert not re.search(r"%(number|anchor|unique)%", "".join(p.text for p in pages.values()))
+    assert "its times mean nothing" in pages[site / "experiments" / f"{book.sections()[1]}.html"].text
+
+
+def test_the_site_is_small(site: Path) -> None:
+    assert not list(site.rglob("*.map"))
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 12e6
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_notebook_runs_on_a_fresh_kernel_and_shows_claims(tmp_path: Path) -> None:
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    nodes = [cell.node() for cell in cells.read(EXPERIMENTS / "use_gpu.py")]
+    notebook = v4.new_notebook(
+        cells=[node for node in nodes if "answer" not in node.metadata.get("tags", ())]
+    )
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [o for cell in notebook.cells for o in cell.get("outputs", ())]
+    claims = sum('class="claim' in o.get("data", {}).get("text/html", "") for o in shown)
+    assert claims == sum(cell.source.count("s.claim(") for cell in notebook.cells if cell.cell_type == "code")
+    assert any("text/markdown" in o.get("data", {}) for o in shown)
+    assert "".join(o.text for o in shown if o.output_type == "stream" and o.name == "stderr") == ""

@@ -1,0 +1,273 @@
+"""Packaging: one set of bounds, a wheel that holds all that runs, a Makefile that resumes what was cut."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import jaxperf
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def bounds(lines: list[str]) -> dict[tuple[str, str], str]:
+    """Bounds by package and marker, extras as part of the name."""
+    requirements = [Requirement(line) for line in lines]
+    return {
+        (r.name + "".join(f"[{e}]" for e in sorted(r.extras)), str(r.marker or "")): str(r.specifier)
+        for r in requirements
+    }
+
+
+def test_requirements_and_pyproject_state_the_same_bounds() -> None:
+    *lines, last = (ROOT / "requirements.txt").read_text().splitlines()
+    assert last == "--editable ."  # with all that it needs, jaxperf itself
+    stated = bounds([line for line in lines if line and not line.startswith("#")])
+    extras = PROJECT["optional-dependencies"]
+    expected = bounds(PROJECT["dependencies"])
+    expected["jax", 'sys_platform != "linux"'] = expected.pop(("jax", ""))
+    (cuda,) = bounds(extras["cuda12"]).items()
+    expected["jax[cuda12]", 'sys_platform == "linux"'] = cuda[1]
+    assert stated == expected | bounds(extras["tfds"])  # and all that TensorFlow Datasets needs to work
+
+
+def test_every_way_to_install_jax_has_the_same_bounds() -> None:
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for e in PROJECT["optional-dependencies"].values() for line in e),
+    ]
+    assert len({str(r.specifier) for r in map(Requirement, lines) if r.name == "jax"}) == 1
+
+
+def test_the_version_is_stated_once_for_the_package_and_once_for_pip() -> None:
+    assert PROJECT["version"] == jaxperf.__version__
+
+
+def test_the_pythons_of_ci_are_those_of_the_metadata() -> None:
+    """The oldest, the newest and all between, in each place that names them."""
+    stated = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert PROJECT["requires-python"] == f">={stated[0]}"
+    workflow = (ROOT / ".github/workflows/test.yml").read_text()
+    (matrix,) = re.findall(r"^ +python: \[(.*)\]", workflow, re.MULTILINE)
+    assert [version.strip(' "') for version in matrix.split(",")] == stated
+
+
+def test_the_citation_names_the_version_and_only_the_metadata_the_owner() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.+)", citation, re.MULTILINE) == [PROJECT["version"]]
+    repository = PROJECT["urls"]["Repository"]
+    assert all(url.startswith(repository) for url in PROJECT["urls"].values())
+    community = [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / ".github").rglob("*.yml")]
+    assert not [path for path in community if repository in path.read_text()]
+
+
+@pytest.mark.real
+def test_the_sdist_holds_what_its_own_tests_and_its_readme_need(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    code = "import sys, hatchling.build as b; print(b.build_sdist(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("jaxperf-*.tar.gz")
+    with tarfile.open(archive) as file:
+        held = {name.partition("/")[2] for name in file.getnames()}
+    folders = ("tests", "docs", "scripts", "deploy", "experiments", "benchmarks", ".ci", ".github")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    paths += [path for path in ROOT.iterdir() if path.suffix in (".md", ".cff", ".toml", ".txt")]
+    expected = {
+        str(path.relative_to(ROOT))
+        for path in [*paths, ROOT / "Makefile", ROOT / "LICENSE", ROOT / "jaxperf/py.typed"]
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert expected <= held
+    assert not [
+        name
+        for name in held - expected
+        if not name.startswith(("jaxperf/", "docs/experiments/"))
+        and name not in ("PKG-INFO", ".gitignore", ".pre-commit-config.yaml")
+    ]
+
+
+@pytest.mark.real
+def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    code = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("jaxperf-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    sources = [*(ROOT / "jaxperf").rglob("*"), *(ROOT / "experiments").rglob("*")]
+    expected = {
+        str(path.relative_to(ROOT)).replace("experiments/", "jaxperf/experiments/", 1)
+        for path in sources
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert expected <= held and "jaxperf/py.typed" in held
+    assert not [
+        name for name in held - expected if not name.startswith(f"jaxperf-{PROJECT['version']}.dist-info")
+    ]
+
+
+# --- make
+
+FAKE_PYTHON = """#!/bin/sh
+echo "$*" >> "{log}"
+case "$*" in
+  *"pip install"*) test ! -e "{folder}/no-network" ;;
+  "-m venv"*) echo "venv $*" ;;
+  "-m jaxperf run"*) exit $(cat "{folder}/status" 2>/dev/null || echo 0) ;;
+esac
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout's Makefile with an environment whose Python only writes down what it is asked."""
+    for name in ("Makefile", "pyproject.toml", "requirements.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    (tmp_path / ".venv/pyvenv.cfg").touch()
+    write_script(python, FAKE_PYTHON.format(log=tmp_path / "log", folder=tmp_path))
+    return tmp_path
+
+
+def write_script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def make(tree: Path, *words: str, kind: str = "cpu", path: str = "") -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHON")}
+    env["PATH"] = path + env["PATH"]
+    words = (*words, f"KIND={kind}") if kind else words
+    return subprocess.run(["make", *words], cwd=tree, env=env, capture_output=True, text=True, timeout=60)
+
+
+def asked(tree: Path) -> list[str]:
+    """What the environment's Python was asked since last time."""
+    log = tree / "log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return lines
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+
+
+@needs_make
+def test_make_installs_once_and_again_when_the_bounds_change(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VENV", "of-something-else")
+    assert make(tree, "-j4", "lint", "types").returncode == 0
+    assert sum("pip install" in line for line in asked(tree)) == 1
+    assert make(tree, "lint").returncode == 0
+    assert not any("pip" in line for line in asked(tree))
+    later = (tree / ".venv/.installed-cpu").stat().st_mtime + 10
+    os.utime(tree / "pyproject.toml", (later, later))
+    assert make(tree, "lint").returncode == 0
+    assert sum("pip install" in line for line in asked(tree)) == 1
+
+
+@needs_make
+def test_an_installation_that_fails_leaves_no_stamp(tree: Path) -> None:
+    (tree / "no-network").touch()
+    assert make(tree, "test").returncode != 0
+    assert not list((tree / ".venv").glob(".installed*"))
+    assert not any("pytest" in line for line in asked(tree))
+    (tree / "no-network").unlink()
+    assert make(tree, "test").returncode == 0
+    assert any("-m pytest -n 2" in line for line in asked(tree))
+
+
+@needs_make
+def test_with_a_driver_the_packages_for_cuda_12_are_installed_too(tree: Path) -> None:
+    (tree / "bin").mkdir()
+    write_script(tree / "bin/nvidia-smi", "#!/bin/sh\necho 'GPU 0'\n")
+    assert make(tree, "lint", kind="", path=f"{tree}/bin:").returncode == 0
+    (install,) = (line for line in asked(tree) if "pip install" in line)
+    assert install.endswith("--editable .[dev,book,cuda12]")
+
+
+@needs_make
+def test_cuda_13_is_asked_for_once_and_kept(tree: Path) -> None:
+    assert make(tree, "lint", kind="cuda13").returncode == 0
+    (install,) = (line for line in asked(tree) if "pip install" in line)
+    assert install.endswith("--editable .[dev,book,cuda13]")
+    assert make(tree, "lint", kind="").returncode == 0
+    assert not any("pip install" in line for line in asked(tree))
+
+
+@needs_make
+def test_with_a_folder_of_wheels_no_index_is_asked(tree: Path) -> None:
+    done = make(tree, "test", "WHEELS=some wheels")
+    says = "error: no folder some wheels; 'make bundle' makes one where there is a network"
+    assert [line for line in done.stderr.splitlines() if not line.startswith("make")] == [says]
+    assert not asked(tree)
+    (tree / "some wheels").mkdir()
+    assert make(tree, "test", "WHEELS=some wheels", kind="cuda12").returncode == 0
+    (install,) = (line for line in asked(tree) if "pip install" in line)
+    assert install.endswith("--no-index --find-links some wheels --editable .[dev,book,cuda12]")
+
+
+@needs_make
+def test_another_kind_of_jax_is_one_clear_line_and_nothing_is_installed(tree: Path) -> None:
+    done = make(tree, "run", kind="cuda")
+    says = "error: KIND is 'cuda'; it is cpu, cuda12 or cuda13, by default what this machine has"
+    assert [line for line in done.stderr.splitlines() if not line.startswith("make")] == [says]
+    assert not asked(tree)
+
+
+@needs_make
+def test_wheels_of_another_python_are_one_clear_line(tree: Path) -> None:
+    (tree / "wheels").mkdir()
+    (tree / "no-network").touch()
+    done = make(tree, "run", "WHEELS=wheels")
+    [ours] = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert ours.startswith("error: wheels lacks wheels that ")
+    assert "docs/offline.md" in ours
+    assert not any("jaxperf" in line for line in asked(tree) if "pip" not in line)
+
+
+@needs_make
+def test_an_old_or_missing_python_is_one_clear_line(tree: Path) -> None:
+    shutil.rmtree(tree / ".venv")
+    write_script(tree / "old", "#!/bin/sh\nexit 1\n")
+    for python, says in (("./old", "older than Python 3.11"), ("./none", "no ./none")):
+        done = make(tree, "test", f"PYTHON={python}")
+        ours = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+        assert done.returncode != 0 and len(ours) == 1 and says in ours[0] and "make PYTHON=" in ours[0]
+    assert not (tree / ".venv").exists()
+
+
+@needs_make
+def test_a_folder_that_is_not_an_environment_is_never_cleared(tree: Path) -> None:
+    done = make(tree, "test", "VENV=.", f"PYTHON={sys.executable}")
+    assert done.returncode != 0 and "not a virtual environment" in done.stderr
+    assert (tree / "Makefile").exists()
+
+
+@needs_make
+def test_make_run_builds_the_book_even_from_what_is_left_of_a_failed_run(tree: Path) -> None:
+    for status, builds in (("0", True), ("1", True), ("2", False)):
+        (tree / "status").write_text(status)
+        done = make(tree, "run", "ARGS=hybridize --smoke")
+        assert (done.returncode == 0) == (status == "0")
+        lines = asked(tree)
+        assert "-m jaxperf run --out results hybridize --smoke" in lines
+        assert any("-m sphinx" in line and "book_results" in line for line in lines) == builds
+
+
+def test_the_ci_script_is_sound_bash_and_can_be_run() -> None:
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", str(script)], check=True)

@@ -1,0 +1,80 @@
+"""The READMEs: both have the same sections and commands, those commands exist, the example runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxperf.chapter import run_sections
+from jaxperf.cli import command_line
+
+ROOT = Path(__file__).parents[2]
+READMES = ("README.md", "README.zh-CN.md")
+
+
+def blocks(name, language):
+    """The code blocks in a language, without comments."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
+    return [
+        [line.split("#")[0].rstrip() for line in text.splitlines()]
+        for kind, text in fenced
+        if kind == language
+    ]
+
+
+def commands(name="README.md"):
+    return [line for block in blocks(name, "sh") for line in block if line]
+
+
+def test_both_languages_have_the_same_sections_and_commands():
+    levels = [
+        re.findall("^#+ ", re.sub("```.*?```", "", (ROOT / n).read_text(), flags=re.S), re.M) for n in READMES
+    ]
+    assert levels[0] == levels[1] and len(levels[0]) > 4
+    for language in ("sh", "python", ""):
+        assert blocks(READMES[0], language) == blocks(READMES[1], language) != []
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_links_lead_to_files(name):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text(encoding="utf-8"))
+    assert len(links) > 20 and [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_what_watch_says_in_the_readme_is_from_its_transcript():
+    page = (ROOT / "docs" / "watch.md").read_text(encoding="utf-8")
+    (report,) = blocks("README.md", "")
+    lines = [line.removesuffix("...").rstrip(" ;") for line in report]
+    assert len(lines) > 5
+    assert [line for line in lines if line not in page] == []
+
+
+def test_every_make_command_is_a_target():
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert {"run", "test"} <= {shlex.split(c)[1] for c in commands() if c.startswith("make ")} <= set(targets)
+
+
+def test_every_jaxperf_command_is_understood(capsys):
+    """No environment need be activated first."""
+    assert [c for c in commands() if not c.startswith(("make ", ".venv/bin/"))] == []
+    for command in commands():
+        words = shlex.split(command)
+        if not words[0].endswith("jaxperf"):
+            continue
+        words = words[: words.index("--")] if "--" in words else words
+        assert command_line.main([words[1], "--help"]) == 0, command
+        shown = capsys.readouterr().out
+        assert [flag for flag in words[2:] if flag.startswith("--") and flag not in shown] == [], command
+        if words[1] == "run":
+            assert run_sections.choose([word for word in words[2:] if not word.startswith("--")])
+
+
+def test_the_example_runs_as_it_stands():
+    (lines,) = blocks("README.md", "python")
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    seconds, stages, ratio = done.stdout.splitlines()
+    assert float(seconds) > 0 and len(stages.split()) == 3 and re.match(r"[\d.]+ ", ratio)

@@ -1,0 +1,110 @@
+"""The scripts behind docs/trust.md: figures from results, runs that stop as `measure` stops."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import random
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.result import Axis, Curve, Environment, Lines, Measurement, Result, save_result
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec and spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_figure_of_the_results_is_drawn(tmp_path: Path) -> None:
+    plot = script("plot_trust")
+    figure = Lines(
+        "Told apart, by number", (Curve("5 %", (6.0, 12.0), (0.5, 1.0)),), Axis("values"), Axis("share")
+    )
+    save_result(Result("selfcheck", "", "", "", {}, Environment(), (figure,)), tmp_path / "selfcheck.json")
+    assert plot.main(plot.Config(tmp_path, tmp_path / "figures")) == 0
+    (drawn,) = (tmp_path / "figures").iterdir()
+    assert drawn.name == "told-apart-by-number.png"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_results_the_command_that_makes_them_is_named(tmp_path: Path) -> None:
+    plot = script("plot_trust")
+    with pytest.raises(JaxperfError, match="run `jaxperf selfcheck`"):
+        plot.main(plot.Config(tmp_path, tmp_path / "figures"))
+    assert not (tmp_path / "figures").exists()
+
+
+def test_simulated_runs_stop_as_those_of_measure_do() -> None:
+    simulate = script("simulate_verdicts")
+    counts = [
+        len(simulate.values(random.Random(0), spread, 1.0, simulate.settled).values)
+        for spread in (0.001, 0.5)
+    ]
+    assert counts == [125, 200]
+
+
+@pytest.mark.parametrize(("percent", "ratio", "status"), [(0, 2.0, 1), (20, 2.0, 0), (0, 1.0, 0)])
+def test_pairs_are_counted_by_both_rules_and_a_broken_promise_of_ratio_is_the_status(
+    percent: int,
+    ratio: float,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Told apart every time: wrong where they are equal, right where they are not. Last, by one rule."""
+    pairs, count = script("equal_pairs"), 12
+    from jaxperf.selfcheck import verdicts
+
+    def trial(other: float, parts: dict[str, Any], **_: Any) -> verdicts.Trial:
+        return {
+            name: Measurement(name, "s", tuple(t * (1 + i / 1000) for i in range(12)))
+            for name, t in zip(parts, (1.0, other), strict=True)
+        }
+
+    monkeypatch.setattr(verdicts, "in_rounds", partial(trial, ratio))
+    monkeypatch.setattr(verdicts, "in_runs", partial(trial, 2.0))
+    assert pairs.main(pairs.Config(pairs=count, percent=percent)) == status
+    [told, others] = capsys.readouterr().out.splitlines()
+    all_of_them = "12 of 12 (73.5% to 100.0%)"
+    rounds = all_of_them if ratio > 1 else "0 of 12 (0.0% to 26.5%)"
+    each = "12 values per program"
+    assert told == f"told apart: Ratio in {rounds}, {each}; compare in {all_of_them}, {each}"
+    assert others.startswith("other programs used ")
+    assert pairs.main(pairs.Config(pairs=count, percent=percent, rules=("compare",))) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"told apart: compare in {all_of_them}, {each}"
+
+
+@pytest.mark.thorough
+def test_real_pairs_beside_busy_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = script("equal_pairs")
+    assert pairs.main(pairs.Config(pairs=2, percent=20, loaded=True)) == 0
+    told, _ = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"told apart: Ratio in \d of 2 .*; compare in \d of 2 .*, \d+ values .*", told)
+
+
+@pytest.mark.thorough
+def test_all_timers_count_seconds_per_call() -> None:
+    beside = script("beside_other_timers")
+    calls = itertools.count()
+
+    def program() -> int:
+        return next(calls)
+
+    taken = beside.with_timeit(program)
+    assert len(taken) == 5
+    assert min(taken) > 0
+    assert set(beside.STEPS) <= set(beside.functions())
+    assert {"jaxperf", "timeit"} <= set(beside.timers())
