@@ -62,7 +62,7 @@ types: $(STAMP)
 	$(PY) -m mypy
 
 bundle: $(STAMP)
-	$(PY) scripts/bundle.py $(BUNDLE_ARGS)
+	$(PY) tools/bundle.py $(BUNDLE_ARGS)
 
 RESULTS := benchmarks/results/book
 SITE = $(if $(filter command,$(firstword $(origin OUT))),$(OUT),site)
@@ -75,12 +75,12 @@ book: $(STAMP)
 
 trust: $(STAMP)
 	$(PY) -m jaxperf selfcheck --full --out "$(OUT)"
-	$(PY) scripts/plot_trust.py "$(OUT)" docs/trust
-	$(PY) scripts/simulate_verdicts.py
+	$(PY) benchmarks/plot_trust.py "$(OUT)" docs/trust
+	$(PY) benchmarks/simulate_verdicts.py
 
 clean:
 	rm -rf .venv .venv-* build dist site jupyter_execute .pytest_cache .mypy_cache .ruff_cache
-	find jaxperf experiments scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find jaxperf experiments tools benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted installation is taken up again. An environment whose pip does
 # not answer was interrupted while it was made: it is made anew, but nothing else is ever cleared away.

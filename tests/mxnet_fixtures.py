@@ -1,6 +1,6 @@
 """What MXNet's answers in fixtures/mxnet were computed from, drawn again from the seed: NumPy only.
 
-`scripts/make_mxnet_fixtures.py` runs with MXNet and writes the answers; the tests draw the same weights and
+`tools/make_mxnet_fixtures.py` runs with MXNet and writes the answers; the tests draw the same weights and
 batches here and compare. `RandomState`'s stream is frozen for good, so nothing big needs to be stored.
 
 How close is equal: in float64 answers agree to about 1e-11, but for what MXNet keeps as float32 whatever the

@@ -85,7 +85,7 @@ def _asked(question: Callable[[], bool], path: Traversable) -> bool:
 def mini_folder() -> Traversable:
     """Return the folder of the subset: 6,000 + 1,000 real images, 600 + 100 of each class.
 
-    Its four IDX files were made by `scripts/make_mini_fashion_mnist.py` from the first images of each class.
+    Its four IDX files were made by `tools/make_mini_fashion_mnist.py` from the first images of each class.
     `sha256sum -c SHA256SUMS` works there.
     """
     return resources.files("jaxperf.data").joinpath("mini")

@@ -95,7 +95,7 @@ def test_a_mistake_is_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: p
 
 def test_a_mistake_is_one_line_in_every_terminal() -> None:
     program = (
-        "import sys; sys.path.insert(0, 'tests'); import test_flags as t\n"
+        "import sys; sys.path.insert(0, 'tests/cli'); import test_flags as t\n"
         "for given in ('--nope 3', '--sise 3', '--size x'):\n"
         "    try: t.parse(*given.split())\n"
         "    except t.JaxperfError as e: t.assert_one_helpful_line(e, t.MISTAKES[given])\n"

@@ -379,7 +379,7 @@ def test_the_subset_ships_with_its_licence() -> None:
 @pytest.mark.real
 def test_the_script_makes_the_shipped_subset_from_the_full_data(tmp_path: Path) -> None:
     require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
-    script = ROOT / "scripts" / "make_mini_fashion_mnist.py"
+    script = ROOT / "tools" / "make_mini_fashion_mnist.py"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script), "--folder", str(DEBIAN_FOLDER), "--out", str(tmp_path)]
     subprocess.run(command, env=environment, check=True, capture_output=True)

@@ -13,7 +13,7 @@ import jax
 import pytest
 import tyro
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import interrupt
 from interrupt import WAYS, Config
@@ -31,7 +31,10 @@ def test_a_run_that_is_stopped_at_a_random_moment_leaves_nothing_behind(latest_s
 
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "experiments" / "train.py", *sorted((ROOT / "scripts").glob("*.py"))],
+    [
+        ROOT / "experiments" / "train.py",
+        *sorted([*(ROOT / "tools").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]),
+    ],
     ids=lambda p: p.name,
 )
 def test_a_script_sees_to_ctrl_c_before_it_imports_anything_but_the_standard_library(path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bundle.py"
+SCRIPT = Path(__file__).parents[2] / "tools" / "bundle.py"
 spec = importlib.util.spec_from_file_location("bundle", SCRIPT)
 assert spec and spec.loader
 bundle: ModuleType = importlib.util.module_from_spec(spec)

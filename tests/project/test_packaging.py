@@ -80,7 +80,7 @@ def test_the_sdist_holds_what_its_own_tests_and_its_readme_need(tmp_path: Path) 
     (archive,) = tmp_path.glob("jaxperf-*.tar.gz")
     with tarfile.open(archive) as file:
         held = {name.partition("/")[2] for name in file.getnames()}
-    folders = ("tests", "docs", "scripts", "deploy", "experiments", "benchmarks", ".ci", ".github")
+    folders = ("tests", "docs", "tools", "deploy", "experiments", "benchmarks", ".ci", ".github")
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     paths += [path for path in ROOT.iterdir() if path.suffix in (".md", ".cff", ".toml", ".txt")]
     expected = {

@@ -13,7 +13,7 @@ import pytest
 
 from jaxperf.chapter.run_sections import child_environment
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "shaped_link.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "shaped_link.py"
 
 
 def script() -> ModuleType:

@@ -11,7 +11,7 @@ import pytest
 
 from jaxperf.chapter.run_sections import child_environment
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 ALL = ("manual", "pmap", "shard_map", "jit")
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_trust_scripts import script
+from studies import study
 
 from jaxperf.errors import JaxperfError
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_slow_program_has_a_row_with_its_gain() -> None:
-    pairs = script("watch_gains").PAIRS
+    pairs = study("watch_gains").PAIRS
     text = (ROOT / "docs" / "watch.md").read_text()
     table = text[text.index("| program | slow | repaired | gain |") :]
     rows = re.findall(
@@ -26,10 +26,10 @@ def test_every_slow_program_has_a_row_with_its_gain() -> None:
 
 def test_every_program_has_a_repaired_twin() -> None:
     assert [
-        name for name, (_, repaired) in script("watch_gains").PAIRS.items() if not repaired.is_file()
+        name for name, (_, repaired) in study("watch_gains").PAIRS.items() if not repaired.is_file()
     ] == []
 
 
 def test_an_unknown_program_is_one_line_with_those_there_are() -> None:
     with pytest.raises(JaxperfError, match="no program nosuch; there are accidental_float64, "):
-        script("watch_gains").Config(only=("nosuch",))
+        study("watch_gains").Config(only=("nosuch",))

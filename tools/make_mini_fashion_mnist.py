@@ -4,7 +4,7 @@ The first 600 training and the first 100 test images of each of the 10 classes, 
 gzip-compressed IDX files of the usual names, and their SHA-256. The same input gives the same images always,
 and the same files where zlib is the same.
 
-    python scripts/make_mini_fashion_mnist.py --folder /usr/share/datasets/fashion-mnist
+    python tools/make_mini_fashion_mnist.py --folder /usr/share/datasets/fashion-mnist
 """
 
 from __future__ import annotations

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import random
 import re
-import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from studies import study
 
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Axis, Curve, Environment, Lines, Measurement, Result, save_result
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 def test_every_figure_of_the_results_is_drawn(tmp_path: Path) -> None:
-    plot = script("plot_trust")
+    plot = study("plot_trust")
     figure = Lines(
         "Told apart, by number", (Curve("5 %", (6.0, 12.0), (0.5, 1.0)),), Axis("values"), Axis("share")
     )
@@ -41,14 +29,14 @@ def test_every_figure_of_the_results_is_drawn(tmp_path: Path) -> None:
 
 
 def test_without_results_the_command_that_makes_them_is_named(tmp_path: Path) -> None:
-    plot = script("plot_trust")
+    plot = study("plot_trust")
     with pytest.raises(JaxperfError, match="run `jaxperf selfcheck`"):
         plot.main(plot.Config(tmp_path, tmp_path / "figures"))
     assert not (tmp_path / "figures").exists()
 
 
 def test_simulated_runs_stop_as_those_of_measure_do() -> None:
-    simulate = script("simulate_verdicts")
+    simulate = study("simulate_verdicts")
     counts = [
         len(simulate.values(random.Random(0), spread, 1.0, simulate.settled).values)
         for spread in (0.001, 0.5)
@@ -65,7 +53,7 @@ def test_pairs_are_counted_by_both_rules_and_a_broken_promise_of_ratio_is_the_st
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Told apart every time: wrong where they are equal, right where they are not. Last, by one rule."""
-    pairs, count = script("equal_pairs"), 12
+    pairs, count = study("equal_pairs"), 12
     from jaxperf.selfcheck import verdicts
 
     def trial(other: float, parts: dict[str, Any], **_: Any) -> verdicts.Trial:
@@ -89,7 +77,7 @@ def test_pairs_are_counted_by_both_rules_and_a_broken_promise_of_ratio_is_the_st
 
 @pytest.mark.thorough
 def test_real_pairs_beside_busy_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    pairs = script("equal_pairs")
+    pairs = study("equal_pairs")
     assert pairs.main(pairs.Config(pairs=2, percent=20, loaded=True)) == 0
     told, _ = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"told apart: Ratio in \d of 2 .*; compare in \d of 2 .*, \d+ values .*", told)
@@ -97,7 +85,7 @@ def test_real_pairs_beside_busy_programs(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.thorough
 def test_all_timers_count_seconds_per_call() -> None:
-    beside = script("beside_other_timers")
+    beside = study("beside_other_timers")
     calls = itertools.count()
 
     def program() -> int:

@@ -7,7 +7,7 @@ must load, marked incomplete unless it was over. Ctrl-C and the end of a termina
 run, `kill` reaches one. Until our first lines have run, Python itself answers Ctrl-C, with a traceback: such
 trials are counted apart.
 
-    python scripts/interrupt.py --times 100
+    python tools/interrupt.py --times 100
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run the book's networks in MXNet 1.9.1 and keep the small answers that jaxperf's must equal.
 
     python3.11 -m venv mx && mx/bin/pip install mxnet==1.9.1 numpy==1.23.5
-    mx/bin/python scripts/make_mxnet_fixtures.py                     # seed 2019, tests/fixtures/mxnet
-    mx/bin/python scripts/make_mxnet_fixtures.py --seed 7 --out DIR  # JAXPERF_MXNET_FIXTURES=DIR pytest
+    mx/bin/python tools/make_mxnet_fixtures.py                     # seed 2019, tests/fixtures/mxnet
+    mx/bin/python tools/make_mxnet_fixtures.py --seed 7 --out DIR  # JAXPERF_MXNET_FIXTURES=DIR pytest
 
 Weights and batches are not stored: both sides draw them from the seed, in tests/mxnet_fixtures.py. Weights
 are "book" (normal 0.01, biases zero: the logits are almost nothing) or "sound" (He's width; biases, gammas,

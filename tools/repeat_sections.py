@@ -5,8 +5,8 @@ section runs `times` times in one process, which imports and compiles once. With
 by side as the host has cores; otherwise two do, which share two cores, however many the host has. A run that
 takes longer than `patience-s` says in which lines its threads are, and fails.
 
-    python scripts/repeat_sections.py --one-core
-    python scripts/repeat_sections.py --devices 8 --times 3 --sections multiple_gpus
+    python tools/repeat_sections.py --one-core
+    python tools/repeat_sections.py --devices 8 --times 3 --sections multiple_gpus
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How often equal programs are called different, by the rules as `jaxperf measure` and `compare` apply them.
 
-    python scripts/equal_pairs.py
-    python scripts/equal_pairs.py --loaded
-    python scripts/equal_pairs.py --percent 5 --pairs 100
-    python scripts/equal_pairs.py --rules compare
+    python benchmarks/equal_pairs.py
+    python benchmarks/equal_pairs.py --loaded
+    python benchmarks/equal_pairs.py --percent 5 --pairs 100
+    python benchmarks/equal_pairs.py --rules compare
 
 Both programs are the compiled loop of `jaxperf selfcheck`. That command also times programs that differ, and
 more values than the rules ask for, which takes four times as long. The exit status is 1 where `Ratio` told so

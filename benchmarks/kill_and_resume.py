@@ -5,9 +5,9 @@ milliseconds of it, so that many kills hit a checkpoint that is being written. I
 checkpoint and is killed again. What it ends with must have the SHA-256 of a training that was never killed
 and never saved: parameters, statistics, the optimizer's state and the figures of each epoch.
 
-    python scripts/kill_and_resume.py
-    python scripts/kill_and_resume.py --kills 20 --ways jit
-    python scripts/kill_and_resume.py --ways jit --epochs 60  # one training takes all 100 kills
+    python benchmarks/kill_and_resume.py
+    python benchmarks/kill_and_resume.py --kills 20 --ways jit
+    python benchmarks/kill_and_resume.py --ways jit --epochs 60  # one training takes all 100 kills
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Time the same functions with jaxperf, timeit, pyperf and torch.utils.benchmark, and show where they differ.
 
-    python scripts/beside_other_timers.py --out results --also FOLDER ...
+    python benchmarks/beside_other_timers.py --out results --also FOLDER ...
 
 Some functions have a known duration, so that it can be said who is right. The JAX functions do not wait for
 their results, as one writes them; then they do. pyperf and torch are used where they can be imported;

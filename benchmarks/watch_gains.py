@@ -1,6 +1,6 @@
 """What each changed snippet gains: the slow programs of the tests against their repaired twins.
 
-    python scripts/watch_gains.py --rounds 7 --only item_in_loop eager_loop
+    python benchmarks/watch_gains.py --rounds 7 --only item_in_loop eager_loop
 
 Each program runs in a process of its own, since compiling is part of what is repaired; slow and repaired ones
 take turns. A value is the seconds of `main()` with JAX started and every result waited for.

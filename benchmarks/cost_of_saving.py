@@ -1,7 +1,7 @@
 """What a checkpoint costs: a few steps of a training with one in their middle, and without, taking turns.
 
-    python scripts/cost_of_saving.py
-    python scripts/cost_of_saving.py --networks lenet --rounds 15
+    python benchmarks/cost_of_saving.py
+    python benchmarks/cost_of_saving.py --networks lenet --rounds 15
 
 All in one process, compiled before. At a checkpoint the loop waits for its last step and copies the state;
 files and SHA-256 are written behind the next steps, which share the processor with them.

@@ -1,6 +1,6 @@
 """Draw the figures of docs/trust.md from results of `jaxperf selfcheck` and `beside_other_timers.py`.
 
-python scripts/plot_trust.py results docs/trust
+python benchmarks/plot_trust.py results docs/trust
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The namespaces are two machines to the processes: each has its own address and h
 packet over when the link would have. That needs root, `ip` and /dev/net/tun, but no `tc`, whose delay (netem)
 not every kernel has.
 
-    sudo python scripts/shaped_link.py
+    sudo python benchmarks/shaped_link.py
 """
 
 from __future__ import annotations

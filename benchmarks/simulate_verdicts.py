@@ -1,6 +1,6 @@
 """How noisy a machine may be for a true difference of 5 % to be found: both rules on independent noise.
 
-    python scripts/simulate_verdicts.py
+    python benchmarks/simulate_verdicts.py
 
 Each row is a spread of the values (interquartile range over median). Runs stop as those of `measure` do with
 its default settings for calls of 2 ms or less: after 0.25 s, which are 125 values, if their spread is at most

@@ -5,8 +5,8 @@ of them, process 0 that writes it or process 1, gets SIGKILL. The launcher ends 
 again, and they go on from the newest checkpoint. What they end with must have the SHA-256 of two that were
 left alone.
 
-    python scripts/kill_one_of_two.py
-    python scripts/kill_one_of_two.py --kills 20 --epochs 40
+    python benchmarks/kill_one_of_two.py
+    python benchmarks/kill_one_of_two.py --kills 20 --epochs 40
 """
 
 from __future__ import annotations

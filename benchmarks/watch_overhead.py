@@ -1,6 +1,6 @@
 """What watching costs: programs alone, watched without the profiler, and watched with it, taking turns.
 
-    python scripts/watch_overhead.py --rounds 9
+    python benchmarks/watch_overhead.py --rounds 9
 
 All in one process, compiled before. A value is the seconds of the program in its block, without the report
 that follows. The overhead that each watch printed for itself stands next to it.
