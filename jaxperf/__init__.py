@@ -6,7 +6,7 @@ importing jaxperf imports nothing else.
 
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def __getattr__(name: str) -> Any:
