@@ -7,9 +7,8 @@
 The folder then holds `wheels/`, `data/`, `jaxperf.git` to clone, and `SHA256SUMS` of the files in the first
 two. docs/offline.md says how to use it there.
 
-pip resolves and downloads. It chooses wheels for the target, but evaluates environment markers such as
-`; python_version < "3.12"` for the Python it runs on (pypa/pip issue 11664). So what it chose is checked
-against the target's markers, and what is missing is asked for by name.
+uv chooses the versions for the target. pip downloads them, since uv cannot; by itself, pip would evaluate
+environment markers for the Python it runs on (pypa/pip issue 11664).
 """
 
 from __future__ import annotations
@@ -25,17 +24,14 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from email.parser import BytesHeaderParser
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 from jaxperf.chapter.run_sections import make_folder
 from jaxperf.cli import flags
@@ -48,6 +44,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EDITABLE = "editables~=0.3"  # what hatchling asks for beside itself when `make install` links the checkout
 OLDEST_GLIBC = 5  # manylinux_2_5: the first that a wheel can name
 HINT = "where that is about a line of --have, leave the line out: a wheel then comes along"
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
 MB = 1e6
 
 
@@ -84,28 +81,19 @@ class Target:
         platforms = [f"--platform={tag}" for tag in (*tags, f"manylinux2014_{self.machine}")]
         return ["--only-binary=:all:", "--implementation=cp", f"--python-version={self.python}", *platforms]
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What environment markers see there; of the versions, the patch is unknown."""
-        known = {"python_version": self.python, "python_full_version": f"{self.python}.0"}
-        known |= {"implementation_version": f"{self.python}.0", "implementation_name": "cpython"}
-        known |= {"platform_python_implementation": "CPython", "os_name": "posix", "sys_platform": "linux"}
-        known |= {"platform_system": "Linux", "platform_machine": self.machine}
-        return {**{k: str(v) for k, v in default_environment().items()}, **known}
-
 
 def target_of(config: Config) -> Target:
-    """The target that the flags describe.
+    """Return the target that the flags describe.
 
     Raises:
       JaxperfError: no such version or tag can be.
     """
     if not re.fullmatch(r"3\.\d+", config.python):
         raise JaxperfError(f"--python is {config.python!r}; give a version such as 3.12")
-    found = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", config.platform)
-    if not found:
+    match = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", config.platform)
+    if not match:
         raise JaxperfError(f"--platform is {config.platform!r}; give a tag such as manylinux_2_28_x86_64")
-    return Target(config.python, int(found[1]), found[2])
+    return Target(config.python, int(match[1]), match[2])
 
 
 # --- which wheels
@@ -113,15 +101,16 @@ def target_of(config: Config) -> Target:
 
 def build_requirements(root: Path = ROOT) -> list[str]:
     """Return what pip builds the link to the checkout with."""
-    told = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    return [*told["build-system"]["requires"], EDITABLE]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return [*project["build-system"]["requires"], EDITABLE]
 
 
 def requirements(kind: str, root: Path = ROOT) -> list[str]:
     """Return what `make install` asks pip for."""
-    told = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = told["optional-dependencies"]
-    return [*told["dependencies"], *extras["dev"], *extras["book"], *(extras[kind] if kind != "cpu" else [])]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    cuda = extras[kind] if kind != "cpu" else []
+    return [*project["dependencies"], *extras["dev"], *extras["book"], *cuda]
 
 
 def read_have(path: Path) -> dict[str, str]:
@@ -147,7 +136,7 @@ def read_have(path: Path) -> dict[str, str]:
     return have
 
 
-def kept(have: Mapping[str, str], lines: Iterable[str]) -> dict[str, str]:
+def usable_wheels(have: Mapping[str, str], lines: Iterable[str]) -> dict[str, str]:
     """Return what of `have` we can use; newer wheels of the others go into the bundle."""
     refused = {
         canonicalize_name(r.name)
@@ -168,92 +157,78 @@ def collect_wheels(
     Raises:
       JaxperfError: no index has them; the wheels of an earlier bundle stay.
     """
-    lines = [*lines, *build]
-    use, asked, folder = kept(have, lines), list(lines), out / "wheels"
+    usable, folder = usable_wheels(have, [*lines, *build]), out / "wheels"
     make_folder(out, flag="--out")
-    while True:
-        with tempfile.TemporaryDirectory(prefix=".wheels-", dir=out) as fresh:
-            found = download(asked, target, use, Path(fresh))
-            lacking = [str(r) for r in missing(lines, found, use, target)]
-            if not lacking:
-                make_folder(folder, flag="--out")
-                for path in folder.glob("*.whl"):
-                    path.unlink()
-                wheels = {name_of(path): path for path in found}
-                always = {canonicalize_name(r.name) for r in reached(build, wheels, target)}
-                for name, path in wheels.items():
-                    if name in always or use.get(name) != version_of(path):
-                        path.rename(folder / path.name)
-                return folder
-        if set(lacking) <= set(asked):
-            raise JaxperfError(f"the indexes have no wheels that fit together: {', '.join(lacking)}")
-        asked += lacking
+    chosen = resolve([*lines, *build], target, usable)
+    lacking = {name: version for name, version in chosen.items() if usable.get(name) != version}
+    lacking |= resolve(build, target, chosen) if build else {}
+    with tempfile.TemporaryDirectory(prefix=".wheels-", dir=out) as fresh:
+        download(lacking, target, Path(fresh))
+        make_folder(folder, flag="--out")
+        for path in folder.glob("*.whl"):
+            path.unlink()
+        for path in Path(fresh).glob("*.whl"):
+            path.rename(folder / path.name)
+    return folder
 
 
-def download(lines: Sequence[str], target: Target, have: Mapping[str, str], folder: Path) -> list[Path]:
-    """Have pip choose wheels for the target and bring them into a folder, those of what it has too.
+def resolve(lines: Sequence[str], target: Target, have: Mapping[str, str]) -> dict[str, str]:
+    """Return the version of each package that these lines lead to on the target, chosen by uv.
+
+    Args:
+      lines: requirements.
+      target: whose Python and platform the environment markers describe.
+      have: versions by name that the choice must agree with.
+
+    Raises:
+      JaxperfError: there is no choice; gives what uv says in one line.
+    """
+    uv = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+    platform = f"--python-platform={target.machine}-manylinux_2_{target.glibc}"
+    with tempfile.TemporaryDirectory() as folder:
+        constraints = Path(folder, "have.txt")
+        constraints.write_text("".join(f"{n}=={v}\n" for n, v in have.items()), encoding="utf-8")
+        options = ["--no-build", platform, f"--python-version={target.python}", f"--constraints={constraints}", "-"]
+        text = run([*uv, *pip_settings(), *options], "uv", stdin="\n".join(lines), hint=HINT if have else "")
+    pins = [Requirement(line) for line in text.splitlines() if line.strip()]
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+
+
+def pip_settings() -> list[str]:
+    """Return the indexes that pip is set up with as flags of uv, which does not read pip's configuration."""
+    names = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+    listed = run([*PIP, "config", "list"], "pip")
+    flags_of_uv = ["--no-index"] if re.search(r"\.no-index='(1|true)'", listed) else []
+    for name, flag in names.items():
+        for values in re.findall(rf"\.{name}='(.*)'", listed):
+            flags_of_uv += [f"{flag}={value}" for value in values.replace("\\n", " ").split()]
+    return ["--index-strategy=unsafe-best-match", *flags_of_uv]  # as pip chooses among indexes
+
+
+def download(versions: Mapping[str, str], target: Target, folder: Path) -> None:
+    """Have pip bring the wheels of these versions for the target into a folder.
+
+    Raises:
+      JaxperfError: it fails; gives what pip says in one line.
+    """
+    if versions:
+        pins = [f"{name}=={version}" for name, version in versions.items()]
+        run([*PIP, "download", "--quiet", "--no-deps", f"--dest={folder}", *target.options, *pins], "pip")
+
+
+def run(command: Sequence[str], program: str, *, stdin: str = "", hint: str = "") -> str:
+    """Run a program and return what it prints.
 
     Raises:
       JaxperfError: it fails; gives what it says in one line.
     """
-    constraints = folder / "have.txt"
-    constraints.write_text("".join(f"{n}=={v}\n" for n, v in have.items()), encoding="utf-8")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "download"]
-    words = [f"--dest={folder}", f"--constraint={constraints}", *target.options, *lines]
-    done = subprocess.run(
-        [*pip, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-    )
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = re.findall(r"^ERROR: (.+)", done.stderr, re.MULTILINE) or done.stderr.splitlines()[-1:]
-        why = said[0].rstrip(".") if said else f"status {done.returncode}"
-        raise JaxperfError(f"pip finds no wheels: {why}" + (f"; {HINT}" if have else ""))
-    return sorted(folder.glob("*.whl"))
-
-
-def name_of(wheel: Path) -> str:
-    """Return the normalized name of a wheel's package."""
-    return parse_wheel_filename(wheel.name)[0]
-
-
-def version_of(wheel: Path) -> str:
-    """Return the version of a wheel's package."""
-    return str(parse_wheel_filename(wheel.name)[1])
-
-
-def requirements_of(wheel: Path) -> list[str]:
-    """Return what a wheel's metadata requires, with markers."""
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
-        metadata = BytesHeaderParser().parsebytes(archive.read(name))
-    return [str(line) for line in metadata.get_all("Requires-Dist", [])]
-
-
-def missing(
-    lines: Iterable[str], found: Iterable[Path], have: Mapping[str, str], target: Target
-) -> Iterator[Requirement]:
-    """Yield what the target would still ask an index for: no such package, or of another version."""
-    wheels = {name_of(path): path for path in found}
-    versions = {**have, **{name: version_of(path) for name, path in wheels.items()}}
-    for requirement in reached(lines, wheels, target):
-        version = versions.get(canonicalize_name(requirement.name))
-        if version is None or not requirement.specifier.contains(version, prereleases=True):
-            yield requirement
-
-
-def reached(lines: Iterable[str], wheels: Mapping[str, Path], target: Target) -> Iterator[Requirement]:
-    """Yield what these lines, and the wheels that they lead to, require on the target, without markers."""
-    todo, seen = [(Requirement(line), "") for line in lines], set()
-    while todo:
-        requirement, extra = todo.pop()
-        if requirement.marker and not requirement.marker.evaluate({**target.environment, "extra": extra}):
-            continue
-        requirement.marker = None
-        yield requirement
-        name = canonicalize_name(requirement.name)
-        for each in {"", *requirement.extras}:
-            if name in wheels and (name, each) not in seen:
-                seen.add((name, each))
-                todo += [(Requirement(line), each) for line in requirements_of(wheels[name])]
+        errors = re.findall(r"^ERROR: (.+)", done.stderr, re.MULTILINE)[:1] or [done.stderr]
+        why = re.sub(r"^error: |[×╰─▶│]", " ", errors[0].strip())
+        why = " ".join(why.split()).rstrip(".") or f"status {done.returncode}"
+        raise JaxperfError(f"{program} finds no wheels: {why}" + (f"; {hint}" if hint else ""))
+    return done.stdout
 
 
 # --- data and history
@@ -283,14 +258,14 @@ def collect_history(out: Path, root: Path = ROOT) -> str:
     return git("-C", str(folder), "rev-parse", "--short=12", "main")
 
 
-def git(*words: str) -> str:
+def git(*arguments: str) -> str:
     """Run git and return what it prints.
 
     Raises:
       JaxperfError: there is none, or it fails.
     """
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     except OSError as e:
         raise JaxperfError(f"git does not start: {e.strerror}; install it") from None
     if done.returncode:
@@ -336,4 +311,4 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
