@@ -403,6 +403,7 @@ try:
 except Exception as error:
     message = str(error).strip().splitlines()[-1]
     print(f"line {line} raises {type(error).__name__}: {message}")
+del y, after  # whoever waits for all arrays would get the error again
 s.claim("An error appears where Python waits, not where the failing work was queued",
         holds=line == 3, expected="the call returns, and block_until_ready raises",
         observed=f"line {line} raises")

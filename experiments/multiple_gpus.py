@@ -305,7 +305,7 @@ labels = ["MXNet, 1 GPU", "MXNet, 2 GPUs", "PyTorch, 1", "PyTorch, 2"]
 bars.barh(labels, [1.4, 2.5, 2.7, 2.8], color=["C0", "C1", "C2", "C2"])
 bars.invert_yaxis()
 bars.set(xlabel="seconds per epoch")
-s.figure(fig, "A second GPU changes the accuracy little, and makes no epoch shorter.")
+s.figure(fig, "In the book, a second GPU changes the accuracy little, and makes no epoch shorter.")
 
 # %% [markdown]
 # In the book, an epoch takes 1.4 s on one GPU and 2.5 s on two. Its explanation is the cost of

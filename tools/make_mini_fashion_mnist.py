@@ -67,24 +67,24 @@ def main(config: Config) -> int:
 
 
 def first_of_each_class(labels: Labels, per_class: int) -> np.ndarray:
-    """Sorted indices of the first `per_class` examples of each class."""
-    counts = np.bincount(labels, minlength=CLASSES)
-    if not 1 <= per_class <= counts.min():
+    """Return sorted indices of the first `per_class` examples of each class."""
+    counts = np.bincount(labels, minlength=CLASSES).tolist()
+    if not 1 <= per_class <= min(counts):
         raise JaxperfError(
-            f"{per_class} images of each class asked for, there are {counts.min()}; ask for 1 to that"
+            f"{per_class} images of each class asked for, there are {min(counts)}; ask for 1 to that"
         )
     return np.sort(np.concatenate([np.flatnonzero(labels == c)[:per_class] for c in range(CLASSES)]))
 
 
 def idx_images(images: Images) -> bytes:
-    """Images (N, 28, 28, 1) as an IDX file."""
+    """Return images (N, 28, 28, 1) as an IDX file."""
     return struct.pack(">IIII", 0x0803, *images.shape[:3]) + images.tobytes()
 
 
 def idx_labels(labels: Labels) -> bytes:
-    """Labels (N,) as an IDX file."""
+    """Return labels (N,) as an IDX file."""
     return struct.pack(">II", 0x0801, len(labels)) + labels.astype(np.uint8).tobytes()
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

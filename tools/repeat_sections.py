@@ -17,6 +17,7 @@ if __name__ == "__main__":
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
 import faulthandler
+import gc
 import os
 import subprocess
 import sys
@@ -60,10 +61,11 @@ def in_this_process(path: str, times: int, patience_s: float, *flags: str) -> No
     for _ in range(times):
         faulthandler.dump_traceback_later(patience_s, exit=True)
         cells.load(Path(path), "--smoke", "--platform", "cpu", *flags, without=(cells.ANSWER,))
+        gc.collect()  # a section waits for all live arrays, so those of the run before must be gone
 
 
 def repeat(name: str, config: Config, cache: str) -> bool:
-    """Whether all runs of a section ended well; prints what the failing one said."""
+    """Return whether all runs of a section ended well, and print what the failing one said."""
     path = str(catalogue.folder() / f"{catalogue.find(name).name}.py")
     flags = ["--devices", str(config.devices)] if config.devices else []
     limits = (str(config.times), str(config.patience_s))
@@ -81,7 +83,7 @@ def repeat(name: str, config: Config, cache: str) -> bool:
 
 
 def main(config: Config) -> int:
-    """All sections, as many side by side as they have cores; the last, which take longest, first."""
+    """Repeat all sections, as many side by side as they have cores; the last, which take longest, first."""
     if not config.one_core:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:SHARED])
     cores = os.sched_getaffinity(0)
@@ -107,4 +109,4 @@ if __name__ == "__main__":
         _, _, path, count, patience, *own_flags = sys.argv
         in_this_process(path, int(count), float(patience), *own_flags)
     else:
-        raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+        raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
