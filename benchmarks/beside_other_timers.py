@@ -30,15 +30,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.cli import flags
 from jaxperf.cli.flags import at_least
-from jaxperf.report.words import quantity
+from jaxperf.report.formatting import format_quantity
 from jaxperf.result import Measurement, ratio_of, save_result
 from jaxperf.startup import environment
 
-SECTION = Section(
+SECTION = SectionEntry(
     "beside_other_timers", "", "Beside other timers",
     "Do jaxperf, timeit, pyperf and torch.utils.benchmark agree, and who is right where they do not?", 120,
 )  # fmt: skip
@@ -59,7 +59,7 @@ Timer = Callable[[Callable[[], Any]], list[float]]
 
 
 def functions() -> dict[str, Callable[[], Any]]:
-    """What is timed: with a known duration, NumPy's, and JAX's without waiting and with it."""
+    """Return what is timed: with a known duration, NumPy's, and JAX's without waiting and with it."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -81,42 +81,42 @@ STEPS = {"counted loop, 200 steps": 200, "counted loop, 20000 steps": 20_000}
 
 
 def with_jaxperf(fn: Callable[[], Any]) -> list[float]:
-    """Seconds per call: `measure`, with its defaults."""
+    """Return seconds per call: `measure`, with its defaults."""
     from jaxperf.measure import measure
 
     return list(measure(fn).values)
 
 
 def with_timeit(fn: Callable[[], Any]) -> list[float]:
-    """Seconds per call: as `python -m timeit` chooses them."""
+    """Return seconds per call: as `python -m timeit` chooses them."""
     timer = timeit.Timer(fn)
     number, _ = timer.autorange()
     return [took / number for took in timer.repeat(5, number)]
 
 
 def with_torch(fn: Callable[[], Any]) -> list[float]:
-    """Seconds per call: `blocked_autorange`, with its defaults."""
+    """Return seconds per call: `blocked_autorange`, with its defaults."""
     from torch.utils.benchmark import Timer
 
     return list(Timer("fn()", globals={"fn": fn}).blocked_autorange().times)
 
 
 def timers() -> dict[str, Timer]:
-    """The timers that share this process, by name."""
-    found: dict[str, Timer] = {"jaxperf": with_jaxperf, "timeit": with_timeit}
-    return found | ({"torch.utils.benchmark": with_torch} if importlib.util.find_spec("torch") else {})
+    """Return the timers that share this process, by name."""
+    by_name: dict[str, Timer] = {"jaxperf": with_jaxperf, "timeit": with_timeit}
+    return by_name | ({"torch.utils.benchmark": with_torch} if importlib.util.find_spec("torch") else {})
 
 
 def with_pyperf(config: Config) -> dict[str, list[float]]:
-    """Seconds per call of every function, from processes that pyperf starts; empty where it is missing."""
+    """Return seconds per call of every function, from processes that pyperf starts; empty without pyperf."""
     if importlib.util.find_spec("pyperf") is None:
         return {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "pyperf.json")
-        words = [sys.executable, __file__, WORKER, "--quiet", f"--output={path}"]
-        words += [f"--processes={config.processes}", "--inherit-environ=PYTHONPATH,JAX_PLATFORMS"]
+        command = [sys.executable, __file__, WORKER, "--quiet", f"--output={path}"]
+        command += [f"--processes={config.processes}", "--inherit-environ=PYTHONPATH,JAX_PLATFORMS"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        subprocess.run(words, env=environment, check=True)
+        subprocess.run(command, env=environment, check=True)
         suite = json.loads(path.read_text())
     return {
         b["metadata"]["name"]: [v for r in b["runs"] for v in r.get("values", ())]
@@ -125,7 +125,7 @@ def with_pyperf(config: Config) -> dict[str, list[float]]:
 
 
 def pyperf_worker() -> None:
-    """What runs where pyperf has started this script."""
+    """Time every function where pyperf has started this script."""
     import pyperf
 
     sys.argv.remove(WORKER)
@@ -141,9 +141,9 @@ def main(config: Config) -> int:
     config.out.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(SECTION, environment(), {"passes": config.passes}, command=shlex.join(sys.argv))
     from jaxperf.selfcheck.known import step_s
-    from jaxperf.selfcheck.load import watching
+    from jaxperf.selfcheck.load import other_load
 
-    with watching() as watch:
+    with other_load() as watch:
         elsewhere = with_pyperf(config)
         for name, fn in functions().items():
             recorder.heading(name)
@@ -163,14 +163,14 @@ def main(config: Config) -> int:
 
 
 def show(recorder: Recorder, name: str, rows: Sequence[Measurement]) -> None:
-    """Medians side by side, each with the interval that holds it at 95 % (the sign test)."""
+    """Show medians side by side, each with the interval that holds it at 95 % (the sign test)."""
     medians = [ratio_of(m.values) for m in rows]
     recorder.grid(
         ("", "median", "from", "to", "over jaxperf", "values"),
         [
             (
                 m.name,
-                *(quantity(s if math.isfinite(s) else None, "s") for s in (r.median, r.low, r.high)),
+                *(format_quantity(s if math.isfinite(s) else None, "s") for s in (r.median, r.low, r.high)),
                 f"{r.median / medians[0].median:.3f}",
                 str(len(m.values)),
             )
@@ -187,4 +187,4 @@ if __name__ == "__main__":
     else:
         from jaxperf.processes.exit_status import ended
 
-        raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+        raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

@@ -47,7 +47,7 @@ class Config:
 
 
 def model_named(network: Network) -> Model:
-    """The network of section 8.4 or 8.5."""
+    """Return the network of section 8.4 or 8.5."""
     import jax
     from flax import nnx
 
@@ -60,7 +60,7 @@ def model_named(network: Network) -> Model:
 
 
 def steps_of(network: Network, folder: Path) -> tuple[Callable[[bool], float], int]:
-    """`steps(save)`: the seconds of the steps with a checkpoint or without; and the bytes of a checkpoint."""
+    """Return `steps(save)`, the seconds of steps with or without a checkpoint, and a checkpoint's bytes."""
     import jax
     import optax
 
@@ -75,8 +75,11 @@ def steps_of(network: Network, folder: Path) -> tuple[Callable[[bool], float], i
     policy = Policy(every_steps=STEPS // 2)
 
     def steps(save: bool) -> float:
-        with tempfile.TemporaryDirectory(dir=folder) as name, CheckpointFolder(Path(name), policy) as kept:
-            there = kept.of(network) if save else None
+        with (
+            tempfile.TemporaryDirectory(dir=folder) as name,
+            CheckpointFolder(Path(name), policy) as checkpoints,
+        ):
+            there = checkpoints.of(network) if save else None
             [(epoch, _)] = train(
                 step, data, epochs=1, batch_size=BATCH[network], updates=STEPS, checkpoints=there
             )
@@ -110,4 +113,4 @@ def main(config: Config) -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

@@ -46,7 +46,7 @@ def main(config: Config) -> int:
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}  # before JAX is imported
     from jaxperf.measure.keep_awake import cores_busy
     from jaxperf.selfcheck import verdicts
-    from jaxperf.selfcheck.load import cores, watching
+    from jaxperf.selfcheck.load import cores, other_load
 
     parts, other = verdicts.programs(), f"{config.percent} %" if config.percent else "equal"
     pair = {name: parts[name] for name in (verdicts.BASE, other)}
@@ -55,23 +55,23 @@ def main(config: Config) -> int:
         "compare": partial(verdicts.in_runs, pair),
     }
     judge = {"Ratio": verdicts.by_ratio, "compare": verdicts.by_ranks}
-    said = {rule: Counter[str]() for rule in config.rules}
+    counters = {rule: Counter[str]() for rule in config.rules}
     load = cores_busy(cores()) if config.loaded else contextlib.nullcontext()
     shares = dict[str, verdicts.Share]()
-    with load, watching() as watch:
+    with load, other_load() as watch:
         for number in range(1, config.pairs + 1):
-            for rule, count in said.items():
+            for rule, count in counters.items():
                 values = trial[rule]()
-                found = judge[rule](values[verdicts.BASE], values[other])
-                count["apart"] += found in ("slower", "faster")
+                decision = judge[rule](values[verdicts.BASE], values[other])
+                count["apart"] += decision in ("slower", "faster")
                 count["values"] += len(values[other].values)
             if number % REPORT == 0 or number == config.pairs:
-                shares = {rule: verdicts.Share(count["apart"], number) for rule, count in said.items()}
-                words = (
+                shares = {rule: verdicts.Share(count["apart"], number) for rule, count in counters.items()}
+                statements = (
                     f"{rule} in {shares[rule]}, {count['values'] / number:.0f} values per program"
-                    for rule, count in said.items()
+                    for rule, count in counters.items()
                 )
-                print(f"told apart: {'; '.join(words)}", flush=True)
+                print(f"told apart: {'; '.join(statements)}", flush=True)
     print(watch)
     broken = "Ratio" in shares and shares["Ratio"].below(verdicts.WRONG) is False
     return int(broken and not config.percent)
@@ -81,4 +81,4 @@ if __name__ == "__main__":
     from jaxperf.cli import flags
     from jaxperf.processes.exit_status import ended
 
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

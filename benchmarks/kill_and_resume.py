@@ -58,9 +58,9 @@ class Config:
 
 
 def train_once(
-    way: Way, epochs: int, checkpoints: Checkpoints | None, told: Callable[[bytes], Any] = lambda dot: None
+    way: Way, epochs: int, checkpoints: Checkpoints | None, on_step: Callable[[bytes], Any] = lambda dot: None
 ) -> str:
-    """Train, calling `told` before each step; the SHA-256 of all that is left at the end."""
+    """Train, calling `on_step` before each step; the SHA-256 of all that is left at the end."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -84,30 +84,30 @@ def train_once(
 
     def progress(batches: Iterable[Any], updates: int) -> Iterator[Any]:
         for batch in batches:
-            told(b".")
+            on_step(b".")
             yield batch
 
-    found = list(
+    epochs_and_arrays = list(
         train(
             step, data, epochs=epochs, batch_size=BATCH, updates=UPDATES,
             progress=progress, checkpoints=checkpoints,
         )
     )  # fmt: skip
     digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(step.read(found[-1][1])):
+    for leaf in jax.tree.leaves(step.read(epochs_and_arrays[-1][1])):
         digest.update(np.asarray(leaf).tobytes())
-    digest.update(repr([(e.loss, e.train_accuracy, e.test_accuracy) for e, _ in found]).encode())
+    digest.update(repr([(e.loss, e.train_accuracy, e.test_accuracy) for e, _ in epochs_and_arrays]).encode())
     return digest.hexdigest()
 
 
 def saved_training(
-    way: Way, epochs: int, folder: Path, told: Callable[[bytes], Any] = lambda dot: None
+    way: Way, epochs: int, folder: Path, on_step: Callable[[bytes], Any] = lambda dot: None
 ) -> str:
     """Train with checkpoints in `folder`, from the newest of them on."""
     from jaxperf.train import CheckpointFolder, Policy
 
-    with CheckpointFolder(folder, Policy(EVERY_STEPS, 0, KEEP), resume=True) as kept:
-        return train_once(way, epochs, kept.of(way), told)
+    with CheckpointFolder(folder, Policy(EVERY_STEPS, 0, KEEP), resume=True) as checkpoint_folder:
+        return train_once(way, epochs, checkpoint_folder.of(way), on_step)
 
 
 def in_a_process(work: Callable[[Callable[[bytes], Any]], str], *, kill_at: int, after_s: float = 0) -> str:
@@ -127,11 +127,11 @@ def in_a_process(work: Callable[[Callable[[bytes], Any]], str], *, kill_at: int,
         finally:
             os._exit(status)
     os.close(writer)
-    said = b""
+    received = b""
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         while chunk := pipe.read(64):
-            said += chunk
-            if said.count(b".") >= kill_at:
+            received += chunk
+            if received.count(b".") >= kill_at:
                 time.sleep(after_s)
                 os.kill(child, signal.SIGKILL)
                 break
@@ -140,7 +140,7 @@ def in_a_process(work: Callable[[Callable[[bytes], Any]], str], *, kill_at: int,
         return ""
     if status:
         raise JaxperfError(f"a process ended with status {os.waitstatus_to_exitcode(status)}")
-    return said.decode().strip(".")
+    return received.decode().strip(".")
 
 
 def main(config: Config) -> int:
@@ -156,20 +156,20 @@ def main(config: Config) -> int:
         if way not in expected:
             expected[way] = in_a_process(partial(train_once, way, config.epochs, None), kill_at=NEVER)
         with tempfile.TemporaryDirectory() as name:
-            folder, found = Path(name), ""
-            while not found:
+            folder, digest = Path(name), ""
+            while not digest:
                 last = counts["kills"] == config.kills
-                found = in_a_process(
+                digest = in_a_process(
                     partial(saved_training, way, config.epochs, folder),
                     kill_at=NEVER if last else moments.randint(1, FARTHEST),
                     after_s=moments.uniform(0, WITHIN_S),
                 )
-                if not found:
+                if not digest:
                     counts["kills"] += 1
                     counts["while writing"] += any(folder.glob("*/*.part"))
                     counts["before the first checkpoint"] += not any(folder.glob("*/step-*[0-9]"))
         counts["trainings"] += 1
-        counts["equal"] += found == expected[way]
+        counts["equal"] += digest == expected[way]
     print(", ".join(f"{name}: {count}" for name, count in sorted(counts.items())))
     if counts["equal"] != counts["trainings"]:
         raise JaxperfError("a training that was resumed ended with other parameters")
@@ -178,4 +178,4 @@ def main(config: Config) -> int:
 
 if __name__ == "__main__":
     os.environ.update(JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES=str(DEVICES))
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

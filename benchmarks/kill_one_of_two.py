@@ -62,18 +62,18 @@ def launched(
     work: list[str], logs: str, kill: Callable[[subprocess.Popen[str]], Any], *, restarts: int
 ) -> str:
     """Start two processes, let `kill(launcher)` do as it likes, and return the last line of process 0."""
-    words = ["launch", "-n", "2", "--max-restarts", str(restarts), "--logs", logs, "--", "python", __file__]
+    launch = ["launch", "-n", "2", "--max-restarts", str(restarts), "--logs", logs, "--", "python", __file__]
     streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    command = [sys.executable, "-m", "jaxperf", *words, ONE_OF_TWO, *work]
+    command = [sys.executable, "-m", "jaxperf", *launch, ONE_OF_TWO, *work]
     with subprocess.Popen(command, env=child_environment(), **streams) as launcher:
         try:
             kill(launcher)
-            told, _ = launcher.communicate()
+            output, _ = launcher.communicate()
         finally:
             launcher.terminate()
     if launcher.returncode:
         raise JaxperfError(f"jaxperf launch ended with status {launcher.returncode}")
-    return str(told.splitlines()[-1])
+    return str(output.splitlines()[-1])
 
 
 def kill_some(launcher: subprocess.Popen[str], folder: Path, config: Config) -> None:
@@ -86,8 +86,8 @@ def kill_some(launcher: subprocess.Popen[str], folder: Path, config: Config) -> 
     def saved() -> set[Any]:
         return {*folder.glob("*/step-*[0-9]")}
 
-    def waited_for(found: Callable[[], set[Any]], count: int) -> set[Any]:
-        while len(now := found()) < count:
+    def waited_for(members: Callable[[], set[Any]], count: int) -> set[Any]:
+        while len(now := members()) < count:
             if launcher.poll() is not None:
                 raise JaxperfError("the training ended before all kills; give more --epochs")
             time.sleep(0.002)
@@ -106,14 +106,14 @@ def main(config: Config) -> int:
     with tempfile.TemporaryDirectory() as logs, tempfile.TemporaryDirectory() as name:
         expected = launched([str(config.epochs)], logs, lambda launcher: None, restarts=0)
         folder = Path(name)
-        found = launched(
+        digest = launched(
             [str(config.epochs), name],
             logs,
             lambda launcher: kill_some(launcher, folder, config),
             restarts=config.kills,
         )
-    print(f"equal: {int(found == expected)}, kills: {config.kills}, trainings: 1")
-    if found != expected:
+    print(f"equal: {int(digest == expected)}, kills: {config.kills}, trainings: 1")
+    if digest != expected:
         raise JaxperfError("a training that was resumed ended with other parameters")
     return 0
 
@@ -122,4 +122,4 @@ if __name__ == "__main__":
     os.environ.update(JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="1")
     if sys.argv[1:2] == [ONE_OF_TWO]:
         raise SystemExit(one_of_two(int(sys.argv[2]), *sys.argv[3:]))
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

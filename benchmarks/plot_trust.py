@@ -40,11 +40,11 @@ def main(config: Config) -> int:
     Raises:
       JaxperfError: none is there, or one is damaged.
     """
-    found = [path for name in NAMES if (path := config.results / f"{name}.json").exists()]
-    if not found:
+    paths = [path for name in NAMES if (path := config.results / f"{name}.json").exists()]
+    if not paths:
         raise JaxperfError(f"no {' or '.join(NAMES)}.json in {config.results}; run `jaxperf selfcheck`")
     config.figures.mkdir(parents=True, exist_ok=True)
-    for lines in (lines for path in found for lines in load_result(path).of(Lines)):
+    for lines in (lines for path in paths for lines in load_result(path).of(Lines)):
         path = config.figures / f"{re.sub(r'[^a-z0-9]+', '-', lines.title.lower()).strip('-')}.png"
         draw(lines, path)
         print(path)
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     from jaxperf.cli import flags
     from jaxperf.processes.exit_status import ended
 
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

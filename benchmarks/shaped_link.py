@@ -116,7 +116,7 @@ def _tunnel(name: str) -> int:
 
 
 def why_not() -> str:
-    """Why namespaces cannot be linked here; "" if they can."""
+    """Return why namespaces cannot be linked here; "" if they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces need Linux and root"
     if missing := [word for word in ("ip", "unshare", "mount") if not shutil.which(word)]:
@@ -127,28 +127,28 @@ def why_not() -> str:
     return f"namespaces are not permitted here: {probe.stderr.strip()}" if probe.returncode else ""
 
 
-def ip(*words: str) -> None:
+def ip(*arguments: str) -> None:
     """Run `ip`.
 
     Raises:
       JaxperfError: it refuses.
     """
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
     if done.returncode:
-        raise JaxperfError(f"`ip {' '.join(words)}` failed: {done.stderr.strip()}")
+        raise JaxperfError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
 
 
 @contextlib.contextmanager
 def linked_namespaces() -> Iterator[tuple[Link, tuple[str, str]]]:
-    """Two namespaces with an address each and a link between; gone when the block ends.
+    """Yield two namespaces with an address each and a link between; gone when the block ends.
 
     Raises:
       JaxperfError: they are not possible here.
     """
     if why := why_not():
         raise JaxperfError(why)
-    own = os.getpid()
-    spaces, names = (f"jaxperf{own}a", f"jaxperf{own}b"), (f"jp{own}a", f"jp{own}b")
+    pid = os.getpid()
+    spaces, names = (f"jaxperf{pid}a", f"jaxperf{pid}b"), (f"jp{pid}a", f"jp{pid}b")
     with contextlib.ExitStack() as stack:
         link = Link(names)
         stack.callback(link.close)
@@ -291,14 +291,14 @@ def main(config: Config) -> int:
 def measure(config: Config, link: Link, pair: Pair) -> None:
     """Tell all of it, line by line."""
     pair.ask("step", config.steps)
-    found = pair.ask("digest", 0)
-    same = found["digest"] == in_one_process(config.steps)
+    answer = pair.ask("digest", 0)
+    same = answer["digest"] == in_one_process(config.steps)
     print(
         f"{config.steps} steps over two addresses, and in one process: {'same bits' if same else 'UNEQUAL'}"
     )
     print(
-        f"a step sums {found['arrays']} arrays, {found['bytes']:,} bytes in all, and waits for "
-        f"{found['delays']} delays"
+        f"a step sums {answer['arrays']} arrays, {answer['bytes']:,} bytes in all, and waits for "
+        f"{answer['delays']} delays"
     )
     print(
         "  Mbit/s  delay ms  compute ms  predicted ms  measured ms  measured / predicted  bytes on the link"
@@ -307,7 +307,7 @@ def measure(config: Config, link: Link, pair: Pair) -> None:
         link.bit_s, link.delay_s = float("inf"), 0.0
         compute_s = median(pair.ask("step", 2 * config.steps))
         link.bit_s, link.delay_s = mbit_s * 1e6, delay_ms * 1e-3
-        predicted_s = compute_s + 8 * found["bytes"] / link.bit_s + found["delays"] * link.delay_s
+        predicted_s = compute_s + 8 * answer["bytes"] / link.bit_s + answer["delays"] * link.delay_s
         before = link.carried
         measured_s = median(pair.ask("step", config.steps))
         carried = (link.carried - before) / config.steps
@@ -323,4 +323,4 @@ if __name__ == "__main__":
     else:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         # after a signal the namespaces go too
-        raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+        raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

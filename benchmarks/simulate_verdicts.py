@@ -45,26 +45,26 @@ class Config:
 def values(
     rng: random.Random, spread: float, factor: float, stop: Callable[[list[float]], bool]
 ) -> Measurement:
-    """Lognormal values until `stop` has seen enough."""
-    found: list[float] = []
-    while not stop(found):
-        found.append(factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA))
-    return Measurement("m", "s", tuple(found))
+    """Draw lognormal values until `stop` has seen enough."""
+    drawn: list[float] = []
+    while not stop(drawn):
+        drawn.append(factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA))
+    return Measurement("m", "s", tuple(drawn))
 
 
-def settled(found: list[float]) -> bool:
-    """The rule of `measure`."""
-    if len(found) < SETTLED or len(found) >= 200:
-        return len(found) >= 200
-    return Measurement("m", "s", tuple(found)).rel_iqr <= 0.02
+def settled(drawn: list[float]) -> bool:
+    """Return whether the rule of `measure` would stop here."""
+    if len(drawn) < SETTLED or len(drawn) >= 200:
+        return len(drawn) >= 200
+    return Measurement("m", "s", tuple(drawn)).rel_iqr <= 0.02
 
 
-def _full(number: int, found: list[float]) -> bool:
-    return len(found) >= number
+def _full(number: int, drawn: list[float]) -> bool:
+    return len(drawn) >= number
 
 
 def rounds_that_stop(rng: random.Random, spread: float, factor: float) -> list[Measurement]:
-    """Two programs in rounds, until these know the ratio."""
+    """Draw two programs' values in rounds, until these know the ratio."""
     first: list[float] = []
     other: list[float] = []
     more = Measure.rounds
@@ -82,19 +82,21 @@ def main(config: Config) -> int:
     print(f"{'spread':>6}  {'compare':>8} {'wrong':>6}  {'measure':>8} {'wrong':>6} {'rounds':>6}  {heads}")
     for spread in SPREADS:
         rng = random.Random(0)
-        said: dict[object, int] = dict.fromkeys(("found", "wrong", "slower", "differs", "taken", *ROUNDS), 0)
+        counts: dict[object, int] = dict.fromkeys(
+            ("found", "wrong", "slower", "differs", "taken", *ROUNDS), 0
+        )
         for _ in range(config.trials):
             base, equal, slow = (values(rng, spread, f, settled) for f in (1, 1, 1 + config.difference))
-            said["found"] += by_ranks(base, slow) == "slower"
-            said["wrong"] += by_ranks(base, equal) in ("slower", "faster")
+            counts["found"] += by_ranks(base, slow) == "slower"
+            counts["wrong"] += by_ranks(base, equal) in ("slower", "faster")
             pair = rounds_that_stop(rng, spread, 1 + config.difference)
-            said["slower"] += by_ratio(*pair) == "slower"
-            said["taken"] += len(pair[0].values)
-            said["differs"] += by_ratio(*rounds_that_stop(rng, spread, 1)) != "undecided"
+            counts["slower"] += by_ratio(*pair) == "slower"
+            counts["taken"] += len(pair[0].values)
+            counts["differs"] += by_ratio(*rounds_that_stop(rng, spread, 1)) != "undecided"
             for n in ROUNDS:
                 pair = [values(rng, spread, f, partial(_full, n)) for f in (1, 1 + config.difference)]
-                said[n] += by_ratio(*pair) == "slower"
-        share = {what: count / config.trials for what, count in said.items()}
+                counts[n] += by_ratio(*pair) == "slower"
+        share = {what: count / config.trials for what, count in counts.items()}
         rounds = "".join(f"{share[n]:11.0%}" for n in ROUNDS)
         stopped = f"{share['slower']:8.0%} {share['differs']:6.1%} {share['taken']:6.0f}"
         print(f"{spread:6.0%}  {share['found']:8.0%} {share['wrong']:6.1%}  {stopped}  {rounds}", flush=True)
@@ -105,4 +107,4 @@ if __name__ == "__main__":
     from jaxperf.cli import flags
     from jaxperf.processes.exit_status import ended
 
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

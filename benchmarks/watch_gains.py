@@ -44,7 +44,7 @@ print(time.perf_counter() - began)
 
 
 def seconds(path: Path) -> float:
-    """Seconds of a program's `main()` in a new process."""
+    """Return the seconds of a program's `main()` in a new process."""
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2" if "shards" in path.name else "1"}
     done = subprocess.run(
         [sys.executable, "-c", TIMED, str(path)], env=environment, capture_output=True, text=True, check=True
@@ -84,4 +84,4 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

@@ -40,7 +40,7 @@ WORK = {"steps without waiting": ("fixed/item_in_loop", 1500), "a wait per step"
 
 
 def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, float]:
-    """Wall and processor seconds of a run, watched unless `profile` is None; what the watch says it cost."""
+    """Return a run's wall and processor seconds, and the watch's cost; no watch if `profile` is None."""
     block = contextlib.nullcontext() if profile is None else watch(profile=profile, show=False)
     with block as watched:
         began, worked = time.perf_counter(), time.process_time()
@@ -66,16 +66,16 @@ def main(config: Config) -> int:
             program(20)
         values: dict[str, list[float]] = defaultdict(list)
         works: dict[str, list[float]] = defaultdict(list)
-        said: dict[str, list[float]] = defaultdict(list)
+        reported: dict[str, list[float]] = defaultdict(list)
         for i in range(config.rounds):
             for way in list(ways)[i % 3 :] + list(ways)[: i % 3]:
                 taken, work, share = timed(lambda: program(steps), ways[way])  # noqa: B023
                 values[way].append(taken)
                 works[way].append(work)
-                said[way].append(share)
+                reported[way].append(share)
         rows, cpu = (
-            {way: Measurement(way, "s", tuple(v), rounds=f"{title} {clock}") for way, v in found.items()}
-            for clock, found in (("wall", values), ("processor", works))
+            {way: Measurement(way, "s", tuple(v), rounds=f"{title} {clock}") for way, v in by_way.items()}
+            for clock, by_way in (("wall", values), ("processor", works))
         )
         for way in ways:
             print(
@@ -83,10 +83,10 @@ def main(config: Config) -> int:
                 end=" ",
             )
             print(f"processor time {ratio(cpu[way], cpu['alone'])};", end=" ")
-            print(f"it said {statistics.median(said[way]):.1%}", flush=True)
+            print(f"it said {statistics.median(reported[way]):.1%}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

@@ -203,13 +203,13 @@ s.claim("A loop over devices looks serial, but it runs in parallel",
 
 # %% tags=["slow"]
 parts = {f"run on {x.device}": lambda x=x: run(x) for x in xs}
-found = together("two devices", {**parts, "both": lambda: run_on_all(xs)}, count=s.rounds)
-s.table(found.rows(), title="Apart and together", base=found.total.name)
-saved = ratio_of(found.overlap.values)
+parallel_run = together("two devices", {**parts, "both": lambda: run_on_all(xs)}, count=s.rounds)
+s.table(parallel_run.rows(), title="Apart and together", base=parallel_run.total.name)
+saved = ratio_of(parallel_run.overlap.values)
 s.claim("A CPU and a GPU take less time together than one after the other",
-        source="section 8.3.1", holds=found.ratio.above(),
+        source="section 8.3.1", holds=parallel_run.ratio.above(),
         expected="the sum takes longer than both together",
-        observed=f"the sum takes {found.ratio} times as long", since="2026-11-26",
+        observed=f"the sum takes {parallel_run.ratio} times as long", since="2026-11-26",
         cannot="" if real else "this needs a GPU; two CPU devices share the same cores")
 if not real:
     s.claim("Several operators at once on the same cores gain little", source="section 8.3",
@@ -282,15 +282,15 @@ def work(x, count=s.products):
 
 # %% tags=["slow"]
 source = xs[1] if real else rows
-found = together("compute and copy", {
+parallel_run = together("compute and copy", {
     "compute": lambda: work(source),
     "copy": copy_to_host,
     "both": lambda: copy_to_host(work(source)),
 }, before={"copy": lambda: work(source)}, count=2 * s.rounds)
-s.table(found.rows(), title="Computing, then copying, and both", base=found.total.name)
+s.table(parallel_run.rows(), title="Computing, then copying, and both", base=parallel_run.total.name)
 
-gain, less_time = found.ratio, "both together take less time than the sum"
-observed = f"the sum takes {gain} times as long, {found.possible.median:.2f} at best"
+gain, less_time = parallel_run.ratio, "both together take less time than the sum"
+observed = f"the sum takes {gain} times as long, {parallel_run.possible.median:.2f} at best"
 s.claim("Computing on a GPU and copying from it take less time together",
         source="section 8.3.2", holds=gain.above(), expected=less_time, observed=observed,
         since="2026-11-26", cannot="" if real else "this needs a GPU")

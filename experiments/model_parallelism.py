@@ -566,8 +566,8 @@ for check in (True, False):
 # %% tags=["answer"]
 h = jax.device_put(X, devices[0])
 _, pull = jax.vjp(stage, stages[0], h)
-kept = sum(a.nbytes for a in jax.tree.leaves(pull)) - sum(w.nbytes for w in stages[0])
-print(f"beside the weights, vjp keeps {kept / 1e6:.3g} MB; the input: {h.nbytes / 1e6:.3g} MB")
+residual_bytes = sum(a.nbytes for a in jax.tree.leaves(pull)) - sum(w.nbytes for w in stages[0])
+print(f"beside the weights, vjp keeps {residual_bytes / 1e6:.3g} MB; the input: {h.nbytes / 1e6:.3g} MB")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

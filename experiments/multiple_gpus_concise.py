@@ -432,8 +432,10 @@ def apart(a, b):
 
 alone = update_by(make_jit_step, devices[:1])
 parts = {"jit, split batch": apart(update_by(make_jit_step, devices), alone),
-         "pmap": apart(update_by(make_pmap_step, devices), alone),
-         "pmap, axis_name": apart(update_by(make_pmap_step, devices, "data"), alone)}
+         "pmap": apart(update_by(make_pmap_step, devices), alone)}
+
+# %% tags=["slow"]
+parts["pmap, axis_name"] = apart(update_by(make_pmap_step, devices, "data"), alone)
 alone = update_by(make_jit_step, devices[:1], one_pass=False)
 two_pass = update_by(make_pmap_step, devices, "data", one_pass=False)
 parts["the same, two passes"] = apart(two_pass, alone)

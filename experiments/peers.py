@@ -133,7 +133,7 @@ rows = []
 for study in studies.values():
     for entry in study.entries:
         error = f"{entry.verdict.error:.1g}" if entry.verdict else "no answer"
-        cores = [f"{quantity} {study.used(entry, quantity):.2f} of {study.given(quantity)}"
+        cores = [f"{quantity} {study.used(entry, quantity):.2f} of {study.allotted(quantity)}"
                  + ("" if study.fair(entry, quantity) else " (not judged)")
                  for quantity in entry.cores]
         rows.append((study.workload.name, entry.name, f"{entry.first_s:.2g} s", error,
@@ -153,28 +153,28 @@ if rows:
 # Right of 1, JAX is faster. Where a line crosses 1, the rounds do not decide.
 
 # %% tags=["slow"]
-found = [c for study in studies.values() for c in frameworks.comparisons(study)]
-found.sort(key=lambda c: c.ratio.median)
+comparisons = [c for study in studies.values() for c in frameworks.comparisons(study)]
+comparisons.sort(key=lambda c: c.ratio.median)
 colors = {"mxnet": "C1", "torch": "C0"}
-fig, ax = plt.subplots(figsize=(7, 1 + 0.22 * len(found)))
+fig, ax = plt.subplots(figsize=(7, 1 + 0.22 * len(comparisons)))
 ax.axvline(1, color="C5", lw=1)
-for i, c in enumerate(found):
-    ax.plot((c.ratio.low, c.ratio.high), (i, i), "-", color=colors[c.theirs.system])
-    ax.plot(c.ratio.median, i, "o", color=colors[c.theirs.system], ms=4)
-ax.set(xscale="log", xlabel="the peer's time over JAX's", ylim=(-1, max(1, len(found))),
-       yticks=range(len(found)), yticklabels=[c.work for c in found])
+for i, c in enumerate(comparisons):
+    ax.plot((c.ratio.low, c.ratio.high), (i, i), "-", color=colors[c.framework.system])
+    ax.plot(c.ratio.median, i, "o", color=colors[c.framework.system], ms=4)
+ax.set(xscale="log", xlabel="the peer's time over JAX's", ylim=(-1, max(1, len(comparisons))),
+       yticks=range(len(comparisons)), yticklabels=[c.work for c in comparisons])
 low, high = ax.get_xlim()
 ticks = [t for t in (1/16, 1/8, 1/4, 1/2, 1, 2, 4, 8, 16, 32) if low <= t <= high]
 ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
 ax.minorticks_off()
 labels = {"mxnet": "MXNet", "torch": "PyTorch"}
-for system in dict.fromkeys(c.theirs.system for c in found):
+for system in dict.fromkeys(c.framework.system for c in comparisons):
     ax.plot([], [], "o-", color=colors[system], label=labels[system])
-if found:
+if comparisons:
     ax.legend(loc="lower right")
 s.figure(fig, "Right of the line, JAX as installed is faster; left of it, the peer.")
 s.grid(["workload", "JAX", "peer", "peer over JAX", "verdict"],
-       [c.cells for c in reversed(found)], title="All comparisons", fold=True)
+       [c.cells for c in reversed(comparisons)], title="All comparisons", fold=True)
 
 # %% [markdown]
 # ## The claims, on every system
@@ -224,9 +224,9 @@ if "8.1 MLP" in studies:
                 holds=gain.above(1), expected="above 1", observed=f"{gain} times as fast",
                 source="section 8.1.2")
     for c in frameworks.comparisons(mlp):
-        peer = labels[c.theirs.system]
-        s.claim(f"A call of JAX's {c.ours.configuration} costs less than {peer}'s "
-                f"{c.theirs.configuration}", holds=c.ratio.above(1),
+        peer = labels[c.framework.system]
+        s.claim(f"A call of JAX's {c.jax.configuration} costs less than {peer}'s "
+                f"{c.framework.configuration}", holds=c.ratio.above(1),
                 expected=f"{peer} over JAX above 1", observed=str(c.ratio))
 for study in studies.values():  # on a GPU, what was not waited for would show here
     for entry in [e for e in study.timed if frameworks.EVENTS in e.values]:

@@ -46,7 +46,7 @@ from jaxperf.cli import flags
 from jaxperf.cli.flags import at_least, between, more_than
 from jaxperf.data import FashionMNIST, check_source, fashion_mnist, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN
-from jaxperf.errors import JaxperfError, one_line
+from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.models import BOOK_INIT, HE_INIT, RESNET18_STAGES, SMALL_STAGES, ResNet, lenet, lenet_params
 from jaxperf.parallel import Model, check_divisible, first_devices, make_step, model_of, model_of_function
 from jaxperf.parallel.multihost import check_same
@@ -59,7 +59,7 @@ from jaxperf.startup import environment
 from jaxperf.train import CheckpointFolder, Epoch, Policy, evaluator_of, train
 
 QUESTION = "How fast does a network train on these devices, and how accurate does it become?"
-ABOUT = catalogue.Section("train", "", "Training LeNet or ResNet-18", QUESTION, 60)
+ABOUT = catalogue.SectionEntry("train", "", "Training LeNet or ResNet-18", QUESTION, 60)
 HEADS = ("seed", "epoch", "time", "loss", "train acc", "test acc")
 CHANCE = 0.1  # ten classes, all equally frequent
 FAST = 0.93  # the fast recipe's accuracy, of the 10,000 test images
@@ -117,7 +117,7 @@ class Config:
 def main() -> int:
     """Read the flags, set what JAX reads when it starts, and train, alone or with other processes."""
     follow_parent()
-    config = flags.given(Config, __doc__ or "")
+    config = flags.parse_argv(Config, __doc__ or "")
     recipe = recipe_of(config)
     check_source(config.data_source, config.data_folder)
     if config.json and not config.processes.process_id:  # better now than after the training
@@ -137,8 +137,8 @@ def recipe_of(config: Config) -> Recipe:
     values: dict[str, Any] = {"seeds": config.seed}
     values |= {name: getattr(config, name) for name in ("epochs", "batch_size", "lr", "updates")}
     toy: dict[str, Any] = {"epochs": 1, "batch_size": 16, "updates": 3, "seeds": recipe.seeds[:2]}
-    given = {name: value for name, value in values.items() if value is not None}
-    recipe = dataclasses.replace(recipe, **(toy if config.smoke else {}) | given)
+    replacements = {name: value for name, value in values.items() if value is not None}
+    recipe = dataclasses.replace(recipe, **(toy if config.smoke else {}) | replacements)
     return dataclasses.replace(
         recipe, updates=recipe.updates or updates_per_epoch(FULL_TRAIN, recipe.batch_size)
     )
@@ -222,7 +222,7 @@ def run(config: Config, recipe: Recipe) -> int:
     conclude(record, runs, data, fast=not book)
     if path:
         save_result(record.result(), path)
-    print(one_line(f"result: {config.json or 'not kept; give --json FILE to keep it'}"))
+    print(to_one_line(f"result: {config.json or 'not kept; give --json FILE to keep it'}"))
     return 0
 
 

@@ -19,7 +19,7 @@ class JaxperfError(Exception):
 
 
 def not_on_windows(what: str) -> None:
-    """Refuse what needs signals, process groups or file locks of POSIX.
+    """Refuse what needs signals or process groups of POSIX.
 
     Args:
       what: the beginning of the line, as in "`jaxperf launch`".
@@ -31,12 +31,12 @@ def not_on_windows(what: str) -> None:
         raise JaxperfError(f"{what} does not work on Windows; use WSL2, which is Linux")
 
 
-def plain(words: str) -> str:
-    """Return the words with characters that control a terminal or text direction escaped, as in "\\x1b"."""
-    return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), words)
+def escape_control(text: str) -> str:
+    """Return the text with characters that control a terminal or text direction escaped, as in "\\x1b"."""
+    return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), text)
 
 
-def one_line(words: str) -> str:
-    """Return the words as one line of limited length, whatever they quote: `plain`, and "\\n", "\\t" too."""
-    words = plain(words).replace("\n", "\\n").replace("\t", "\\t")
-    return words if len(words) <= _MOST else f"{words[: _MOST // 2]} ... {words[-_MOST // 2 :]}"
+def to_one_line(text: str) -> str:
+    """Return the text as one line of limited length: as `escape_control`, and "\\n", "\\t" too."""
+    text = escape_control(text).replace("\n", "\\n").replace("\t", "\\t")
+    return text if len(text) <= _MOST else f"{text[: _MOST // 2]} ... {text[-_MOST // 2 :]}"

@@ -111,11 +111,11 @@ def section(
     return new
 
 
-def _parse(about: catalogue.Section, values: Mapping[str, Any], arguments: Sequence[str]) -> Any:
+def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: Sequence[str]) -> Any:
     """Read the flags: the section's parameters, and those that all sections share."""
     fields = [(name, _flag_type(value), dataclasses.field(default=value)) for name, value in values.items()]
-    own = [field for field in fields if field[0] != "devices"]
-    kind = dataclasses.make_dataclass("Flags", own, bases=(Options,), frozen=True)
+    parameters = [field for field in fields if field[0] != "devices"]
+    kind = dataclasses.make_dataclass("Flags", parameters, bases=(Options,), frozen=True)
     kind.__doc__ = about.question
     default = kind(**values)
     prog = Path(sys.argv[0]).name
@@ -146,7 +146,7 @@ def _choose_devices(count: int, cpu_devices: int, platform: str) -> None:
 class Section(Recorder):
     """One run of a section, made by `section`; `s.epochs` is the value of its parameter `epochs`."""
 
-    def __init__(self, about: catalogue.Section, values: Mapping[str, Any], options: Options) -> None:
+    def __init__(self, about: catalogue.SectionEntry, values: Mapping[str, Any], options: Options) -> None:
         command = shlex.join(["python", f"experiments/{about.name}.py", *sys.argv[1:]])
         super().__init__(about, environment(), dict(values), command=command, smoke=options.smoke)
         self.options = options

@@ -16,7 +16,7 @@ SAID = "JAXPERF_SAID_VERSION"  # the processes that this one starts inherit it, 
 
 def say_if_jax_is_untested() -> None:
     """Say in one line, once in a run, that jaxperf is not tested with the installed JAX; the run goes on."""
-    from jaxperf.doctor.finding import stated_requirements
+    from jaxperf.doctor.check_result import stated_requirements
 
     if SAID in os.environ:
         return
@@ -69,4 +69,4 @@ def environment(*, data_source: str = "") -> Environment:
         raise JaxperfError(f"JAX finds no {missing}; use --platform cpu, or see `jaxperf doctor`")
     if current.backend != "gpu":
         return current
-    return dataclasses.replace(current, gpus=ask_driver().words())
+    return dataclasses.replace(current, gpus=ask_driver().description())

@@ -50,8 +50,8 @@ def make_read_only(disk: Path) -> None:
     assert _mount("-o", "remount,ro", str(disk)).returncode == 0
 
 
-def _mount(*words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["mount", *words], capture_output=True, check=False)
+def _mount(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False)
 
 
 def bound_by_permissions() -> list[str]:

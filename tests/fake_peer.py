@@ -20,9 +20,9 @@ NAME, START = sys.argv[1], json.loads(sys.argv[2])
 SECONDS = {"jax": 1.0, "mxnet": 2.0, "torch": 0.5}
 
 
-def note(*words: object) -> None:
+def note(*values: object) -> None:
     with Path("said.log").open("a", encoding="utf-8") as log:  # one write a line, so that lines stay whole
-        log.write(" ".join(map(str, (NAME, *words))) + "\n")
+        log.write(" ".join(map(str, (NAME, *values))) + "\n")
 
 
 def prepare(request: dict[str, Any]) -> dict[str, float]:
@@ -92,8 +92,8 @@ def main() -> None:
                 "ok": False,
                 "error": f"{type(e).__name__}: {str(e).splitlines()[0]}",
             }
-        told = (request["calls"], request["lead"]) if request["op"] == "turn" else ()
-        note(request["op"], request["key"].replace(" ", "_"), began, time.monotonic(), *told)
+        turn_settings = (request["calls"], request["lead"]) if request["op"] == "turn" else ()
+        note(request["op"], request["key"].replace(" ", "_"), began, time.monotonic(), *turn_settings)
         print(json.dumps(reply), flush=True)
 
 

@@ -128,9 +128,11 @@ def digest_error(answers: Mapping[str, np.ndarray], key: str, arrays: Sequence[n
     kept values. An array whose true value is zero (the gradient of a bias before BatchNorm) is measured
     against a thousandth of the largest norm in the list.
     """
-    ours, scale = digest(key, arrays), answers[f"{key}/norm"]
+    digests, scale = digest(key, arrays), answers[f"{key}/norm"]
     ends = np.cumsum([_places(array.size).size for array in arrays])[:-1]
-    difference = ours[f"{key}/part"].astype(np.float64) - answers[f"{key}/part"]
+    difference = digests[f"{key}/part"].astype(np.float64) - answers[f"{key}/part"]
     by_part = [np.linalg.norm(part) for part in np.split(difference, ends)]
-    by_norm, by_dot = (np.abs(ours[f"{key}/{what}"] - answers[f"{key}/{what}"]) for what in ("norm", "dot"))
+    by_norm, by_dot = (
+        np.abs(digests[f"{key}/{what}"] - answers[f"{key}/{what}"]) for what in ("norm", "dot")
+    )
     return np.maximum.reduce([by_norm, by_dot, by_part]) / np.maximum(scale, 1e-3 * scale.max())

@@ -128,12 +128,12 @@ def calls() -> tuple[int, int]:
     return program.count('"__onednn$convolution"'), program.count('"__onednn$matmul"')
 
 
-def flat(found: Any) -> dict[str, np.ndarray[Any, Any]]:
+def flat(outputs: Any) -> dict[str, np.ndarray[Any, Any]]:
     """A case's arrays as float32, which holds all of their types."""
-    return {str(i): np.asarray(a, np.float32) for i, a in enumerate(jax.tree.leaves(found))}
+    return {str(i): np.asarray(a, np.float32) for i, a in enumerate(jax.tree.leaves(outputs))}
 
 
 if __name__ == "__main__":
     begin()
-    kept = {f"{name}/{i}": a for name, found in answers() for i, a in flat(found).items()}
-    np.savez(sys.argv[1], calls=calls(), **kept)
+    all_arrays = {f"{name}/{i}": a for name, case_output in answers() for i, a in flat(case_output).items()}
+    np.savez(sys.argv[1], calls=calls(), **all_arrays)

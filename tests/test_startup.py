@@ -11,7 +11,7 @@ import pytest
 
 from jaxperf import startup
 from jaxperf.chapter.run_sections import child_environment
-from jaxperf.doctor import finding
+from jaxperf.doctor import check_result
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,9 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(startup.SAID)
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], version: str) -> list[str]:
+def lines_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], version: str
+) -> list[str]:
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == "jax" else real(name))
     startup.say_if_jax_is_untested()
@@ -30,11 +32,11 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ve
 def test_a_jax_outside_the_bounds_is_named_once_in_a_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (bounds,) = (r.specifier for r in finding.stated_requirements() if r.name == "jax")
-    assert said(monkeypatch, capsys, "99.0") == [
+    (bounds,) = (r.specifier for r in check_result.stated_requirements() if r.name == "jax")
+    assert lines_said(monkeypatch, capsys, "99.0") == [
         f"note: jaxperf is tested with JAX {bounds}, and this is JAX 99.0; it goes on"
     ]
-    assert said(monkeypatch, capsys, "99.0") == []
+    assert lines_said(monkeypatch, capsys, "99.0") == []
 
 
 @pytest.mark.parametrize(
@@ -43,18 +45,18 @@ def test_a_jax_outside_the_bounds_is_named_once_in_a_run(
 def test_pre_releases_count_as_what_they_precede(
     version: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(said(monkeypatch, capsys, version)) == lines
+    assert len(lines_said(monkeypatch, capsys, version)) == lines
 
 
 def test_the_bounds_of_an_installed_package_are_its_metadata(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(finding, "checkout", lambda: None)
+    monkeypatch.setattr(check_result, "checkout_folder", lambda: None)
     monkeypatch.setattr(
         importlib.metadata, "requires", lambda _: ["jax>=1,<2", "jax[cuda12]>=1; extra == 'c'"]
     )
-    assert said(monkeypatch, capsys, "1.5") == []
-    (line,) = said(monkeypatch, capsys, "2.0")
+    assert lines_said(monkeypatch, capsys, "1.5") == []
+    (line,) = lines_said(monkeypatch, capsys, "2.0")
     assert "<2,>=1" in line
 
 

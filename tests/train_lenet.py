@@ -2,7 +2,7 @@
 
     python tests/train_lenet.py OUT.npz WAY...
 
-`SLEEPS`, `RAISES`, `KILLED` or `STOPPED` in the environment names the process that does so in the middle, and
+`RAISES`, `KILLED` or `STOPPED` in the environment names the process that does so in the middle, and
 `FAULT_AT` a file that it makes then; started again, it finds the file and goes on. `CHECKPOINTS` is a folder
 to save each step in, and to go on from.
 """
@@ -13,7 +13,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -33,10 +32,8 @@ UPDATES, BATCH = 4, 16
 def trouble(number: int) -> None:
     if "FAULT_AT" in os.environ and Path(os.environ["FAULT_AT"]).exists():
         return
-    if str(number) in (os.environ.get(name) for name in ("SLEEPS", "RAISES", "KILLED", "STOPPED")):
+    if str(number) in (os.environ.get(name) for name in ("RAISES", "KILLED", "STOPPED")):
         Path(os.environ["FAULT_AT"]).touch()
-    if os.environ.get("SLEEPS") == str(number):
-        time.sleep(600)
     if os.environ.get("RAISES") == str(number):
         raise ValueError("this process is broken")
     for name, sent in (("KILLED", signal.SIGKILL), ("STOPPED", signal.SIGSTOP)):
@@ -45,7 +42,7 @@ def trouble(number: int) -> None:
 
 
 def main(out: Path, *ways: str) -> int:
-    data, found = fashion_mnist(source="mini"), {}
+    data, arrays = fashion_mnist(source="mini"), {}
     model = model_of_function(lenet, lenet_params(jax.random.key(0), scale=0.05))
 
     def broken_in_the_middle(batches, updates):
@@ -55,22 +52,22 @@ def main(out: Path, *ways: str) -> int:
             yield batch
 
     def trained(way, folder):
-        step, kept = make_step(way, model, optax.sgd(0.2), first_devices()), folder and folder.of(way)
+        step, checkpoints = make_step(way, model, optax.sgd(0.2), first_devices()), folder and folder.of(way)
         [(epoch, state)] = train(
             step, data, epochs=1, batch_size=BATCH, updates=UPDATES, progress=broken_in_the_middle,
-            checkpoints=kept,
+            checkpoints=checkpoints,
         )  # fmt: skip
         leaves = jax.tree.leaves(step.read(state).params)
-        found.update((f"{way}/{i}", np.asarray(a)) for i, a in enumerate(leaves))
-        found[f"{way}/figures"] = np.float64([epoch.loss, epoch.train_accuracy, epoch.test_accuracy])
+        arrays.update((f"{way}/{i}", np.asarray(a)) for i, a in enumerate(leaves))
+        arrays[f"{way}/figures"] = np.float64([epoch.loss, epoch.train_accuracy, epoch.test_accuracy])
 
     saved = os.environ.get("CHECKPOINTS")
-    kept = CheckpointFolder(Path(saved), Policy(every_steps=1), resume=True) if saved else None
-    with kept or contextlib.nullcontext() as folder:
+    checkpoints = CheckpointFolder(Path(saved), Policy(every_steps=1), resume=True) if saved else None
+    with checkpoints or contextlib.nullcontext() as folder:
         for way in ways:
             trained(way, folder)
     if jax.process_index() == 0:
-        np.savez(out, **found)
+        np.savez(out, **arrays)
         print(f"written by process 0 of {jax.process_count()}")
     return 0
 

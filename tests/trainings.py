@@ -69,26 +69,29 @@ def trained(
             before(count)
             yield batch
 
-    given = {"epochs": EPOCHS, "batch_size": BATCH, "updates": UPDATES, "progress": progress} | options
+    arguments = {"epochs": EPOCHS, "batch_size": BATCH, "updates": UPDATES, "progress": progress} | options
     data = data or pictures()
     if folder is None:
-        found = list(train(step, data, **given))
+        epochs_and_states = list(train(step, data, **arguments))
     else:
-        with CheckpointFolder(folder, policy, resume=resume) as kept:
-            found = list(train(step, data, **given, checkpoints=kept.of(NAME, **(settings or {}))))
-    return [e for e, _ in found], [np.asarray(leaf) for leaf in jax.tree.leaves(step.read(found[-1][1]))]
+        with CheckpointFolder(folder, policy, resume=resume) as checkpoints:
+            epochs_and_states = list(
+                train(step, data, **arguments, checkpoints=checkpoints.of(NAME, **(settings or {})))
+            )
+    leaves = jax.tree.leaves(step.read(epochs_and_states[-1][1]))
+    return [e for e, _ in epochs_and_states], [np.asarray(leaf) for leaf in leaves]
 
 
 def figures(epochs: list[Epoch]) -> list[tuple[float, float, float]]:
     return [(e.loss, e.train_accuracy, e.test_accuracy) for e in epochs]
 
 
-def assert_same(found: tuple[list[Epoch], list[Any]], expected: tuple[list[Epoch], list[Any]]) -> None:
+def assert_same(actual: tuple[list[Epoch], list[Any]], expected: tuple[list[Epoch], list[Any]]) -> None:
     """The same epochs and, bit for bit, the same parameters, statistics and state of the optimizer."""
-    assert figures(found[0]) == figures(expected[0])
-    for ours, theirs in zip(found[1], expected[1], strict=True):
-        assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(ours, theirs)
+    assert figures(actual[0]) == figures(expected[0])
+    for actual_leaf, expected_leaf in zip(actual[1], expected[1], strict=True):
+        assert actual_leaf.dtype == expected_leaf.dtype
+        np.testing.assert_array_equal(actual_leaf, expected_leaf)
 
 
 class InterruptedTrainingError(Exception):
@@ -109,12 +112,12 @@ def steps_in(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / NAME).glob("step-*"))
 
 
-def in_two_processes(code: str, *words: Sequence[str], **variables: str) -> list[tuple[int, str, str]]:
+def in_two_processes(code: str, *arguments: Sequence[str], **variables: str) -> list[tuple[int, str, str]]:
     """Run a program as two processes with a CPU device each.
 
     Args:
-      code: of both; its arguments are the process's number, the coordinator's address, and `words`.
-      words: those of process 0 and those of process 1.
+      code: of both; its arguments are the process's number, the coordinator's address, and `arguments`.
+      arguments: those of process 0 and those of process 1.
       variables: of the environment.
 
     Returns:
@@ -125,13 +128,15 @@ def in_two_processes(code: str, *words: Sequence[str], **variables: str) -> list
     options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     pair = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(number), address, *own], cwd=Path(__file__).parent, **options
+            [sys.executable, "-c", code, str(number), address, *own_arguments],
+            cwd=Path(__file__).parent,
+            **options,
         )
-        for number, own in enumerate(words)
+        for number, own_arguments in enumerate(arguments)
     ]
     try:
-        said = [process.communicate(timeout=200) for process in pair]
+        outputs = [process.communicate(timeout=200) for process in pair]
     finally:
         for process in pair:
             process.kill()
-    return [(process.returncode, *texts) for process, texts in zip(pair, said)]
+    return [(process.returncode, *texts) for process, texts in zip(pair, outputs)]

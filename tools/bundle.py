@@ -188,7 +188,13 @@ def resolve(lines: Sequence[str], target: Target, have: Mapping[str, str]) -> di
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder, "have.txt")
         constraints.write_text("".join(f"{n}=={v}\n" for n, v in have.items()), encoding="utf-8")
-        options = ["--no-build", platform, f"--python-version={target.python}", f"--constraints={constraints}", "-"]
+        options = [
+            "--no-build",
+            platform,
+            f"--python-version={target.python}",
+            f"--constraints={constraints}",
+            "-",
+        ]
         text = run([*uv, *pip_settings(), *options], "uv", stdin="\n".join(lines), hint=HINT if have else "")
     pins = [Requirement(line) for line in text.splitlines() if line.strip()]
     return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}

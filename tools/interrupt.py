@@ -78,17 +78,17 @@ class Trial:
     by_hand: bool
     delay_s: float
     trouble: tuple[str, ...]
-    kept: str
-    said: str
+    results: str
+    output: str
 
 
 def start(config: Config, out: Path, *, by_hand: bool, mark: str = "") -> subprocess.Popen[str]:
-    """A run at toy size in a session of its own: the training program, or `jaxperf run`."""
-    words = [str(catalogue.folder() / "train.py"), f"--json={out / 'train.json'}"]
+    """Start a run at toy size in a session of its own: the training program, or `jaxperf run`."""
+    arguments = [str(catalogue.folder() / "train.py"), f"--json={out / 'train.json'}"]
     if not by_hand:
-        words = ["-m", "jaxperf", "run", config.section, f"--out={out}"]
+        arguments = ["-m", "jaxperf", "run", config.section, f"--out={out}"]
     return subprocess.Popen(
-        [sys.executable, *words, "--smoke", "--platform=cpu"],
+        [sys.executable, *arguments, "--smoke", "--platform=cpu"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -109,42 +109,42 @@ def stopped(config: Config, way: str, delay_s: float, *, by_hand: bool) -> Trial
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if everyone else os.kill)(process.pid, number)
         trouble = [f"process left: {line}" for line in left_alone(mark)]
-        said, _ = process.communicate()
-        too_early = by_python(said)
-        if "Traceback" in said and not too_early:
+        output, _ = process.communicate()
+        too_early = by_python(output)
+        if "Traceback" in output and not too_early:
             trouble.append("traceback")
         if process.returncode not in (0, -number, 128 + number) and not too_early:
             trouble.append(f"exit status {process.returncode}")
         trouble += wrong_files(Path(folder), over=process.returncode == 0)
-        kept = (
+        files = (
             " and ".join(sorted(p.name.partition(".")[2] for p in Path(folder).glob("*.json"))) or "nothing"
         ) + ", before our first lines" * too_early
-    return Trial(way, by_hand, delay_s, tuple(trouble), kept, said)
+    return Trial(way, by_hand, delay_s, tuple(trouble), files, output)
 
 
-def by_python(said: str) -> bool:
-    """Whether a traceback is Python's answer to Ctrl-C before our first lines, which end that, have run."""
-    files = [Path(name) for name in re.findall(r'File "([^<"][^"]*)"', said)]
-    return "KeyboardInterrupt" in said and all(
+def by_python(output: str) -> bool:
+    """Return whether a traceback is Python's answer to Ctrl-C before our first lines, which end that, run."""
+    files = [Path(name) for name in re.findall(r'File "([^<"][^"]*)"', output)]
+    return "KeyboardInterrupt" in output and all(
         path.is_relative_to(LIBRARY) or (path.parent.name, path.stem) in FIRST for path in files
     )
 
 
 def left_alone(mark: str) -> list[str]:
-    """What still runs of a trial after a while, ended now."""
+    """Return what still runs of a trial after a while, and end it."""
     deadline = time.monotonic() + PATIENCE_S
     while (running := list(of_trial(mark))) and time.monotonic() < deadline:
         time.sleep(0.05)
-    found = []
+    commands = []
     for process in running:
         with contextlib.suppress(psutil.Error):
-            found.append(" ".join(process.cmdline())[:200])
+            commands.append(" ".join(process.cmdline())[:200])
             process.kill()
-    return found
+    return commands
 
 
 def of_trial(mark: str) -> Iterator[psutil.Process]:
-    """Every process that has the mark in its environment and is not merely waiting to be forgotten."""
+    """Yield every process that has the mark in its environment and is not merely waiting to be forgotten."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
@@ -152,7 +152,7 @@ def of_trial(mark: str) -> Iterator[psutil.Process]:
 
 
 def wrong_files(folder: Path, *, over: bool) -> Iterator[str]:
-    """What a stopped run must not leave."""
+    """Return what a stopped run must not leave."""
     for path in folder.iterdir():
         if path.suffix == ".ipynb":
             if not whole(path):
@@ -171,7 +171,7 @@ def wrong_files(folder: Path, *, over: bool) -> Iterator[str]:
 
 
 def whole(path: Path) -> bool:
-    """Whether a file holds JSON, not a part of it."""
+    """Return whether a file holds JSON, not a part of it."""
     try:
         json.loads(path.read_text())
     except ValueError:
@@ -180,35 +180,35 @@ def whole(path: Path) -> bool:
 
 
 def whole_run_s(config: Config) -> float:
-    """Seconds that a run takes if nobody stops it."""
+    """Return seconds that a run takes if nobody stops it."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        said, _ = (process := start(config, Path(folder), by_hand=False)).communicate()
+        output, _ = (process := start(config, Path(folder), by_hand=False)).communicate()
         if process.returncode:
-            raise JaxperfError(f"the run fails even if it is left alone:\n{said}")
+            raise JaxperfError(f"the run fails even if it is left alone:\n{output}")
         return time.monotonic() - began
 
 
 def main(config: Config) -> int:
-    """All trials one after the other, every way in turn, and what came of them."""
+    """Run all trials one after the other, every way in turn, and print what came of them."""
     rng = random.Random(config.seed)
     latest_s = config.latest_s or whole_run_s(config)
     counts: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
     for i in range(config.times):
         way, by_hand = list(WAYS)[i % len(WAYS)], i // len(WAYS) % 2 == 1
         trial = stopped(config, way, rng.uniform(0, latest_s), by_hand=by_hand)
-        counts[way] += Counter(["trials", f"kept {trial.kept}"] + ["FAILED"] * bool(trial.trouble))
+        counts[way] += Counter(["trials", f"kept {trial.results}"] + ["FAILED"] * bool(trial.trouble))
         if trial.trouble:
-            print(trial.said)
+            print(trial.output)
             print(
                 f"FAILED: {way}, {'train.py' if by_hand else 'run'}, {trial.delay_s:.2f} s: {trial.trouble}"
             )
     for way, counted in counts.items():
-        print(f"{way:<16} {', '.join(f'{n} {words}' for words, n in counted.items())}")
+        print(f"{way:<16} {', '.join(f'{n} {outcome}' for outcome, n in counted.items())}")
     if failed := sum(counted["FAILED"] for counted in counts.values()):
         raise JaxperfError(f"{failed} of {config.times} stopped runs left something behind")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.given(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

@@ -10,7 +10,7 @@ from jaxperf.errors import JaxperfError
 
 
 @dataclass(frozen=True)
-class Section:
+class SectionEntry:
     """One experiment: `name` is the script's, `number` the book's ("" if the book covers it elsewhere)."""
 
     name: str
@@ -21,35 +21,35 @@ class Section:
 
 
 SECTIONS = (
-    Section("performance_model", "8.0", "A performance model",
+    SectionEntry("performance_model", "8.0", "A performance model",
             "What limits a program, how do you find out, and what makes a training step fast?", 40),
-    Section("hybridize", "8.1", "Imperative and symbolic programming",
+    SectionEntry("hybridize", "8.1", "Imperative and symbolic programming",
             "What does compiling a network gain, what does it cost, and what does it forbid?", 30),
-    Section("async_computation", "8.2", "Asynchronous computation",
+    SectionEntry("async_computation", "8.2", "Asynchronous computation",
             "When does a call return, when is its value ready, and what does not waiting gain?", 30),
-    Section("auto_parallelism", "8.3", "Automatic parallelism",
+    SectionEntry("auto_parallelism", "8.3", "Automatic parallelism",
             "What runs at the same time without being asked to, and what does that gain?", 30),
-    Section("use_gpu", "", "Using a GPU",
+    SectionEntry("use_gpu", "", "Using a GPU",
             "Which devices are there, where are arrays and parameters, and what crosses between them?", 10),
-    Section("multiple_gpus", "8.4", "Training on several devices",
+    SectionEntry("multiple_gpus", "8.4", "Training on several devices",
             "How do several devices train one model together, and what does it cost them to agree?", 50),
-    Section("multiple_gpus_concise", "8.5", "Concise training on several devices",
+    SectionEntry("multiple_gpus_concise", "8.5", "Concise training on several devices",
             "How much of data parallelism can JAX and Flax do for you, and what does ResNet-18 gain?", 50),
-    Section("model_parallelism", "", "Splitting the model",
+    SectionEntry("model_parallelism", "", "Splitting the model",
             "What if the model itself is divided among devices: by layers, or within a layer?", 30),
-    Section("peers", "", "Beside MXNet and PyTorch",
+    SectionEntry("peers", "", "Beside MXNet and PyTorch",
             "How fast are JAX, MXNet and PyTorch at the same work on this machine?", 740),
 )  # fmt: skip
 
 
 def place(name: str) -> int:
-    """The place of a section in the chapter; unknown names come last."""
+    """Return the place of a section in the chapter; unknown names come last."""
     names = [s.name for s in SECTIONS]
     return names.index(name) if name in names else len(names)
 
 
 def folder() -> Path:
-    """The folder of the scripts: in an installed package, or at the top of a checkout.
+    """Return the folder of the scripts: in an installed package, or at the top of a checkout.
 
     Raises:
       JaxperfError: they are in neither place.
@@ -61,8 +61,8 @@ def folder() -> Path:
     raise JaxperfError(f"no experiments next to {package}; install jaxperf again or run from a checkout")
 
 
-def find(word: str) -> Section:
-    """The section with this name or number ("hybridize", "8.1").
+def find(word: str) -> SectionEntry:
+    """Return the section with this name or number ("hybridize", "8.1").
 
     Raises:
       JaxperfError: there is none; the message names the nearest.
@@ -71,6 +71,6 @@ def find(word: str) -> Section:
     for section in SECTIONS:
         if wanted in (section.name, section.number) and wanted:
             return section
-    words = [w for s in SECTIONS for w in (s.name, s.number) if w]
-    near = difflib.get_close_matches(wanted, words, n=1, cutoff=0.0)
+    names = [w for s in SECTIONS for w in (s.name, s.number) if w]
+    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.0)
     raise JaxperfError(f"no section {word!r}; did you mean {near[0]!r}? `jaxperf list` shows all")

@@ -28,7 +28,7 @@ from rich.progress import Progress, TimeElapsedColumn
 
 from jaxperf.chapter import display
 from jaxperf.chapter.recorder import Recorder
-from jaxperf.errors import JaxperfError, one_line
+from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.processes.exit_status import FAILED, end_at_once, ended, say
 from jaxperf.processes.parent import follow_parent
 from jaxperf.result import Failed
@@ -120,16 +120,16 @@ def main(path: Path, options: Any) -> int:
     """
     follow_parent()
     end_at_once()
-    return ended(lambda: Run(path, options).all())
+    return ended(lambda: CellRun(path, options).all())
 
 
-class Run:
+class CellRun:
     """One run of a script's cells."""
 
     def __init__(self, path: Path, options: Any) -> None:
-        for kept in (options.json, options.notebook):
-            if kept:
-                check_writable(kept)
+        for path_to_write in (options.json, options.notebook):
+            if path_to_write:
+                check_writable(path_to_write)
         self.path, self.options, self.cells = path, options, read(path)
         self.nodes: list[Any] = []
         self.output = Output(sys.stdout, verbose=options.verbose)
@@ -182,7 +182,7 @@ class Run:
     def _failed(self, cell: Cell, error: Exception, node: Any) -> None:
         """Report a cell that raised: its traceback from the script's own line on."""
         self.failures += 1
-        message = one_line(f"{type(error).__name__}: {error}".splitlines()[0])
+        message = to_one_line(f"{type(error).__name__}: {error}".splitlines()[0])
         follows = isinstance(error, NameError) and self.failures > 1  # of a cell that failed before
         if not isinstance(error, JaxperfError) and not follows:
             frames = error.__traceback__.tb_next.tb_next if error.__traceback__ else None  # type: ignore
@@ -240,7 +240,7 @@ def digest(path: Path) -> str:
 
 
 def _error(error: BaseException) -> Any:
-    line = one_line(f"{type(error).__name__}: {error}")
+    line = to_one_line(f"{type(error).__name__}: {error}")
     return v4.new_output("error", ename=type(error).__name__, evalue=str(error), traceback=[line])
 
 

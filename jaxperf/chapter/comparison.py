@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 from jaxperf.errors import JaxperfError
-from jaxperf.frameworks.command import status
-from jaxperf.frameworks.environments import chosen, look, named
+from jaxperf.frameworks.command import peer_status
+from jaxperf.frameworks.environments import look, named_interpreters, named_peers
 from jaxperf.frameworks.inputs import Shapes
 from jaxperf.frameworks.pool import GivenUpError, Pool, available_cores
 from jaxperf.frameworks.sizes import GPU, SMOKE, Sizes
@@ -88,7 +88,7 @@ class Choice:
 def prepared(
     choice: Choice, images: Any, labels: Any, *, lenet: Shapes, say: Say
 ) -> Iterator[tuple[list[Workload], Pool]]:
-    """Inside, the workloads that were chosen, and live workers of JAX and of every peer that is there.
+    """Yield the chosen workloads, and live workers of JAX and of every peer that is there.
 
     Where the choice is a mistake (a word that names nothing, sizes that do not fit, no GPU), the program ends
     with one line.
@@ -125,7 +125,7 @@ def prepared(
 
 
 def define(choice: Choice, images: Any, labels: Any, lenet: Shapes, folder: Path) -> tuple[Workload, ...]:
-    """All workloads at the sizes that were chosen, with their files in `folder`."""
+    """Return all workloads at the sizes that were chosen, with their files in `folder`."""
     return workloads(
         sizes(choice),
         folder,
@@ -141,7 +141,7 @@ def define(choice: Choice, images: Any, labels: Any, lenet: Shapes, folder: Path
 
 
 def sizes(choice: Choice) -> Sizes:
-    """How much work there is."""
+    """Return how much work there is."""
     usual = SMOKE if choice.smoke else GPU if choice.platform == "gpu" else Sizes()
     if not choice.rounds:
         return usual
@@ -149,44 +149,44 @@ def sizes(choice: Choice) -> Sizes:
 
 
 def chosen_of(there: Iterable[Workload], only: Sequence[str]) -> list[Workload]:
-    """The workloads whose names hold one of the words, or all.
+    """Return the workloads whose names hold one of the words, or all.
 
     Raises:
       JaxperfError: no workload holds one.
     """
-    there, words = list(there), [word.lower() for word in only if word]
-    found = [w for w in there if not words or any(word in w.name.lower() for word in words)]
-    if not found:
+    there, parts = list(there), [word.lower() for word in only if word]
+    workloads = [w for w in there if not parts or any(word in w.name.lower() for word in parts)]
+    if not workloads:
         names = ", ".join(w.name for w in there)
         raise JaxperfError(f"no workload holds {' or '.join(only)}; there are {names}")
-    return found
+    return workloads
 
 
 def systems(choice: Choice, shared: Mapping[str, str], say: Say) -> list[System]:
-    """JAX, and every peer that is there; the others are told with the command that installs them."""
-    ours = Path(sys.executable)
-    found, pythons = [System("jax", ours)], named(filter(None, choice.peer_python))
+    """Return JAX, and every peer that is there; name the others with the command that installs them."""
+    interpreter = Path(sys.executable)
+    measured, pythons = [System("jax", interpreter)], named_interpreters(filter(None, choice.peer_python))
     if choice.with_onednn:
         if asked := set(trial.with_onednn(shared).items()) - set(shared.items()):
-            found.append(System(ONEDNN, ours, variables=dict(asked), runs="jax"))
+            measured.append(System(ONEDNN, interpreter, variables=dict(asked), runs="jax"))
         else:
             say("jaxperf's oneDNN does not work here, or a variable rules it out: it has no rows")
-    for peer in dict.fromkeys((*chosen(choice.peers), *chosen(pythons))):
+    for peer in dict.fromkeys((*named_peers(choice.peers), *named_peers(pythons))):
         if peer.name == "mxnet" and choice.platform == "gpu":
             say("MXNet is left out: the package of its last release computes on CPUs only")
             continue
         there = pythons.get(peer.name) or look(peer)
         if there.state == "ready":
-            found.append(System(peer.name, there.python))
+            measured.append(System(peer.name, there.python))
             if peer.name in pythons:
                 say(f"{peer.name} is the one of {there.python}: {there.detail}")
         else:
-            say(f"{peer.name} is not measured: {status(peer)}")
-    return found
+            say(f"{peer.name} is not measured: {peer_status(peer)}")
+    return measured
 
 
 def environment(omp_wait: str, say: Say) -> dict[str, str]:
-    """The environment variables of all workers: the user's own, without jaxperf's convolutions.
+    """Return the environment variables of all workers: the user's own, without jaxperf's convolutions.
 
     On 2 cores that other programs kept busy, a PyTorch sum of 40,000 numbers took 16 ms with spinning
     threads, which is one time slice of the scheduler, and 12 us with sleeping ones; on an idle machine

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxperf.report import markdown, terminal
+from jaxperf.report.formatting import format_scalar
 from jaxperf.report.tables import Rows, rows_of
-from jaxperf.report.words import scalar
 from jaxperf.result import Block, Claim, Fact, Failed, Grid, Note, Table, Text
 
 
@@ -31,11 +31,13 @@ def on_terminal(item: Shown, *, verbose: bool = False) -> None:
     console = terminal.console()
     match item:
         case Figure():
-            terminal.line(console, f"figure: {item.caption}", style="dim")
+            terminal.print_line(console, f"figure: {item.caption}", style="dim")
         case Table() | Grid():
             rows = rows_of(item)
             if rows.detail and not verbose:
-                terminal.line(console, f"{rows.title}: {len(rows.cells)} rows, in the notebook", style="dim")
+                terminal.print_line(
+                    console, f"{rows.title}: {len(rows.cells)} rows, in the notebook", style="dim"
+                )
             else:
                 terminal.show(console, item)
         case _:
@@ -43,7 +45,7 @@ def on_terminal(item: Shown, *, verbose: bool = False) -> None:
 
 
 def bundle(item: Shown) -> dict[str, str]:
-    """An item in the forms that notebooks show, by MIME type."""
+    """Return an item in the forms that notebooks show, by MIME type."""
     match item:
         case Figure():
             return {"image/svg+xml": item.svg, "text/plain": item.caption}
@@ -53,7 +55,7 @@ def bundle(item: Shown) -> dict[str, str]:
         case Claim():
             return {"text/html": _claim_html(item), "text/plain": f"[{item.verdict}] {item.statement}"}
         case Fact():
-            line = f"{item.meaning or item.name}: {scalar(item.value, item.unit)}"
+            line = f"{item.meaning or item.name}: {format_scalar(item.value, item.unit)}"
             return {"text/html": f'<p class="fact">{html.escape(line)}</p>', "text/plain": line}
         case Failed():
             line = f"{item.part}: {item.error}"

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.report import terminal
-from jaxperf.report.words import scalar
+from jaxperf.report.formatting import format_scalar
 from jaxperf.result import (
     Axis,
     Block,
@@ -52,7 +52,7 @@ class Recorder:
 
     def __init__(
         self,
-        about: Section,
+        about: SectionEntry,
         environment: Environment,
         config: Mapping[str, Any],
         *,
@@ -185,7 +185,7 @@ class Recorder:
         return {block.name: block.value for block in self.blocks if isinstance(block, Fact)}
 
     def result(self) -> Result:
-        """All that was measured and claimed until now."""
+        """Return all that was measured and claimed until now."""
         return Result(
             experiment=self.about.name,
             section=self.about.number,
@@ -205,4 +205,4 @@ _NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?\b|-?$)")
 
 
 def _cell(value: Any) -> str:
-    return scalar(value) if isinstance(value, bool | int | float) else str(value)
+    return format_scalar(value) if isinstance(value, bool | int | float) else str(value)

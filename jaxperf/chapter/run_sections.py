@@ -27,7 +27,7 @@ _OWN_END_S = 1.0  # how long a child may take to end by itself, before it gets S
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """What `jaxperf run` passes on to every script.
 
     Attributes:
@@ -53,35 +53,35 @@ class Options:
 class Outcome:
     """How one section ended: `trouble` is "" if it succeeded; `status` is the exit status to pass on."""
 
-    section: catalogue.Section
+    section: catalogue.SectionEntry
     path: Path
     status: int
     wall_s: float
     trouble: str = ""
 
 
-def choose(words: Sequence[str], *, peers: bool = False) -> tuple[catalogue.Section, ...]:
-    """The sections that `words` name, each once, in the order named; "all" means every one but `peers`.
+def choose_sections(names: Sequence[str], *, peers: bool = False) -> tuple[catalogue.SectionEntry, ...]:
+    """Return the sections that `names` name, each once, in that order; "all" means every one but `peers`.
 
     Args:
-      words: names, numbers or "all".
+      names: names, numbers or "all".
       peers: whether to include the section `peers` even if it is not named.
 
     Raises:
       JaxperfError: no word, or one that names no section.
     """
-    if not words:
+    if not names:
         raise JaxperfError("no section named; give names or numbers from `jaxperf list`, or `all`")
-    found: dict[str, catalogue.Section] = {}
-    for word in words:
+    chosen: dict[str, catalogue.SectionEntry] = {}
+    for word in names:
         sections = catalogue.SECTIONS if word == "all" else (catalogue.find(word),)
-        found |= {s.name: s for s in sections if word != "all" or s.name != PEERS}
+        chosen |= {s.name: s for s in sections if word != "all" or s.name != PEERS}
     if peers:
-        found.setdefault(PEERS, catalogue.find(PEERS))
-    return tuple(found.values())
+        chosen.setdefault(PEERS, catalogue.find(PEERS))
+    return tuple(chosen.values())
 
 
-def check(sections: Sequence[catalogue.Section], options: Options) -> None:
+def check_options(sections: Sequence[catalogue.SectionEntry], options: RunOptions) -> None:
     """Reject what cannot work before anything is started; makes the folder of the results.
 
     Raises:
@@ -91,9 +91,9 @@ def check(sections: Sequence[catalogue.Section], options: Options) -> None:
         names = ", ".join(s.name for s in sections)
         raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
     for section in sections:
-        if not script(section).is_file():
+        if not section_script(section).is_file():
             raise JaxperfError(
-                f"section {section.name} has no script {script(section)}; install jaxperf again"
+                f"section {section.name} has no script {section_script(section)}; install jaxperf again"
             )
     make_folder(options.out, flag="--out")
 
@@ -112,7 +112,7 @@ def make_folder(folder: Path, *, flag: str) -> None:
         raise JaxperfError(f"cannot write to the folder {folder}; give another {flag}")
 
 
-def run_section(section: catalogue.Section, options: Options) -> Outcome:
+def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome:
     """Run one section to its end; its output goes where ours goes.
 
     Ctrl-C, SIGTERM and SIGHUP (see `exits.ended`) end the child first and are then raised here.
@@ -122,38 +122,38 @@ def run_section(section: catalogue.Section, options: Options) -> Outcome:
     """
     path = options.out / f"{section.name}.json"
     partial = so_far(path)
-    before, kept, began = _stamp(path), _stamp(partial), time.perf_counter()
+    before, partial_before, began = _stamp(path), _stamp(partial), time.perf_counter()
     sys.stdout.flush()  # our output comes before the child's
-    status = run_child(command(section, path, options), child_environment())
+    status = run_child(section_command(section, path, options), child_environment())
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
     trouble = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
-    if trouble and not fresh and _stamp(partial) not in (None, kept):
+    if trouble and not fresh and _stamp(partial) not in (None, partial_before):
         trouble += f"; what it found until then is in {partial}"
     if trouble and not fresh and before is not None:
         trouble += f"; {path} is from an earlier run"
     return Outcome(section, path, shell_status(status, trouble), time.perf_counter() - began, trouble)
 
 
-def script(section: catalogue.Section) -> Path:
-    """The section's script."""
+def section_script(section: catalogue.SectionEntry) -> Path:
+    """Return the section's script."""
     return catalogue.folder() / f"{section.name}.py"
 
 
-def command(section: catalogue.Section, path: Path, options: Options) -> list[str]:
-    """The command that runs the section's script, which writes its result to `path`, a notebook beside it."""
-    words = [sys.executable, "-u", str(script(section)), *options.extra, *options.flags]
-    words += [f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}"]
-    words += [f"--devices={options.devices}"] if options.devices else []
+def section_command(section: catalogue.SectionEntry, path: Path, options: RunOptions) -> list[str]:
+    """Return the command that runs the section's script, which writes its result to `path` and a notebook."""
+    arguments = [sys.executable, "-u", str(section_script(section)), *options.extra, *options.flags]
+    arguments += [f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}"]
+    arguments += [f"--devices={options.devices}"] if options.devices else []
     if section.name == PEERS:
-        words += ["--peers", *options.peers] if options.peers else []
-        words += ["--peer-python", *options.peer_python] if options.peer_python else []
-    return words + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
+        arguments += ["--peers", *options.peers] if options.peers else []
+        arguments += ["--peer-python", *options.peer_python] if options.peer_python else []
+    return arguments + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
 
 
 def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Our environment (or `inherited`), in which, in a checkout, children import this very package."""
+    """Return our environment (or `inherited`), with which children in a checkout import this very package."""
     environment = dict(os.environ if inherited is None else inherited)
     root = Path(__file__).resolve().parents[2]
     if (root / "pyproject.toml").exists():  # a script's import path starts at experiments/, not at the root
@@ -162,22 +162,22 @@ def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, s
     return environment
 
 
-def startable(words: Sequence[str]) -> tuple[str, ...]:
+def startable_command(command_line: Sequence[str]) -> tuple[str, ...]:
     """Return a command with the `jaxperf` and `python` that run here, if PATH has none.
 
     A user who types `.venv/bin/jaxperf gate ... -- jaxperf ...` may not have this environment on PATH.
     """
-    ours = {"jaxperf": (sys.executable, "-m", "jaxperf"), "python": (sys.executable,)}
-    if words[0] in ours and shutil.which(words[0]) is None:
-        return (*ours[words[0]], *words[1:])
-    return tuple(words)
+    replacements = {"jaxperf": (sys.executable, "-m", "jaxperf"), "python": (sys.executable,)}
+    if command_line[0] in replacements and shutil.which(command_line[0]) is None:
+        return (*replacements[command_line[0]], *command_line[1:])
+    return tuple(command_line)
 
 
-def run_child(words: Sequence[str], environment: Mapping[str, str], **streams: Any) -> int:
-    """The exit status of a child, or minus the signal that ended it; interrupting the wait ends the child.
+def run_child(command_line: Sequence[str], environment: Mapping[str, str], **streams: Any) -> int:
+    """Return a child's exit status, or minus the signal that ended it; interrupting the wait ends the child.
 
     Args:
-      words: the command.
+      command_line: the command and its arguments.
       environment: all of its environment, to which our process id is added.
       **streams: its `stdin`, `stdout` and `stderr`, as for `subprocess.Popen`; ours by default.
 
@@ -185,20 +185,20 @@ def run_child(words: Sequence[str], environment: Mapping[str, str], **streams: A
       OSError: it cannot be started.
     """
     with held_back() as release:
-        child = subprocess.Popen(words, env={**environment, **named_parent()}, **streams)
+        child = subprocess.Popen(command_line, env={**environment, **named_parent()}, **streams)
         try:
             release()
             status = child.wait()
         except BaseException:
-            _end(child, patience_s(words))
+            _end(child, patience_s(command_line))
             raise
     # A child that cleaned up first reports with its exit status which signal it was.
     return 128 - status if status - 128 in SIGNALS else status
 
 
-def patience_s(words: Sequence[str]) -> float:
-    """How long the process of a command may take to end after SIGTERM, before it gets SIGKILL."""
-    return SAVING_S if any(word.split("=")[0] == "--checkpoints" for word in words) else PATIENCE_S
+def patience_s(command_line: Sequence[str]) -> float:
+    """Return how long a command's process may take to end after SIGTERM, before it gets SIGKILL."""
+    return SAVING_S if any(word.split("=")[0] == "--checkpoints" for word in command_line) else PATIENCE_S
 
 
 def _end(child: subprocess.Popen[Any], patience: float) -> None:

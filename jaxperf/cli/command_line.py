@@ -35,7 +35,7 @@ from jaxperf.cli.commands import (
     Watch,
 )
 from jaxperf.compare import gate
-from jaxperf.errors import JaxperfError, plain
+from jaxperf.errors import JaxperfError, escape_control
 from jaxperf.processes.exit_status import ended, own_name, say
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
@@ -54,23 +54,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     slower, 2 for a mistake in the command line, 3 if the gate cannot decide, 130 after Ctrl-C, 143 after
     SIGTERM, 129 after SIGHUP.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return ended(lambda: _dispatch(words))
+        return ended(lambda: _dispatch(arguments))
     except SystemExit as e:  # --help, or JAX could not be imported
         return e.code if isinstance(e.code, int) else 0
 
 
-def _dispatch(words: list[str]) -> int:
-    if words in (["--version"], ["-V"], ["version"]):
+def _dispatch(arguments: list[str]) -> int:
+    if arguments in (["--version"], ["-V"], ["version"]):
         print(f"jaxperf {__version__}")
         return 0
-    if words[:1] == ["help"]:
-        words = [*words[1:], "--help"]
-    own, extra = _split_program(words) if words[:1] == ["watch"] else _split(words)
-    if extra and own[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    options, extra = _split_program(arguments) if arguments[:1] == ["watch"] else _split(arguments)
+    if extra and options[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
         raise JaxperfError(f"only `run`, `launch` and `gate` take words after --: {extra[0]!r}")
-    match _parse(own):
+    match _parse(options):
         case List():
             return show_list()
         case Run() as run:
@@ -85,14 +85,14 @@ def _dispatch(words: list[str]) -> int:
             return show_comparison(compare)
         case Measure() as asked:
             import_jax()
-            from jaxperf.user_function import measuring
+            from jaxperf.user_function import measure_command
 
-            return measuring.main(asked)
+            return measure_command.main(asked)
         case MeasureRoofline():
             import_jax()
-            from jaxperf.user_function import roofline_of
+            from jaxperf.user_function import roofline_command
 
-            return roofline_of.main()
+            return roofline_command.main()
         case Plan() as asked:
             import_jax()
             from jaxperf.plan import command as plan_command
@@ -106,7 +106,7 @@ def _dispatch(words: list[str]) -> int:
         case Peers() as asked:
             from jaxperf.frameworks import command
 
-            return command.main(asked.words, program=own_name(), warn=say)
+            return command.main(asked.arguments, program=own_name(), warn=say)
         case Selfcheck() as check:
             from jaxperf import selfcheck
 
@@ -117,37 +117,37 @@ def _dispatch(words: list[str]) -> int:
             return doctor.main()
 
 
-def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """The words before `--`, and those after it."""
-    if "--" not in words:
-        return words, ()
-    at = words.index("--")
-    return words[:at], tuple(words[at + 1 :])
+    if "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    return arguments[:at], tuple(arguments[at + 1 :])
 
 
-def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+def _split_program(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """Our words, and those for the program to watch, which begin after SCRIPT or `-m MODULE`."""
     takes_value = {"--json", "-m", "--m"}
     i = 1
-    while i < len(words):
-        word = words[i]
+    while i < len(arguments):
+        word = arguments[i]
         i += 2 if word in takes_value else 1
         if word in ("-m", "--m") or not word.startswith("-"):
             break
-    return words[:i], tuple(words[i:])
+    return arguments[:i], tuple(arguments[i:])
 
 
-def _parse(words: list[str]) -> Any:
+def _parse(arguments: list[str]) -> Any:
     """The command as its dataclass; errors are one line that names the nearest right word."""
-    if not words:
+    if not arguments:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
-    if not words[0].startswith("-") and words[0] not in COMMANDS:
-        near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)[0]
-        raise JaxperfError(f"no command {words[0]!r}; did you mean {near!r}? see `jaxperf --help`")
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1, cutoff=0.0)[0]
+        raise JaxperfError(f"no command {arguments[0]!r}; did you mean {near!r}? see `jaxperf --help`")
     try:
-        return flags.parse(Command, args=words, prog="jaxperf", description=DESCRIPTION)
+        return flags.parse(Command, args=arguments, prog="jaxperf", description=DESCRIPTION)
     except JaxperfError as e:
-        if words[0] == "run" and "Unrecognized" in str(e):
+        if arguments[0] == "run" and "Unrecognized" in str(e):
             raise JaxperfError(f"{e}; a section's own flags come after `--`") from None
         raise
 
@@ -171,10 +171,12 @@ def _duration(takes_s: float) -> str:
 def run_all(run: Run, extra: tuple[str, ...]) -> int:
     """Run the named sections one after the other; if one fails, the others still run."""
     names = _peer_names(run)
-    sections = run_sections.choose(run.names, peers=bool(names))
+    sections = run_sections.choose_sections(run.names, peers=bool(names))
     shared = tuple(f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(run, name))
-    options = run_sections.Options(run.out, shared, run.devices, run.platform, names, run.peer_python, extra)
-    run_sections.check(sections, options)
+    options = run_sections.RunOptions(
+        run.out, shared, run.devices, run.platform, names, run.peer_python, extra
+    )
+    run_sections.check_options(sections, options)
     outcomes = []
     for i, section in enumerate(sections, start=1):
         print(f"[{i}/{len(sections)}] {section.name}, {_duration(section.takes_s)}", flush=True)
@@ -187,22 +189,21 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
 
 
-def launch_processes(asked: Launch, words: tuple[str, ...]) -> int:
+def launch_processes(asked: Launch, arguments: tuple[str, ...]) -> int:
     """Run a command in several processes; the exit status is that of the first that fails."""
     from jaxperf.processes import launcher  # imports psutil, which other commands do not need
 
-    command = launcher.command_of(words)
+    command = launcher.command_of(arguments)
     logs = asked.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
-    print(plain(f"{asked.processes} processes, logs in {logs}"), flush=True)
+    print(escape_control(f"{asked.processes} processes, logs in {logs}"), flush=True)
     return launcher.run(
-        launcher.Plan(
+        launcher.LaunchPlan(
             command,
             asked.processes,
             logs,
             asked.port,
             asked.max_restarts,
             asked.grace_s,
-            asked.idle_s,
             asked.split_cores,
         )
     )
@@ -212,9 +213,9 @@ def _peer_names(run: Run) -> tuple[str, ...]:
     """The systems to compare with; interpreters that the user names are tested before any section runs."""
     if not run.peers and not run.peer_python:
         return ()
-    from jaxperf.frameworks.environments import chosen, named
+    from jaxperf.frameworks.environments import named_interpreters, named_peers
 
-    return tuple(peer.name for peer in chosen([run.peers, *named(run.peer_python)]))
+    return tuple(peer.name for peer in named_peers([run.peers, *named_interpreters(run.peer_python)]))
 
 
 def _tell_results(outcomes: Sequence[run_sections.Outcome], out: Path) -> None:
@@ -222,11 +223,11 @@ def _tell_results(outcomes: Sequence[run_sections.Outcome], out: Path) -> None:
     wall_s = sum(o.wall_s for o in outcomes)
     print(f"\n{len(good)} of {len(outcomes)} sections succeeded, in {wall_s:.0f} s")
     for outcome in good:
-        print(plain(f"  {outcome.path}"))
+        print(escape_control(f"  {outcome.path}"))
     if bad := [o.section.name for o in outcomes if o.trouble]:
         say(f"failed: {', '.join(bad)}")
     if good:
-        print(plain(f"read them: `{own_name()} report {shlex.quote(str(out))}`"))
+        print(escape_control(f"read them: `{own_name()} report {shlex.quote(str(out))}`"))
 
 
 def show_report(report: Report) -> int:
@@ -235,21 +236,21 @@ def show_report(report: Report) -> int:
     Raises:
       JaxperfError: no such folder, or nothing readable in it.
     """
-    found, _ = _load(report.results)
-    results = list(found.values())
+    by_path, _ = _load(report.results)
+    results = list(by_path.values())
     if not results:
         raise JaxperfError(f"no result to show in {report.results}; `{own_name()} run all` makes some")
     from jaxperf.report import terminal
-    from jaxperf.report.tables import counted, tally
+    from jaxperf.report.tables import count_verdicts, format_counts
 
     console = terminal.console()
     color = console.is_terminal and not console.no_color
     print(terminal.render_text(results, color=color, width=max(console.width, 80)), end="")
-    if claims := tally(results):
-        print(f"claims: {counted(claims)}")
-    print(plain(f"results: {', '.join(map(str, found))} (JSON, one file per section)"))
-    if notebooks := [path.with_suffix(".ipynb") for path in found if path.with_suffix(".ipynb").exists()]:
-        print(plain(f"notebooks: {', '.join(map(str, notebooks))}"))
+    if claims := count_verdicts(results):
+        print(f"claims: {format_counts(claims)}")
+    print(escape_control(f"results: {', '.join(map(str, by_path))} (JSON, one file per section)"))
+    if notebooks := [path.with_suffix(".ipynb") for path in by_path if path.with_suffix(".ipynb").exists()]:
+        print(escape_control(f"notebooks: {', '.join(map(str, notebooks))}"))
     return 0
 
 
@@ -270,7 +271,7 @@ def show_comparison(asked: Compare) -> int:
     return comparison.status
 
 
-def watch_program(watch: Watch, words: tuple[str, ...]) -> int:
+def watch_program(watch: Watch, arguments: tuple[str, ...]) -> int:
     """Run a program under a watch; return its exit status.
 
     Raises:
@@ -280,32 +281,32 @@ def watch_program(watch: Watch, words: tuple[str, ...]) -> int:
 
     options: dict[str, Any] = {"profile": watch.profile, "json": watch.json}
     if watch.m:
-        return run_module(watch.m, words, **options)
+        return run_module(watch.m, arguments, **options)
     if not watch.program:
         raise JaxperfError("no program to watch; give a script or -m MODULE, as in `jaxperf watch train.py`")
-    return run_script(Path(watch.program[0]), words, **options)
+    return run_script(Path(watch.program[0]), arguments, **options)
 
 
-def _side(words: str) -> list[Result]:
+def _side(paths: str) -> list[Result]:
     """The results that a side of a comparison names: files or folders, with commas between them."""
-    found: list[Result] = []
-    for word in words.split(","):
+    results: list[Result] = []
+    for word in paths.split(","):
         folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises if a name is too long
-        found += _load(Path(word))[0].values() if folder else [load_result(Path(word))]
-    return found
+        results += _load(Path(word))[0].values() if folder else [load_result(Path(word))]
+    return results
 
 
 def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
     """Results by path, in the book's order, and a line for each other file, which is printed too."""
     if not where.exists():
         raise JaxperfError(f"no folder {where}; `{own_name()} run all --out {where}` makes it")
-    found, left_out = {}, []
+    by_path, left_out = {}, []
     inside = where.iterdir() if where.is_dir() else [where]  # glob silently ignores a forbidden folder
     for path in sorted(p for p in inside if p == where or p.suffix == ".json"):
         try:
-            found[path] = load_result(path)
+            by_path[path] = load_result(path)
         except JaxperfError as e:
             left_out.append(str(e))
             say(f"left out: {e}")
-    in_order = sorted(found.items(), key=lambda item: catalogue.place(item[1].experiment))
+    in_order = sorted(by_path.items(), key=lambda item: catalogue.place(item[1].experiment))
     return dict(in_order), left_out

@@ -70,8 +70,6 @@ class Launch:
     grace_s: Annotated[float | None, at_least(0), tyro.conf.arg(metavar="S")] = None
     """Seconds between SIGTERM and SIGKILL for those that are ended; if not given 10, or 60 for a command with
     --checkpoints that is asked to end and saves."""
-    idle_s: Annotated[float, at_least(0)] = 120.0
-    """End all when none has computed for so many seconds, since they wait for each other; 0 for never."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,9 @@ class Doctor:
 class Peers:
     """Say which other frameworks are installed to compare with; `peers install [NAME...]` installs them."""
 
-    words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[install [NAME...]]")] = ()
+    arguments: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[install [NAME...]]")
+    ] = ()
     """Nothing, or `install`, which takes names (mxnet, torch) or all there are."""
 
 

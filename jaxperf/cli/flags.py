@@ -35,7 +35,7 @@ class Bounds:
     open_low: bool = False
 
     def allow(self, value: float) -> bool:
-        """Whether a number is finite and within the bounds."""
+        """Return whether a number is finite and within the bounds."""
         above = value > self.low if self.open_low else value >= self.low
         return above and value <= self.high and abs(value) < math.inf
 
@@ -45,17 +45,17 @@ class Bounds:
 
 
 def at_least(low: float) -> Bounds:
-    """Bounds for `Annotated`: `low` or more."""
+    """Return bounds for `Annotated`: `low` or more."""
     return Bounds(low)
 
 
 def more_than(low: float) -> Bounds:
-    """Bounds for `Annotated`: more than `low`."""
+    """Return bounds for `Annotated`: more than `low`."""
     return Bounds(low, open_low=True)
 
 
 def between(low: float, high: float) -> Bounds:
-    """Bounds for `Annotated`: from `low` to `high`, both included."""
+    """Return bounds for `Annotated`: from `low` to `high`, both included."""
     return Bounds(low, high)
 
 
@@ -96,7 +96,7 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
     try:
         asks_help = bool({"-h", "--help"} & set(args))
         with contextlib.redirect_stderr(shown), _columns(_help_columns() if asks_help else WIDEST):
-            found = tyro.cli(
+            parsed = tyro.cli(
                 kind,
                 args=list(args),
                 prog=prog,
@@ -104,8 +104,8 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
                 config=(tyro.conf.FlagCreatePairsOff,),
                 **extra,
             )
-        check_bounds(found)
-        return found
+        check_bounds(parsed)
+        return parsed
     except SystemExit as e:
         if e.code in (0, None):  # --help
             sys.stderr.write(shown.getvalue())
@@ -113,7 +113,7 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
         raise JaxperfError(f"{_first_paragraph(shown.getvalue())}; see `{prog} --help`") from None
 
 
-def given(kind: Any, about: str = "") -> Any:
+def parse_argv(kind: Any, about: str = "") -> Any:
     """Parse the flags of the running script into an instance of the dataclass `kind`.
 
     Args:
@@ -154,13 +154,13 @@ def _first_paragraph(box: str) -> str:
     framed = "╭" in box
     parts: list[list[str]] = [[]]
     for line in box.splitlines():
-        words = line.strip(" │")
-        if re.fullmatch("[─-]{3,}", words):
+        content = line.strip(" │")
+        if re.fullmatch("[─-]{3,}", content):
             parts.append([])
-        elif words and words[0] not in "╭╰":
-            parts[-1].append(words)
-    said = [" ".join(rows) for rows in parts[0 if framed else 1 :]] or [""]
-    text = "".join(c for c in said[0].rstrip(".") if c.isprintable())  # no escape codes from the words given
-    hint = next((p for p in said[1:] if p.startswith("Perhaps you meant")), "")
+        elif content and content[0] not in "╭╰":
+            parts[-1].append(content)
+    texts = [" ".join(rows) for rows in parts[0 if framed else 1 :]] or [""]
+    text = "".join(c for c in texts[0].rstrip(".") if c.isprintable())  # no escape codes from the words given
+    hint = next((p for p in texts[1:] if p.startswith("Perhaps you meant")), "")
     flag = re.search(r"--[\w-]+", hint)
     return f"{text} (did you mean {flag.group()}?)" if flag else text or "these flags are not understood"

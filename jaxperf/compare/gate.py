@@ -24,7 +24,7 @@ import tyro
 
 from jaxperf.chapter import run_sections
 from jaxperf.cli.flags import at_least, between
-from jaxperf.errors import JaxperfError, one_line
+from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.result.record import Result
 from jaxperf.result.store import check_writable, load_result, write_whole
 
@@ -71,24 +71,25 @@ def main(asked: Gate, command: Sequence[str]) -> int:
     _check(asked, command)
     with _folder(asked.out) as folder:
         paths = [folder / f"run-{i}.json" for i in range(1, asked.runs + 1)]
-        first = run(command, paths[0], f"[1/{asked.runs}]")
-        kept = asked.baseline / first.environment.fingerprint
-        baseline = load(kept)
+        first = run_once(command, paths[0], f"[1/{asked.runs}]")
+        baseline_folder = asked.baseline / first.environment.fingerprint
+        baseline = load_baseline(baseline_folder)
         other = _otherwise_measured(baseline[0], first) if baseline else ""
         if not asked.update and not baseline:
             return _tell_missing(asked, first, command)
         if not asked.update and other:
             raise JaxperfError(
-                f"{kept} {other}; give the command what it had, or store a new one with --update"
+                f"{baseline_folder} {other}; give the command what it had, or store a new one with --update"
             )
         results = [first]
         for i, path in enumerate(paths[1:], start=2):
-            results.append(run(command, path, f"[{i}/{asked.runs}]"))
+            results.append(run_once(command, path, f"[{i}/{asked.runs}]"))
         status = _judge(asked, baseline, results) if baseline and not other else 0
         if not asked.update:
             return status
-        store(paths, kept)
-        print(one_line(f"baseline stored: {kept} ({len(results)} runs on {first.environment.machine})"))
+        store_baseline(paths, baseline_folder)
+        machine = first.environment.machine
+        print(to_one_line(f"baseline stored: {baseline_folder} ({len(results)} runs on {machine})"))
         return 0
 
 
@@ -124,7 +125,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
             yield Path(name)
 
 
-def run(command: Sequence[str], path: Path, progress: str) -> Result:
+def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
     """Run the command once, as a process that writes its result to `path`, and return the result.
 
     What it prints is shown only if it fails.
@@ -132,27 +133,27 @@ def run(command: Sequence[str], path: Path, progress: str) -> Result:
     Raises:
       JaxperfError: it cannot be started, fails, or writes no result.
     """
-    words = run_sections.startable([word.replace(PLACE, str(path)) for word in command])
+    arguments = run_sections.startable_command([word.replace(PLACE, str(path)) for word in command])
     path.unlink(missing_ok=True)
     began = time.perf_counter()
     with tempfile.TemporaryFile() as log:
         try:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            status = run_sections.run_child(words, os.environ, **streams)
+            status = run_sections.run_child(arguments, os.environ, **streams)
         except OSError as e:
-            raise JaxperfError(f"cannot start {words[0]!r}: {e.strerror or e}; give a command") from None
+            raise JaxperfError(f"cannot start {arguments[0]!r}: {e.strerror or e}; give a command") from None
         log.seek(0)
-        said = log.read().decode(errors="replace")
+        output = log.read().decode(errors="replace")
     how = "failed with status" if status else "wrote no result but ended with status"
     if status or not path.exists():
-        sys.stderr.write(said[-TAIL:])
-        raise JaxperfError(f"the command {how} {status}: {shlex.join(words)}")
+        sys.stderr.write(output[-TAIL:])
+        raise JaxperfError(f"the command {how} {status}: {shlex.join(arguments)}")
     print(f"{progress} {time.perf_counter() - began:.1f} s", flush=True)
     return load_result(path)
 
 
-def load(folder: Path) -> list[Result]:
-    """The baseline in a folder; empty if there is none.
+def load_baseline(folder: Path) -> list[Result]:
+    """Return the baseline in a folder; empty if there is none.
 
     Raises:
       JaxperfError: a file in it is damaged.
@@ -160,31 +161,32 @@ def load(folder: Path) -> list[Result]:
     return [load_result(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
 
 
-def store(paths: Sequence[Path], kept: Path) -> None:
-    """Copy results to the folder `kept` as the baseline; remove the old one once the new one is complete."""
-    with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".jaxperf-") as name:
+def store_baseline(paths: Sequence[Path], folder: Path) -> None:
+    """Copy results to the folder as the baseline; remove the old one once the new one is complete."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jaxperf-") as name:
         new, old = Path(name, "new"), Path(name, "old")
         new.mkdir()
         for path in paths:
             shutil.copyfile(path, new / path.name)
-        if kept.exists():
-            kept.rename(old)
+        if folder.exists():
+            folder.rename(old)
         try:
-            new.rename(kept)
+            new.rename(folder)
         except BaseException:
-            old.rename(kept)
+            old.rename(folder)
             raise
 
 
 def _otherwise_measured(before: Result, now: Result) -> str:
     """Why a baseline and a run cannot be compared, "" if they can."""
-    from jaxperf.compare.results import named
+    from jaxperf.compare.results import measurements_by_key
 
     settings = {**before.config, **now.config}
     if changed := [k for k in settings if before.config.get(k) != now.config.get(k)]:
         was = ", ".join(f"{k} {before.config.get(k)!r}, now {now.config.get(k)!r}" for k in changed)
         return f"was measured with other settings: {was}"
-    return "" if named(before).keys() & named(now).keys() else "has no measurement in common with this run"
+    common = measurements_by_key(before).keys() & measurements_by_key(now).keys()
+    return "" if common else "has no measurement in common with this run"
 
 
 def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
@@ -195,20 +197,20 @@ def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
     again = shlex.join(["jaxperf", "gate", str(asked.baseline), "--update", "--", *command])
     others = sorted(p.name for p in asked.baseline.iterdir() if p.is_dir()) if asked.baseline.is_dir() else []
     known = f" It has baselines of {', '.join(others)}." if others else ""
-    words = (
+    text = (
         f"{asked.baseline} has no baseline of this machine ({first.environment.machine}).{known} "
         f"Store one from the code you trust: `{again}`."
     )
-    _show(asked, [Heading("Undecided: no baseline of this machine"), Text(words)])
+    _show(asked, [Heading("Undecided: no baseline of this machine"), Text(text)])
     return UNDECIDED
 
 
 def _judge(asked: Gate, baseline: Sequence[Result], results: Sequence[Result]) -> int:
-    from jaxperf.compare.gate_verdict import items, judge  # imports SciPy, which other commands do not need
+    from jaxperf.compare.gate_verdict import judge, summary_blocks  # SciPy, which other commands do not need
 
-    found = judge(baseline, results, alpha=asked.alpha, least=asked.least, size=asked.size)
-    _show(asked, list(items(found, machine=results[0].environment.machine)))
-    return found.status
+    judgement = judge(baseline, results, alpha=asked.alpha, least=asked.least, size=asked.size)
+    _show(asked, list(summary_blocks(judgement, machine=results[0].environment.machine)))
+    return judgement.status
 
 
 def _show(asked: Gate, shown: Sequence[object]) -> None:

@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, Key, compare, named
+from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, RowKey, compare, measurements_by_key
 from jaxperf.errors import JaxperfError
-from jaxperf.report.words import listed, shown
+from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Block, Grid, Heading, Note, Result, Table, Text
 
 SIZE = WIDE  # the slowdown that must be found; if `compare` says "same", a larger one is excluded
@@ -62,7 +62,7 @@ class Judgement:
     runs: tuple[int, int]
 
     def of(self, decision: Decision) -> list[Judged]:
-        """The measurements with this decision, in order."""
+        """Return the measurements with this decision, in order."""
         return [j for j in self.judged if j.decision == decision]
 
     @property
@@ -100,11 +100,11 @@ def judge(
     decided = [decision for row in deciding.rows if (decision := _decide(row, size))]
     if not decided:
         raise JaxperfError("nothing measured is a time or a rate, so nothing can be slower")
-    ours = {j.row.key for j in decided}
+    deciding_keys = {j.row.key for j in decided}
     both = compare(baseline, runs, alpha=alpha, least=least)
     return Judgement(
         judged=tuple(decided),
-        other=tuple(row for row in both.rows if row.key not in ours),
+        other=tuple(row for row in both.rows if row.key not in deciding_keys),
         missing=deciding.only_a,
         differences=both.differences,
         least=least,
@@ -114,25 +114,25 @@ def judge(
     )
 
 
-def _often(results: Sequence[Result]) -> set[Key]:
+def _often(results: Sequence[Result]) -> set[RowKey]:
     """What a process measured several times; everything if it measured everything once."""
-    rows = [(key, m) for result in results for key, m in named(result).items()]
+    rows = [(key, m) for result in results for key, m in measurements_by_key(result).items()]
     return {key for key, m in rows if len(m.values) > 1} or {key for key, _ in rows}
 
 
-def _only(results: Sequence[Result], keys: Collection[Key]) -> list[Result]:
+def _only(results: Sequence[Result], keys: Collection[RowKey]) -> list[Result]:
     """The results with only the measurements named in `keys`."""
-    found = []
+    selected = []
     for result in results:
-        names = iter(named(result))  # in the order of the rows
+        names = iter(measurements_by_key(result))  # in the order of the rows
         blocks = []
         for block in result.blocks:
             if isinstance(block, Table):
-                kept = tuple(m for m, key in zip(block.rows, names) if key in keys)
-                block = replace(block, rows=kept)
+                rows = tuple(m for m, key in zip(block.rows, names) if key in keys)
+                block = replace(block, rows=rows)
             blocks.append(block)
-        found.append(replace(result, blocks=tuple(blocks)))
-    return found
+        selected.append(replace(result, blocks=tuple(blocks)))
+    return selected
 
 
 def _decide(row: Compared, size: float) -> Judged | None:
@@ -149,8 +149,8 @@ def _decide(row: Compared, size: float) -> Judged | None:
     return Judged(row, "undecided", f"too noisy: it may take up to {slowest:.3f} times as long")
 
 
-def items(judgement: Judgement, *, machine: str) -> Iterator[Block]:
-    """What a summary shows, for the terminal and for Markdown; `machine` names where it was measured."""
+def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
+    """Yield what a summary shows, on a terminal or as Markdown; `machine` names where it was measured."""
     yield Heading(headline(judgement))
     yield Text(_how(judgement, machine))
     heads = ("", "baseline", "now", "now / baseline", _level(judgement), "verdict")
@@ -168,10 +168,10 @@ def items(judgement: Judgement, *, machine: str) -> Iterator[Block]:
 
 
 def headline(judgement: Judgement) -> str:
-    """The outcome in one line."""
+    """Return the outcome in one line."""
     slower, undecided, total = judgement.of("slower"), judgement.of("undecided"), len(judgement.judged)
     if slower:
-        return f"Slower: {listed([j.row.key.name for j in slower])}"
+        return f"Slower: {format_list([j.row.key.name for j in slower])}"
     if undecided and all(j.remark.startswith("too noisy") for j in undecided):
         return f"Undecided: this machine is too noisy to decide on {len(undecided)} of {total} measurements"
     if undecided:
@@ -183,18 +183,18 @@ def headline(judgement: Judgement) -> str:
 
 def _how(judgement: Judgement, machine: str) -> str:
     """What the verdicts mean, in full sentences."""
-    words = (
+    text = (
         f"{judgement.runs[1]} processes against {judgement.runs[0]} of the baseline, on {machine}. "
         f'"Slower" means by more than {_percent(judgement.least)}; the chance of any wrong "slower" is at '
         f'most {_percent(judgement.alpha)}. "Not slower" means that the interval leaves no room for a '
         f"slowdown of {_percent(judgement.size)} or more."
     )
     if judgement.of("undecided"):
-        words += (
+        text += (
             f" Where it is undecided, the runs cannot tell a slowdown of {_percent(judgement.size)} from "
             "none: take more of them (--runs), a quieter machine, or a larger --size."
         )
-    return words
+    return text
 
 
 def _level(judgement: Judgement) -> str:
@@ -214,4 +214,4 @@ def _cells(row: Compared, verdict: str, twice: Collection[str]) -> tuple[str, ..
     times = f"{row.ratio:.3f}" if math.isfinite(row.ratio) else "-"
     span = f"{row.low:.3f} to {row.high:.3f}" if math.isfinite(row.low) else "-"
     name = str(row.key) if row.key.name in twice else row.key.name
-    return name, shown(row.a, row.unit), shown(row.b, row.unit), times, span, verdict
+    return name, format_on_page(row.a, row.unit), format_on_page(row.b, row.unit), times, span, verdict

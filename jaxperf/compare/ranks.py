@@ -20,7 +20,7 @@ STRETCHES, PER_STRETCH = 10, 3  # of two values, one stray slow one would move t
 
 
 def blocks(values: Sequence[float], *, most: int = BLOCKS) -> list[float]:
-    """The values, or the medians of `most` stretches of them with nearly the same length."""
+    """Return the values, or the medians of `most` stretches of them with nearly the same length."""
     n = len(values)
     if n <= most:
         return list(values)
@@ -29,19 +29,19 @@ def blocks(values: Sequence[float], *, most: int = BLOCKS) -> list[float]:
 
 
 def overlap(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether a stretch of `a` was at least as slow as one of `b`, and one as fast, by their medians."""
+    """Return whether a stretch of `a` was at least as slow as one of `b`, and one as fast, by medians."""
     most = max(1, min(STRETCHES, min(len(a), len(b)) // PER_STRETCH))
     x, y = blocks(a, most=most), blocks(b, most=most)
     return min(x) <= max(y) and min(y) <= max(x)
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> float:
-    """`b` as a multiple of `a`: the median of all ratios of their values, which are positive."""
+    """Return `b` as a multiple of `a`: the median of all ratios of their values, which are positive."""
     return statistics.median(v / u for u in a for v in b)
 
 
 def p_value(a: Sequence[float], b: Sequence[float], *, least: float) -> float:
-    """Two-sided p-value of the ranks of `b` among `a` if their ratio were within `least` of 1."""
+    """Return the two-sided p-value of the ranks of `b` among `a` if their ratio were within `least` of 1."""
     from scipy.stats import mannwhitneyu
 
     more = mannwhitneyu([v * (1 + least) for v in a], b, alternative="less").pvalue
@@ -51,7 +51,7 @@ def p_value(a: Sequence[float], b: Sequence[float], *, least: float) -> float:
 
 
 def interval(a: Sequence[float], b: Sequence[float], *, alpha: float) -> tuple[float, float]:
-    """The ratios of `b` to `a` that the test does not reject; NaN if it could reject none."""
+    """Return the ratios of `b` to `a` that the test does not reject; NaN if it could reject none."""
     import numpy as np
     from scipy.stats import mannwhitneyu
 
@@ -62,19 +62,19 @@ def interval(a: Sequence[float], b: Sequence[float], *, alpha: float) -> tuple[f
     if len(ratios) == 1:
         return float(ratios[0]), float(ratios[0])
     between = np.sqrt(ratios[1:] * ratios[:-1])  # the ranks change only at the ratios
-    kept = np.flatnonzero(mannwhitneyu(x[:, None] * between, y[:, None], axis=0).pvalue > alpha)
-    if not len(kept):
+    accepted = np.flatnonzero(mannwhitneyu(x[:, None] * between, y[:, None], axis=0).pvalue > alpha)
+    if not len(accepted):
         return (ratio(a, b),) * 2
-    return float(ratios[kept[0]]), float(ratios[kept[-1] + 1])
+    return float(ratios[accepted[0]]), float(ratios[accepted[-1] + 1])
 
 
 def smallest_p(n: int, m: int) -> float:
-    """The smallest two-sided p-value for `n` and `m` values: all of one side beyond the other."""
+    """Return the smallest two-sided p-value for `n` and `m` values: all of one side beyond the other."""
     return 2 / math.comb(n + m, n)
 
 
 def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
-    """Rows that could pass at all, given how many there are of them (Tarone's rule)."""
+    """Return the rows that could pass at all, given how many there are of them (Tarone's rule)."""
     for count in range(1, len(smallest) + 1):
         able = {i for i, p in smallest.items() if p <= alpha / count}
         if len(able) <= count:
@@ -83,7 +83,7 @@ def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
 
 
 def holm(p_values: Mapping[K, float]) -> dict[K, float]:
-    """P-values corrected by Holm's steps, so that the chance of any wrong rejection stays under the level."""
+    """Return p-values after Holm's steps, so that the chance of any wrong rejection stays under the level."""
     adjusted, largest = {}, 0.0
     for place, i in enumerate(sorted(p_values, key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, p_values[i] * (len(p_values) - place)))

@@ -38,8 +38,8 @@ from rich.table import Table as Shown
 
 from jaxperf.compare import ranks
 from jaxperf.errors import JaxperfError
-from jaxperf.report.terminal import literal
-from jaxperf.report.words import quantity
+from jaxperf.report.formatting import format_quantity
+from jaxperf.report.terminal import literal_text
 from jaxperf.result import Heading, Measurement, Result, Table
 
 Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
@@ -53,7 +53,7 @@ WIDE = 0.10  # if an interval extends further from 1, we cannot say "same"
 STYLES = {"slower": "red", "faster": "green", "same": "", "changed": "yellow", "undecided": "dim"}
 
 
-class Key(NamedTuple):
+class RowKey(NamedTuple):
     """What identifies a row in both runs: an experiment, a table's title (or its part), and a row's name."""
 
     experiment: str
@@ -64,7 +64,7 @@ class Key(NamedTuple):
         return ": ".join(filter(None, self))
 
 
-Rows = dict[Key, Measurement]
+Rows = dict[RowKey, Measurement]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Compared:
       remark: why there is no verdict, or "noisy".
     """
 
-    key: Key
+    key: RowKey
     unit: str
     a: float
     b: float
@@ -136,16 +136,18 @@ def compare(
     groups = [
         {r.experiment: [s for s in side if s.experiment == r.experiment] for r in side} for side in (a, b)
     ]
-    ours, theirs = ({k: m for some in side.values() for k, m in _pooled(some).items()} for side in groups)
-    pairs = {key: (m, theirs[key]) for key, m in ours.items() if key in theirs}
+    base_rows, other_rows = (
+        {k: m for some in side.values() for k, m in _pooled(some).items()} for side in groups
+    )
+    pairs = {key: (m, other_rows[key]) for key, m in base_rows.items() if key in other_rows}
     if not pairs:
-        raise JaxperfError(f"no measurement is in both: A has {_few(ours)}, B has {_few(theirs)}")
+        raise JaxperfError(f"no measurement is in both: A has {_few(base_rows)}, B has {_few(other_rows)}")
     both = [name for name in groups[0] if name in groups[1]]
     runs = [min(len(side[name]) for name in both) for side in groups]
     return Comparison(
         rows=tuple(_judge(pairs, alpha, least, {n for n in both if any(len(s[n]) == 1 for s in groups)})),
-        only_a=_only(ours, theirs),
-        only_b=_only(theirs, ours),
+        only_a=_only(base_rows, other_rows),
+        only_b=_only(other_rows, base_rows),
         differences=tuple(line for name in both for line in _differences(*(side[name] for side in groups))),
         alpha=alpha,
         least=least,
@@ -160,20 +162,23 @@ def _pooled(results: Sequence[Result]) -> Rows:
       JaxperfError: a measurement's unit differs between the results.
     """
     if len(results) == 1:
-        return named(results[0])
-    found: dict[Key, list[Measurement]] = {}
+        return measurements_by_key(results[0])
+    measurements: dict[RowKey, list[Measurement]] = {}
     for result in results:
-        for key, m in named(result).items():
-            found.setdefault(key, []).append(m)
-    for key, some in found.items():
+        for key, m in measurements_by_key(result).items():
+            measurements.setdefault(key, []).append(m)
+    for key, some in measurements.items():
         if len({m.unit for m in some}) > 1:
             raise JaxperfError(f"results of {key.experiment} on one side have different units; compare fewer")
-    return {k: Measurement(k.name, some[0].unit, tuple(m.median for m in some)) for k, some in found.items()}
+    return {
+        k: Measurement(k.name, some[0].unit, tuple(m.median for m in some))
+        for k, some in measurements.items()
+    }
 
 
-def named(result: Result) -> Rows:
-    """Measurements by their names; if several have the same name, the second is "name (2)"."""
-    found: Rows = {}
+def measurements_by_key(result: Result) -> Rows:
+    """Return the measurements by their keys; if several have the same name, the second is "name (2)"."""
+    rows: Rows = {}
     part = ""
     for block in result.blocks:
         if isinstance(block, Heading):
@@ -181,11 +186,11 @@ def named(result: Result) -> Rows:
         if not isinstance(block, Table):
             continue
         for m in block.rows:
-            key, i = Key(result.experiment, block.title or part, m.name), 2
-            while key in found:
+            key, i = RowKey(result.experiment, block.title or part, m.name), 2
+            while key in rows:
                 key, i = key._replace(name=f"{m.name} ({i})"), i + 1
-            found[key] = m
-    return found
+            rows[key] = m
+    return rows
 
 
 def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
@@ -201,7 +206,7 @@ def _few(rows: Rows) -> str:
 
 
 def _judge(
-    pairs: Mapping[Key, tuple[Measurement, Measurement]], alpha: float, least: float, lone: Set[str]
+    pairs: Mapping[RowKey, tuple[Measurement, Measurement]], alpha: float, least: float, lone: Set[str]
 ) -> list[Compared]:
     """Give each row its verdict; experiments in `lone` have one process on a side."""
     samples = {
@@ -217,7 +222,7 @@ def _judge(
     adjusted = ranks.holm(
         {key: ranks.p_value(*samples[key], least=margin[key]) for key in samples if key in able}
     )
-    found = []
+    compared = []
     for key, (x, y) in pairs.items():
         sample = samples.get(key)
         ratio = ranks.ratio(*sample) if sample else math.nan
@@ -234,8 +239,8 @@ def _judge(
         if key.experiment in lone:
             few = _too_noisy(x, y) or few
         remark = _excuse(x, y) or few or noisy
-        found.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
-    return found
+        compared.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
+    return compared
 
 
 def _swing(m: Measurement, stretches: Sequence[float]) -> float:
@@ -294,17 +299,17 @@ def _difference(name: str, a: object, b: object) -> list[str]:
 
 
 def render_comparison(comparison: Comparison, *, color: bool = False, width: int = 100) -> str:
-    """A comparison as text for a terminal: differences, rows, what is missing, and how it was judged."""
+    """Return a comparison as text: differences, rows, what is missing, and how it was judged."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, force_terminal=color, no_color=not color)
     for line in dict.fromkeys(comparison.differences):  # experiments of one run differ in the same
-        console.print(literal(f"differs: {line}", style="yellow"), soft_wrap=True)
+        console.print(literal_text(f"differs: {line}", style="yellow"), soft_wrap=True)
     console.print(_table(comparison))
     for side, names in (("A", comparison.only_a), ("B", comparison.only_b)):
         for name in names:
-            console.print(literal(f"only in {side}: {name}"), soft_wrap=True)
+            console.print(literal_text(f"only in {side}: {name}"), soft_wrap=True)
     counts = Counter[str](row.verdict for row in comparison.rows)
-    console.print(literal(", ".join(f"{counts[v]} {v}" for v in STYLES if v in counts)))
+    console.print(literal_text(", ".join(f"{counts[v]} {v}" for v in STYLES if v in counts)))
     console.print(_how(comparison), soft_wrap=True)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
@@ -320,12 +325,12 @@ def _table(comparison: Comparison) -> Shown:
     for row in comparison.rows:
         if row.key[:2] != before:
             before = row.key[:2]
-            shown.add_row(literal(": ".join(filter(None, before)), style="bold"))
+            shown.add_row(literal_text(": ".join(filter(None, before)), style="bold"))
         verdict = f"{row.verdict} ({row.remark})" if row.remark else row.verdict
         span = f"{row.low:.3f} to {row.high:.3f}" if math.isfinite(row.low) else "-"
         times = f"{row.ratio:.3f}" if math.isfinite(row.ratio) else "-"
-        words = row.key.name, quantity(row.a, row.unit), quantity(row.b, row.unit), times, span
-        shown.add_row(*map(literal, words), literal(verdict, style=STYLES[row.verdict]))
+        cells = row.key.name, format_quantity(row.a, row.unit), format_quantity(row.b, row.unit), times, span
+        shown.add_row(*map(literal_text, cells), literal_text(verdict, style=STYLES[row.verdict]))
     return shown
 
 

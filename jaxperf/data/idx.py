@@ -130,9 +130,9 @@ def _read_header(source: _Source, magic: int) -> int:
     start = source.take(8)
     if len(start) < 8:
         raise _truncated(path, f"{len(start)} bytes, not even a header")
-    found, count = struct.unpack(">II", start)
-    if found != magic:
-        raise _wrong_magic(path, found, magic)
+    file_magic, count = struct.unpack(">II", start)
+    if file_magic != magic:
+        raise _wrong_magic(path, file_magic, magic)
     if magic == _IMAGES_MAGIC:
         axes = source.take(8)
         if len(axes) < 8:
@@ -149,19 +149,19 @@ def _read_header(source: _Source, magic: int) -> int:
     return int(count)
 
 
-def _wrong_magic(path: Traversable, found: int, magic: int) -> JaxperfError:
+def _wrong_magic(path: Traversable, file_magic: int, magic: int) -> JaxperfError:
     """Say whether the file is not IDX at all, of the other kind, or of another type or rank."""
     wanted = f"{_KINDS[magic]} have 0x{magic:08x}"
-    if found in _KINDS:
+    if file_magic in _KINDS:
         return JaxperfError(
-            f"{path}: holds {_KINDS[found]} (0x{found:08x}), {wanted}; are two files swapped?"
+            f"{path}: holds {_KINDS[file_magic]} (0x{file_magic:08x}), {wanted}; are two files swapped?"
         )
-    if found >> 8 == 0x08:
+    if file_magic >> 8 == 0x08:
         return JaxperfError(
-            f"{path}: IDX of rank {found & 0xFF} (0x{found:08x}), {wanted}; give the right file"
+            f"{path}: IDX of rank {file_magic & 0xFF} (0x{file_magic:08x}), {wanted}; give the right file"
         )
     return JaxperfError(
-        f"{path}: not such an IDX file, it begins with 0x{found:08x}, {wanted}; fetch it again"
+        f"{path}: not such an IDX file, it begins with 0x{file_magic:08x}, {wanted}; fetch it again"
     )
 
 

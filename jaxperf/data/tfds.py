@@ -45,7 +45,7 @@ def data_folder() -> Path:
 
 
 def is_prepared() -> bool:
-    """Whether some version of the data set has been prepared, judging by its files."""
+    """Return whether some version of the data set has been prepared, judging by its files."""
     return any(data_folder().joinpath("fashion_mnist").glob("*/dataset_info.json"))
 
 
@@ -92,10 +92,10 @@ def _run(out: Path, *, manual_dir: Path | None = None) -> bool:
             f"TensorFlow Datasets took more than {limit_s:.0f} s in {data_folder()}; choose another source"
         ) from error
     if done.returncode not in (0, NOT_PREPARED):
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        error_lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         # The worker's own message is the last line.
         raise JaxperfError(
-            f"TensorFlow Datasets failed: {said[-1].strip()}; {_INSTALL}, or choose another source"
+            f"TensorFlow Datasets failed: {error_lines[-1].strip()}; {_INSTALL}, or choose another source"
         )
     return done.returncode == 0
 

@@ -1,4 +1,4 @@
-"""The doctor's checks. Each looks at one thing and returns findings; none raises or waits for a network."""
+"""The doctor's checks. Each looks at one thing and returns results; none raises or waits for a network."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
+from jaxperf.doctor.check_result import (
+    CheckResult,
+    checkout_folder,
+    install_self,
+    pip_install,
+    stated_requirements,
+)
 from jaxperf.doctor.driver import Driver, ask_driver
-from jaxperf.doctor.finding import Finding, checkout, install_self, pip_install, stated_requirements
-from jaxperf.doctor.probe import Probe
+from jaxperf.doctor.probe import JaxReport
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import own_name
-from jaxperf.report.words import quantity
+from jaxperf.report.formatting import format_quantity
 from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, cores, cpu_model, versions
 
 SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
@@ -34,15 +40,15 @@ CACHE_MIN_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 # --- Python and the packages
 
 
-def package_findings() -> list[Finding]:
-    """Return the versions, then one finding for each package that is missing or out of bounds."""
-    found = [Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")]
+def package_results() -> list[CheckResult]:
+    """Return the versions, then one result for each package that is missing or out of bounds."""
+    results = [CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")]
     shown = ", ".join(f"{name} {version}" for name, version in versions(SHOWN).items())
     problems = [text for r in stated_requirements() if (text := _problem(r))]
     if not problems:
-        return [*found, Finding("packages", "ok", shown)]
-    found.append(Finding("packages", "note", shown or "none of jax, flax, optax, numpy"))
-    return found + [Finding("packages", "broken", text, install_self()) for text in problems]
+        return [*results, CheckResult("packages", "ok", shown)]
+    results.append(CheckResult("packages", "note", shown or "none of jax, flax, optax, numpy"))
+    return results + [CheckResult("packages", "broken", text, install_self()) for text in problems]
 
 
 def _problem(requirement: Requirement) -> str:
@@ -59,97 +65,99 @@ def _problem(requirement: Requirement) -> str:
 # --- JAX's devices and the driver's: is there a GPU that JAX does not use, and why?
 
 
-def device_findings(probe: Probe) -> list[Finding]:
+def device_results(report: JaxReport) -> list[CheckResult]:
     """Return the driver and its GPUs, then JAX's devices."""
     driver = ask_driver()
-    return [*_driver_findings(driver), *_jax_findings(probe, driver)]
+    return [*_driver_results(driver), *_jax_results(report, driver)]
 
 
-def _driver_findings(driver: Driver) -> list[Finding]:
+def _driver_results(driver: Driver) -> list[CheckResult]:
     if driver.missing:
-        return [Finding("driver", "note", "no NVIDIA driver: JAX runs on the CPU")]
+        return [CheckResult("driver", "note", "no NVIDIA driver: JAX runs on the CPU")]
     if driver.trouble:
-        return [Finding("driver", "warn", f"the NVIDIA driver does not answer: {driver.trouble}")]
-    found = [Finding("driver", "ok", f"NVIDIA {driver.version}, {len(driver.gpus)} GPU(s)")]
+        return [CheckResult("driver", "warn", f"the NVIDIA driver does not answer: {driver.trouble}")]
+    results = [CheckResult("driver", "ok", f"NVIDIA {driver.version}, {len(driver.gpus)} GPU(s)")]
     oldest = OLDEST_DRIVER_CUDA13 if versions(CUDA_PLUGINS[1:]) else OLDEST_DRIVER
     major = driver.version.split(".")[0]
     if major.isdigit() and int(major) < oldest:
         text = f"NVIDIA {driver.version} is too old, {oldest} is required; install a newer driver"
-        found = [Finding("driver", "warn", text)]
+        results = [CheckResult("driver", "warn", text)]
     for i, gpu in enumerate(driver.gpus):
-        used = f", {quantity(gpu.used_bytes, 'bytes')} of {quantity(gpu.total_bytes, 'bytes')} in use"
+        used = f", {format_quantity(gpu.used_bytes, 'bytes')} of {format_quantity(gpu.total_bytes, 'bytes')} in use"
         busy = gpu.used_bytes > BUSY_GPU * gpu.total_bytes
         text = f"{i}: {gpu.name}" + (used if gpu.total_bytes else "") + "".join(f", {w}" for w in gpu.pace())
         text += "; another process uses it (see `nvidia-smi`), times will scatter" if busy else ""
-        found.append(Finding("gpu", "warn" if busy else "ok", text))
-    return found
+        results.append(CheckResult("gpu", "warn" if busy else "ok", text))
+    return results
 
 
-def _jax_findings(probe: Probe, driver: Driver) -> list[Finding]:
-    if probe.trouble:
-        fix = f"unset {probe.culprit}" if probe.culprit else install_self()
+def _jax_results(report: JaxReport, driver: Driver) -> list[CheckResult]:
+    if report.trouble:
+        fix = f"unset {report.culprit}" if report.culprit else install_self()
         if (
-            "flax.nnx" in probe.trouble
+            "flax.nnx" in report.trouble
         ):  # both versions may be within their bounds, and yet not fit each other
             fix = pip_install("--upgrade", *(str(r) for r in stated_requirements() if r.name == "flax"))
-        return [Finding("jax", "broken", probe.trouble, fix)]
-    found = [Finding("jax", "ok", f"{probe.backend}: {', '.join(probe.devices)}")]
-    return [*found, _why_not_the_gpu(probe)] if probe.backend == "cpu" and driver.gpus else found
+        return [CheckResult("jax", "broken", report.trouble, fix)]
+    results = [CheckResult("jax", "ok", f"{report.backend}: {', '.join(report.devices)}")]
+    return [*results, _why_not_the_gpu(report)] if report.backend == "cpu" and driver.gpus else results
 
 
-def _why_not_the_gpu(probe: Probe) -> Finding:
+def _why_not_the_gpu(report: JaxReport) -> CheckResult:
     """Return the likeliest reason why JAX took the CPU although there is a GPU."""
     wanted = os.environ.get("JAX_PLATFORMS", "")
     if wanted and not {"cuda", "gpu"} & set(wanted.split(",")):
-        return Finding("jax", "note", f"JAX_PLATFORMS={wanted} keeps JAX off the GPU", "unset JAX_PLATFORMS")
+        return CheckResult(
+            "jax", "note", f"JAX_PLATFORMS={wanted} keeps JAX off the GPU", "unset JAX_PLATFORMS"
+        )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1", "none"):
         text = f"CUDA_VISIBLE_DEVICES={visible} hides the GPU from JAX"
-        return Finding("jax", "warn", text, "unset CUDA_VISIBLE_DEVICES")
+        return CheckResult("jax", "warn", text, "unset CUDA_VISIBLE_DEVICES")
     plugins = versions(CUDA_PLUGINS)
     jaxlib = versions(("jaxlib",)).get("jaxlib", "")
     odd = [f"{name} {v}" for name, v in plugins.items() if v != jaxlib]
-    said = f": {probe.warnings[-1]}" if probe.warnings else ""
-    text = f"JAX has its CUDA plugin but took the CPU{said}"
+    warning = f": {report.warnings[-1]}" if report.warnings else ""
+    text = f"JAX has its CUDA plugin but took the CPU{warning}"
     if not plugins:
         text = "there is a GPU, but JAX is installed for the CPU only"
     elif odd:
         text = f"{', '.join(odd)} does not fit jaxlib {jaxlib}"
     kind = "cuda13" if versions(CUDA_PLUGINS[1:]) else "cuda12"  # every driver from 525 on has CUDA 12
-    return Finding("jax", "warn", text, install_self(kind))
+    return CheckResult("jax", "warn", text, install_self(kind))
 
 
 # --- Fashion-MNIST
 
 
-def data_findings() -> list[Finding]:
-    """Return a finding for each source in the order in which "auto" tries them; only "mini" is essential."""
+def data_results() -> list[CheckResult]:
+    """Return a result for each source in the order in which "auto" tries them; only "mini" is essential."""
     try:
-        import jaxperf.data  # noqa: F401  # a missing NumPy is also a finding, so not at the top
+        import jaxperf.data  # noqa: F401  # a missing NumPy is also a result, so not at the top
     except ImportError as e:
-        return [Finding("data", "broken", f"jaxperf.data cannot be imported: {e}", install_self())]
+        return [CheckResult("data", "broken", f"jaxperf.data cannot be imported: {e}", install_self())]
     full = [f for f in (_folder(), _tfds(), _download()) if f]
     if not any(f.state == "ok" for f in full):
         text = "no full Fashion-MNIST on this machine; sections download it or use the mini subset"
-        full.append(Finding("data", "warn", text, DEBIAN_PACKAGE))
+        full.append(CheckResult("data", "warn", text, DEBIAN_PACKAGE))
     try:
         return [*full, _images("mini")]
     except JaxperfError as e:
-        root = checkout()
+        root = checkout_folder()
         again = shlex.join(["git", "-C", str(root), "checkout", "--", "jaxperf/data/mini"]) if root else ""
-        return [*full, Finding("data", "broken", str(e), again)]
+        return [*full, CheckResult("data", "broken", str(e), again)]
 
 
-def _images(source: str) -> Finding:
+def _images(source: str) -> CheckResult:
     """Read a source in full."""
     from jaxperf.data import fashion_mnist
 
-    found = fashion_mnist(source=source)
-    counts = f"{len(found.train_images):,} + {len(found.test_images):,} images"
-    return Finding("data", "ok", f"{found.source}: {counts}")
+    dataset = fashion_mnist(source=source)
+    counts = f"{len(dataset.train_images):,} + {len(dataset.test_images):,} images"
+    return CheckResult("data", "ok", f"{dataset.source}: {counts}")
 
 
-def _folder() -> Finding | None:
+def _folder() -> CheckResult | None:
     """Check the folder that was named, which must be valid, else Debian's."""
     from jaxperf.data import idx_folder
 
@@ -159,55 +167,59 @@ def _folder() -> Finding | None:
     try:
         return _images("folder")
     except JaxperfError as e:
-        return Finding("data", "warn", str(e), "" if named is None else f"unset {idx_folder.FOLDER_VARIABLE}")
+        return CheckResult(
+            "data", "warn", str(e), "" if named is None else f"unset {idx_folder.FOLDER_VARIABLE}"
+        )
 
 
-def _tfds() -> Finding:
+def _tfds() -> CheckResult:
     from jaxperf.data import tfds
 
     if missing := tfds.missing_package():
-        return Finding("data", "note", f"tfds: {missing} is not installed", install_self("tfds"))
+        return CheckResult("data", "note", f"tfds: {missing} is not installed", install_self("tfds"))
     if tfds.is_prepared():
-        return Finding("data", "ok", f"tfds: prepared in {tfds.data_folder()}")
-    return Finding("data", "note", f"tfds: not prepared in {tfds.data_folder()}; the first use prepares it")
+        return CheckResult("data", "ok", f"tfds: prepared in {tfds.data_folder()}")
+    return CheckResult(
+        "data", "note", f"tfds: not prepared in {tfds.data_folder()}; the first use prepares it"
+    )
 
 
-def _download() -> Finding | None:
+def _download() -> CheckResult | None:
     """Check whether the cache holds an earlier download, by sizes; the reader checks the SHA-256."""
     from jaxperf.data import download
 
-    kept = download.cache_folder()
-    paths = [(kept / file.name, file.size_bytes) for file in download.ORIGIN_FILES]
+    folder = download.cache_folder()
+    paths = [(folder / file.name, file.size_bytes) for file in download.ORIGIN_FILES]
     if all(path.is_file() and path.stat().st_size == size for path, size in paths):
-        return Finding("data", "ok", f"download: kept in {kept}")
+        return CheckResult("data", "ok", f"download: kept in {folder}")
     return None
 
 
 # --- settings that change speed
 
 
-def settings_findings(probe: Probe) -> list[Finding]:
-    """Return the compile cache, the allocator, and one finding for each debug setting that is on."""
+def settings_results(report: JaxReport) -> list[CheckResult]:
+    """Return the compile cache, the allocator, and one result for each debug setting that is on."""
     slow = [
-        Finding("debug", "warn", f"{flag} is on: measurements refuse to run", f"unset {flag.upper()}")
-        for flag in probe.debug_flags
+        CheckResult("debug", "warn", f"{flag} is on: measurements refuse to run", f"unset {flag.upper()}")
+        for flag in report.debug_flags
     ]
     return [_compile_cache(), _allocator(), *slow]
 
 
-def _compile_cache() -> Finding:
+def _compile_cache() -> CheckResult:
     named = os.environ.get(CACHE_VARIABLE)
     if not named:
-        return Finding("cache", "note", "compile cache off: every process compiles again")
+        return CheckResult("cache", "note", "compile cache off: every process compiles again")
     path = Path(named)
     if "://" not in named and (not path.is_dir() or not os.access(path, os.W_OK)):
         text = f"compile cache {named} is not a folder that can be written: nothing is kept"
-        return Finding("cache", "warn", text, shlex.join(["mkdir", "-p", named]))
+        return CheckResult("cache", "warn", text, shlex.join(["mkdir", "-p", named]))
     files = [p for p in path.iterdir() if p.is_file()] if path.is_dir() else []
-    size = quantity(sum(p.stat().st_size for p in files), "bytes")
+    size = format_quantity(sum(p.stat().st_size for p in files), "bytes")
     least = os.environ.get(CACHE_MIN_VARIABLE, "1")
     text = f"{named}: {len(files)} files, {size}; keeps what took longer than {least} s to compile"
-    return Finding("cache", "ok", text)
+    return CheckResult("cache", "ok", text)
 
 
 # glibc returns large temporaries to the kernel after every step, and the next step faults them in again.
@@ -230,40 +242,40 @@ def uses_glibc() -> bool:
         return False
 
 
-def _allocator() -> Finding:
+def _allocator() -> CheckResult:
     if not uses_glibc():
-        return Finding("allocator", "note", "not glibc's: its settings are left alone")
+        return CheckResult("allocator", "note", "not glibc's: its settings are left alone")
     missing = [f"{name}={value}" for name, value in ALLOCATOR.items() if name not in os.environ]
     if not missing:
-        return Finding("allocator", "ok", ", ".join(f"{name}={os.environ[name]}" for name in ALLOCATOR))
+        return CheckResult("allocator", "ok", ", ".join(f"{name}={os.environ[name]}" for name in ALLOCATOR))
     text = "glibc gives large temporaries back after each step; a program that trains on a CPU may gain from:"
-    return Finding("allocator", "note", text, "export " + " ".join(missing))
+    return CheckResult("allocator", "note", text, "export " + " ".join(missing))
 
 
 # --- the machine
 
 
-def machine_findings() -> list[Finding]:
+def machine_results() -> list[CheckResult]:
     """Return the processor with its cores, their load, and memory."""
     count = cores()
-    found = [Finding("cores", "ok", f"{count} usable, {cpu_model()}")]
+    results = [CheckResult("cores", "ok", f"{count} usable, {cpu_model()}")]
     quota = cpu_quota()
     if quota and quota < count:
         text = f"this container may use {quota:g} of them at a time, so threads will wait for each other"
-        found.append(Finding("cores", "warn", text, _on_fewer_cores(int(quota))))
+        results.append(CheckResult("cores", "warn", text, _on_fewer_cores(int(quota))))
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > BUSY_CORES * count:
         text = f"load average {load:.1f} on {count} cores: other programs run (see `top`), times will scatter"
-        found.append(Finding("load", "warn", text))
+        results.append(CheckResult("load", "warn", text))
     memory = psutil.virtual_memory()
-    text = f"{quantity(memory.available, 'bytes')} of {quantity(memory.total, 'bytes')} free"
-    return [*found, Finding("memory", "ok", text)]
+    text = f"{format_quantity(memory.available, 'bytes')} of {format_quantity(memory.total, 'bytes')} free"
+    return [*results, CheckResult("memory", "ok", text)]
 
 
 def _on_fewer_cores(count: int) -> str:
     """Return the command that runs everything on only as many cores as the limit allows."""
-    ours = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
-    return f"taskset -c {','.join(map(str, ours[: max(count, 1)]))} {own_name()} run all"
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
+    return f"taskset -c {','.join(map(str, usable[: max(count, 1)]))} {own_name()} run all"
 
 
 def cpu_quota(path: Path = CPU_QUOTA) -> float:

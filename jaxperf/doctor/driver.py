@@ -32,12 +32,12 @@ class Gpu:
     temperature_c: int = 0
 
     def pace(self) -> tuple[str, ...]:
-        """What determines its speed: its clock and its power, each next to its limit; () if not reported."""
-        told = (
+        """Return its clock and its power, which set its speed, each next to its limit; () if unknown."""
+        readings = (
             (self.most_clock_mhz, f"{self.clock_mhz} of at most {self.most_clock_mhz} MHz"),
             (self.power_limit_w, f"{self.power_w:.0f} of at most {self.power_limit_w:.0f} W"),
         )
-        return tuple(words for limit, words in told if limit)
+        return tuple(text for limit, text in readings if limit)
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Driver:
     missing: bool = False
     trouble: str = ""
 
-    def words(self) -> tuple[str, ...]:
-        """The driver, and each GPU with its clock and power, for a result; () if there is none."""
+    def description(self) -> tuple[str, ...]:
+        """Return the driver, and each GPU with its clock and power, for a result; () if there is none."""
         if not self.gpus:
             return ()
         gpus = (", ".join((f"{i}: {gpu.name}", *gpu.pace())) for i, gpu in enumerate(self.gpus))

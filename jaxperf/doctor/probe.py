@@ -17,7 +17,7 @@ LIMIT_S = 120.0  # a first start on a GPU takes about ten seconds
 
 
 @dataclass(frozen=True)
-class Probe:
+class JaxReport:
     """What JAX reported, or why it did not start.
 
     Attributes:
@@ -37,7 +37,7 @@ class Probe:
     culprit: str = ""
 
 
-def ask_jax(environment: Mapping[str, str] | None = None) -> Probe:
+def ask_jax(environment: Mapping[str, str] | None = None) -> JaxReport:
     """Start JAX as a section would, import Flax, compile and run one small program on the first device."""
     # A GPU's memory is not preallocated, so that a running experiment is not disturbed.
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | child_environment(environment or os.environ)
@@ -53,22 +53,24 @@ def ask_jax(environment: Mapping[str, str] | None = None) -> Probe:
                 setting = f"{name}={env[name]}"[:100]
                 return replace(seen, trouble=f"JAX does not start with {setting}", culprit=name)
     except subprocess.TimeoutExpired:
-        return Probe(trouble=f"JAX was not ready after {LIMIT_S:.0f} s")
+        return JaxReport(trouble=f"JAX was not ready after {LIMIT_S:.0f} s")
     return seen
 
 
-def _start(env: Mapping[str, str]) -> Probe:
+def _start(env: Mapping[str, str]) -> JaxReport:
     command = [sys.executable, "-P", "-c", CHILD]  # -P: nothing in the current folder may shadow a package
     done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
-    said = tuple(line.strip() for line in done.stderr.splitlines() if line.strip())
+    messages = tuple(line.strip() for line in done.stderr.splitlines() if line.strip())
     if done.returncode:
         how = f"was ended by signal {-done.returncode}" if done.returncode < 0 else "does not start"
-        return Probe(trouble=f"JAX {how}: {said[-1] if said else 'it said nothing'}")
+        return JaxReport(trouble=f"JAX {how}: {messages[-1] if messages else 'it said nothing'}")
     try:
         seen = json.loads(done.stdout.splitlines()[-1])
-        return Probe(seen["backend"], tuple(seen["devices"]), tuple(seen["debug_flags"]), warnings=said)
+        return JaxReport(
+            seen["backend"], tuple(seen["devices"]), tuple(seen["debug_flags"]), warnings=messages
+        )
     except (ValueError, IndexError, KeyError, TypeError):
-        return Probe(trouble="JAX started, but what it printed is not understood")
+        return JaxReport(trouble="JAX started, but what it printed is not understood")
 
 
 def answer() -> int:

@@ -1,13 +1,20 @@
 """MXNet and PyTorch next to JAX: separate environments, one definition of the work, interleaved rounds."""
 
 from jaxperf.frameworks.cold_start import memory, reload
-from jaxperf.frameworks.command import status
-from jaxperf.frameworks.environments import PEERS, Found, chosen, look, named, root
+from jaxperf.frameworks.command import peer_status
+from jaxperf.frameworks.environments import (
+    PEERS,
+    PeerEnvironment,
+    look,
+    named_interpreters,
+    named_peers,
+    root,
+)
 from jaxperf.frameworks.install import install
 from jaxperf.frameworks.pool import GivenUpError, Pool, available_cores
 from jaxperf.frameworks.sizes import GPU, SMOKE, Sizes
 from jaxperf.frameworks.study import EVENTS, Limits, Study, study
-from jaxperf.frameworks.summary import Comparison, agreement, comparisons, curves, measurements
+from jaxperf.frameworks.summary import FrameworkComparison, agreement, comparisons, curves, measurements
 from jaxperf.frameworks.worker import System
 from jaxperf.frameworks.workloads import ONEDNN, Workload, workloads
 
@@ -17,10 +24,10 @@ __all__ = [
     "ONEDNN",
     "PEERS",
     "SMOKE",
-    "Comparison",
-    "Found",
+    "FrameworkComparison",
     "GivenUpError",
     "Limits",
+    "PeerEnvironment",
     "Pool",
     "Sizes",
     "Study",
@@ -28,17 +35,17 @@ __all__ = [
     "Workload",
     "agreement",
     "available_cores",
-    "chosen",
     "comparisons",
     "curves",
     "install",
     "look",
     "measurements",
     "memory",
-    "named",
+    "named_interpreters",
+    "named_peers",
+    "peer_status",
     "reload",
     "root",
-    "status",
     "study",
     "workloads",
 ]

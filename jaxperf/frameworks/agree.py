@@ -24,8 +24,12 @@ class Verdict:
         return not self.trouble
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
-    """A worker's answers; ValueError, in one line, if the file is not what it should be."""
+def read_answers(path: Path) -> dict[str, np.ndarray]:
+    """Return a worker's answers.
+
+    Raises:
+      ValueError: the file is not what it should be; one line says why.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -33,22 +37,22 @@ def read(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"its answers cannot be read: {type(e).__name__}") from None
 
 
-def compare(base: Answers, other: Answers, *, rtol: float) -> Verdict:
-    """Whether `other` is `base` within `rtol` of the largest absolute value of each array.
+def compare_answers(base: Answers, other: Answers, *, rtol: float) -> Verdict:
+    """Return whether `other` is `base` within `rtol` of the largest absolute value of each array.
 
     Not element by element: a logit near zero has no relative precision of its own.
     """
     if set(base) != set(other):
         return Verdict(np.inf, f"it answers {sorted(other)} where JAX answers {sorted(base)}")
     errors = [0.0]
-    for name, ours in base.items():
-        theirs = other[name]
-        if theirs.shape != ours.shape:
-            return Verdict(np.inf, f"its {name} has shape {theirs.shape} where JAX's has {ours.shape}")
-        if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+    for name, expected in base.items():
+        actual = other[name]
+        if actual.shape != expected.shape:
+            return Verdict(np.inf, f"its {name} has shape {actual.shape} where JAX's has {expected.shape}")
+        if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
             return Verdict(np.inf, f"its {name} or JAX's is not finite")
-        difference = np.abs(theirs.astype(np.float64) - ours.astype(np.float64)).max(initial=0)
-        errors.append(float(difference / max(np.abs(ours).max(initial=0), 1e-30)))
+        difference = np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0)
+        errors.append(float(difference / max(np.abs(expected).max(initial=0), 1e-30)))
     error = max(errors)
     return Verdict(
         error, "" if error <= rtol else f"it differs from JAX by {error:.2g}, allowed is {rtol:.2g}"

@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from jaxperf.frameworks.agree import Verdict, compare, read
+from jaxperf.frameworks.agree import Verdict, compare_answers, read_answers
 from jaxperf.frameworks.pool import GivenUpError, Pool
-from jaxperf.frameworks.study import Entry, Limits, Study, number
+from jaxperf.frameworks.study import Entry, Limits, Study, finite_number
 from jaxperf.frameworks.worker import TaskError, Worker, WorkerGoneError
 from jaxperf.result import Curve
 
@@ -36,7 +36,7 @@ class Reload:
 
 def reload(study: Study, pool: Pool, *, limits: Limits, say: Say) -> list[Reload]:
     """Have a fresh worker of each system read its live worker's export, and compare the first outputs."""
-    found: list[Reload] = []
+    reloads: list[Reload] = []
     base: dict[str, Any] = {}
     settings = {**study.workload.settings, "task": "reload"}
     for system in dict.fromkeys(e.system for e in study.timed):
@@ -45,8 +45,9 @@ def reload(study: Study, pool: Pool, *, limits: Limits, say: Say) -> list[Reload
             for entry in mine:
                 seconds, answers = _prepare(worker, entry, settings, pool, limits)
                 base = base or answers  # JAX's own, which comes first
-                found.append(Reload(entry.name, seconds, compare(base, answers, rtol=study.workload.rtol)))
-    return found
+                verdict = compare_answers(base, answers, rtol=study.workload.rtol)
+                reloads.append(Reload(entry.name, seconds, verdict))
+    return reloads
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,14 @@ def memory(study: Study, pool: Pool, *, limits: Limits, say: Say) -> list[Memory
     The increases become the entries' values. They are those of the C library as it comes: it may keep memory
     that was freed.
     """
-    found = []
+    runs = []
     for mode in study.workload.quantities:
         for entry in [e for e in study.entries if not e.lost]:
             with _telling(entry, study, say), _fresh(pool, entry.system) as worker:
                 run = _memory_run(worker, entry, mode, study, pool, limits)
                 entry.values.setdefault(mode, []).append(run.increase)
-                found.append(run)
-    return found
+                runs.append(run)
+    return runs
 
 
 def _memory_run(
@@ -112,7 +113,9 @@ def _memory_run(
         configuration=entry.configuration,
         quantity=mode,
     )
-    return MemoryRun(entry, mode, max(above), curve, number(value, "handed_out"), number(value, "finished"))
+    return MemoryRun(
+        entry, mode, max(above), curve, finite_number(value, "handed_out"), finite_number(value, "finished")
+    )
 
 
 def _thinned(x: list[float], y: list[int], *, most: int = 400) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -135,7 +138,7 @@ def _prepare(
         configuration=entry.configuration,
         answers=str(path),
     )
-    return number(value, "first_s"), read(path)
+    return finite_number(value, "first_s"), read_answers(path)
 
 
 @contextmanager

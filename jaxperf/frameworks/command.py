@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxperf.errors import JaxperfError, not_on_windows, plain
-from jaxperf.frameworks.environments import PEERS, Peer, chosen, look, root
+from jaxperf.errors import JaxperfError, escape_control, not_on_windows
+from jaxperf.frameworks.environments import PEERS, Peer, look, named_peers, root
 from jaxperf.frameworks.install import Say, fitting, install, no_python
 
 
-def main(words: Sequence[str], *, program: str, warn: Say) -> int:
-    """Run `jaxperf peers WORDS`: return 0, or 1 if a peer could not be installed; the others still are.
+def main(arguments: Sequence[str], *, program: str, warn: Say) -> int:
+    """Run `jaxperf peers ARGUMENTS`: return 0, or 1 if a peer could not be installed; the others still are.
 
     Args:
-      words: those after `peers`.
+      arguments: those after `peers`.
       program: what to type to run jaxperf.
       warn: is told in one line which peer could not be installed, and why.
 
     Raises:
-      JaxperfError: the first word is not "install", or a name that no peer has; or this is Windows.
+      JaxperfError: the first argument is not "install", or a name that no peer has; or this is Windows.
     """
     not_on_windows("`jaxperf peers`")
-    if not words:
+    if not arguments:
         return show(program)
-    if words[0] != "install":
-        raise JaxperfError(f"`peers` has no command {words[0]!r}; try `jaxperf peers install`")
+    if arguments[0] != "install":
+        raise JaxperfError(f"`peers` has no command {arguments[0]!r}; try `jaxperf peers install`")
     failed = 0
-    for peer in chosen(words[1:]) or PEERS.values():
+    for peer in named_peers(arguments[1:]) or PEERS.values():
         try:
             install(peer, say=_say)
         except JaxperfError as e:
@@ -38,22 +38,22 @@ def main(words: Sequence[str], *, program: str, warn: Say) -> int:
 def show(program: str) -> int:
     """Print one line for each peer, and where the environments are."""
     for peer in PEERS.values():
-        _say(f"{peer.name}: {status(peer, program)}")
+        _say(f"{peer.name}: {peer_status(peer, program)}")
     _say(f"environments are in {root()} (JAXPERF_PEERS names another folder)")
     return 0
 
 
-def status(peer: Peer, program: str = "jaxperf") -> str:
+def peer_status(peer: Peer, program: str = "jaxperf") -> str:
     """Return the state of a peer, and the command that installs or rebuilds it."""
-    found = look(peer)
-    if found.state == "ready":
-        return f"ready, {found.detail}"
+    environment = look(peer)
+    if environment.state == "ready":
+        return f"ready, {environment.detail}"
     command = f"`{program} peers install {peer.name}`"
-    if found.state == "broken":
-        return f"broken, {found.detail}; {command} rebuilds it"
+    if environment.state == "broken":
+        return f"broken, {environment.detail}; {command} rebuilds it"
     python = next(fitting(peer), None)
     return f"missing, {command} installs it with {python}" if python else f"missing, {no_python(peer)}"
 
 
 def _say(line: str) -> None:
-    print(plain(line), flush=True)
+    print(escape_control(line), flush=True)

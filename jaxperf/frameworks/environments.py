@@ -55,7 +55,7 @@ PEERS = {
 
 
 @dataclass(frozen=True)
-class Found:
+class PeerEnvironment:
     """The state of a peer.
 
     Attributes:
@@ -69,13 +69,13 @@ class Found:
     detail: str = ""
 
 
-def chosen(words: Iterable[str]) -> tuple[Peer, ...]:
-    """Return the peers that `words` name, each once; a word may hold several, separated by commas.
+def named_peers(name_lists: Iterable[str]) -> tuple[Peer, ...]:
+    """Return the peers that the lists name, each once; a list is names separated by commas.
 
     Raises:
       JaxperfError: a name that no peer has, or any name on Windows.
     """
-    names = [name.strip() for word in words for name in word.split(",")]
+    names = [name.strip() for name_list in name_lists for name in name_list.split(",")]
     for name in filter(None, names):
         not_on_windows("the comparison with other frameworks")
         if name not in PEERS:
@@ -90,7 +90,7 @@ def root() -> Path:
     return Path(named) if named else platformdirs.user_data_path("jaxperf") / "peers"
 
 
-def folder(peer: Peer) -> Path:
+def environment_folder(peer: Peer) -> Path:
     """Return the folder of the peer's environment, which may not exist."""
     return root().absolute() / peer.name
 
@@ -100,46 +100,46 @@ def python_in(environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
-def look(peer: Peer) -> Found:
+def look(peer: Peer) -> PeerEnvironment:
     """Find out whether the peer's environment exists, has the current pins, and imports the peer."""
-    python = python_in(folder(peer))
+    python = python_in(environment_folder(peer))
     try:
-        marker = json.loads((folder(peer) / MARKER).read_text(encoding="utf-8"))
+        marker = json.loads((environment_folder(peer) / MARKER).read_text(encoding="utf-8"))
         installed = tuple(marker["requires"])
     except FileNotFoundError:
-        return Found("missing", python)
+        return PeerEnvironment("missing", python)
     except (OSError, ValueError, KeyError, TypeError):
-        return Found("broken", python, f"{folder(peer) / MARKER} cannot be read")
+        return PeerEnvironment("broken", python, f"{environment_folder(peer) / MARKER} cannot be read")
     if installed not in peer.requires:
-        return Found("broken", python, f"it holds {' '.join(map(str, installed))}")
-    versions, trouble = imported(peer, python)
-    return Found("broken" if trouble else "ready", python, trouble or versions)
+        return PeerEnvironment("broken", python, f"it holds {' '.join(map(str, installed))}")
+    versions, trouble = imported_versions(peer, python)
+    return PeerEnvironment("broken" if trouble else "ready", python, trouble or versions)
 
 
-def named(words: Iterable[str]) -> dict[str, Found]:
-    """Return the interpreters that words such as "torch=/usr/bin/python3" name, by peer, after trying each.
+def named_interpreters(assignments: Iterable[str]) -> dict[str, PeerEnvironment]:
+    """Return the interpreters that "torch=/usr/bin/python3" and its like assign, by peer, after trying each.
 
     Raises:
-      JaxperfError: a word has another form, a name is not a peer's or comes twice, or an interpreter does not
+      JaxperfError: one has another form, a name is not a peer's or comes twice, or an interpreter does not
         start or does not have the framework.
     """
-    found: dict[str, Found] = {}
-    for word in words:
-        name, _, path = word.partition("=")
+    environments: dict[str, PeerEnvironment] = {}
+    for pair in assignments:
+        name, _, path = pair.partition("=")
         if not name or not path:
-            raise JaxperfError(f"--peer-python is {word!r}; give NAME=PATH, as in torch=/usr/bin/python3")
-        for peer in chosen([name]):
-            if peer.name in found:
+            raise JaxperfError(f"--peer-python is {pair!r}; give NAME=PATH, as in torch=/usr/bin/python3")
+        for peer in named_peers([name]):
+            if peer.name in environments:
                 raise JaxperfError(f"--peer-python names {peer.name} twice; give one interpreter for it")
             python = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  # raises for unknown users
-            versions, trouble = imported(peer, python)
+            versions, trouble = imported_versions(peer, python)
             if trouble:
-                raise JaxperfError(f"--peer-python {word}: {trouble}; name a Python that has {peer.name}")
-            found[peer.name] = Found("ready", python, versions)
-    return found
+                raise JaxperfError(f"--peer-python {pair}: {trouble}; name a Python that has {peer.name}")
+            environments[peer.name] = PeerEnvironment("ready", python, versions)
+    return environments
 
 
-def imported(peer: Peer, python: Path) -> tuple[str, str]:
+def imported_versions(peer: Peer, python: Path) -> tuple[str, str]:
     """Return ("mxnet 1.9.1, numpy 1.23.5, Python 3.11.7", ""), or ("", why the peer cannot be imported)."""
     program = (
         f"import platform, numpy, {peer.name} as peer; print(f'\\n{peer.name} {{peer.__version__}}, "

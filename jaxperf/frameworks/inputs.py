@@ -12,7 +12,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def mlp_shapes(sizes: Sequence[int]) -> Shapes:
-    """Dense layers as Gluon keeps them: (out, in) and (out,)."""
+    """Return the shapes of dense layers as Gluon keeps them: (out, in) and (out,)."""
     shapes: Shapes = {}
     for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
         shapes |= {f"{i}.weight": (n_out, n_in), f"{i}.bias": (n_out,)}
@@ -20,7 +20,11 @@ def mlp_shapes(sizes: Sequence[int]) -> Shapes:
 
 
 def resnet_shapes(stages: Sequence[tuple[int, int]]) -> Shapes:
-    """Section 8.5.1's ResNet with `stages` of (channels, blocks), in Gluon's order and with its names."""
+    """Return the shapes of section 8.5.1's ResNet, in Gluon's order and with its names.
+
+    Args:
+      stages: channels and blocks of each stage.
+    """
     channels = stages[0][0]
     shapes = _conv("0", 1, channels, 3) | _norm("1", channels)
     for i, (num_channels, num_residuals) in enumerate(stages):
@@ -45,7 +49,7 @@ def _norm(name: str, channels: int) -> Shapes:
 
 
 def draw(shapes: Shapes, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """He's normal weights, and biases and BatchNorm with their initial values; float32.
+    """Draw He's normal weights, and biases and BatchNorm with their initial values; float32.
 
     Not the book's weights of 0.01: with those, every network's output is almost zero, right or wrong.
     """

@@ -21,12 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks.environments import (
     MARKER,
     Peer,
-    folder,
-    imported,
+    environment_folder,
+    imported_versions,
     last_line,
     look,
     python_in,
@@ -80,8 +82,8 @@ def _candidates(version: str) -> list[Path]:
     on_path = shutil.which(f"python{version}")
     # pyenv's shims may be on PATH without starting any Python, so its versions are searched directly.
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    kept = sorted(pyenv.glob(f"{version}.*/bin/python"), key=_patch, reverse=True)
-    return [*running, *([Path(on_path)] if on_path else []), *kept]
+    of_pyenv = sorted(pyenv.glob(f"{version}.*/bin/python"), key=_patch, reverse=True)
+    return [*running, *([Path(on_path)] if on_path else []), *of_pyenv]
 
 
 def _patch(path: Path) -> int:
@@ -109,15 +111,15 @@ def install(peer: Peer, *, say: Say = print) -> None:
         installed cannot be imported; no incomplete environment is left.
     """
     with _alone():
-        found = look(peer)
-        if found.state == "ready":
-            say(f"{peer.name}: already there ({found.detail})")
+        environment = look(peer)
+        if environment.state == "ready":
+            say(f"{peer.name}: already there ({environment.detail})")
             return
-        if found.state == "broken":
-            say(f"{peer.name}: rebuilding, because {found.detail}")
+        if environment.state == "broken":
+            say(f"{peer.name}: rebuilding, because {environment.detail}")
         began = time.perf_counter()
         _first_that_works(peer, say)
-        say(f"{peer.name}: ready after {time.perf_counter() - began:.0f} s, in {folder(peer)}")
+        say(f"{peer.name}: ready after {time.perf_counter() - began:.0f} s, in {environment_folder(peer)}")
 
 
 def _first_that_works(peer: Peer, say: Say) -> None:
@@ -136,13 +138,13 @@ def _first_that_works(peer: Peer, say: Say) -> None:
 
 
 def _make(peer: Peer, python: Path, requires: tuple[str, ...], say: Say) -> None:
-    where = folder(peer)
+    where = environment_folder(peer)
     _clear(where)
     try:
         _run([str(python), "-m", "venv", str(where)], peer, lambda line: None)
         pip = [str(python_in(where)), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
         _run([*pip, "--progress-bar", "off", "--retries", "2", *requires], peer, say)
-        versions, trouble = imported(peer, python_in(where))
+        versions, trouble = imported_versions(peer, python_in(where))
         if trouble:
             raise JaxperfError(f"{peer.name} was installed, but {trouble}")
         marker = {"requires": requires, "python": str(python), "versions": versions}
@@ -157,15 +159,15 @@ def _clear(where: Path) -> None:
     shutil.rmtree(where, ignore_errors=True)
 
 
-def _run(words: list[str], peer: Peer, say: Say) -> None:
+def _run(command: list[str], peer: Peer, say: Say) -> None:
     """Run a program to its end and report what pip fetches; the program ends if this one is interrupted."""
     streams: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    said = []
-    with subprocess.Popen(words, text=True, errors="replace", **streams) as process:
+    output = []
+    with subprocess.Popen(command, text=True, errors="replace", **streams) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                said.append(line)
+                output.append(line)
                 if got := _FETCHED.match(line):
                     say(f"{peer.name}: {' '.join(filter(None, got.groups()))}")
             status = process.wait()
@@ -173,19 +175,19 @@ def _run(words: list[str], peer: Peer, say: Say) -> None:
             process.kill()
             raise
     if status:
-        raise _explained(peer, "".join(said), status)
+        raise _explained(peer, "".join(output), status)
 
 
-def _explained(peer: Peer, said: str, status: int) -> JaxperfError:
+def _explained(peer: Peer, output: str, status: int) -> JaxperfError:
     """Return the one line that says why pip failed."""
-    if _OFFLINE.search(said):
+    if _OFFLINE.search(output):
         return JaxperfError(f"{peer.name}: the package index cannot be reached; try again with a network")
-    if missing := _NOT_OFFERED.search(said):
+    if missing := _NOT_OFFERED.search(output):
         return NotOfferedError(f"{peer.name}: no index offers {missing[1]} for this Python and machine")
-    if "No space left on device" in said:
+    if "No space left on device" in output:
         return JaxperfError(f"{peer.name}: no space left in {root()}; JAXPERF_PEERS names another folder")
-    errors = "\n".join(line for line in said.splitlines() if line.startswith("ERROR"))
-    return JaxperfError(f"{peer.name}: installing failed: {last_line(errors or said) or status}")
+    errors = "\n".join(line for line in output.splitlines() if line.startswith("ERROR"))
+    return JaxperfError(f"{peer.name}: installing failed: {last_line(errors or output) or status}")
 
 
 @contextmanager
@@ -193,16 +195,12 @@ def _alone() -> Iterator[None]:
     """Allow one installation at a time: two would remove each other's work."""
     try:
         root().mkdir(parents=True, exist_ok=True)
-        lock = (root() / ".lock").open("w")
+        lock = FileLock(root() / ".lock").acquire(blocking=False)
+    except Timeout:
+        raise JaxperfError(f"another installation is running in {root()}; wait for it") from None
     except OSError as e:
         raise JaxperfError(
             f"cannot write to {root()}: {e.strerror or e}; JAXPERF_PEERS names another folder"
         ) from None
     with lock:
-        try:
-            import fcntl  # not on Windows, where `command` refuses before
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise JaxperfError(f"another installation is running in {root()}; wait for it") from None
         yield

@@ -71,17 +71,17 @@ class Pool:
         self._live.clear()
 
     def threads(self, devices: int) -> int:
-        """Threads that each of `devices` devices gets: an equal share of the cores."""
+        """Return the threads that each of `devices` devices gets: an equal share of the cores."""
         return max(1, len(self.cores or available_cores()) // devices)
 
     def shares(self, devices: int) -> list[list[int]]:
-        """The cores of each of `devices` devices; with more devices than cores, they share."""
+        """Return the cores of each of `devices` devices; with more devices than cores, they share."""
         cores, size = list(self.cores or available_cores()), self.threads(devices)
         firsts = [i * size % len(cores) for i in range(devices)]
         return [cores[first : first + size] for first in firsts]
 
     def worker(self, name: str, devices: int = 1) -> Worker:
-        """The live worker of a system.
+        """Return the live worker of a system.
 
         Raises:
           GivenUpError: it cannot be started, or was lost too often.
@@ -92,7 +92,7 @@ class Pool:
         return self._live[key]
 
     def fresh(self, name: str) -> Worker:
-        """Another worker, which has done nothing yet; the caller closes it.
+        """Start another worker, which has done nothing yet; the caller closes it.
 
         Raises:
           GivenUpError: as `worker`.
@@ -144,7 +144,7 @@ class Pool:
 
 
 def available_cores() -> list[int]:
-    """Processors that this process may use."""
+    """Return the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))

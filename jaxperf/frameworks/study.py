@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxperf.frameworks.agree import Verdict, compare, read
+from jaxperf.frameworks.agree import Verdict, compare_answers, read_answers
 from jaxperf.frameworks.pool import OVER, GivenUpError, Pool
 from jaxperf.frameworks.worker import TaskError, WorkerGoneError
 from jaxperf.frameworks.workloads import Workload
@@ -72,7 +72,7 @@ class Entry:
         return f"{self.system}/{self.configuration}"
 
     def measurement(self, workload: Workload, quantity: str) -> Measurement:
-        """Its raw values of one quantity; `values[i]` of all entries of a workload are from one round."""
+        """Return its raw values of one quantity; `values[i]` of a workload's entries are from one round."""
         return Measurement(
             f"{self.system} {self.configuration}",
             workload.unit,
@@ -89,7 +89,7 @@ class Entry:
         )
 
     def curve(self, workload: Workload) -> Curve | None:
-        """Its loss over steps, if it trains."""
+        """Return its loss over steps, if it trains."""
         if not self.losses:
             return None
         x, y = tuple(map(float, self.losses)), tuple(self.losses.values())
@@ -116,21 +116,21 @@ class Study:
         """Those that agreed and took every turn."""
         return [e for e in self.entries if not e.lost and e.values]
 
-    def given(self, quantity: str) -> int:
-        """The cores that each configuration was given; 0 if that is not known."""
+    def allotted(self, quantity: str) -> int:
+        """Return the cores that each configuration was given; 0 if that is not known."""
         devices = self.workload.at_once.get(quantity, self.workload.devices)
         return self.threads * devices
 
     def used(self, entry: Entry, quantity: str) -> float:
-        """The cores that a configuration used, by its CPU time; 0 if it did not say."""
+        """Return the cores that a configuration used, by its CPU time; 0 if it did not say."""
         return float(np.median(entry.cores.get(quantity) or [0.0]))
 
     def fair(self, entry: Entry, quantity: str) -> bool:
-        """Whether a configuration used no more cores than it was given."""
-        return self.used(entry, quantity) <= OVER * (self.given(quantity) or math.inf)
+        """Return whether a configuration used no more cores than it was given."""
+        return self.used(entry, quantity) <= OVER * (self.allotted(quantity) or math.inf)
 
     def best(self, system: str, quantity: str) -> Entry | None:
-        """The system's fastest configuration by median, of those that are judged; None if it has none."""
+        """Return the system's fastest configuration by median, of those that are judged; None for none."""
         mine = [e for e in self.timed if e.system == system and self.fair(e, quantity)]
         return min(mine, key=lambda e: float(np.median(e.values[quantity])), default=None)
 
@@ -153,12 +153,16 @@ def study(
     return Study(workload, run.entries, pool.threads(workload.devices))
 
 
-def number(value: Mapping[str, Any], name: str) -> float:
-    """A finite number from a worker's answer; TaskError, in one line, if it is not one."""
-    found = value.get(name)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise TaskError(f"its {name or 'time'} is {str(found)[:40]!r}")
-    return float(found)
+def finite_number(value: Mapping[str, Any], name: str) -> float:
+    """Return a finite number from a worker's answer.
+
+    Raises:
+      TaskError: it is not one.
+    """
+    figure = value.get(name)
+    if isinstance(figure, bool) or not isinstance(figure, int | float) or not math.isfinite(figure):
+        raise TaskError(f"its {name or 'time'} is {str(figure)[:40]!r}")
+    return float(figure)
 
 
 class _Run:
@@ -191,8 +195,8 @@ class _Run:
             configuration=entry.configuration,
             answers=str(path),
         )
-        entry.first_s = number(value, "first_s")
-        self.judge(entry, read(path))
+        entry.first_s = finite_number(value, "first_s")
+        self.judge(entry, read_answers(path))
 
     def judge(self, entry: Entry, answers: Mapping[str, np.ndarray]) -> None:
         """Compare answers: the first is JAX's, and all others, including JAX's own, are compared with it."""
@@ -200,7 +204,7 @@ class _Run:
             if entry.system != BASE:
                 raise TaskError("there is no answer of JAX's to agree with")
             self.base = dict(answers)
-        entry.verdict = compare(self.base, answers, rtol=self.workload.rtol)
+        entry.verdict = compare_answers(self.base, answers, rtol=self.workload.rtol)
         if not entry.verdict.agrees:
             raise TaskError(f"not timed: {entry.verdict.trouble}")
         if "loss" in answers:
@@ -221,7 +225,7 @@ class _Run:
         calls, lead = entry.calls, self.workload.lead * entry.calls // self.workload.calls
         value = worker.call("turn", limit_s=self.limits.turn_s, key=entry.name, calls=calls, lead=lead)
         for quantity in (*self.workload.quantities, *({EVENTS} & value.keys())):
-            seconds = number(value, quantity)
+            seconds = finite_number(value, quantity)
             if not seconds > 0:
                 raise TaskError(f"it took {seconds:g} s, it says")
             if turn == 0:
@@ -235,7 +239,7 @@ class _Run:
             entry.calls = max(calls, math.ceil(self.workload.turn_s / of_a_call))
         if "loss" in value:
             last = max(entry.losses, default=-1)
-            entry.losses[last + calls] = number(value, "loss")
+            entry.losses[last + calls] = finite_number(value, "loss")
 
     def attempt(self, entry: Entry, work: Callable[[], None]) -> None:
         """Do the work; if it fails, the entry is lost, with one line, and its system continues if it can."""
@@ -249,7 +253,7 @@ class _Run:
             self.lose(entry, str(e))
 
     def restore(self, system: str) -> None:
-        """The system's new worker prepares again what the old one had ready; curves would have a gap."""
+        """Have the system's new worker prepare what the old one had ready; curves would have a gap."""
         for other in [e for e in self.alive() if e.system == system]:
             self.attempt(other, partial(self.prepare, other))
 

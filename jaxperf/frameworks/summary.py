@@ -11,20 +11,20 @@ from jaxperf.result import Curve, Decision, Measurement, Ratio, ratio
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FrameworkComparison:
     """A peer's best configuration against JAX's best, round by round.
 
     Attributes:
       workload, quantity: what was compared.
-      theirs: the peer's entry.
-      ours: JAX's entry.
+      framework: the peer's entry.
+      jax: JAX's entry.
       ratio: the peer's time over JAX's: above 1 if JAX is faster.
     """
 
     workload: str
     quantity: str
-    theirs: Entry
-    ours: Entry
+    framework: Entry
+    jax: Entry
     ratio: Ratio
 
     @property
@@ -36,34 +36,36 @@ class Comparison:
     def cells(self) -> tuple[str, ...]:
         """A row for a table of comparisons."""
         word = {"slower": "JAX is faster", "faster": "JAX is slower"}.get(self.ratio.word, "undecided")
-        peer = f"{self.theirs.system} {self.theirs.configuration}"
-        return self.work, self.ours.configuration, peer, str(self.ratio), word
+        peer = f"{self.framework.system} {self.framework.configuration}"
+        return self.work, self.jax.configuration, peer, str(self.ratio), word
 
 
 def measurements(study: Study, quantity: str) -> list[Measurement]:
-    """One quantity of every configuration that was timed."""
+    """Return one quantity of every configuration that was timed."""
     return [e.measurement(study.workload, quantity) for e in study.timed if quantity in e.values]
 
 
 def curves(study: Study) -> list[Curve]:
-    """Loss over steps of every configuration that trained."""
+    """Return the loss over steps of every configuration that trained."""
     return [curve for entry in study.timed if (curve := entry.curve(study.workload))]
 
 
-def comparisons(study: Study) -> list[Comparison]:
-    """Every peer against JAX as installed, in each quantity.
+def comparisons(study: Study) -> list[FrameworkComparison]:
+    """Compare every peer with JAX as installed, in each quantity.
 
     Nothing if one of the two was not timed in rounds, or used more cores than it was given.
     """
-    found = []
+    compared = []
     for quantity in study.workload.quantities if study.workload.rounds else ():
-        ours = study.best(BASE, quantity)
+        jax = study.best(BASE, quantity)
         for peer in dict.fromkeys(e.system for e in study.entries if e.system not in (BASE, ONEDNN)):
-            theirs = study.best(peer, quantity)
-            if ours and theirs and min(ours.values[quantity]) > 0:
-                pair = [e.measurement(study.workload, quantity) for e in (theirs, ours)]
-                found.append(Comparison(study.workload.name, quantity, theirs, ours, ratio(*pair)))
-    return found
+            framework = study.best(peer, quantity)
+            if jax and framework and min(jax.values[quantity]) > 0:
+                pair = [e.measurement(study.workload, quantity) for e in (framework, jax)]
+                compared.append(
+                    FrameworkComparison(study.workload.name, quantity, framework, jax, ratio(*pair))
+                )
+    return compared
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Agreement:
 
 
 def agreement(studies: Sequence[Study], system: str) -> Agreement:
-    """Whether a system agreed with JAX in all workloads; undecided if a configuration gave no answer."""
+    """Return whether a system agreed with JAX in all workloads; undecided if an answer is missing."""
     rows = [(study, e) for study in studies for e in study.entries if e.system == system]
     wrong = [(study, e) for study, e in rows if e.verdict and not e.verdict.agrees]
     missing = [(study, e) for study, e in rows if not e.verdict]
@@ -85,5 +87,5 @@ def agreement(studies: Sequence[Study], system: str) -> Agreement:
     seen += f"largest difference {max(errors, default=0.0):.2g}"
     seen += "".join(f"; {s.workload.name}, {e.configuration}: {e.lost}" for s, e in (*wrong, *missing))
     tolerances = sorted({study.workload.rtol for study, _ in rows})
-    words = f"within {' or '.join(f'{t:g}' for t in tolerances)} of the largest value, by workload"
-    return Agreement(False if wrong else None if missing else True, words, seen)
+    tolerance = f"within {' or '.join(f'{t:g}' for t in tolerances)} of the largest value, by workload"
+    return Agreement(False if wrong else None if missing else True, tolerance, seen)

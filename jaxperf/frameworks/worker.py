@@ -87,11 +87,11 @@ class Worker:
         not_on_windows("the comparison with other frameworks")
         self.name, self._number, self._buffer = system.name, 0, b""
         self._log = scratch / f"{system.name}-{time.monotonic_ns()}.log"
-        words = [str(system.python), str(system.program), system.side, json.dumps(start)]
+        command = [str(system.python), str(system.program), system.side, json.dumps(start)]
         with self._log.open("wb") as log:
             try:
                 self._process = subprocess.Popen(
-                    words,
+                    command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -117,7 +117,7 @@ class Worker:
     def call(
         self, op: str, *, limit_s: float, watch: Callable[[], None] | None = None, **fields: Any
     ) -> dict[str, Any]:
-        """Ask, and wait for the answer.
+        """Ask, and return the answer.
 
         Args:
           op: what to do: "prepare" or "turn".
@@ -199,9 +199,9 @@ class Worker:
         status = self._process.poll()
         if status is None:
             return "closed its output"
-        said = last_line(self._log.read_text(errors="replace")[-10_000:]) if self._log.exists() else ""
+        message = last_line(self._log.read_text(errors="replace")[-10_000:]) if self._log.exists() else ""
         how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"{how}: {said}" if said else how
+        return f"{how}: {message}" if message else how
 
     def _gone(self, what: str) -> WorkerGoneError:
         self.end()

@@ -113,19 +113,19 @@ def workloads(
         if batch % devices:
             raise JaxperfError(f"batch size {batch} is not divisible by {devices} devices")
     files = _write(sizes, folder, images, labels, lenet, np.random.default_rng(seed))
-    found = [*_section81(sizes, files), *_section82(sizes, files)]
+    selected = [*_section81(sizes, files), *_section82(sizes, files)]
     if devices > 1:
-        found.append(_together(sizes, files, devices))
+        selected.append(_together(sizes, files, devices))
     for k in dict.fromkeys((1, devices)):
-        found += [_lenet(sizes, files, k), _resnet(sizes, files, k)]
-    found += _inference(sizes, files)
+        selected += [_lenet(sizes, files, k), _resnet(sizes, files, k)]
+    selected += _inference(sizes, files)
     if platform == "gpu":
-        found = [w for w in found if w.settings["task"] != "memory"]
+        selected = [w for w in selected if w.settings["task"] != "memory"]
     if precision == "bfloat16":
-        found = [w for w in found if w.settings.get("net") in CONVOLVES]
+        selected = [w for w in selected if w.settings.get("net") in CONVOLVES]
     if onednn:
-        found = [_also_with_onednn(workload) for workload in found]
-    return tuple(_placed(workload, platform, precision) for workload in found)
+        selected = [_also_with_onednn(workload) for workload in selected]
+    return tuple(_placed(workload, platform, precision) for workload in selected)
 
 
 def _also_with_onednn(workload: Workload) -> Workload:

@@ -8,7 +8,7 @@ from jaxperf.measure.compile_log import RetraceError
 from jaxperf.measure.dispatch import asynchronous_loop, synchronous_loop
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.memory import MemorySampler, device_memory, live_bytes
-from jaxperf.measure.rounds import Together, interleaved, per_round, together
+from jaxperf.measure.rounds import Overlap, interleaved, per_round, together
 from jaxperf.measure.run_ahead import pending, probe, run_ahead_depth
 from jaxperf.measure.stages import Program, Stages, TraceCounter, count_ops, count_traces, stages
 from jaxperf.measure.subprocess_call import in_fresh_process
@@ -17,11 +17,11 @@ from jaxperf.measure.timing import Benchmark, Timer, block, measure
 __all__ = [
     "Benchmark",
     "MemorySampler",
+    "Overlap",
     "Program",
     "RetraceError",
     "Stages",
     "Timer",
-    "Together",
     "TraceCounter",
     "asynchronous_loop",
     "block",

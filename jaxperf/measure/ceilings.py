@@ -36,20 +36,20 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def dispatch_floor(*, budget_s: float = 0.5) -> Measurement:
-    """Seconds of an empty compiled program, from the call until its one number is ready."""
-    found = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, waited for", budget_s=budget_s)
-    return dataclasses.replace(found, quantity=DISPATCH, configuration="each")
+    """Return seconds of an empty compiled program, from the call until its one number is ready."""
+    floor = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, waited for", budget_s=budget_s)
+    return dataclasses.replace(floor, quantity=DISPATCH, configuration="each")
 
 
 def queueing_floor(*, budget_s: float = 0.5) -> Measurement:
-    """Seconds per empty compiled program when many are queued and waited for once, at the end."""
+    """Return seconds per empty compiled program when many are queued and waited for once, at the end."""
     empty = jax.jit(lambda: jnp.zeros(()))
-    found = measure(empty, name="empty program, queued", wait="end", budget_s=budget_s)
-    return dataclasses.replace(found, quantity=DISPATCH, configuration="end")
+    floor = measure(empty, name="empty program, queued", wait="end", budget_s=budget_s)
+    return dataclasses.replace(floor, quantity=DISPATCH, configuration="end")
 
 
 def matrix_rate(dtype: str, *, budget_s: float = 0.5) -> Measurement:
-    """FLOP/s of the product of two square matrices, under the current `jax_default_matmul_precision`.
+    """Return FLOP/s of the product of two square matrices, under the current `jax_default_matmul_precision`.
 
     Args:
       dtype: of both matrices; the product of integers is int32.
@@ -71,7 +71,7 @@ def matrix_rate(dtype: str, *, budget_s: float = 0.5) -> Measurement:
 
 
 def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
-    """Bytes/s of a program that reads and writes an array of `size` bytes again and again, in place.
+    """Return bytes/s of a program that reads and writes an array of `size` bytes again and again, in place.
 
     The array is donated and returned, so no call asks the system for new memory, whose pages would have to be
     mapped first.
@@ -99,7 +99,7 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
 
 
 def copy_rates(*, count: int = 9) -> tuple[Measurement, Measurement]:
-    """Bytes/s from the host's memory to the first device, and back, each into newly allocated memory.
+    """Return bytes/s from the host's memory to the first device, and back, each into newly allocated memory.
 
     On a CPU, the device's memory is the host's, and the rates are those of a copy within it.
     """
@@ -109,13 +109,13 @@ def copy_rates(*, count: int = 9) -> tuple[Measurement, Measurement]:
         if size >= free_bytes() // MEMORY_SHARE or _seconds(_to_device, host, device) >= LONG_S:
             break
         size *= 2
-    found = interleaved(
+    copies = interleaved(
         {TO_DEVICE: lambda: _to_device(host, device), TO_HOST: _to_host},
         before={TO_HOST: lambda: _to_device(host, device)},  # JAX keeps an array's host copy once made
         count=count,
         loops=1,
     )
-    there, back = (_rate(name, "bytes/s", m, size, COPY, name) for name, m in found.items())
+    there, back = (_rate(name, "bytes/s", m, size, COPY, name) for name, m in copies.items())
     return there, back
 
 
@@ -140,12 +140,12 @@ def _seconds(fn: Callable[..., Any], *args: Any) -> float:
     return min(time_value(fn, args, 1, "each") for _ in range(3))
 
 
-def sizes() -> tuple[int, ...]:
-    """Bytes of the arrays to measure memory with: from the smallest up, each four times the one before.
+def array_sizes() -> tuple[int, ...]:
+    """Return the bytes of the arrays to measure memory with: each four times the one before.
 
     If memory allows, the largest is at least four times the last cache, so that no cache holds much of it.
     """
-    known = max(caches().values(), default=0)
+    known = max(cache_sizes().values(), default=0)
     wanted = min(LARGEST, max(4 * known, 2**28)) if jax.default_backend() == "cpu" else LARGEST
     return tuple(_fours(min(wanted, free_bytes() // MEMORY_SHARE)))
 
@@ -157,23 +157,23 @@ def _fours(most: int) -> Iterator[int]:
         size *= 4
 
 
-def caches() -> dict[str, int]:
-    """Bytes of each data cache of a CPU, "L1" to "L3"; empty if the system does not say, or for a GPU."""
+def cache_sizes() -> dict[str, int]:
+    """Return the bytes of each data cache of a CPU, "L1" to "L3"; empty if they are hidden, or for a GPU."""
     if jax.default_backend() != "cpu":
         return {}
-    found = {}
+    sizes = {}
     for cache in sorted(_CACHES.glob("index*")):
         try:
             level, kind, size = ((cache / name).read_text().strip() for name in ("level", "type", "size"))
             if kind != "Instruction":
-                found[f"L{level}"] = int(size.removesuffix("K")) * 1024
+                sizes[f"L{level}"] = int(size.removesuffix("K")) * 1024
         except (OSError, ValueError):
             continue
-    return found
+    return sizes
 
 
 def level_of(size: int, known: dict[str, int]) -> str:
-    """The first cache that holds an array of `size` bytes with a little room to spare, or "memory".
+    """Return the first cache that holds an array of `size` bytes with a little room to spare, or "memory".
 
     Without known caches, "".
     """
@@ -182,7 +182,7 @@ def level_of(size: int, known: dict[str, int]) -> str:
 
 
 def free_bytes() -> int:
-    """Bytes still free: of the first device's memory where it reports statistics, else of the host's."""
+    """Return the free bytes of the first device's memory if it reports statistics, else of the host's."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"]) - int(stats["bytes_in_use"])
@@ -195,7 +195,7 @@ def others_share(*, seconds: float = 0.5) -> float:
 
 
 def load_average() -> float | None:
-    """How many programs wanted a core in the last minute, on average; None if the system does not say."""
+    """Return the mean number of programs that wanted a core in the last minute; None if not known."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 

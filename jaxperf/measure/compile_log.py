@@ -42,7 +42,7 @@ class Witness(list[str]):
 
 
 @contextmanager
-def witness() -> Iterator[Witness]:
+def watch_compilation() -> Iterator[Witness]:
     """Record what JAX traces and compiles inside, in any thread.
 
     JAX itself reports both. Its own switch, `jax.no_tracing`, does not help: it rejects every call that
@@ -64,7 +64,7 @@ def witness() -> Iterator[Witness]:
 @contextmanager
 def nothing_compiles(name: str) -> Iterator[Witness]:
     """Raise `RetraceError`, naming the function, when anything was traced or compiled inside."""
-    with witness() as seen:
+    with watch_compilation() as seen:
         yield seen
     seen.refuse(name)
 
@@ -103,8 +103,8 @@ def refuse_same_arrays(
     Returns:
       References to the arrays in `out`, which do not keep them alive.
     """
-    given = {id(leaf) for leaf in jax.tree.leaves(args)}
-    arrays = [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array) and id(x) not in given]
+    inputs = {id(leaf) for leaf in jax.tree.leaves(args)}
+    arrays = [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array) and id(x) not in inputs]
     if arrays and len(arrays) == len(before) and all(x is ref() for x, ref in zip(arrays, before)):
         raise JaxperfError(
             f"{name}: the second call returned the very arrays of the first, so it computed nothing; "
@@ -113,7 +113,7 @@ def refuse_same_arrays(
     return [weakref.ref(x) for x in arrays]
 
 
-def copies(args: Any, out: Any) -> str:
-    """A remark for a JAX function that is given NumPy arrays; "" for any other."""
+def host_copies_note(args: Any, out: Any) -> str:
+    """Return a remark for a JAX function that is given NumPy arrays; "" for any other."""
     host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(args))
     return COPIES if host and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(out)) else ""

@@ -20,7 +20,7 @@ _THREADS = Path("/proc/self/task")
 
 
 def available() -> tuple[int, ...]:
-    """The cores this process may use; () where the system has no way to choose among them."""
+    """Return the cores this process may use; () where the system has no way to choose among them."""
     if not hasattr(os, "sched_setaffinity") or not _THREADS.is_dir():
         return ()
     return tuple(sorted(os.sched_getaffinity(0)))
@@ -39,9 +39,11 @@ def on_cores(cores: Iterable[int]) -> Iterator[None]:
     Raises:
       JaxperfError: a core is not available to this process, `cores` is empty, or the system cannot choose.
     """
-    wanted, ours = set(cores), available()
-    if not wanted or not wanted <= set(ours):
-        raise JaxperfError(f"cannot run on cores {sorted(wanted)}; this process may choose from {list(ours)}")
+    wanted, choices = set(cores), available()
+    if not wanted or not wanted <= set(choices):
+        raise JaxperfError(
+            f"cannot run on cores {sorted(wanted)}; this process may choose from {list(choices)}"
+        )
     before: dict[int, set[int]] = {}
     for thread in _threads():
         with contextlib.suppress(ProcessLookupError):  # it has ended since it was listed
@@ -50,7 +52,7 @@ def on_cores(cores: Iterable[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        _limit({thread: before.get(thread, set(ours)) for thread in _threads()})
+        _limit({thread: before.get(thread, set(choices)) for thread in _threads()})
 
 
 def _threads() -> list[int]:

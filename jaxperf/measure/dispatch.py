@@ -29,7 +29,7 @@ from jaxperf.result import Ratio, ratio_of
 
 
 @dataclass(frozen=True)
-class Sample:
+class DispatchSample:
     """The two loops over one size of an operation: seconds for all `calls`, one value per round.
 
     Attributes:
@@ -88,7 +88,7 @@ def asynchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
 
 
 def queueing_s(fn: Callable[[Any], Any], x: Any, *, calls: int = 16, rounds: int = 51) -> float:
-    """Seconds that the front end alone takes to queue one call of `fn(x)`: t1, without a loop around it.
+    """Return the seconds that the front end takes to queue one call of `fn(x)`: t1, without a loop around it.
 
     Args:
       fn: returns arrays on one device.
@@ -113,7 +113,7 @@ def sweep(
     *,
     calls: int = 200,
     rounds: int = 15,
-) -> tuple[Sample, ...]:
+) -> tuple[DispatchSample, ...]:
     """Time both loops over each input; all sizes and both loops take turns in every round.
 
     Args:
@@ -131,9 +131,10 @@ def sweep(
     for size, x in inputs:
         parts[f"{size} sync"] = partial(synchronous_loop, fn, x, calls)
         parts[f"{size} async"] = partial(asynchronous_loop, fn, x, calls)
-    found = interleaved(parts, count=rounds, loops=1)
+    measurements = interleaved(parts, count=rounds, loops=1)
     return tuple(
-        Sample(size, calls, found[f"{size} sync"].values, found[f"{size} async"].values) for size, _ in inputs
+        DispatchSample(size, calls, measurements[f"{size} sync"].values, measurements[f"{size} async"].values)
+        for size, _ in inputs
     )
 
 
@@ -152,25 +153,25 @@ class Costs:
     knee: float = math.inf
 
     def t2_s(self, size: float) -> float:
-        """Seconds that the back end computes for one operation of this size."""
+        """Return the seconds that the back end computes for one operation of this size."""
         beyond = max(0.0, size - self.knee)
         return self.t2_fixed_s + self.t2_per_unit_s * size + self.t2_per_unit_beyond_s * beyond
 
     def synchronous_s(self, size: float, calls: int) -> float:
-        """Seconds of the loop that waits after each call: n (t1 + t2 + t3)."""
+        """Return the seconds of the loop that waits after each call: n (t1 + t2 + t3)."""
         return calls * (self.t1_s + self.t2_s(size) + self.t3_s)
 
     def asynchronous_s(self, size: float, calls: int) -> float:
-        """Seconds of the loop that waits once: t1 + t2 + t3 + (n - 1) max(t1, t2)."""
+        """Return the seconds of the loop that waits once: t1 + t2 + t3 + (n - 1) max(t1, t2)."""
         t2_s = self.t2_s(size)
         return self.t1_s + t2_s + self.t3_s + (calls - 1) * max(self.t1_s, t2_s)
 
     def book_s(self, size: float, calls: int) -> float:
-        """The book's formula for the loop that waits once: t1 + n t2 + t3."""
+        """Return the book's formula for the loop that waits once: t1 + n t2 + t3."""
         return self.t1_s + calls * self.t2_s(size) + self.t3_s
 
     def gain(self, size: float) -> float:
-        """How many times as long the synchronous loop takes, for many calls: (t1 + t2 + t3) / max(t1, t2)."""
+        """Return the synchronous loop's time over the asynchronous one's: (t1 + t2 + t3) / max(t1, t2)."""
         t2_s = self.t2_s(size)
         return (self.t1_s + t2_s + self.t3_s) / max(self.t1_s, t2_s)
 
@@ -198,7 +199,7 @@ class Fit:
     crossover_error: float
 
 
-def fit(samples: Sequence[Sample], *, t1_s: float | None = None) -> Fit:
+def fit(samples: Sequence[DispatchSample], *, t1_s: float | None = None) -> Fit:
     """Find the costs that explain both loops over all sizes, with their uncertainty.
 
     Least squares on relative errors, so that small sizes count as much as large ones, with a loss that
@@ -217,7 +218,9 @@ def fit(samples: Sequence[Sample], *, t1_s: float | None = None) -> Fit:
     sizes = sorted({s.size for s in samples})
     if len(sizes) < 6:
         raise JaxperfError(f"a fit of t1, t2 and t3 needs at least 6 sizes, not {len(sizes)}")
-    _, whole = min((_least_squares(samples, knee, t1_s) for knee in sizes[1:-1]), key=lambda found: found[0])
+    _, whole = min(
+        (_least_squares(samples, knee, t1_s) for knee in sizes[1:-1]), key=lambda candidate: candidate[0]
+    )
     rest = ([*samples[:i], *samples[i + 1 :]] for i in range(len(samples)))
     others = [_least_squares(some, whole.knee, t1_s)[1] for some in rest]
     errors = [_jackknife(values) for values in list(zip(*map(astuple, others)))[:5]]
@@ -231,7 +234,7 @@ def _jackknife(values: Sequence[float]) -> float:
     return math.sqrt((len(values) - 1) * statistics.pvariance(values))
 
 
-def _least_squares(samples: Sequence[Sample], knee: float, t1_s: float | None) -> tuple[float, Costs]:
+def _least_squares(samples: Sequence[DispatchSample], knee: float, t1_s: float | None) -> tuple[float, Costs]:
     """The cost of the best fit with this knee, and the fit."""
     from scipy.optimize import least_squares
 
@@ -249,12 +252,12 @@ def _least_squares(samples: Sequence[Sample], knee: float, t1_s: float | None) -
         return np.append(errors, np.log(t1 / t1_s)) if t1_s else errors
 
     start, lowest = [1.0, 1.0, 0.1, 0.5, 0.5], [1e-6, 0.0, 0.0, 0.0, 0.0]
-    found = least_squares(residuals, start, bounds=(lowest, np.inf), loss="soft_l1", f_scale=0.1)
-    t1, t3, fixed, slope, beyond = map(float, found.x * scale)
-    return float(found.cost), Costs(t1, t3, fixed, slope, beyond, knee)
+    solution = least_squares(residuals, start, bounds=(lowest, np.inf), loss="soft_l1", f_scale=0.1)
+    t1, t3, fixed, slope, beyond = map(float, solution.x * scale)
+    return float(solution.cost), Costs(t1, t3, fixed, slope, beyond, knee)
 
 
-def _guess(samples: Sequence[Sample]) -> Any:
+def _guess(samples: Sequence[DispatchSample]) -> Any:
     """Rough costs as scales for the parameters: t1, t3, t1 again for t2's fixed part, and the slope twice."""
     ordered = sorted(samples, key=lambda s: s.size)
     each = [s.asynchronous_s / s.calls for s in ordered]
@@ -265,33 +268,8 @@ def _guess(samples: Sequence[Sample]) -> Any:
     return np.array([t1, max(gap, 0.1 * t1), t1, slope, slope])
 
 
-def leaves_plateau(
-    samples: Sequence[Sample], *, first_rise: float = 1.1, rise: float = 1.25
-) -> tuple[float, float]:
-    """The two sizes between which the asynchronous loop's cost starts to rise: a crossover without a model.
-
-    Args:
-      samples: the smallest third of them defines the plateau.
-      first_rise: t2 is below t1 up to the size before the first that takes this many times the plateau. The
-        size before that one is returned: at 1.1 times the plateau, the crossover has already been passed.
-      rise: the loop has left the plateau for all larger sizes once it takes this many times its cost there.
-
-    Returns:
-      The last size certain to be on the plateau and the first certain to be beyond it; infinity if there is
-      none.
-    """
-    ordered = sorted(samples, key=lambda s: s.size)
-    each = [s.asynchronous_s / s.calls for s in ordered]
-    plateau = statistics.median(each[: max(1, len(each) // 3)])
-    risen = next((i for i, value in enumerate(each) if value >= first_rise * plateau), len(each))
-    beyond = [i for i, value in enumerate(each) if value < rise * plateau][-1] + 1
-    high = ordered[beyond].size if beyond < len(ordered) else math.inf
-    low = ordered[-1 if risen == len(each) else max(0, risen - 2)].size
-    return low, high
-
-
-def prediction_errors(costs: Costs, samples: Sequence[Sample]) -> tuple[tuple[float, float], ...]:
-    """Prediction errors as fractions of the measured times: (synchronous, asynchronous) per sample."""
+def prediction_errors(costs: Costs, samples: Sequence[DispatchSample]) -> tuple[tuple[float, float], ...]:
+    """Return prediction errors as fractions of the measured times: (synchronous, asynchronous) per sample."""
     return tuple(
         (
             costs.synchronous_s(s.size, s.calls) / s.synchronous_s - 1,

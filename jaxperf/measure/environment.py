@@ -21,7 +21,7 @@ FLAG_PREFIXES = (
     "CUDA_VISIBLE",
     "NVIDIA_TF32",
     "NCCL_",
-    "JAXPERF_ONEDNN",
+    "_JAXPERF_ONEDNN",
 )
 JAX_SETTINGS = (
     "jax_default_matmul_precision",
@@ -51,7 +51,7 @@ def current_environment(*, data_source: str = "") -> Environment:
         threads=threads(),
         memory_bytes=psutil.virtual_memory().total,
         flags={**_variables(), **_settings()},
-        accelerated=("oneDNN convolutions",) if os.environ.get("JAXPERF_ONEDNN") == "1" else (),
+        accelerated=("oneDNN convolutions",) if os.environ.get("_JAXPERF_ONEDNN") == "1" else (),
         data_source=data_source,
         commit=commit(),
     )

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import psutil
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.timing import block
 from jaxperf.result import Curve
 
 # In a process's environment, these make glibc give freed memory back to the system at once.
@@ -70,14 +68,14 @@ class MemorySampler:
         return self.peak_bytes - self.base_bytes
 
     def curve(self, name: str, *, points: int = 400) -> Curve:
-        """Bytes above the start over seconds, at most `points` of them.
+        """Return bytes above the start over seconds, at most `points` of them.
 
         The largest sample of each stretch is kept, so that thinning out hides no peak.
         """
         step = max(1, -(-len(self.seconds) // points))
         looks = list(zip(self.seconds, self.resident_bytes))
-        kept = [max(looks[i : i + step], key=lambda look: look[1]) for i in range(0, len(looks), step)]
-        return Curve(name, tuple(s for s, _ in kept), tuple(float(b - self.base_bytes) for _, b in kept))
+        peaks = [max(looks[i : i + step], key=lambda look: look[1]) for i in range(0, len(looks), step)]
+        return Curve(name, tuple(s for s, _ in peaks), tuple(float(b - self.base_bytes) for _, b in peaks))
 
     def __enter__(self) -> MemorySampler:
         self.seconds.clear()
@@ -103,7 +101,7 @@ class MemorySampler:
 
 
 def live_bytes() -> int:
-    """Bytes of all arrays that some Python variable still holds, once each.
+    """Return bytes of all arrays that some Python variable still holds, once each.
 
     This is more than is in use if an array has not been computed yet (a CPU allocates its memory only then),
     and less if a queued program holds an argument that Python has dropped.
@@ -111,24 +109,8 @@ def live_bytes() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-def filled_to_the_peak(account: Mapping[str, int]) -> list[jax.Array]:
-    """Fill the first device's memory up to the most that it has ever had in use, and return what fills it.
-
-    A device's "peak_bytes_in_use" never falls, so by itself it says nothing about a run whose peak is lower
-    than an earlier one's. While these arrays are held, every byte that a run adds raises it.
-
-    Args:
-      account: the device's memory statistics, from `device_memory`.
-
-    Returns:
-      Arrays to hold while the run is watched; none if the backend has no statistics or is at its peak.
-    """
-    missing = account.get("peak_bytes_in_use", 0) - account.get("bytes_in_use", 0)
-    return [block(jnp.zeros(missing, jnp.uint8))] if missing > 0 else []
-
-
 def device_memory(device: Any = None) -> dict[str, int]:
-    """A device's own memory statistics, in bytes and counts: "bytes_in_use", "peak_bytes_in_use", ...
+    """Return a device's own memory statistics, in bytes and counts: "bytes_in_use", "peak_bytes_in_use", ...
 
     Args:
       device: a `jax.Device`; the first one if None.

@@ -86,7 +86,7 @@ class Roofline:
     result: Result
 
     def bandwidth(self, size: int) -> float:
-        """Bytes/s for a program whose arrays have `size` bytes together.
+        """Return bytes/s for a program whose arrays have `size` bytes together.
 
         The best rate of any array of that size or larger, since a smaller array can reach what a larger one
         does. Beyond the largest array that was measured, its rate.
@@ -120,7 +120,7 @@ class Roofline:
         )
 
     def differences(self, environment: Environment) -> list[str]:
-        """Versions and flags that have changed since this was measured, one line for each."""
+        """Return versions and flags that have changed since this was measured, one line for each."""
         then, lines = self.result.environment, []
         for before, now in ((then.versions, environment.versions), (then.flags, environment.flags)):
             for name in dict.fromkeys([*before, *now]):
@@ -135,7 +135,7 @@ def path_for(environment: Environment) -> Path:
     return platformdirs.user_cache_path("jaxperf") / "roofline" / f"{environment.fingerprint}.json"
 
 
-def stored(environment: Environment | None = None) -> Roofline | None:
+def stored_roofline(environment: Environment | None = None) -> Roofline | None:
     """Return the roofline that `jaxperf roofline` measured on this machine; None if it never ran.
 
     Args:
@@ -154,18 +154,20 @@ def from_result(result: Result, *, where: str = "the result") -> Roofline:
     Raises:
       JaxperfError: a part of it is missing.
     """
-    found: dict[tuple[str, str], Measurement] = {
+    measurements: dict[tuple[str, str], Measurement] = {
         (m.quantity, m.configuration): m for m in result.measurements
     }
     try:
-        found[ceilings.MATRIX, DEFAULT_DTYPE], found[ceilings.MEMORY, str(ceilings.SMALLEST)]
+        measurements[ceilings.MATRIX, DEFAULT_DTYPE], measurements[ceilings.MEMORY, str(ceilings.SMALLEST)]
         return Roofline(
-            dispatch_s=min(found[ceilings.DISPATCH, "each"].values),
-            queueing_s=min(found[ceilings.DISPATCH, "end"].values),
-            flops_per_s={at: max(m.values) for (of, at), m in found.items() if of == ceilings.MATRIX},
-            bytes_per_s={int(at): max(m.values) for (of, at), m in found.items() if of == ceilings.MEMORY},
-            to_device_bytes_per_s=max(found[ceilings.COPY, ceilings.TO_DEVICE].values),
-            to_host_bytes_per_s=max(found[ceilings.COPY, ceilings.TO_HOST].values),
+            dispatch_s=min(measurements[ceilings.DISPATCH, "each"].values),
+            queueing_s=min(measurements[ceilings.DISPATCH, "end"].values),
+            flops_per_s={at: max(m.values) for (of, at), m in measurements.items() if of == ceilings.MATRIX},
+            bytes_per_s={
+                int(at): max(m.values) for (of, at), m in measurements.items() if of == ceilings.MEMORY
+            },
+            to_device_bytes_per_s=max(measurements[ceilings.COPY, ceilings.TO_DEVICE].values),
+            to_host_bytes_per_s=max(measurements[ceilings.COPY, ceilings.TO_HOST].values),
             result=result,
         )
     except (KeyError, ValueError) as e:

@@ -42,7 +42,7 @@ def interleaved(
     seed: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Measurement]:
-    """Seconds per call of each part, once per round, waiting for all its outputs.
+    """Time each part once per round, and return its seconds per call, waiting for all its outputs.
 
     A warm-up round comes first: it compiles, and it shows how many calls make a value of 2 ms.
 
@@ -91,7 +91,7 @@ def interleaved(
 
 
 def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
-    """How many rounds to add before asking again: none once ratios to the first are known within about 2 %.
+    """Return how many rounds to add before asking again: none once ratios to the first are known to 2 %.
 
     For a lone part, its median must be known as well.
 
@@ -132,12 +132,12 @@ def _warm_up(
 
 
 def _prepared(prepare: Callable[[], Any] | None) -> tuple[Any, ...]:
-    given = block(prepare()) if prepare else None
-    return () if given is None else (given,)
+    prepared = block(prepare()) if prepare else None
+    return () if prepared is None else (prepared,)
 
 
 def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit: str = "s") -> Measurement:
-    """One figure per round, computed from other figures of that round: a sum, the larger one, a share.
+    """Return one figure per round, computed from others of that round: a sum, the larger one, a share.
 
     Args:
       name: of the new measurement.
@@ -150,7 +150,7 @@ def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit:
 
 
 @dataclass(frozen=True)
-class Together:
+class Overlap:
     """Two parts, each alone and both together, in seconds, from the same rounds."""
 
     tag: str
@@ -189,13 +189,13 @@ class Together:
         return per_round(name, lambda a, b, both: (a + b - both) / min(a, b), *parts, unit="")
 
     def rows(self) -> tuple[Measurement, ...]:
-        """The rows of a table of this comparison."""
+        """Return the rows of a table of this comparison."""
         return self.first, self.second, self.total, self.both, self.best
 
 
 def together(
     tag: str, parts: Mapping[str, Part], *, count: int, before: Mapping[str, Callable[[], Any]] | None = None
-) -> Together:
+) -> Overlap:
     """Time three parts in rounds: one, another, and both together (section 8.3).
 
     Args:
@@ -209,4 +209,4 @@ def together(
     named = {f"{tag}: {name}": part for name, part in parts.items()}
     prepare = {f"{tag}: {name}": make for name, make in (before or {}).items()}
     first, second, both = interleaved(named, count=count, before=prepare).values()
-    return Together(tag, first, second, both)
+    return Overlap(tag, first, second, both)

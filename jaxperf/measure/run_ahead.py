@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Probe:
+class DispatchTimes:
     """Whether calls returned before their results were ready; one entry per call in each field.
 
     Attributes:
@@ -43,7 +43,7 @@ class Probe:
         return 2 * sum(self.ready) < len(self.ready)
 
 
-def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> Probe:
+def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> DispatchTimes:
     """Call `fn(*args)` and see whether this backend ran it asynchronously; a first call is not counted.
 
     Args:
@@ -61,17 +61,17 @@ def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> Probe:
         block(out)
         rows.append((queued, time.perf_counter() - began, ready))
     queued_s, finished_s, were_ready = zip(*rows)
-    return Probe(queued_s, finished_s, were_ready)
+    return DispatchTimes(queued_s, finished_s, were_ready)
 
 
 def pending(tree: Any) -> int:
-    """How many of the arrays in `tree` are not ready yet; a failed one counts as ready."""
+    """Return how many of the arrays in `tree` are not ready yet; a failed one counts as ready."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
     return sum(not leaf.is_ready() for leaf in leaves)  # type: ignore[attr-defined]  # not in the stub
 
 
 def run_ahead_depth(enqueue: Callable[[], jax.Array], *, calls: int = 100) -> tuple[int, ...]:
-    """How many computations are in flight after each of `calls` calls of `enqueue`.
+    """Return how many computations are in flight after each of `calls` calls of `enqueue`.
 
     Where the numbers stop growing while the calls go on, the client holds the front end back.
 

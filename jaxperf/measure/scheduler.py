@@ -79,7 +79,7 @@ class Scheduler:
 
 
 def lost_s(before: Account, after: Account) -> float:
-    """Seconds, at least, in which a thread waited while another program had its core."""
+    """Return seconds, at least, in which a thread waited while another program had its core."""
     used, most = after.used - before.used, 0.0
     for thread, (ran, waited) in after.threads.items():
         ran_before, waited_before = before.threads[thread]
@@ -100,14 +100,14 @@ def set_aside(m: Measurement, disturbed: Sequence[bool], least: int) -> Measurem
     """
     left = tuple(v for v, lost in zip(m.values, disturbed, strict=True) if not lost)
     aside = tuple(v for v, lost in zip(m.values, disturbed) if lost)
-    found = replace(m, disturbed=len(aside))
-    if not found.disturbance:
-        return found
+    marked = replace(m, disturbed=len(aside))
+    if not marked.disturbance:
+        return marked
     if len(left) >= least:
-        said = f"{len(aside)} of {len(m.values)} values set aside: another program had the core"
-        return replace(m, values=left, set_aside=aside, note=_joined(m.note, said))
-    warning = "" if found.trusted else "not to be trusted: "
-    return replace(found, note=_joined(m.note, warning + found.disturbance))
+        remark = f"{len(aside)} of {len(m.values)} values set aside: another program had the core"
+        return replace(m, values=left, set_aside=aside, note=_joined(m.note, remark))
+    warning = "" if marked.trusted else "not to be trusted: "
+    return replace(marked, note=_joined(m.note, warning + marked.disturbance))
 
 
 def _joined(*remarks: str) -> str:

@@ -130,7 +130,7 @@ def stages(
       JaxperfError: as `measure`; a static argument was given by position.
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
-    built = build(fn, *args, static_argnames=static_argnames, **kwargs)
+    built = build_program(fn, *args, static_argnames=static_argnames, **kwargs)
     dynamic = _dynamic(built.lowered, args, kwargs, label)
 
     def run(*a: Any) -> Any:
@@ -152,7 +152,9 @@ def stages(
     )
 
 
-def build(fn: Callable[..., Any], *args: Any, static_argnames: tuple[str, ...] = (), **kwargs: Any) -> Built:
+def build_program(
+    fn: Callable[..., Any], *args: Any, static_argnames: tuple[str, ...] = (), **kwargs: Any
+) -> Built:
     """Take `fn` from Python to a compiled program, and run nothing.
 
     A function that is already jitted keeps the compiled program: calling it with such arguments compiles
@@ -174,7 +176,7 @@ def build(fn: Callable[..., Any], *args: Any, static_argnames: tuple[str, ...] =
         trace_s=traced_at - began,
         lower_s=lowered_at - traced_at,
         compile_s=compiled_at - lowered_at,
-        program=describe(traced, lowered, compiled),
+        program=describe_program(traced, lowered, compiled),
         cache_hit=_was_hit(events),
         lowered=lowered,
         compiled=compiled,
@@ -202,7 +204,7 @@ def _untraced(fn: Callable[..., Any], static_argnames: tuple[str, ...]) -> Any:
     return jax.jit(again, static_argnames=static_argnames)
 
 
-def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
+def describe_program(traced: Any, lowered: Any, compiled: Any) -> Program:
     """Describe a program in numbers, from its `jax.stages` objects (`Traced`, `Lowered`, `Compiled`)."""
     ops = count_ops(compiled.as_text() or "")
     cost = compiled.cost_analysis() or {}
@@ -232,8 +234,8 @@ def describe(traced: Any, lowered: Any, compiled: Any) -> Program:
 def instructions(hlo: str) -> Iterator[tuple[str, str, str]]:
     """Yield opcode, type of the result, and whole line of each instruction in a program's text."""
     for line in hlo.splitlines():
-        if found := _INSTRUCTION.match(line):
-            yield found[2], found[1], line
+        if match := _INSTRUCTION.match(line):
+            yield match[2], match[1], line
 
 
 def count_ops(hlo: str) -> Counter[str]:
@@ -259,24 +261,24 @@ def _library_call(target: str) -> str:
     return "dot" if any(part in name for part in ("gemm", "matmul", "dot")) else "custom-call"
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
+def all_equations(jaxpr: Any) -> Iterator[Any]:
     """Yield the equations of a jaxpr, and once each those of the jaxprs inside it (loops, branches, jits)."""
     yield from jaxpr.eqns
     leaves = jax.tree.leaves([eqn.params for eqn in jaxpr.eqns], is_leaf=lambda x: hasattr(x, "eqns"))
     for leaf in leaves:
         if hasattr(leaf, "eqns"):
-            yield from equations(getattr(leaf, "jaxpr", leaf))
+            yield from all_equations(getattr(leaf, "jaxpr", leaf))
 
 
 def count_equations(jaxpr: Any) -> int:
     """Count the equations of a jaxpr, and once each those of the jaxprs inside it (loops, branches, jits)."""
-    return sum(1 for _ in equations(jaxpr))
+    return sum(1 for _ in all_equations(jaxpr))
 
 
 def matrix_dtype(jaxpr: Any) -> str:
     """Return the dtype of most elements that matrix products and convolutions read; "" without any."""
     read: Counter[str] = Counter()
-    for eqn in equations(jaxpr):
+    for eqn in all_equations(jaxpr):
         if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
             for operand in eqn.invars[:2]:
                 read[str(operand.aval.dtype)] += operand.aval.size
@@ -296,7 +298,7 @@ def compiled_matrix_dtype(hlo: str) -> str:
             operands = _OPERANDS.search(line)
             named = re.findall(r"%([\w.-]+)", operands[1]) if operands else []
             read.update(types[name] for name in named[:2] if name in types)
-    return _DTYPES.get(found := read.most_common(1)[0][0], found) if read else ""
+    return _DTYPES.get(most_common := read.most_common(1)[0][0], most_common) if read else ""
 
 
 class TraceCounter:

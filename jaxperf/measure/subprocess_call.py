@@ -50,7 +50,7 @@ def in_fresh_process(
       RuntimeError: the call failed (the message ends as its traceback does) or took too long.
     """
     path = _file_of(fn)
-    words = [str(path), path.stem, fn.__name__, json.dumps(args)]
+    child_arguments = [str(path), path.stem, fn.__name__, json.dumps(args)]
     variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -59,7 +59,7 @@ def in_fresh_process(
         **named_parent(),
         **(environment or {}),
     }
-    command = [sys.executable, "-c", _CHILD, *words]
+    command = [sys.executable, "-c", _CHILD, *child_arguments]
     try:
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:

@@ -63,8 +63,8 @@ def record(
             wall_s = time.perf_counter() - began
         del outputs
         spans, traced_s = _read(Path(scratch), by_program)
-        kept = _keep(Path(scratch), folder, label) if folder else ""
-    return Timeline(label, tuple(spans), wall_s, traced_s=traced_s, trace=kept)
+        trace_path = _keep(Path(scratch), folder, label) if folder else ""
+    return Timeline(label, tuple(spans), wall_s, traced_s=traced_s, trace=trace_path)
 
 
 def mark(name: str, *, lane: str = trace.WAIT) -> AbstractContextManager[Any]:
@@ -76,23 +76,23 @@ def mark(name: str, *, lane: str = trace.WAIT) -> AbstractContextManager[Any]:
 
 
 def busy(timeline: Timeline, lane: str) -> list[Interval]:
-    """When `lane` was busy, as disjoint intervals in order, in seconds; empty for a lane that never was."""
+    """Return when `lane` was busy, as disjoint intervals in order, in seconds; empty if it never was."""
     return union(timeline.intervals(lane))
 
 
 def devices(timeline: Timeline) -> tuple[str, ...]:
-    """The lanes that are devices."""
+    """Return the lanes that are devices."""
     others = (trace.PYTHON, trace.WAIT, trace.COPIES)
     return tuple(lane for lane in timeline.lanes if lane not in others)
 
 
 def lane_of(device: jax.Device) -> str:
-    """The lane of a device, as in "cpu 0"."""
+    """Return the lane of a device, as in "cpu 0"."""
     return f"{device.platform} {device.id}"
 
 
 def overlap(timeline: Timeline, a: str, b: str) -> float:
-    """Fraction of the less busy lane's time in which the other is busy too: 0 for none of it, 1 for all.
+    """Return the share of the less busy lane's time in which the other is busy too: 0 for none, 1 for all.
 
     Two devices that share cores overlap fully and gain nothing, so compare the wall time as well.
     """
@@ -117,15 +117,17 @@ def _profiler(folder: str) -> Iterator[None]:
 
 
 def _read(scratch: Path, by_program: bool) -> tuple[list[Any], float]:
-    found = sorted(scratch.rglob("*.xplane.pb"))
-    return trace.read(ProfileData.from_file(str(found[0])), by_program=by_program) if found else ([], 0.0)
+    profiles = sorted(scratch.rglob("*.xplane.pb"))
+    return (
+        trace.read(ProfileData.from_file(str(profiles[0])), by_program=by_program) if profiles else ([], 0.0)
+    )
 
 
 def _keep(scratch: Path, folder: Path, label: str) -> str:
     """Put the trace that the profiler wrote for Perfetto into `folder`; "" if it wrote none."""
-    found = sorted(scratch.rglob("*.trace.json.gz"))
-    if not found:
+    traces = sorted(scratch.rglob("*.trace.json.gz"))
+    if not traces:
         return ""
     path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', label).strip('-') or 'timeline'}.trace.json.gz"
-    write_whole(path, found[0].read_bytes())
+    write_whole(path, traces[0].read_bytes())
     return str(path)

@@ -19,12 +19,12 @@ from jax.core import Tracer
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import (
     RetraceError,
-    copies,
+    host_copies_note,
     nothing_compiles,
     refuse_debug_flags,
     refuse_donated,
     refuse_same_arrays,
-    witness,
+    watch_compilation,
 )
 from jaxperf.measure.scheduler import LOST, Scheduler, lost_s, set_aside
 from jaxperf.result import Measurement
@@ -107,15 +107,15 @@ class Timer:
         return self.times[-1]
 
     def sum(self) -> float:
-        """Total seconds."""
+        """Return the total of all seconds."""
         return sum(self.times)
 
     def avg(self) -> float:
-        """Mean seconds; 0 before the first `stop`."""
+        """Return the mean of the seconds; 0 before the first `stop`."""
         return self.sum() / len(self.times) if self.times else 0.0
 
     def cumsum(self) -> list[float]:
-        """Seconds since the beginning, after each `stop`."""
+        """Return seconds since the beginning, after each `stop`."""
         return np.cumsum(self.times).tolist()
 
 
@@ -225,8 +225,8 @@ def measure(
                 steady = Measurement(label, "s", tuple(values)).rel_iqr <= target_rel_iqr
                 if taken >= budget_s or (taken >= least_s and steady):
                     break
-    found = Measurement(label, "s", tuple(values), tuple(warmup), loops, items, note)
-    return set_aside(found, disturbed, min_values)
+    measurement = Measurement(label, "s", tuple(values), tuple(warmup), loops, items, note)
+    return set_aside(measurement, disturbed, min_values)
 
 
 def time_value(
@@ -236,7 +236,7 @@ def time_value(
     wait: Wait,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Seconds per call over `loops` calls of `fn(*args)`, waiting for all their outputs and effects.
+    """Return seconds per call over `loops` calls of `fn(*args)`, waiting for all their outputs and effects.
 
     Args:
       fn, args: what to call.
@@ -271,7 +271,7 @@ def _warm_up(
     times: list[float] = []
     before: list[weakref.ref[jax.Array]] = []
     ends = time.perf_counter() + seconds
-    with witness() as seen:
+    with watch_compilation() as seen:
         while True:
             seen.clear()
             began = time.perf_counter()
@@ -282,7 +282,7 @@ def _warm_up(
             refuse_donated(name, args)
             if len(times) <= 2:
                 before = refuse_same_arrays(name, out, before, args)
-            note = copies(args, out)
+            note = host_copies_note(args, out)
             del out
             settled = not seen or len(times) >= calls + 20
             if settled and len(times) >= calls and (now >= ends or len(times) >= WARMUP_CALLS):

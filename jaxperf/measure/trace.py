@@ -41,7 +41,7 @@ class Event(NamedTuple):
     stats: Mapping[str, Any]
 
 
-class Line(NamedTuple):
+class TraceLine(NamedTuple):
     """A thread or a stream, its events in order."""
 
     plane: str
@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 
 def read(data: ProfileData, *, by_program: bool = False) -> tuple[list[Span], float]:
-    """The spans of the run annotated as `RUN`, and its length in seconds; no spans and 0 without such a run.
+    """Return the spans of the run annotated as `RUN`, and its seconds; no spans and 0 without such a run.
 
     Spans begin at 0, are cut to the run, and come in order of lane, then time: Python's first, copies last.
     `by_program` gives each compiled program a lane of its own on each device, such as "cpu 0 gradient".
@@ -61,34 +61,34 @@ def read(data: ProfileData, *, by_program: bool = False) -> tuple[list[Span], fl
         return [], 0.0
     thread, window = windows[0]
     on_host = [line for line in every if not _DEVICE_PLANE.fullmatch(line.plane)]
-    found = [*_python(thread), *_instructions(on_host, by_program)]
+    in_lanes = [*_python(thread), *_instructions(on_host, by_program)]
     copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in every for e in line.events)
     for line in every:
         if device := _DEVICE_PLANE.fullmatch(line.plane):
-            found += _on_stream(line, f"{device[1].lower()} {device[2]}", by_program)
+            in_lanes += _on_stream(line, f"{device[1].lower()} {device[2]}", by_program)
             continue
-        found += (_marked(e) for e in line.events if e.name.startswith(MARK))
-        found += ((COPIES, e.name, e.start, e.end) for e in line.events if e.name.startswith(HOST_COPIES))
+        in_lanes += (_marked(e) for e in line.events if e.name.startswith(MARK))
+        in_lanes += ((COPIES, e.name, e.start, e.end) for e in line.events if e.name.startswith(HOST_COPIES))
         if copies_between_cpus and line.name.startswith(CPU_POOL):
-            found += _pool_copies(line, window.end)
-    return _cut(found, window), (window.end - window.start) / 1e9
+            in_lanes += _pool_copies(line, window.end)
+    return _cut(in_lanes, window), (window.end - window.start) / 1e9
 
 
-Found = tuple[str, str, float, float]  # lane, name, start, end
+LaneEvent = tuple[str, str, float, float]  # lane, name, start, end
 
 
-def lines(data: ProfileData) -> Iterator[Line]:
-    """Every thread and stream of a profile."""
+def lines(data: ProfileData) -> Iterator[TraceLine]:
+    """Yield every thread and stream of a profile."""
     with warnings.catch_warnings():
         # ProfileData's own types lack a __module__, which Python 3.12 mentions when it first meets one
         warnings.filterwarnings("ignore", message="builtin type .* has no __module__")
         for plane in data.planes:
             for line in plane.lines:
                 events = [Event(e.name, e.start_ns, e.end_ns, dict(e.stats)) for e in line.events]
-                yield Line(plane.name, line.name, sorted(events, key=lambda e: (e.start, -e.end)))
+                yield TraceLine(plane.name, line.name, sorted(events, key=lambda e: (e.start, -e.end)))
 
 
-def _python(thread: Line) -> Iterator[Found]:
+def _python(thread: TraceLine) -> Iterator[LaneEvent]:
     """Outermost events of the recording thread: calls of JAX, without what is marked as something else."""
     over = 0.0
     for e in thread.events:
@@ -98,7 +98,7 @@ def _python(thread: Line) -> Iterator[Found]:
                 yield PYTHON, e.name, e.start, e.end
 
 
-def _marked(event: Event) -> Found:
+def _marked(event: Event) -> LaneEvent:
     lane, _, name = event.name.removeprefix(MARK).partition("/")
     return lane, name, event.start, event.end
 
@@ -109,9 +109,9 @@ def _program(event: Event, wanted: bool) -> str:
     return f" {module.removeprefix('jit_').strip('_')}".rstrip()
 
 
-def _instructions(on_host: list[Line], by_program: bool) -> Iterator[Found]:
+def _instructions(on_host: list[TraceLine], by_program: bool) -> Iterator[LaneEvent]:
     """Instructions on CPU devices, each until it was really done."""
-    done = ends(on_host)
+    done = end_times(on_host)
     for line in on_host:
         for e in line.events:
             if _is_instruction(e):
@@ -119,8 +119,8 @@ def _instructions(on_host: list[Line], by_program: bool) -> Iterator[Found]:
                 yield lane, e.name, e.start, _end(e, done)
 
 
-def ends(every: Iterable[Line]) -> dict[Any, float]:
-    """When each instruction that handed its work to other threads was done, by the instruction's number."""
+def end_times(every: Iterable[TraceLine]) -> dict[Any, float]:
+    """Return when each instruction that handed its work to other threads was done, by its number."""
     return {
         e.stats["_c"]: e.start
         for line in every
@@ -144,8 +144,8 @@ class Executed(NamedTuple):
     run: str = ""  # the execution that it belongs to, if the trace (a CPU's) says so
 
 
-def executed(line: Line, done: Mapping[Any, float]) -> Iterator[Executed]:
-    """The instructions of a thread or stream, each with its program; `done` is `ends(...)`.
+def executed_instructions(line: TraceLine, done: Mapping[Any, float]) -> Iterator[Executed]:
+    """Yield the instructions of a thread or stream, each with its program; `done` is `ends(...)`.
 
     Copies between host and device are not among them.
     """
@@ -167,14 +167,14 @@ def _is_instruction(event: Event) -> bool:
     return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
 
 
-def _on_stream(line: Line, device: str, by_program: bool) -> Iterator[Found]:
+def _on_stream(line: TraceLine, device: str, by_program: bool) -> Iterator[LaneEvent]:
     if line.name.startswith(_DEVICE_LINES):
         for e in line.events:
             lane = COPIES if _GPU_COPIES.match(e.name) else device + _program(e, by_program)
             yield lane, e.name, e.start, e.end
 
 
-def _pool_copies(line: Line, end: float) -> Iterator[Found]:
+def _pool_copies(line: TraceLine, end: float) -> Iterator[LaneEvent]:
     """Tasks in which no instruction was executed; one that the trace cuts off lasts until `end`."""
     began: float | None = None
     for e in [*line.events, Event("ThreadpoolListener::StopRegion", end, end, {})]:
@@ -188,7 +188,7 @@ def _pool_copies(line: Line, end: float) -> Iterator[Found]:
             began = None
 
 
-def _cut(found: Iterable[Found], window: Event) -> list[Span]:
+def _cut(in_lanes: Iterable[LaneEvent], window: Event) -> list[Span]:
     spans = [
         Span(
             lane,
@@ -196,7 +196,7 @@ def _cut(found: Iterable[Found], window: Event) -> list[Span]:
             (max(start, window.start) - window.start) / 1e9,
             (min(end, window.end) - window.start) / 1e9,
         )
-        for lane, name, start, end in found
+        for lane, name, start, end in in_lanes
         if start < window.end and end > window.start
     ]
     return sorted(spans, key=lambda s: (_rank(s.lane), s.start_s, s.end_s))

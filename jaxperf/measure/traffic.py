@@ -24,12 +24,12 @@ def collective_bytes(hlo: str) -> dict[str, int]:
     Args:
       hlo: text of an optimized program, as `compiled.as_text()` gives it.
     """
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for opcode, result, _ in instructions(hlo):
         kind = opcode.removesuffix("-done")
         if kind in COLLECTIVES:
-            found[kind] += sum(_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(result))
-    return dict(found)
+            totals[kind] += sum(_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(result))
+    return dict(totals)
 
 
 def _bytes(dtype: str, dims: str) -> int:

@@ -1,5 +1,6 @@
 """The chapter's networks in Flax NNX, weights to and from Gluon, and `hybridize`."""
 
+from jaxperf.models.export import export_net, load_compiled, load_net
 from jaxperf.models.gluon_weights import from_gluon, to_gluon
 from jaxperf.models.hybridize import Hybridized, hybridize
 from jaxperf.models.initializers import BOOK_INIT, HE_INIT
@@ -17,10 +18,13 @@ __all__ = [
     "LeNet",
     "ResNet",
     "Residual",
+    "export_net",
     "from_gluon",
     "hybridize",
     "lenet",
     "lenet_params",
+    "load_compiled",
+    "load_net",
     "resnet18",
     "sgd",
     "to_gluon",

@@ -20,10 +20,9 @@ import jax
 import numpy as np
 from flax import nnx
 from jax import export as jax_export
-from jax.experimental import serialize_executable
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from safetensors.numpy import load_file, save
 
+from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.models.hybridize import Hybridized, hybridize
 from jaxperf.result.machine import cpu_features, cpu_model, versions
@@ -139,8 +138,8 @@ def load_compiled(stem: Path) -> Callable[..., Any] | None:
         if json.loads(head) != _made_for(_path(stem, PROGRAM).read_bytes()) | {"body": _digest(body)}:
             return None
         machine_code, takes, gives = pickle.loads(body)
-        here = jax.devices()[:1]
-        return serialize_executable.deserialize_and_load(machine_code, takes, gives, execution_devices=here)
+        load = jax_internals.get(jax_internals.DESERIALIZE)
+        return load(machine_code, takes, gives, execution_devices=jax.devices()[:1])
     except (OSError, ValueError, jax.errors.JaxRuntimeError):
         return None
 
@@ -156,10 +155,11 @@ def _compile(written: bytes, arrays: Any, args: Sequence[Any]) -> bytes:
     try:
         with _without_compile_cache():
             lowered = jax.jit(exported.call).lower(arrays, *args)
+            serialize = jax_internals.get(jax_internals.SERIALIZE)
             try:
-                made = serialize_executable.serialize(lowered.compile())
+                made = serialize(lowered.compile())
             except MemoryError:
-                made = serialize_executable.serialize(lowered.compile(WITHOUT_ONEDNN))
+                made = serialize(lowered.compile(WITHOUT_ONEDNN))
     except ValueError as e:  # a program for other platforms
         raise JaxperfError(f"cannot compile it here, leave out compiled=True: {e}".splitlines()[0]) from None
     body = pickle.dumps(made)
@@ -169,6 +169,7 @@ def _compile(written: bytes, arrays: Any, args: Sequence[Any]) -> bytes:
 @contextlib.contextmanager
 def _without_compile_cache() -> Iterator[None]:
     """Compile without JAX's cache: a cached program is written without its functions, and calls fail."""
+    reset_cache = jax_internals.get(jax_internals.RESET_CACHE)
     before = bool(jax.config.jax_enable_compilation_cache)  # type: ignore[attr-defined]
     jax.config.update("jax_enable_compilation_cache", False)
     reset_cache()  # JAX reads the setting only once

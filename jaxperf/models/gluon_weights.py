@@ -108,8 +108,8 @@ def _named(arrays: Mapping[str, Any] | Sequence[Any], expected: list[str]) -> li
     return [(name, arrays[name]) for name in names]
 
 
-def _checked(slot: _Slot | None, pair: tuple[str, Any] | None, wanted: int, given: int) -> np.ndarray:
-    counts = f"the network has {wanted} arrays, {given} were given"
+def _checked(slot: _Slot | None, pair: tuple[str, Any] | None, wanted: int, passed: int) -> np.ndarray:
+    counts = f"the network has {wanted} arrays, {passed} were given"
     if slot is None and pair is not None:
         raise JaxperfError(f"array {pair[0]} of shape {np.shape(pair[1])} is left over: {counts}")
     assert slot is not None

@@ -17,7 +17,7 @@ from flax import nnx
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models.module_leaves import Parts
-from jaxperf.models.trace_reasons import Signature, Trace, read_signature, why
+from jaxperf.models.trace_reasons import Signature, Trace, read_signature, retrace_reason
 
 
 def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
@@ -142,7 +142,7 @@ class Hybridized:
         return jax.jit(program, static_argnames=self._static)
 
     def _note(self, signature: Signature) -> None:
-        self.traces.append(Trace(signature, why(signature, [t.signature for t in self.traces])))
+        self.traces.append(Trace(signature, retrace_reason(signature, [t.signature for t in self.traces])))
 
 
 def _run(

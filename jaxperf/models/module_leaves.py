@@ -64,11 +64,11 @@ def attributes(node: Any) -> dict[Any, Any] | None:
 
 
 def _variable(nodes: dict[Any, Any], path: tuple[Any, ...]) -> nnx.Variable[Any]:
-    found = nodes.get(path)
-    if not isinstance(found, nnx.Variable):
+    node = nodes.get(path)
+    if not isinstance(node, nnx.Variable):
         where = "/".join(map(str, path))
-        raise JaxperfError(f"hybridize: {where} is a bare {type(found).__name__}; make it an nnx.Variable")
-    return found
+        raise JaxperfError(f"hybridize: {where} is a bare {type(node).__name__}; make it an nnx.Variable")
+    return node
 
 
 def _is_setting(path: tuple[Any, ...], node: Any) -> bool:

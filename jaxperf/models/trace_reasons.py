@@ -39,11 +39,11 @@ def read_signature(
         named = dict(called.bind(*args, **kwargs).arguments)
     except TypeError:  # the call itself is about to fail with a better message
         named = {str(i): a for i, a in enumerate(args)} | dict(kwargs)
-    found = {}
+    by_path = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(named):
         top, *rest = path
-        found[top.key + jax.tree_util.keystr(tuple(rest))] = describe(leaf)
-    return found | {k: describe(v) for k, v in parameters.items()} | dict(settings)
+        by_path[top.key + jax.tree_util.keystr(tuple(rest))] = describe(leaf)
+    return by_path | {k: describe(v) for k, v in parameters.items()} | dict(settings)
 
 
 def describe(value: Any) -> str:
@@ -54,7 +54,7 @@ def describe(value: Any) -> str:
     return f"weak {text}" if getattr(value, "weak_type", False) else text
 
 
-def why(new: Signature, before: Sequence[Signature]) -> str:
+def retrace_reason(new: Signature, before: Sequence[Signature]) -> str:
     """Return the difference between `new` and the nearest of `before`, as text."""
     if not before:
         return "first call"

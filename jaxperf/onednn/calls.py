@@ -1,20 +1,28 @@
-"""oneDNN's kernels in jaxlib, called by their names: a convolution and a product.
+"""oneDNN's convolution and product: by XLA's switch where jaxlib has it (0.12), else by their private names.
 
-The names and their configurations are private to XLA: `jaxperf.onednn.trial` tries them in a separate
-process, and compares the results, before anything depends on them. A configuration is what XLA's rewriter
-attaches to such a call: the fields of its protocol buffer, as JSON. With ONEDNN_VERBOSE=1, oneDNN prints
-each call with the kernel that it chose, the layouts and the milliseconds.
+With the switch on, a product is JAX's own, which XLA hands to oneDNN, and nothing is called by name. The
+names and their configurations are private to XLA: `jaxperf.onednn.trial` tries them in a separate process,
+and compares the results, before anything depends on them. A configuration is what XLA's rewriter attaches to
+such a call: the fields of its protocol buffer, as JSON. With ONEDNN_VERBOSE=1, oneDNN prints each call with
+the kernel that it chose, the layouts and the milliseconds.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax import lax
 
 _OPTIMIZATION = {"bias_broadcast": False, "user_scratchpad": False, "weights_prepacked": False}
+
+
+def switched() -> bool:
+    """Return whether XLA's switch is on: XLA itself then has oneDNN compute convolutions and products."""
+    return "onednn_custom_call=true" in os.environ.get("XLA_FLAGS", "")
 
 
 def convolution(
@@ -26,7 +34,7 @@ def convolution(
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
 ) -> jax.Array:
-    """Convolve images with a kernel.
+    """Convolve images with a kernel; by name.
 
     Args:
       x: images (n, height, width, in), float32.
@@ -39,12 +47,15 @@ def convolution(
 
 
 def product(a: jax.Array, b: jax.Array, *, transposed: Sequence[bool] = (False, False)) -> jax.Array:
-    """Multiply a (m, k) by b (k, n), float32, as they lie in memory.
+    """Multiply a (m, k) by b (k, n), float32, as they lie in memory; by name unless `switched`.
 
     Args:
       a, b: the matrices, or their transposes.
       transposed: which of them are transposes.
     """
+    if switched():
+        summed = [int(not transposed[0])], [int(transposed[1])]
+        return lax.dot_general(a, b, (summed, ((), ())))
     layout = {"dims": "2"}
     config = {
         "transpose_a": transposed[0],
@@ -77,7 +88,7 @@ def _convolution_config(
     dilation: Sequence[int],
 ) -> dict[str, Any]:
     """What XLA's oneDNN rewriter attaches to such a call: the fields of its protocol buffer as JSON."""
-    words = lambda numbers: [str(n) for n in numbers]  # noqa: E731
+    strings = lambda numbers: [str(n) for n in numbers]  # noqa: E731
     layout = {"data": {"batch_dim": "0", "feature_dim": "3", "spatial_dims": ["1", "2"]}, "dims": "0"}
     return {
         "dims": "4",
@@ -89,16 +100,16 @@ def _convolution_config(
             "filter": {
                 "input_feature_dim": "2",
                 "output_feature_dim": "3",
-                "shape": words(kernel),
+                "shape": strings(kernel),
                 "spatial_dims": ["0", "1"],
             },
         },
         "optimization_config": _OPTIMIZATION,
         "window": {
-            "pad_left": words(low for low, _ in padding),
-            "pad_right": words(high for _, high in padding),
+            "pad_left": strings(low for low, _ in padding),
+            "pad_right": strings(high for _, high in padding),
             "size": [],
-            "strides": words(strides),
-            "window_dilations": words(dilation),
+            "strides": strings(strides),
+            "window_dilations": strings(dilation),
         },
     }

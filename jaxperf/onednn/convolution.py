@@ -12,26 +12,26 @@ still applies where the new one does not fit: types other than float32, programs
 that XLA divides among devices (it cannot divide a call), groups, other than two spatial dimensions, and
 channels that are not last.
 
-With XLA's switch to oneDNN (`switched`) the rule only has gradients of kernels computed as products
-(`kernel_gradient`) or in pieces, and XLA has oneDNN compute the rest. The names are private:
-`jaxperf.onednn.trial` tries them in a separate process before anything depends on them.
+With XLA's switch to oneDNN (`calls.switched`, JAX 0.12) the rule calls nothing by name. It only has gradients
+of kernels computed as JAX's own products (`kernel_gradient`) or convolutions of pieces, and XLA has oneDNN
+compute those and the rest. `jaxperf.onednn.trial` tries all of this in a separate process before anything
+depends on it.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters import mlir
 
+from jaxperf.jax_internals import LOWER_FUNCTION, LOWERINGS, REGISTER_LOWERING, get
 from jaxperf.onednn import calls
+from jaxperf.onednn.calls import switched
 from jaxperf.onednn.kernel_gradient import in_one_product, kernel_gradient, products_are_faster
 from jaxperf.onednn.window import FEW_PRODUCTS, Window, product_of_patches
 
@@ -47,40 +47,22 @@ VECTOR = 8
 # bytes (both operands). Intel Xeon, 2 MB of second-level cache per core: one layer with 4 to 64 channels, 128
 # to 512 images, 1.0 to 2.6 times as fast; LeNet's step, batch 128, 256 and 512, 1.15, 1.49 and 1.47 times.
 PIECE_BYTES, LEAST_IMAGES, MOST_PIECES = 3_000_000, 16, 32
-_native = jax.make_user_context(False)  # JAX's caches of traces and lowerings take it into account
 
 
 def use_onednn() -> None:
-    """Lower this process's convolutions through oneDNN from now on; calling it again has no effect."""
-    rules = mlir._platform_specific_lowerings["cpu"]
-    default = rules[lax.conv_general_dilated_p].rule
-    if not uses_onednn():
-        mlir.register_lowering(lax.conv_general_dilated_p, partial(_lower, default), platform="cpu")
+    """Lower this process's convolutions through oneDNN from now on; calling it again has no effect.
 
-
-def uses_onednn() -> bool:
-    """Whether `use_onednn` was called."""
-    rule = mlir._platform_specific_lowerings["cpu"][lax.conv_general_dilated_p].rule
-    return getattr(rule, "func", None) is _lower
-
-
-def switched() -> bool:
-    """Whether XLA's switch, which jaxlib has from 0.12 on, is on: XLA itself then calls oneDNN's convolution.
-
-    It does so for the gradient of a kernel, too, for which products or pieces of a batch are faster.
+    Raises:
+      JaxperfError: this JAX lacks a private name that this needs.
     """
-    return "onednn_custom_call=true" in os.environ.get("XLA_FLAGS", "")
+    rules, register, lower_function = map(get, (LOWERINGS, REGISTER_LOWERING, LOWER_FUNCTION))
+    default = rules["cpu"][lax.conv_general_dilated_p].rule
+    if getattr(default, "func", None) is not _lower:
+        rule = partial(_lower, default, lower_function)
+        register(lax.conv_general_dilated_p, rule, platform="cpu")
 
 
-def native_convolutions() -> AbstractContextManager[None]:
-    """Lower convolutions with JAX's own rule in this block, e.g. to let XLA count their operations.
-
-    A function that was lowered outside is lowered again here, and this lowering is not reused outside.
-    """
-    return _native(True)
-
-
-def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
+def _lower(default: Any, lower_function: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     if not (may_call_onednn(ctx.module_context) and _fits(ctx, params)):
         return default(ctx, lhs, rhs, **params)
     numbers = params["dimension_numbers"]
@@ -90,18 +72,18 @@ def _lower(default: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     x, w = (aval.shape for aval in ctx.avals_in)
     if switched() and not (_as_products(x, w, numbers, window) or _images_at_a_time(x, w, numbers)):
         return default(ctx, lhs, rhs, **params)
-    rule = mlir.lower_fun(partial(_convolve, window=window, params=params), multiple_results=False)
+    rule = lower_function(partial(_convolve, window=window, params=params), multiple_results=False)
     return rule(ctx, lhs, rhs)
 
 
 def may_call_onednn(module: Any) -> bool:
-    """Whether XLA gets the program as one device runs it, here and not through an export, and not to count.
+    """Whether XLA gets the program as one device runs it, here and not through an export.
 
     Args:
       module: the context of a lowering rule's module.
     """
     context = module.axis_context
-    if _native.value or module.lowering_parameters.for_export:
+    if module.lowering_parameters.for_export:
         return False
     if hasattr(context, "num_devices"):
         return bool(context.num_devices == 1)

@@ -38,7 +38,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.parallel.by_hand import AXIS, get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import compile_sum
 from jaxperf.parallel.model import Model, Tree
-from jaxperf.parallel.multihost import load, of_this_process, processes_of, replicate
+from jaxperf.parallel.multihost import load_rows, of_this_process, processes_of, replicate
 from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
 from jaxperf.parallel.update import (
     Gradient,
@@ -212,7 +212,7 @@ def _pmap(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> 
 
     def load_split(X: Any, y: Any) -> Shares:
         check_divisible(len(y), here)
-        return tuple(load([a.reshape(here, -1, *a.shape[1:]) for a in (X, y)], mesh))
+        return tuple(load_rows([a.reshape(here, -1, *a.shape[1:]) for a in (X, y)], mesh))
 
     return load_split, *_as_one_program(pmap_train_batch(devices, gradient=gradient, update=update))
 
@@ -242,7 +242,7 @@ def _jit(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> t
 
 def _load_whole(mesh: Mesh, X: Any, y: Any) -> Shares:
     check_divisible(len(y), len(mesh.local_devices))
-    return tuple(load([X, y], mesh))
+    return tuple(load_rows([X, y], mesh))
 
 
 def _as_one_program(program: Any) -> tuple[Any, ...]:

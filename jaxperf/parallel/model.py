@@ -56,7 +56,7 @@ def model_of(net: nnx.Module) -> Model:
         for _, module in nnx.iter_modules(merged):
             if isinstance(module, nnx.BatchNorm):
                 module.axis_name = axis_name
-        logits = merged(scaled(X))
+        logits = merged(scale_images(X))
         return logits, nnx.to_pure_dict(nnx.state(merged, nnx.BatchStat))
 
     return Model(apply, nnx.to_pure_dict(params), nnx.to_pure_dict(stats))
@@ -71,12 +71,12 @@ def model_of_function(net: Callable[[jax.Array, Tree], jax.Array], params: Tree)
     check_trainable(params)
 
     def apply(params: Tree, stats: Tree, X: jax.Array, *, train: bool) -> tuple[jax.Array, Tree]:
-        return net(scaled(X), params), stats
+        return net(scale_images(X), params), stats
 
     return Model(apply, params, {})
 
 
-def scaled(X: jax.Array) -> jax.Array:
+def scale_images(X: jax.Array) -> jax.Array:
     """Return uint8 images as float32 0..1 and others as they are: bytes are a quarter of the data to copy."""
     return to_float(X) if X.dtype == jnp.uint8 else X
 

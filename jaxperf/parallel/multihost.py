@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel.split import check_divisible
 
@@ -53,7 +53,7 @@ def rows_of(n: int, devices: Sequence[jax.Device]) -> slice:
     return slice(first * size, (first + 1) * size)
 
 
-def load(tree: Tree, mesh: Mesh) -> Tree:
+def load_rows(tree: Tree, mesh: Mesh) -> Tree:
     """Start copying this process's rows of a batch to its devices.
 
     Args:
@@ -74,26 +74,26 @@ def replicate(tree: Tree, mesh: Mesh) -> Tree:
     return jax.make_array_from_process_local_data(everywhere, tree)
 
 
-def total(count: int, devices: Sequence[jax.Device]) -> int:
+def total_count(count: int, devices: Sequence[jax.Device]) -> int:
     """Return the sum of the counts of the processes that the devices belong to."""
     if processes_of(devices) == 1:
         return count
-    return sum(count for (count,) in gathered([count]))
+    return sum(count for (count,) in gather_numbers([count]))
 
 
-def gathered(numbers: Sequence[int]) -> list[list[int]]:
+def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
     """Return what each process gives, in the order of the processes; all wait for each other."""
-    found = multihost_utils.process_allgather(np.array(numbers, np.uint32))
-    return np.asarray(found).tolist()
+    rows = jax_internals.get(jax_internals.ALL_GATHER)(np.array(numbers, np.uint32))
+    return np.asarray(rows).tolist()
 
 
 def any_process(flag: bool) -> bool:
     """Return whether the flag is set in any process; all wait for each other."""
-    return flag if jax.process_count() == 1 else max(gathered([flag])) == [1]
+    return flag if jax.process_count() == 1 else max(gather_numbers([flag])) == [1]
 
 
 def digest_of(what: Any) -> list[int]:
-    """Return 256 bits for a value of plain data, as numbers for `gathered`."""
+    """Return 256 bits for a value of plain data, as numbers for `gather_numbers`."""
     return np.frombuffer(hashlib.sha256(repr(what).encode()).digest(), np.uint32).tolist()
 
 
@@ -103,20 +103,18 @@ def check_same(what: Any) -> int:
     Raises:
       JaxperfError: a process differs from process 0.
     """
-    found = gathered(digest_of(what))
-    others = [str(i) for i, words in enumerate(found) if words != found[0]]
+    digests = gather_numbers(digest_of(what))
+    others = [str(i) for i, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise JaxperfError(
             f"process {', '.join(others)} has other flags or versions than process 0; start all alike"
         )
-    return len(found)
+    return len(digests)
 
 
 def can_agree_to_stop() -> bool:
-    """Whether JAX's preemption service runs, without which `stop_after` cannot be asked."""
-    from jax._src import distributed
-
-    return distributed.global_state.preemption_sync_manager is not None
+    """Return whether JAX's preemption service runs, without which `stop_after` cannot be asked."""
+    return jax_internals.get(jax_internals.COORDINATOR).preemption_sync_manager is not None
 
 
 def ask_all_to_stop(number: int) -> None:
@@ -131,9 +129,10 @@ def stop_after(call: int) -> int:
     Args:
       call: how often this was asked before; all processes ask equally often.
     """
-    if not multihost_utils.reached_preemption_sync_point(call):
+    if not jax_internals.get(jax_internals.SYNC_POINT)(call):
         return 0
-    return announced(_SIGNAL) or int(signal.SIGTERM)  # without one, JAX's own handler received the signal
+    # Without one, JAX's own handler received the signal.
+    return read_announced(_SIGNAL) or int(signal.SIGTERM)
 
 
 def announce(key: str, number: int) -> None:
@@ -141,7 +140,7 @@ def announce(key: str, number: int) -> None:
     _coordinator().key_value_set(key, str(number), allow_overwrite=True)
 
 
-def announced(key: str) -> int:
+def read_announced(key: str) -> int:
     """Return the number that some process has told under a key, or 0; nobody waits."""
     try:
         return int(_coordinator().key_value_try_get(key))
@@ -152,7 +151,5 @@ def announced(key: str) -> int:
 
 
 def _coordinator() -> Any:
-    """The client of the key-value store that all processes share (JAX 0.10 to 0.12)."""
-    from jax._src import distributed
-
-    return distributed.global_state.client
+    """Return the client of the key-value store that all processes share."""
+    return jax_internals.get(jax_internals.COORDINATOR).client

@@ -21,7 +21,7 @@ from flax import nnx
 from jaxperf.errors import JaxperfError
 from jaxperf.models import LeNet, ResNet
 from jaxperf.parallel.by_hand import get_params
-from jaxperf.parallel.model import Model, Tree, scaled
+from jaxperf.parallel.model import Model, Tree, scale_images
 from jaxperf.parallel.split import check_divisible
 from jaxperf.parallel.update import Loss, Metrics, TrainState, apply_gradients, softmax_cross_entropy
 
@@ -31,7 +31,7 @@ Call = Callable[[Any, jax.Array], jax.Array]
 def lenet_halves(net: LeNet) -> list[Model]:
     """Return LeNet's convolutions and its dense layers as two networks, with copies of `net`'s values."""
     return [
-        _part(net, ("conv1", "conv2"), lambda part, X: part.features(scaled(X))),
+        _part(net, ("conv1", "conv2"), lambda part, X: part.features(scale_images(X))),
         _part(net, ("dense1", "dense2"), lambda part, X: part.classify(X)),
     ]
 
@@ -47,7 +47,7 @@ def resnet_halves(net: ResNet) -> list[Model]:
         raise JaxperfError("a ResNet of one stage has no halves; give it two stages or more")
 
     def first(part: Any, X: jax.Array) -> jax.Array:
-        X = part.stem(scaled(X))
+        X = part.stem(scale_images(X))
         for stage in list(part.stages)[:middle]:
             X = stage(X)
         return X
@@ -74,17 +74,20 @@ def _part(net: nnx.Module, owned: Sequence[str], call: Call) -> Model:
         named = {"/".join(map(str, path)): v[...] for path, v in nnx.to_flat_state(state)}
         return {name: v for name, v in named.items() if name.startswith(tuple(f"{o}/" for o in owned))}
 
-    def whole(own: Tree, like: Any) -> Any:
+    def whole(part_params: Tree, like: Any) -> Any:
         """Return the whole network's state, with zeros for what does not belong to this part.
 
         `nnx.merge` requires them, `call` never reads them, and the compiler drops them.
         """
         names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(like)]
-        values = [own.get(name, jnp.zeros(v.shape, v.dtype)) for name, v in zip(names, jax.tree.leaves(like))]
+        values = [
+            part_params.get(name, jnp.zeros(v.shape, v.dtype))
+            for name, v in zip(names, jax.tree.leaves(like))
+        ]
         return jax.tree.unflatten(jax.tree.structure(like), values)
 
-    def apply(own: Tree, own_stats: Tree, X: jax.Array, *, train: bool) -> tuple[jax.Array, Tree]:
-        merged = nnx.merge(graphdef, whole(own, shapes[0]), whole(own_stats, shapes[1]), rest)
+    def apply(part_params: Tree, part_stats: Tree, X: jax.Array, *, train: bool) -> tuple[jax.Array, Tree]:
+        merged = nnx.merge(graphdef, whole(part_params, shapes[0]), whole(part_stats, shapes[1]), rest)
         merged.train() if train else merged.eval()
         Y = call(merged, X)  # before its statistics are read
         return Y, keep(nnx.state(merged, nnx.BatchStat))
@@ -139,15 +142,15 @@ class Pipeline:
         metrics: Any = None
         for j, labels in enumerate(jnp.split(y, m)):
             labels = jax.device_put(labels, self.devices[last])
-            found = self.programs[last]["loss"](states[last].params, stats[last], inputs[last][j], labels)
-            stats[last], new, own, error = found
-            grads[last], metrics = self._add(last, grads[last], own), self._add(last, metrics, new)
+            outputs = self.programs[last]["loss"](states[last].params, stats[last], inputs[last][j], labels)
+            stats[last], new, part_grads, error = outputs
+            grads[last], metrics = self._add(last, grads[last], part_grads), self._add(last, metrics, new)
             for i in range(last - 1, -1, -1):
                 error = jax.device_put(error, self.devices[i])
-                own, error = self.programs[i]["backward"](
+                part_grads, error = self.programs[i]["backward"](
                     states[i].params, states[i].stats, inputs[i][j], error
                 )
-                grads[i] = self._add(i, grads[i], own)
+                grads[i] = self._add(i, grads[i], part_grads)
         updated = [self.programs[i]["update"](state, grads[i], stats[i]) for i, state in enumerate(states)]
         return updated, jax.tree.map(lambda a: a / m, metrics)
 
@@ -207,8 +210,8 @@ def _programs(
             mean = loss(logits, y).mean()
             return mean / micro_batches, (new, {"loss": mean, "accuracy": (logits.argmax(-1) == y).mean()})
 
-        (own, error), (new, metrics) = jax.grad(mean_loss, argnums=(0, 1), has_aux=True)(params, X)
-        return new, metrics, own, error
+        (part_grads, error), (new, metrics) = jax.grad(mean_loss, argnums=(0, 1), has_aux=True)(params, X)
+        return new, metrics, part_grads, error
 
     def backward(params: Tree, stats: Tree, X: jax.Array, error: jax.Array) -> Any:
         if first:  # the images' gradient is not needed

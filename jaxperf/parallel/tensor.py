@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models import LeNet
-from jaxperf.parallel.model import scaled
+from jaxperf.parallel.model import scale_images
 
 AXIS = "model"
 Params = dict[str, jax.Array]
@@ -91,7 +91,7 @@ def _lenet(
     total: Callable[[jax.Array], jax.Array] = lambda partial_result: partial_result,
 ) -> jax.Array:
     """Return LeNet's logits from whole arrays or slices; `total` sums the devices' partial results."""
-    h = _conv(scaled(X), params["conv1/kernel"]) + params["conv1/bias"]
+    h = _conv(scale_images(X), params["conv1/kernel"]) + params["conv1/bias"]
     h = nnx.avg_pool(jax.nn.relu(after_conv1(h)), (2, 2), strides=(2, 2))
     h = total(_conv(h, params["conv2/kernel"])) + params["conv2/bias"]
     h = nnx.avg_pool(jax.nn.relu(h), (2, 2), strides=(2, 2)).reshape(len(X), -1)

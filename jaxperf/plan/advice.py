@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jaxperf.plan.cards import Card
 from jaxperf.plan.links import LATENCY_S
-from jaxperf.plan.report import Advice, Exchange, SizePlan
-from jaxperf.report.words import shown
+from jaxperf.plan.report import Exchange, PlanAdvice, SizePlan
+from jaxperf.report.formatting import format_on_page
 
 SMALL = 256 * 2**10  # bytes; below, a collective takes its latency and not its bytes' time
 MANY = 8  # small collectives from here on are worth merging
@@ -13,9 +13,9 @@ WORTH = 0.02  # of a step; below, a change is not worth making
 LARGE_SHARE = 0.5  # of the arguments' bytes; gathering more than this in a step is gathering the parameters
 
 
-def advise(plan: SizePlan, card: Card) -> tuple[Advice, ...]:
+def advise(plan: SizePlan, card: Card) -> tuple[PlanAdvice, ...]:
     """Return what to change in a step on one number of devices."""
-    found = {
+    texts = {
         "does not fit": _does_not_fit(plan, card),
         "batch does not divide": _does_not_divide(plan),
         "statistics summed over devices": _statistics(plan),
@@ -24,7 +24,7 @@ def advise(plan: SizePlan, card: Card) -> tuple[Advice, ...]:
         "resharded": _resharded(plan),
         "not overlapped": _not_overlapped(plan),
     }
-    return tuple(Advice(kind, text) for kind, text in found.items() if text)
+    return tuple(PlanAdvice(kind, text) for kind, text in texts.items() if text)
 
 
 def _does_not_fit(plan: SizePlan, card: Card) -> str:
@@ -37,7 +37,7 @@ def _does_not_fit(plan: SizePlan, card: Card) -> str:
         else "take a smaller batch per device, or jax.checkpoint"
     )
     return (
-        f"does not fit: {shown(plan.peak_bytes, 'bytes')} of {shown(card.memory_bytes, 'bytes')}, "
+        f"does not fit: {format_on_page(plan.peak_bytes, 'bytes')} of {format_on_page(card.memory_bytes, 'bytes')}, "
         f"most of it for {state}; {way}"
     )
 
@@ -46,10 +46,10 @@ def _does_not_divide(plan: SizePlan) -> str:
     if not plan.padded:
         return ""
     split = next(iter(plan.mesh.values()))
-    given = plan.batch - plan.padded
+    batch = plan.batch - plan.padded
     return (
-        f"the batch of {given} does not divide by {split}, which JAX refuses; planned with {plan.batch}: "
-        f"take {plan.batch} or {given // split * split}"
+        f"the batch of {batch} does not divide by {split}, which JAX refuses; planned with {plan.batch}: "
+        f"take {plan.batch} or {batch // split * split}"
     )
 
 
@@ -79,7 +79,7 @@ def _statistics(plan: SizePlan) -> str:
     if count < MANY or _seconds(group) < WORTH * plan.step_s:
         return ""
     return (
-        f"{count:.0f} small all-reduces, {shown(_seconds(group), 's')} a step, sum over the whole batch "
+        f"{count:.0f} small all-reduces, {format_on_page(_seconds(group), 's')} a step, sum over the whole batch "
         f"in the middle of the network{_lines(group)}: jit over a sharded batch makes BatchNorm's statistics "
         "global; for statistics of each device, write the step with jax.shard_map, and sum the gradients "
         "only, with jax.lax.psum"
@@ -97,7 +97,7 @@ def _per_parameter(plan: SizePlan) -> str:
         return ""
     return (
         f"{count:.0f} all-reduces of one array each{_lines(alone)}, where one of all gradients would save "
-        f"about {shown(saved, 's')} a step: sum the whole tree of gradients in one jax.lax.psum, at the end"
+        f"about {format_on_page(saved, 's')} a step: sum the whole tree of gradients in one jax.lax.psum, at the end"
     )
 
 
@@ -107,9 +107,9 @@ def _gathered(plan: SizePlan) -> str:
     if not group or size < LARGE_SHARE * plan.argument_bytes or _seconds(group) < WORTH * plan.step_s:
         return ""
     return (
-        f"{shown(size, 'bytes')} are gathered each step in {sum(each.count for each in group):.0f} "
-        f"all-gathers{_lines(group)}, {shown(_seconds(group), 's')}: sharded parameters are gathered where "
-        f"they are used; with {shown(plan.memory_bytes - plan.peak_bytes, 'bytes')} free, "
+        f"{format_on_page(size, 'bytes')} are gathered each step in {sum(each.count for each in group):.0f} "
+        f"all-gathers{_lines(group)}, {format_on_page(_seconds(group), 's')}: sharded parameters are gathered where "
+        f"they are used; with {format_on_page(plan.memory_bytes - plan.peak_bytes, 'bytes')} free, "
         + (
             "keep a copy on every device if it fits"
             if plan.peak_bytes + size < plan.memory_bytes
@@ -124,8 +124,8 @@ def _resharded(plan: SizePlan) -> str:
         return ""
     size = sum(each.count * each.collective.bytes for each in group)
     return (
-        f"{shown(size, 'bytes')} change their sharding between two operations{_lines(group)}, "
-        f"{shown(_seconds(group), 's')} a step: give both operations the same sharding with "
+        f"{format_on_page(size, 'bytes')} change their sharding between two operations{_lines(group)}, "
+        f"{format_on_page(_seconds(group), 's')} a step: give both operations the same sharding with "
         "jax.lax.with_sharding_constraint"
     )
 
@@ -136,6 +136,6 @@ def _not_overlapped(plan: SizePlan) -> str:
     if waited < 0.1 * plan.step_s:
         return ""
     return (
-        f"the step waits {shown(waited, 's')}, {waited / plan.step_s:.0%} of its time, for collectives that "
+        f"the step waits {format_on_page(waited, 's')}, {waited / plan.step_s:.0%} of its time, for collectives that "
         "nothing overlaps: give each device more examples, or accumulate gradients over several steps"
     )

@@ -19,8 +19,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.stages import equations
-from jaxperf.user_function.loading import theirs
+from jaxperf.measure.stages import all_equations
+from jaxperf.user_function.loading import reader_code
 
 DATA = "data"
 CALLBACKS = (
@@ -134,24 +134,24 @@ def place(
         return Placed(step, jax.tree.map(_shape, args), kwargs, mesh, whole, positions, 0, made)
     split = mesh.shape[mesh.axis_names[0]]
     shares = _shares_of(args, positions)
-    given = max((_lead(args[i]) for i in positions if i < len(args)), default=0)
-    whole, padded = _whole(given, shares, split, per_device, total)
+    examples = max((_lead(args[i]) for i in positions if i < len(args)), default=0)
+    whole, padded = _whole(examples, shares, split, per_device, total)
     new = tuple(
-        jax.tree.map(lambda leaf, i=i: _leaf(leaf, mesh, whole if i in positions and given else 0), arg)
+        jax.tree.map(lambda leaf, i=i: _leaf(leaf, mesh, whole if i in positions and examples else 0), arg)
         for i, arg in enumerate(args)
     )
     named = {name: jax.tree.map(lambda leaf: _leaf(leaf, mesh, 0), value) for name, value in kwargs.items()}
-    return Placed(step, new, named, mesh, whole, positions if given else (), padded, made)
+    return Placed(step, new, named, mesh, whole, positions if examples else (), padded, made)
 
 
 def _made(make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> tuple[Any, tuple[Any, ...], bool]:
     """Return the step that the reader's function makes, arguments, and whether that function gave them."""
     parameter = next(iter(inspect.signature(make).parameters))
-    with theirs(_name(make)):
+    with reader_code(_name(make)):
         made = make(mesh if parameter == "mesh" else list(mesh.devices.flat))
     if isinstance(made, tuple) and len(made) == 2 and is_jitted(made[0]):
-        step, own = made
-        return step, own if isinstance(own, tuple) else (own,), True
+        step, made_args = made
+        return step, made_args if isinstance(made_args, tuple) else (made_args,), True
     return made, args, False
 
 
@@ -187,17 +187,17 @@ def batch_positions(args: tuple[Any, ...]) -> tuple[int, ...]:
 
     Scalars and keys after them are passed over. The first argument is never part of it, if there are several.
     """
-    found: list[int] = []
+    positions: list[int] = []
     length = 0
     for i in reversed(range(min(1, len(args) - 1), len(args))):
         lead = _lead(args[i])
-        if not lead and not found and all(not np.shape(leaf) for leaf in jax.tree.leaves(args[i])):
+        if not lead and not positions and all(not np.shape(leaf) for leaf in jax.tree.leaves(args[i])):
             continue
         if not lead or (length and lead != length):
             break
         length = lead
-        found.append(i)
-    return tuple(sorted(found))
+        positions.append(i)
+    return tuple(sorted(positions))
 
 
 def _shares_of(args: tuple[Any, ...], positions: tuple[int, ...]) -> int:
@@ -212,16 +212,18 @@ def _shares_of(args: tuple[Any, ...], positions: tuple[int, ...]) -> int:
     return 1
 
 
-def _whole(given: int, shares: int, split: int, per_device: int | None, total: int | None) -> tuple[int, int]:
+def _whole(
+    examples: int, shares: int, split: int, per_device: int | None, total: int | None
+) -> tuple[int, int]:
     """Return the examples of the whole batch, and how many of them were added so that it divides."""
-    if not given:
+    if not examples:
         if per_device or total:
             raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
         return 0, 0
     if total:
         padded = -total % split
         return total + padded, padded
-    return (per_device or -(-given // shares)) * split, 0
+    return (per_device or -(-examples // shares)) * split, 0
 
 
 def _leaf(leaf: Any, mesh: Mesh, whole: int) -> Any:
@@ -249,7 +251,7 @@ def check_plannable(jaxpr: Any) -> None:
     Raises:
       JaxperfError: it calls Python while it runs, or has a Pallas kernel.
     """
-    for equation in equations(jaxpr):
+    for equation in all_equations(jaxpr):
         name = equation.primitive.name
         if name in CALLBACKS:
             raise JaxperfError(

@@ -89,7 +89,7 @@ def _read() -> dict[str, Card]:
 CARDS = _read()
 
 
-def find(name: str) -> Card:
+def find_card(name: str) -> Card:
     """Return the card with this name.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxperf.measure.stages import COLLECTIVES
-from jaxperf.plan.hlo import Instruction, Module, runs
+from jaxperf.plan.hlo import HloInstruction, Module, executed_instructions
 
 KINDS = (*COLLECTIVES, "collective-broadcast", "ragged-all-to-all")
 _GROUPS = re.compile(
@@ -82,15 +82,15 @@ def collective_of(opcode: str) -> str:
 
 def collectives(module: Module, devices: int) -> list[Collective]:
     """Return the collectives of a program for `devices` devices, in the order in which they run."""
-    found = []
-    for computation, instruction, times in runs(module):
-        if each := describe(module, computation, instruction, devices, times):
-            found.append(each)
-    return found
+    in_order = []
+    for computation, instruction, times in executed_instructions(module):
+        if each := describe_collective(module, computation, instruction, devices, times):
+            in_order.append(each)
+    return in_order
 
 
-def describe(
-    module: Module, computation: str, instruction: Instruction, devices: int, times: float = 1.0
+def describe_collective(
+    module: Module, computation: str, instruction: HloInstruction, devices: int, times: float = 1.0
 ) -> Collective | None:
     """Return an instruction as a collective; None if it is none."""
     outer, kind = instruction, collective_of(instruction.opcode)
@@ -125,34 +125,34 @@ def describe(
     )
 
 
-def _origin(module: Module, computation: str, instruction: Instruction, depth: int = 5) -> Instruction:
+def _origin(module: Module, computation: str, instruction: HloInstruction, depth: int = 5) -> HloInstruction:
     """Return the nearest instruction with JAX's name among those that an instruction reads, or itself."""
     read = [each for name in instruction.operands if (each := module.operand(computation, name))]
     for each in read:
         if each.attribute("op_name"):
             return each
     for each in read if depth else ():
-        if (found := _origin(module, computation, each, depth - 1)).attribute("op_name"):
-            return found
+        if (origin := _origin(module, computation, each, depth - 1)).attribute("op_name"):
+            return origin
     return instruction
 
 
-def _concatenated(module: Module, computation: str, instruction: Instruction) -> int:
+def _concatenated(module: Module, computation: str, instruction: HloInstruction) -> int:
     """Return how many arrays XLA laid end to end for one collective."""
     if not instruction.operands or not (read := module.operand(computation, instruction.operands[0])):
         return 1
     return len(read.operands) if "concatenate" in read.name else 1
 
 
-def source_of(module: Module, instruction: Instruction) -> str:
+def source_of(module: Module, instruction: HloInstruction) -> str:
     """Return "file:line" of the reader's code that an instruction comes from, or of jaxperf's; "" if unknown.
 
     It is the innermost frame that is in no installed package. Frames outside `plan` are those of its caller.
     """
     inside = itertools.takewhile(lambda frame: _HERE not in frame[0], module.stack(instruction))
     frames = [(f, n) for f, n, _ in inside if f and not any(x in f for x in _LIBRARIES)]
-    own = [frame for frame in frames if not frame[0].startswith(_PACKAGE)]
-    chosen = (own or frames)[:1]
+    reader_frames = [frame for frame in frames if not frame[0].startswith(_PACKAGE)]
+    chosen = (reader_frames or frames)[:1]
     return f"{Path(chosen[0][0]).name}:{chosen[0][1]}" if chosen else ""
 
 
@@ -163,27 +163,27 @@ def groups_of(text: str, devices: int) -> tuple[Group, ...]:
     match = _GROUPS.search(text)
     if not match or match[1] == "{}":
         return (tuple(range(devices)),)
-    words = match[1]
-    if words.startswith("{{"):
-        return _listed(words)
-    return _of_mesh(words) if words.startswith("mesh") else _of_iota(words)
+    notation = match[1]
+    if notation.startswith("{{"):
+        return _listed(notation)
+    return _of_mesh(notation) if notation.startswith("mesh") else _of_iota(notation)
 
 
-def _listed(words: str) -> tuple[Group, ...]:
-    return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", words))
+def _listed(notation: str) -> tuple[Group, ...]:
+    return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", notation))
 
 
-def _of_iota(words: str) -> tuple[Group, ...]:
+def _of_iota(notation: str) -> tuple[Group, ...]:
     """Return the groups of "[2,4]<=[4,2]T(1,0)": 0..7 as 4 x 2, transposed, then cut into 2 rows of 4."""
-    shape, dims, order = re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", words).groups()  # type: ignore[union-attr]
+    shape, dims, order = re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", notation).groups()  # type: ignore[union-attr]
     lengths = _ints(dims)
     flat = _transposed(lengths, _ints(order) if order else tuple(range(len(lengths))))
     size = _ints(shape)[-1]
     return tuple(tuple(flat[i : i + size]) for i in range(0, len(flat), size))
 
 
-def _ints(words: str) -> tuple[int, ...]:
-    return tuple(map(int, words.split(",")))
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 def _transposed(dims: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
@@ -192,10 +192,10 @@ def _transposed(dims: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
     return [sum(i * strides[axis] for i, axis in zip(place, order)) for place in itertools.product(*ranges)]
 
 
-def _of_mesh(words: str) -> tuple[Group, ...]:
+def _of_mesh(notation: str) -> tuple[Group, ...]:
     """Return the groups of "mesh['data'=4,'model'=2] {'data'}": devices that differ in these axes only."""
-    axes = [(name, int(size)) for name, size in re.findall(r"'([^']+)'=(\d+)", words)]
-    named = re.findall(r"'([^']+)'", words[words.rindex("{") :])
+    axes = [(name, int(size)) for name, size in re.findall(r"'([^']+)'=(\d+)", notation)]
+    named = re.findall(r"'([^']+)'", notation[notation.rindex("{") :])
     dims = tuple(size for _, size in axes)
     inside = [i for i, (name, _) in enumerate(axes) if name in named]
     outside = [i for i in range(len(axes)) if i not in inside]

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxperf.errors import JaxperfError, one_line
+from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.plan.options import Plan
 from jaxperf.plan.planning import plan
 from jaxperf.report import terminal
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.user_function import argument_specs
-from jaxperf.user_function.loading import Arguments, arguments, load
+from jaxperf.user_function.loading import Arguments, load_arguments, load_function
 
 
 def main(asked: Plan) -> int:
@@ -32,15 +32,15 @@ def main(asked: Plan) -> int:
         jax.config.update(
             "jax_platforms", "cpu"
         )  # the plugin would look for a GPU, and warn that there is none
-    step = load(asked.step)
-    given = (
+    step = load_function(asked.step)
+    call_arguments = (
         shapes(asked.args)
         if asked.args and not (asked.setup or asked.npz)
-        else arguments(asked.args, asked.setup, asked.npz)
+        else load_arguments(asked.args, asked.setup, asked.npz)
     )
     made = plan(
         step,
-        *given.by_position,
+        *call_arguments.by_position,
         device=asked.for_,
         devices=counts,
         mesh=axes,
@@ -49,51 +49,51 @@ def main(asked: Plan) -> int:
         batch=positions,
         network=asked.network,
         measured_s=asked.step_ms and asked.step_ms / 1e3,
-        **given.by_name,
+        **call_arguments.by_name,
     )
     console = terminal.console()
     for block in made.blocks():
         terminal.show(console, block)
     if asked.json:
         write_whole(asked.json, json.dumps(made.to_json(), indent=1) + "\n")
-        print(one_line(f"plan: {asked.json}"))
+        print(to_one_line(f"plan: {asked.json}"))
     return 0
 
 
-def numbers(words: str, flag: str, *, least: int) -> tuple[int, ...]:
+def numbers(text: str, flag: str, *, least: int) -> tuple[int, ...]:
     """Return the numbers of "1,8,64".
 
     Raises:
       JaxperfError: a part is not a whole number, or too small.
     """
-    found = []
-    for word in words.split(","):
-        if not word.strip().isdecimal() or len(word) > 9 or int(word) < least:
+    values = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or len(part) > 9 or int(part) < least:
             raise JaxperfError(
-                f"{flag}: {word!r} is not a number from {least} on; give some as in {flag} 1,8,64"
+                f"{flag}: {part!r} is not a number from {least} on; give some as in {flag} 1,8,64"
             )
-        found.append(int(word))
-    return tuple(found)
+        values.append(int(part))
+    return tuple(values)
 
 
-def mesh_axes(words: str) -> dict[str, int]:
+def mesh_axes(text: str) -> dict[str, int]:
     """Return the axes of "data=8,model=8"; none for "".
 
     Raises:
       JaxperfError: a part is not NAME=N.
     """
-    found: dict[str, int] = {}
-    for word in filter(None, words.split(",")):
-        name, _, length = word.strip().partition("=")
-        if not name.isidentifier() or not length.isdecimal() or not 0 < int(length) < 10**6 or name in found:
-            raise JaxperfError(f"--mesh: {word!r} is not NAME=N; give axes as in --mesh data=8,model=8")
-        found[name] = int(length)
-    return found
+    axes: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, length = part.strip().partition("=")
+        if not name.isidentifier() or not length.isdecimal() or not 0 < int(length) < 10**6 or name in axes:
+            raise JaxperfError(f"--mesh: {part!r} is not NAME=N; give axes as in --mesh data=8,model=8")
+        axes[name] = int(length)
+    return axes
 
 
-def shapes(words: Sequence[str]) -> Arguments:
+def shapes(specs: Sequence[str]) -> Arguments:
     """Return arguments as `jaxperf measure` takes them, as shapes: nothing of their size is made."""
-    by_position, by_name = argument_specs.parse_all(words)
+    by_position, by_name = argument_specs.parse_all(specs)
     return Arguments(
         tuple(_shape(spec) for spec in by_position), {name: _shape(spec) for name, spec in by_name.items()}
     )

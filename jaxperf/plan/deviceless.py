@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.experimental import topologies
 
+from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.plan.cards import CARDS, Card
 
@@ -48,18 +48,19 @@ def devices_of(card: Card, count: int) -> list[Any]:
     """
     check_plugin()
     nodes, in_node = nodes_of(card, count)
+    get_topology = jax_internals.get(jax_internals.TOPOLOGY)
     try:
         return list(
-            topologies.get_topology_desc(
+            get_topology(
                 platform="cuda",
                 target_config=card.target or target_config(card),
                 topology=f"{nodes}x{in_node}x1",
             ).devices
         )
     except Exception as e:
-        said = str(e).strip().splitlines() or ["no message"]
+        lines = str(e).strip().splitlines() or ["no message"]
         raise JaxperfError(
-            f"JAX {jax.__version__} cannot describe {count} x {card.name}: {said[0][:200]}; "
+            f"JAX {jax.__version__} cannot describe {count} x {card.name}: {lines[0][:200]}; "
             f"install the plugin of the same version: {INSTALL.format(version=jax.__version__)}"
         ) from None
 
@@ -81,12 +82,8 @@ def card_of_this_machine() -> Card:
 
 def _target(devices: list[Any]) -> str:
     """Return XLA's description of the GPUs that are here; "" where this JAX does not give it."""
-    from jax._src.lib import xla_client  # no public name for it in JAX 0.10 to 0.12
-
-    try:
-        return str(xla_client.get_topology_for_devices(devices).target_config)
-    except AttributeError:
-        return ""
+    topology_for = jax_internals.loaded(jax_internals.DEVICE_TOPOLOGY)
+    return str(getattr(topology_for and topology_for(devices), "target_config", ""))
 
 
 def nodes_of(card: Card, count: int) -> tuple[int, int]:
@@ -115,8 +112,8 @@ def compile_for(lowered: Any) -> Any:
     except JaxperfError:
         raise
     except Exception as e:
-        said = str(e).strip().splitlines() or ["no message"]
-        raise JaxperfError(f"XLA cannot compile this step without a GPU: {said[0][:300]}") from None
+        lines = str(e).strip().splitlines() or ["no message"]
+        raise JaxperfError(f"XLA cannot compile this step without a GPU: {lines[0][:300]}") from None
 
 
 def target_config(card: Card) -> str:

@@ -75,7 +75,7 @@ FAULTS = (
 )
 
 
-def found(module: Module, jaxlib: str) -> list[str]:
+def fault_lines(module: Module, jaxlib: str) -> list[str]:
     """Return a line for each fault of this jaxlib that a program shows."""
     version = ".".join(jaxlib.split(".")[:3])
     return [

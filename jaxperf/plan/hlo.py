@@ -54,7 +54,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Instruction:
+class HloInstruction:
     """One line of a computation.
 
     Attributes:
@@ -118,40 +118,40 @@ class Module:
     """
 
     name: str
-    computations: Mapping[str, tuple[Instruction, ...]]
+    computations: Mapping[str, tuple[HloInstruction, ...]]
     entry: str
     tables: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     @cached_property
-    def _by_name(self) -> dict[str, dict[str, Instruction]]:
+    def _by_name(self) -> dict[str, dict[str, HloInstruction]]:
         return {name: {i.name: i for i in body} for name, body in self.computations.items()}
 
-    def operand(self, computation: str, name: str) -> Instruction | None:
+    def operand(self, computation: str, name: str) -> HloInstruction | None:
         """Return an instruction of a computation by its name."""
         return self._by_name[computation].get(name)
 
-    def operand_shapes(self, computation: str, instruction: Instruction) -> list[Shape]:
+    def operand_shapes(self, computation: str, instruction: HloInstruction) -> list[Shape]:
         """Return the shapes of what an instruction reads."""
         read = (self.operand(computation, name) for name in instruction.operands)
         return [shape for each in read if each for shape in each.shapes]
 
-    def stack(self, instruction: Instruction) -> list[tuple[str, int, str]]:
+    def stack(self, instruction: HloInstruction) -> list[tuple[str, int, str]]:
         """Return (file, line, function) of each frame that led to an instruction, innermost first."""
         if file := instruction.attribute("source_file"):
             line = re.search(r"source_line=(\d+)", instruction.text)
             return [(file, int(line[1]) if line else 0, "")]
         match = re.search(r"stack_frame_id=(\d+)", instruction.text)
         frames = self.tables.get("StackFrames", {})
-        found: list[tuple[str, int, str]] = []
+        stack_frames: list[tuple[str, int, str]] = []
         at = int(match[1]) if match else 0
-        while at in frames and len(found) < 100:
+        while at in frames and len(stack_frames) < 100:
             numbers = _numbers(frames[at])
             place = _numbers(self.tables["FileLocations"].get(numbers["file_location_id"], ""))
             file = self.tables["FileNames"].get(place.get("file_name_id", 0), "")
             function = self.tables["FunctionNames"].get(place.get("function_name_id", 0), "")
-            found.append((file, place.get("line", 0), function))
+            stack_frames.append((file, place.get("line", 0), function))
             at = numbers.get("parent_frame_id", 0) - 1
-        return found
+        return stack_frames
 
 
 def _numbers(text: str) -> dict[str, int]:
@@ -164,7 +164,7 @@ def parse(text: str) -> Module:
     Raises:
       JaxperfError: the text has no entry.
     """
-    computations: dict[str, list[Instruction]] = {}
+    computations: dict[str, list[HloInstruction]] = {}
     tables: dict[str, dict[int, str]] = {}
     entry, table, body = "", "", None
     for line in text.splitlines():
@@ -186,18 +186,18 @@ def parse(text: str) -> Module:
     return Module(name[1] if name else "", {k: tuple(v) for k, v in computations.items()}, entry, tables)
 
 
-def _instruction(line: str) -> Instruction | None:
-    found = _INSTRUCTION.match(line)
-    if not found:
+def _instruction(line: str) -> HloInstruction | None:
+    match = _INSTRUCTION.match(line)
+    if not match:
         return None
     shapes = tuple(
         Shape(dtype, tuple(map(int, filter(None, dims.split(",")))))
-        for dtype, dims in _SHAPE.findall(found[3])
+        for dtype, dims in _SHAPE.findall(match[3])
     )
-    end = _closing(line, found.end() - 1)
-    inside = line[found.end() : end]
-    return Instruction(
-        found[2], found[4], shapes, tuple(_NAME.findall(inside)), bool(found[1]), line[end + 1 :], inside
+    end = _closing(line, match.end() - 1)
+    inside = line[match.end() : end]
+    return HloInstruction(
+        match[2], match[4], shapes, tuple(_NAME.findall(inside)), bool(match[1]), line[end + 1 :], inside
     )
 
 
@@ -211,9 +211,9 @@ def _closing(line: str, start: int) -> int:
     return len(line)
 
 
-def runs(
+def executed_instructions(
     module: Module, computation: str = "", times: float = 1.0
-) -> Iterator[tuple[str, Instruction, float]]:
+) -> Iterator[tuple[str, HloInstruction, float]]:
     """Yield (computation, instruction, how often) of everything that runs, in order, loops' bodies included.
 
     A loop whose number of turns XLA does not know counts once. Of a conditional's branches, all are given.
@@ -222,9 +222,9 @@ def runs(
     for instruction in module.computations.get(name, ()):
         yield name, instruction, times
         if instruction.opcode == "while":
-            yield from runs(module, instruction.called, times * (instruction.trips or 1))
+            yield from executed_instructions(module, instruction.called, times * (instruction.trips or 1))
         elif instruction.opcode == "call":
-            yield from runs(module, instruction.called, times)
+            yield from executed_instructions(module, instruction.called, times)
         elif instruction.opcode == "conditional":
             for branch in instruction.branches:
-                yield from runs(module, branch, times)
+                yield from executed_instructions(module, branch, times)

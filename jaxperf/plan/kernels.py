@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jaxperf.plan.cards import Card
 from jaxperf.plan.collectives import collective_of
-from jaxperf.plan.hlo import Instruction, Module, Shape
+from jaxperf.plan.hlo import HloInstruction, Module, Shape
 
 # Two constants are fitted, on two of the seven steps measured on one H200 (data/steps.csv): the first on
 # ResNet-18 in bfloat16 with a batch of 256, the other on LeNet in a loop. The other five are predictions.
@@ -78,15 +78,15 @@ class Kernel:
         return sum(product.flops for product in self.products)
 
     def arithmetic_s(self, card: Card) -> float:
-        """Seconds of its matrix products on a card."""
+        """Return the seconds of its matrix products on a card."""
         return sum((p.padded_flops if p.aligned else p.flops) / rate(card, p) for p in self.products)
 
     def memory_s(self, card: Card) -> float:
-        """Seconds of its memory traffic on a card."""
+        """Return the seconds of its memory traffic on a card."""
         return self.bytes / card.bandwidth
 
     def seconds(self, card: Card) -> float:
-        """Seconds on a card."""
+        """Return its seconds on a card."""
         return max(self.arithmetic_s(card), self.memory_s(card)) + KERNEL_S
 
 
@@ -100,7 +100,7 @@ def rate(card: Card, product: Product) -> float:
     return card.matrix_flops(product.dtype)
 
 
-def kernel(module: Module, computation: str, instruction: Instruction) -> Kernel | None:
+def kernel_of(module: Module, computation: str, instruction: HloInstruction) -> Kernel | None:
     """Return what an instruction runs; None if it runs nothing or is a collective."""
     opcode = instruction.opcode
     if opcode in _FREE or opcode.endswith("-done") or collective_of(opcode) or opcode == "async-start":
@@ -117,7 +117,7 @@ def kernel(module: Module, computation: str, instruction: Instruction) -> Kernel
     return Kernel(instruction.name, moved, (product,) if product else ())
 
 
-def _fusion(module: Module, computation: str, instruction: Instruction) -> Kernel:
+def _fusion(module: Module, computation: str, instruction: HloInstruction) -> Kernel:
     inner = module.computations.get(instruction.called, ())
     products = []
     for each in inner:
@@ -128,7 +128,9 @@ def _fusion(module: Module, computation: str, instruction: Instruction) -> Kerne
     return Kernel(instruction.name, _traffic(module, computation, instruction, inner), tuple(products))
 
 
-def _traffic(module: Module, computation: str, fusion: Instruction, inner: tuple[Instruction, ...]) -> float:
+def _traffic(
+    module: Module, computation: str, fusion: HloInstruction, inner: tuple[HloInstruction, ...]
+) -> float:
     """Return the bytes that a fusion reads and writes: of a parameter that it only slices, the slices."""
     read = 0
     updated = {i.operands[0] for i in inner if i.opcode == "dynamic-update-slice" and i.operands}
@@ -151,7 +153,7 @@ def _traffic(module: Module, computation: str, fusion: Instruction, inner: tuple
     return read + max(0, written)
 
 
-def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
+def product_of(instruction: HloInstruction, read: list[Shape]) -> Product | None:
     """Return the matrix product of an instruction; None if it is none."""
     if len(read) < 2 or not instruction.shapes:
         return None
@@ -179,7 +181,7 @@ def _axes(match: re.Match[str] | None) -> list[int]:
     return [int(i) for i in re.findall(r"\d+", match[1])] if match else []
 
 
-def _convolution(instruction: Instruction, read: list[Shape], target: str, exact: bool) -> Product | None:
+def _convolution(instruction: HloInstruction, read: list[Shape], target: str, exact: bool) -> Product | None:
     """Return a convolution as the matrix product that libraries compute, over a window at each position."""
     labels = re.search(r"dim_labels=\w+_(\w+)->\w+", instruction.text)
     if not labels:

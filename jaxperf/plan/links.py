@@ -66,7 +66,9 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def seconds(card: Card, collective: Collective, network: Network = NETWORKS["infiniband"]) -> float:
+def collective_seconds(
+    card: Card, collective: Collective, network: Network = NETWORKS["infiniband"]
+) -> float:
     """Return the predicted seconds of one run of a collective."""
     size, nodes = collective.group_size, collective.nodes(card.per_node)
     if collective.kind == "collective-permute":  # groups are pairs

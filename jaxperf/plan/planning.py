@@ -16,12 +16,12 @@ import jax
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import arguments, deviceless, faults, hlo, links, repeated, timeline, validation
 from jaxperf.plan.advice import advise
-from jaxperf.plan.cards import Card, find
+from jaxperf.plan.cards import Card, find_card
 from jaxperf.plan.collectives import Collective, collectives
 from jaxperf.plan.kernels import CALL_S
 from jaxperf.plan.report import Exchange, SizePlan, StepPlan
-from jaxperf.report.words import listed
-from jaxperf.user_function.loading import theirs
+from jaxperf.report.formatting import format_list
+from jaxperf.user_function.loading import reader_code
 
 MEASURED_ERROR = 0.03  # of a step's time that was measured on one card
 AT_ONCE = 2  # programs compiled at the same time
@@ -74,7 +74,7 @@ def plan(
     if not (connected := links.NETWORKS.get(network.strip().lower())):
         raise JaxperfError(f"no network {network!r}; there are {', '.join(links.NETWORKS)}")
     deviceless.check_plugin()
-    card = deviceless.card_of_this_machine() if device == "this" else find(device)
+    card = deviceless.card_of_this_machine() if device == "this" else find_card(device)
     placed = []
     for count in sorted(set(devices)):
         there = deviceless.devices_of(card, count)
@@ -87,11 +87,11 @@ def plan(
     scale = _scale(card, programs[0].module, placed[0], connected, measured_s)
     sizes: list[SizePlan] = []
     for each, program in zip(placed, programs):
-        found = _size(card, each, program, connected, scale, measured_s, sizes[:1])
-        sizes.append(dataclasses.replace(found, advice=advise(found, card)))
+        size_plan = _size(card, each, program, connected, scale, measured_s, sizes[:1])
+        sizes.append(dataclasses.replace(size_plan, advice=advise(size_plan, card)))
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
     name = programs[0].module.name.removeprefix("jit_").removeprefix("pmap_") or "step"
-    notes = (*_notes(card, measured_s, sizes), *faults.found(programs[-1].module, versions["jaxlib"]))
+    notes = (*_notes(card, measured_s, sizes), *faults.fault_lines(programs[-1].module, versions["jaxlib"]))
     return StepPlan(name, card.name, connected.name, versions, tuple(sizes), notes)
 
 
@@ -138,7 +138,7 @@ def _lower(placed: arguments.Placed) -> Any:
     step, args, kwargs = placed.step, placed.args, placed.kwargs
     name = str(getattr(step, "__name__", "the step"))
     try:
-        with theirs(name), _context(placed):
+        with reader_code(name), _context(placed):
             if hasattr(step, "trace"):
                 traced = step.trace(*args, **kwargs)
                 traced = getattr(traced, "traced", traced)  # nnx.jit wraps JAX's
@@ -269,18 +269,18 @@ def _efficiency(
 
 
 def _exchanges(
-    card: Card, found: Sequence[Collective], elapsed: timeline.Elapsed, network: links.Network
+    card: Card, program_collectives: Sequence[Collective], elapsed: timeline.Elapsed, network: links.Network
 ) -> list[Exchange]:
     """Return the collectives with equal ones counted together, and the seconds of each."""
     alike: dict[tuple[Any, ...], list[Collective]] = {}
-    for each in found:
+    for each in program_collectives:
         key = (each.kind, each.bytes, each.groups[:1], len(each.groups), each.source, each.asynchronous)
         alike.setdefault(key, []).append(each)
     return [
         Exchange(
             group[0],
             sum(each.times for each in group),
-            links.seconds(card, group[0], network),
+            links.collective_seconds(card, group[0], network),
             sum(elapsed.exposed_s.get(name, 0.0) for name in {each.name for each in group}),
         )
         for group in alike.values()
@@ -296,14 +296,14 @@ def _notes(card: Card, measured_s: float | None, sizes: Sequence[SizePlan]) -> l
             "the time of kernels is from the card's table; a measured step makes it exact (--step-ms)"
         )
     if sizes[-1].batch_arguments:
-        positions = listed([str(i) for i in sizes[-1].batch_arguments])
+        positions = format_list([str(i) for i in sizes[-1].batch_arguments])
         notes.append(f"the batch: argument {positions}, counted from 0; --batch names others")
     else:
         notes.append(
             "no argument was taken for the batch, so every device does the same work; --batch names one"
         )
     if shared := [str(size.devices) for size in sizes if not size.compile_s]:
-        notes.append(f"on {listed(shared)} devices each device runs the same program as on fewer nodes")
+        notes.append(f"on {format_list(shared)} devices each device runs the same program as on fewer nodes")
     if any(size.unknown_loops for size in sizes):
         notes.append("a loop whose number of turns XLA does not know counts once, so the step takes longer")
     return notes

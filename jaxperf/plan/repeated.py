@@ -42,11 +42,11 @@ def _pair(a: str, b: str, times: int) -> bool:
     return any(abs(after - value) <= CLOSE * abs(value) for value in (times * before, before / times))
 
 
-def _value(words: str) -> float:
-    if words.startswith("0x"):
-        form = _FLOATS.get(len(words) - 2)
-        return struct.unpack(form, bytes.fromhex(words[2:]))[0] if form else math.nan
-    return float(words)
+def _value(text: str) -> float:
+    if text.startswith("0x"):
+        form = _FLOATS.get(len(text) - 2)
+        return struct.unpack(form, bytes.fromhex(text[2:]))[0] if form else math.nan
+    return float(text)
 
 
 def among_all(module: Module, devices: int) -> bool:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxperf.plan.collectives import Collective
-from jaxperf.report.words import listed, shown
+from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Block, Grid, Heading, Note, Text
 
 FORMAT = "jaxperf-plan"
 
 
 @dataclass(frozen=True)
-class Advice:
+class PlanAdvice:
     """What to change: which kind of finding, and one sentence with its figures."""
 
     kind: str
@@ -94,7 +94,7 @@ class SizePlan:
     efficiency_high: float | None
     unknown_loops: int
     compile_s: float
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[PlanAdvice, ...] = ()
 
     @property
     def bound(self) -> str:
@@ -151,19 +151,19 @@ class StepPlan:
 
     def blocks(self) -> list[Block]:
         """Return the plan as blocks of a report."""
-        found: list[Block] = [Heading(f"{self.name} on {self.card}, not run: compiled and predicted")]
-        found.append(_overview(self.sizes))
-        found.append(_memory(self.sizes))
+        blocks: list[Block] = [Heading(f"{self.name} on {self.card}, not run: compiled and predicted")]
+        blocks.append(_overview(self.sizes))
+        blocks.append(_memory(self.sizes))
         if largest := next((s for s in reversed(self.sizes) if s.exchanges), None):
-            found.append(_exchanges(largest))
+            blocks.append(_exchanges(largest))
         kinds = dict.fromkeys(advice.kind for size in self.sizes for advice in size.advice)
         for kind in kinds:
             has = {s.devices: a.text for s in self.sizes for a in s.advice if a.kind == kind}
             *others, largest_count = has
-            also = f"; also on {listed([str(n) for n in others])}" if others else ""
-            found.append(Text(f"Change, on {largest_count} devices{also}: {has[largest_count]}"))
-        found += [Note(note) for note in self.notes]
-        return found
+            also = f"; also on {format_list([str(n) for n in others])}" if others else ""
+            blocks.append(Text(f"Change, on {largest_count} devices{also}: {has[largest_count]}"))
+        blocks += [Note(note) for note in self.notes]
+        return blocks
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values, for `json.dumps`."""
@@ -187,7 +187,7 @@ def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
         spread = _spread(s.step_low_s, s.step_high_s)
         rows.append((
             str(s.devices), *([_mesh(s)] if axes else []), str(s.batch or "-"),
-            str(sum(s.collectives.values())), shown(s.step_s, "s"), spread, shown(s.exposed_s, "s"),
+            str(sum(s.collectives.values())), format_on_page(s.step_s, "s"), spread, format_on_page(s.exposed_s, "s"),
             _efficiency(s), f"{s.parts[s.bound] / s.step_s:.0%} {s.bound}",
         ))  # fmt: skip
     heads = ("devices", *(["mesh"] if axes else []), "batch", "collectives", "step", "between", "waits",
@@ -199,7 +199,7 @@ def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
 
 
 def _spread(low_s: float, high_s: float) -> str:
-    low, high = shown(low_s, "s"), shown(high_s, "s")
+    low, high = format_on_page(low_s, "s"), format_on_page(high_s, "s")
     if low.split()[1:] == high.split()[1:]:
         low = low.split()[0]
     return f"{low} to {high}".replace(" ", "\u00a0")
@@ -218,10 +218,10 @@ def _efficiency(size: SizePlan) -> str:
 def _memory(sizes: tuple[SizePlan, ...]) -> Grid:
     rows = [
         (
-            str(s.devices), shown(s.argument_bytes, "bytes"), shown(s.temp_bytes, "bytes"),
-            shown(s.peak_bytes, "bytes"),
+            str(s.devices), format_on_page(s.argument_bytes, "bytes"), format_on_page(s.temp_bytes, "bytes"),
+            format_on_page(s.peak_bytes, "bytes"),
             f"{s.peak_bytes / s.memory_bytes:.0%}" + ("" if s.fits else " (does not fit)"),
-            shown(s.flops, "FLOP"), shown(s.bytes, "bytes"), f"{s.kernels:.0f}",
+            format_on_page(s.flops, "FLOP"), format_on_page(s.bytes, "bytes"), f"{s.kernels:.0f}",
         )
         for s in sizes
     ]  # fmt: skip
@@ -234,8 +234,8 @@ def _exchanges(size: SizePlan) -> Grid:
     for each in sorted(size.exchanges, key=lambda e: -e.count * e.each_s):
         c = each.collective
         rows.append((
-            c.kind, f"{each.count:g}", shown(c.bytes, "bytes"), c.shown_groups, shown(each.each_s, "s"),
-            shown(each.exposed_s, "s"), c.source or "-", _operation(c.operation),
+            c.kind, f"{each.count:g}", format_on_page(c.bytes, "bytes"), c.shown_groups, format_on_page(each.each_s, "s"),
+            format_on_page(each.exposed_s, "s"), c.source or "-", _operation(c.operation),
         ))  # fmt: skip
     heads = ("collective", "times", "bytes", "groups", "each", "waited for", "line", "operation")
     return Grid(f"Collectives on {size.devices} devices", heads, tuple(rows), (1, 2, 4, 5), first=12)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jaxperf.plan.cards import Card
-from jaxperf.plan.collectives import Collective, describe
+from jaxperf.plan.collectives import Collective, describe_collective
 from jaxperf.plan.hlo import Module
-from jaxperf.plan.kernels import KERNEL_S, kernel
-from jaxperf.plan.links import Network, seconds
+from jaxperf.plan.kernels import KERNEL_S, kernel_of
+from jaxperf.plan.links import Network, collective_seconds
 
 
 @dataclass
@@ -85,8 +85,8 @@ def run(
         elif instruction.opcode == "conditional":
             parts = [run(module, card, devices, network, b, scale=scale) for b in instruction.branches]
             elapsed.add(max(parts, key=lambda part: part.total_s, default=Elapsed()))
-        elif collective := describe(module, name, instruction, devices):
-            end = max(elapsed.total_s, free_at) + seconds(card, collective, network)
+        elif collective := describe_collective(module, name, instruction, devices):
+            end = max(elapsed.total_s, free_at) + collective_seconds(card, collective, network)
             free_at = end
             if collective.asynchronous:
                 ends[instruction.name] = end, collective
@@ -96,7 +96,7 @@ def run(
             pending := ends.get(next(iter(instruction.operands), ""))
         ):
             _wait(elapsed, *pending)
-        elif work := kernel(module, name, instruction):
+        elif work := kernel_of(module, name, instruction):
             took = scale * work.seconds(card)
             arithmetic = scale * work.arithmetic_s(card)
             elapsed.total_s += took

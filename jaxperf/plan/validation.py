@@ -62,7 +62,7 @@ SWITCH = "the published time grows with the size up to 16 MiB and not to 32 MiB:
 @functools.cache
 def all_reduces() -> tuple[Row, ...]:
     """Return published all-reduces from 32 KiB to 1 GiB, in seconds."""
-    found = []
+    rows = []
     for row in _read("all_reduce.csv"):
         size, devices, nodes = int(row["bytes"]), int(row["devices"]), int(row["nodes"])
         published = size * 2 * (devices - 1) / devices / (float(row["bus_gb_per_s"]) * 1e9)
@@ -72,8 +72,8 @@ def all_reduces() -> tuple[Row, ...]:
         reason = ""
         if not 0.5 <= predicted / published <= 2:
             reason = SLOW_START if row["table"] == "b200-32" else SWITCH
-        found.append(Row(row["table"], f"{size / 2**10:,.0f} KiB", published, predicted, reason))
-    return tuple(found)
+        rows.append(Row(row["table"], f"{size / 2**10:,.0f} KiB", published, predicted, reason))
+    return tuple(rows)
 
 
 @functools.cache
@@ -121,7 +121,7 @@ SETUP_REASONS = {
 def scaling() -> tuple[Row, ...]:
     """Return published throughput on several devices, each predicted from the model's first row."""
     setups = {row["setup"]: row for row in _read("setups.csv")}
-    found, bases = [], {}
+    rows, bases = [], {}
     for row in _read("scaling.csv"):
         devices, per_s = int(row["devices"]), float(row["per_s"])
         setup = setups[row["setup"]]
@@ -136,8 +136,8 @@ def scaling() -> tuple[Row, ...]:
         reason = (
             SETUP_REASONS.get((row["setup"], row["model"]), "") if abs(predicted / per_s - 1) > 0.15 else ""
         )
-        found.append(Row(row["setup"], f"{row['model']} x {devices}", per_s, predicted, reason))
-    return tuple(found)
+        rows.append(Row(row["setup"], f"{row['model']} x {devices}", per_s, predicted, reason))
+    return tuple(rows)
 
 
 def _exchange(setup: dict[str, str], size: float, devices: int) -> float:

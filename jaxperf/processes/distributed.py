@@ -17,10 +17,11 @@ import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
+from jaxperf import jax_internals
 from jaxperf.cli.flags import at_least
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import FAILED, ended, leave, say
@@ -33,8 +34,8 @@ HEARTBEAT_S = 30
 _METHODS = {"": "deactivate", "slurm": "slurm", "mpi4py": "mpi4py", "kubernetes": None}
 
 
-def _number(variable: str) -> int | None:
-    value = os.environ.get(variable, "")
+def _integer_variable(name: str) -> int | None:
+    value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else None
 
 
@@ -47,20 +48,22 @@ class Processes:
     )
     """Where process 0 listens; JAX_COORDINATOR_ADDRESS if not given."""
     num_processes: Annotated[int | None, at_least(1)] = field(
-        default_factory=lambda: _number("JAX_NUM_PROCESSES")
+        default_factory=lambda: _integer_variable("JAX_NUM_PROCESSES")
     )
     """How many processes run this program together; JAX_NUM_PROCESSES if not given."""
-    process_id: Annotated[int | None, at_least(0)] = field(default_factory=lambda: _number("JAX_PROCESS_ID"))
+    process_id: Annotated[int | None, at_least(0)] = field(
+        default_factory=lambda: _integer_variable("JAX_PROCESS_ID")
+    )
     """Which of them this is, from 0; JAX_PROCESS_ID if not given."""
 
     def __post_init__(self) -> None:
-        given = {
+        flags = {
             "--coordinator": self.coordinator or None,
             "--num-processes": self.num_processes,
             "--process-id": self.process_id,
         }
-        missing = [flag for flag, value in given.items() if value is None]
-        if 0 < len(missing) < len(given):
+        missing = [flag for flag, value in flags.items() if value is None]
+        if 0 < len(missing) < len(flags):
             raise JaxperfError(f"{' and '.join(missing)} missing; several processes need all three options")
         if missing:
             return
@@ -75,7 +78,7 @@ class Processes:
 
     @property
     def several(self) -> bool:
-        """Whether this process is one of several, according to the options or a cluster."""
+        """Return whether this process is one of several, according to the options or a cluster."""
         return (self.num_processes or 1) > 1 if self.coordinator else bool(cluster(os.environ))
 
 
@@ -174,18 +177,22 @@ def _check_own_gpu(options: Processes) -> None:
     """
     import jax
 
-    own = os.environ.get("JAX_LOCAL_DEVICE_IDS", "")
+    device = os.environ.get("JAX_LOCAL_DEVICE_IDS", "")
     platforms = jax.config.jax_platforms or "cuda"  # type: ignore[attr-defined]
-    if not own.isdecimal() or {"cuda", "gpu"}.isdisjoint(platforms.split(",")) or not versions(CUDA_PLUGINS):
+    if (
+        not device.isdecimal()
+        or {"cuda", "gpu"}.isdisjoint(platforms.split(","))
+        or not versions(CUDA_PLUGINS)
+    ):
         return
     from jaxperf.doctor.driver import ask_driver
 
-    visible, none = os.environ.get("CUDA_VISIBLE_DEVICES"), ("", "-1")
-    count = len(ask_driver().gpus) if visible is None else sum(w not in none for w in visible.split(","))
-    if 0 < count <= int(own):
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = ask_driver().gpus if visible is None else [n for n in visible.split(",") if n not in ("", "-1")]
+    if 0 < len(gpus) <= int(device):
         raise JaxperfError(
-            f"{options.num_processes} processes and {count} GPU(s), and each process has one of its own; "
-            f"give -n {count}, or let them compute on the CPU with JAX_PLATFORMS=cpu"
+            f"{options.num_processes} processes and {len(gpus)} GPU(s), and each process has one of its own; "
+            f"give -n {len(gpus)}, or let them compute on the CPU with JAX_PLATFORMS=cpu"
         )
 
 
@@ -198,7 +205,7 @@ def _check_free(coordinator: str) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT is reachable only from this machine."""
+    """Return whether HOST:PORT is reachable only from this machine."""
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")
 
@@ -207,23 +214,19 @@ def _exchange_on_loopback() -> None:
     """Have Gloo, which transfers the sums between CPUs, listen where the coordinator does.
 
     By default it listens at the address of the host's name, which on most machines is reachable from the
-    network. JAX has no option for that, so its factory of the CPU backend is called with our own Gloo object
-    (JAX 0.10 to 0.12). If these private names have changed, Gloo listens at JAX's default address, and a
-    line says so.
+    network. JAX has no option for that, so its factory of the CPU backend is called with our own Gloo object.
+    If these private names have changed, Gloo listens at JAX's default address, and a line says so.
     """
     try:
-        from jax._src import distributed, xla_bridge
-        from jax._src.lib import _jax
-        from jax.extend.backend import register_backend_factory
-
+        register_backend_factory = jax_internals.get(jax_internals.CPU_FACTORY)
         gloo = functools.partial(
-            _jax.make_gloo_tcp_collectives,
-            distributed_client=distributed.global_state.client,
+            jax_internals.get(jax_internals.GLOO),
+            distributed_client=jax_internals.get(jax_internals.COORDINATOR).client,
             hostname="127.0.0.1",
         )
-        make = xla_bridge.make_cpu_client
-    except (ImportError, AttributeError) as e:
-        say(f"note: sums between processes may be reachable from the network, since this JAX lacks {e.name}")
+        make = jax_internals.get(jax_internals.CPU_CLIENT)
+    except JaxperfError as e:
+        say(f"note: sums between processes may be reachable from the network: {e}")
         return
     if os.environ.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo") == "gloo":
         register_backend_factory("cpu", lambda: make(collectives=gloo()), fail_quietly=False)
@@ -232,17 +235,16 @@ def _exchange_on_loopback() -> None:
 @contextlib.contextmanager
 def _only_the_first_prints() -> Iterator[None]:
     """Drop what other processes than process 0 print to standard output."""
-    from jax._src import distributed  # `jax.process_index` would start the backend
-
-    if distributed.global_state.process_id == 0:
+    # `jax.process_index` would start the backend
+    if jax_internals.get(jax_internals.COORDINATOR).process_id == 0:
         yield
         return
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
+    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):  # noqa: PTH123
         yield
 
 
 def lost_another(error: BaseException) -> bool:
-    """Whether an error says that another process ended in the middle of a sum, or before the first one."""
-    text: Any = str(error)
-    parts = ("Connection", "closed", "peer", "Read error", "initialization failed: DEADLINE_EXCEEDED")
-    return "Gloo" in text and any(part in text for part in parts)
+    """Return whether an error says that another process ended in the middle of a sum, or before the first."""
+    text = str(error)
+    phrases = ("Connection", "closed", "peer", "Read error", "initialization failed: DEADLINE_EXCEEDED")
+    return "Gloo" in text and any(phrase in text for phrase in phrases)

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from jaxperf.errors import JaxperfError, plain
+from jaxperf.errors import JaxperfError, escape_control
 from jaxperf.processes.parent import SAME_S
 
 FAILED = 1
@@ -108,13 +108,13 @@ def say(line: str) -> None:
 
     Control characters are escaped, and the terminal may have been closed.
     """
-    typed = line.replace("`jaxperf ", f"`{own_name()} ") if "`jaxperf " in line else line
+    text = line.replace("`jaxperf ", f"`{own_name()} ") if "`jaxperf " in line else line
     with contextlib.suppress(OSError):
-        print(plain(typed), file=sys.stderr, flush=True)
+        print(escape_control(text), file=sys.stderr, flush=True)
 
 
 def own_name() -> str:
-    """What to type to run this program again: a bare name only if the shell would find it."""
+    """Return what to type to run this program again: a bare name only if the shell would find it."""
     program = Path(sys.argv[0])
     if program.name == "jaxperf":
         on_path = shutil.which("jaxperf")
@@ -168,44 +168,44 @@ def _signals_raised() -> Iterator[None]:
 
     SIGTERM or SIGHUP again within `SAME_S` is the same request, and does not disturb the cleanup.
     """
-    before: dict[int, Any] = {}
-    came: dict[int, float] = {}  # arrival times, by the signal's number
+    handlers: dict[int, Any] = {}  # those to restore
+    arrivals: dict[int, float] = {}  # times in seconds, by the signal's number
     hook = sys.unraisablehook
     try:
-        sys.unraisablehook = functools.partial(_once_more, hook, came)
+        sys.unraisablehook = functools.partial(_send_again, hook, arrivals)
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    stop = functools.partial(_stop, came)
+                    stop = functools.partial(_stop, arrivals)
                     handler = signal.default_int_handler if number == signal.SIGINT else stop
-                    before[number] = signal.signal(number, handler)
+                    handlers[number] = signal.signal(number, handler)
         yield
     finally:
         sys.unraisablehook = hook
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def _stop(came: dict[int, float], number: int, frame: FrameType | None) -> None:
+def _stop(arrivals: dict[int, float], number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
-    if now - came.get(number, -math.inf) >= SAME_S:
-        came[number] = now
+    if now - arrivals.get(number, -math.inf) >= SAME_S:
+        arrivals[number] = now
         raise Stopped(number)
 
 
-def _once_more(report: Callable[[Any], object], came: dict[int, float], lost: Any) -> None:
+def _send_again(report: Callable[[Any], object], arrivals: dict[int, float], unraisable: Any) -> None:
     """Send a signal again that arrived where Python drops exceptions: JAX's garbage collection, a `__del__`.
 
     Without this, the run continued in 1 of 12 trials as if nobody had stopped it.
     """
-    match lost.exc_value:
+    match unraisable.exc_value:
         case KeyboardInterrupt():
             number = int(signal.SIGINT)
         case Stopped():
-            number = lost.exc_value.number
-            came.pop(number, None)
+            number = unraisable.exc_value.number
+            arrivals.pop(number, None)
         case _:
-            report(lost)
+            report(unraisable)
             return
     # `threading` would wait here until its thread runs, and the signal could also arrive at this point.
     _thread.start_new_thread(_send, (number,))

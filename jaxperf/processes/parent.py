@@ -2,7 +2,8 @@
 
 The parent names itself in the child's environment; the child checks once per second whether that is still its
 parent. A pipe would need a descriptor passed through every start, and a signal on the parent's death exists
-only on Linux. Standard library only (on Windows psutil): this is the first thing that a process does.
+only on Linux. Standard library only (on Windows psutil): this is the first thing that a process does, and
+`getppid` is right where psutil may err, after the clock was set and for a parent that nobody has reaped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 VARIABLE = "JAXPERF_PARENT"
 LOOK_S = 1.0
-PATIENCE_S = 10.0  # to stop its work and save what it has found
+PATIENCE_S = 10.0  # to stop its work and save its results
 SAVING_S = 60.0  # to finish a step of a training, or an evaluation, and to save
 # The same signal again within this many seconds is the same request: `timeout` signals its child and then the
 # whole group, and a parent passes on to its child what the group has received.
@@ -24,7 +25,7 @@ SAME_S = 5.0
 
 
 def named_parent() -> dict[str, str]:
-    """The variable that makes a child started with it follow this process."""
+    """Return the variable that makes a child started with it follow this process."""
     return {VARIABLE: str(os.getpid())}
 
 
@@ -36,8 +37,8 @@ def follow_parent() -> None:
 
 
 def _follow(parent: int) -> None:
-    lives = _on_windows(parent) if sys.platform == "win32" else lambda: os.getppid() == parent
-    while lives():
+    is_alive = _on_windows(parent) if sys.platform == "win32" else lambda: os.getppid() == parent
+    while is_alive():
         time.sleep(LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)  # on Windows this is the end
     time.sleep(PATIENCE_S)
@@ -45,7 +46,7 @@ def _follow(parent: int) -> None:
 
 
 def _on_windows(parent: int) -> Callable[[], bool]:
-    """Whether a process lives, by its number and start time.
+    """Return what says whether a process lives, by its number and start time.
 
     On Windows, `python.exe` of a virtual environment starts the real interpreter, and stands between it and
     its parent. And a process keeps its parent's number after the parent has ended.

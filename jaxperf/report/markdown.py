@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from jaxperf.errors import plain
+from jaxperf.errors import escape_control
 from jaxperf.report.tables import rows_of
 from jaxperf.result import Block, Grid, Heading, Note, Table, Text
 
@@ -15,7 +15,7 @@ _LINE_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])(?=[-+=\s]|$)")
 
 def escape(text: str) -> str:
     """Return text escaped for Markdown, so that it fits in one cell of a table."""
-    return _LINE_START.sub(_harmless, _MEANT.sub(r"\\\1", " ".join(plain(text).split())))
+    return _LINE_START.sub(_harmless, _MEANT.sub(r"\\\1", " ".join(escape_control(text).split())))
 
 
 def table(heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
-from jaxperf.report.words import multiple, shown, spread
+from jaxperf.report.formatting import format_multiple, format_on_page, format_spread
 from jaxperf.result import Grid, Measurement, Reference, Result, Table
 from jaxperf.result.blocks import Verdict
 
@@ -29,23 +29,26 @@ class Rows:
 
 
 def rows_of(table: Table | Grid) -> Rows:
-    """A table or grid as rows of text."""
+    """Return a table or grid as rows of text."""
     if isinstance(table, Grid):
         return Rows(table.title, table.heads, table.rows, table.right, (), table.detail, table.first)
     chosen = table.rows
     beside = {r.beside for r in table.references}
     base = next((m for m in table.rows if m.name == table.base), None)
     columns = [("", [_label(m) for m in chosen])]
-    columns.append(("median", [shown(m.median, m.unit) for m in chosen]))
-    columns.append(("spread", [spread(m) for m in chosen]))
+    columns.append(("median", [format_on_page(m.median, m.unit) for m in chosen]))
+    columns.append(("spread", [format_spread(m) for m in chosen]))
     if any(m.items_per_s for m in chosen):
-        columns.append(("per second", [shown(m.items_per_s, "") if m.items else "" for m in chosen]))
+        columns.append(("per second", [format_on_page(m.items_per_s, "") if m.items else "" for m in chosen]))
     if base:
-        columns.append((f"over {base.name}", [multiple(m, base) for m in chosen]))
+        columns.append((f"over {base.name}", [format_multiple(m, base) for m in chosen]))
     if beside & {m.name for m in chosen}:
         near = [[r for r in table.references if r.beside == m.name] for m in chosen]
         columns.append(
-            ("published", ["; ".join(f"{shown(r.value, r.unit)} ({r.system})" for r in n) for n in near])
+            (
+                "published",
+                ["; ".join(f"{format_on_page(r.value, r.unit)} ({r.system})" for r in n) for n in near],
+            )
         )
     heads, cells = zip(*columns)
     right = tuple(range(1, len(heads)))
@@ -59,7 +62,7 @@ def _label(m: Measurement) -> str:
 
 def _remarks(table: Table, names: set[str]) -> tuple[str, ...]:
     """Published figures that belong to no row, then the sources of those shown next to rows."""
-    alone = [f"Published: {r.name}, {shown(r.value, r.unit)} ({_source(r)})."
+    alone = [f"Published: {r.name}, {format_on_page(r.value, r.unit)} ({_source(r)})."
              for r in table.references if r.beside not in names]  # fmt: skip
     sources = dict.fromkeys(_source(r) for r in table.references if r.beside in names)
     return (*alone, *([f"Published by {'; '.join(sources)}."] if sources else []))
@@ -69,14 +72,14 @@ def _source(r: Reference) -> str:
     return f"{r.system}, {r.source}, hardware {r.hardware}"
 
 
-def tally(results: Iterable[Result]) -> dict[str, int]:
+def count_verdicts(results: Iterable[Result]) -> dict[str, int]:
     """Count the verdicts on the claims of some results."""
     counts = Counter(claim.verdict for result in results for claim in result.claims)
     return {verdict: counts[verdict] for verdict in get_args(Verdict) if counts[verdict]}
 
 
-def counted(counts: dict[str, int]) -> str:
-    """Counts as words: "3 hold, 1 does not hold, 2 undecided"; "none" if there are none."""
+def format_counts(counts: dict[str, int]) -> str:
+    """Return counts as words: "3 hold, 1 does not hold, 2 undecided"; "none" if there are none."""
     several = {"holds": "hold", "does not hold": "do not hold"}
-    words = (f"{n} {word if n == 1 else several.get(word, word)}" for word, n in counts.items())
-    return ", ".join(words) or "none"
+    phrases = (f"{n} {word if n == 1 else several.get(word, word)}" for word, n in counts.items())
+    return ", ".join(phrases) or "none"

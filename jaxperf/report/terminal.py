@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as Words
 
-from jaxperf.errors import plain
+from jaxperf.errors import escape_control
+from jaxperf.report.formatting import INCOMPLETE, format_quantity, format_scalar
 from jaxperf.report.tables import Rows, rows_of
-from jaxperf.report.words import INCOMPLETE, quantity, scalar
 from jaxperf.result import (
     Block,
     Claim,
@@ -30,9 +30,9 @@ from jaxperf.result import (
 STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measurable here": "dim"}
 
 
-def literal(words: str, *, style: str = "") -> Words:
-    """Words that the terminal does not interpret: no markup, no control characters."""
-    return Words(plain(words), style=style)
+def literal_text(text: str, *, style: str = "") -> Words:
+    """Return words that the terminal does not interpret: no markup, no control characters."""
+    return Words(escape_control(text), style=style)
 
 
 class _Console(Console):
@@ -42,41 +42,41 @@ class _Console(Console):
 
 
 def console(*, color: bool | None = None, width: int | None = None) -> Console:
-    """A console that uses color on a terminal and is plain, 100 columns wide, when piped."""
+    """Return a console that uses color on a terminal and is plain, 100 columns wide, when piped."""
     if color is False:
         return _Console(no_color=True, width=width or 100, highlight=False, force_terminal=False)
-    found = _Console(highlight=False, force_terminal=color, width=width)
-    return found if found.is_terminal else _Console(highlight=False, width=width or 100, force_jupyter=False)
+    sized = _Console(highlight=False, force_terminal=color, width=width)
+    return sized if sized.is_terminal else _Console(highlight=False, width=width or 100, force_jupyter=False)
 
 
 def show(console: Console, block: Block) -> None:
     """Print a block."""
     match block:
         case Heading():
-            console.rule(literal(block.title, style="bold"), align="left")
+            console.rule(literal_text(block.title, style="bold"), align="left")
         case Text():
-            console.print(literal(block.text), soft_wrap=False)
+            console.print(literal_text(block.text), soft_wrap=False)
         case Code():
-            line(console, _indented(block.source), style="cyan")
+            print_line(console, _indented(block.source), style="cyan")
         case Table() | Grid():
             _table(console, rows_of(block))
         case Lines():
             names = ", ".join(curve.name for curve in block.curves)
-            line(console, f"{block.title}: {names}; the curves are in the result's file", style="dim")
+            print_line(console, f"{block.title}: {names}; the curves are in the result's file", style="dim")
         case Claim():
             _claim(console, block)
         case Fact():
-            line(console, f"{block.meaning or block.name}: {scalar(block.value, block.unit)}")
+            print_line(console, f"{block.meaning or block.name}: {format_scalar(block.value, block.unit)}")
         case Note():
-            line(console, f"note: {block.text}", style="dim")
+            print_line(console, f"note: {block.text}", style="dim")
         case Failed():
-            line(console, f"failed: {block.part}: {block.error}", style="bold red")
+            print_line(console, f"failed: {block.part}: {block.error}", style="bold red")
 
 
-def line(console: Console, words: str, *, style: str = "") -> None:
+def print_line(console: Console, text: str, *, style: str = "") -> None:
     """Print a line, if there is one."""
-    if words:
-        console.print(literal(words, style=style), soft_wrap=True)
+    if text:
+        console.print(literal_text(text, style=style), soft_wrap=True)
 
 
 def _indented(code: str) -> str:
@@ -88,33 +88,33 @@ def _table(console: Console, rows: Rows) -> None:
         return
     shown = RichTable(box=None, pad_edge=False)
     for i, head in enumerate(rows.heads):
-        shown.add_column(literal(head), justify="right" if i in rows.right else "left", overflow="fold")
+        shown.add_column(literal_text(head), justify="right" if i in rows.right else "left", overflow="fold")
     first = rows.cells[: rows.first or None]
     for cells in first:
-        shown.add_row(*map(literal, cells))
+        shown.add_row(*map(literal_text, cells))
     if rows.cells:
-        line(console, rows.title, style="bold")
+        print_line(console, rows.title, style="bold")
         console.print(shown)
     if left := len(rows.cells) - len(first):
-        line(console, f"and {left} more in the result's file", style="dim")
+        print_line(console, f"and {left} more in the result's file", style="dim")
     for remark in rows.remarks:
-        line(console, remark, style="dim")
+        print_line(console, remark, style="dim")
 
 
 def _claim(console: Console, claim: Claim) -> None:
     """Print the sentence with its verdict, then what was expected and what was seen."""
     first = Words()
     first.append(f"[{claim.verdict}] ", style=f"bold {STYLES[claim.verdict]}")
-    first.append(literal(claim.statement))
+    first.append(literal_text(claim.statement))
     console.print(first, soft_wrap=True)
-    line(console, f"    expected: {claim.expected}; observed: {claim.observed}", style="dim")
+    print_line(console, f"    expected: {claim.expected}; observed: {claim.observed}", style="dim")
 
 
 def environment_lines(result: Result) -> list[str]:
-    """Machine, versions and data in a few lines, with a remark if the devices are fake."""
+    """Return machine, versions and data in a few lines, with a remark if the devices are fake."""
     e = result.environment
     lines = [
-        f"{e.cpu}, {e.cores} cores, {quantity(e.memory_bytes, 'bytes')}; Python {e.python}, "
+        f"{e.cpu}, {e.cores} cores, {format_quantity(e.memory_bytes, 'bytes')}; Python {e.python}, "
         + ", ".join(f"{k} {v}" for k, v in e.versions.items() if k in ("jax", "flax"))
         + f"; {e.backend}: {', '.join(e.devices)}"
     ]
@@ -129,19 +129,19 @@ def environment_lines(result: Result) -> list[str]:
 def head(console: Console, result: Result) -> None:
     """Print a result's title, question and environment."""
     console.print()
-    console.rule(literal(f"{result.section} {result.title}".strip(), style="bold"), align="left")
+    console.rule(literal_text(f"{result.section} {result.title}".strip(), style="bold"), align="left")
     for text in (result.question, *environment_lines(result)):
-        line(console, text)
+        print_line(console, text)
     if result.incomplete:
-        line(console, INCOMPLETE, style="yellow")
+        print_line(console, INCOMPLETE, style="yellow")
     if result.smoke:
-        line(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
+        print_line(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
 
 
 def render_text(
     results: Sequence[Result], *, left_out: Sequence[str] = (), color: bool = False, width: int | None = None
 ) -> str:
-    """Complete results as text."""
+    """Return complete results as text."""
     out = io.StringIO()
     # rich would show HTML in a notebook, and write nothing to `out`
     con = Console(
@@ -158,7 +158,7 @@ def render_text(
             try:
                 show(con, block)
             except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
-                line(con, f"{block.kind} left out, its values cannot be shown: {e}")
+                print_line(con, f"{block.kind} left out, its values cannot be shown: {e}")
     for reason in left_out:
-        line(con, f"left out: {reason}")
+        print_line(con, f"left out: {reason}")
     return "\n".join(row.rstrip() for row in out.getvalue().splitlines()) + "\n"

@@ -11,7 +11,7 @@ Interval = tuple[float, float]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same stretches as disjoint intervals in order; those that touch are joined."""
+    """Return the same stretches as disjoint intervals in order; those that touch are joined."""
     merged: list[Interval] = []
     for start, end in sorted(i for i in intervals if i[0] < i[1]):
         if merged and start <= merged[-1][1]:
@@ -22,34 +22,34 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """The stretches that are in both, as disjoint intervals in order."""
-    ours, theirs = union(a), union(b)
+    """Return the stretches that are in both, as disjoint intervals in order."""
+    first, second = union(a), union(b)
     shared: list[Interval] = []
     i = j = 0
-    while i < len(ours) and j < len(theirs):
-        start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if start < end:
             shared.append((start, end))
-        if ours[i][1] < theirs[j][1]:
+        if first[i][1] < second[j][1]:
             i += 1
         else:
             j += 1
     return shared
 
 
-def length(intervals: Iterable[Interval]) -> float:
-    """The total time that they cover; overlaps count once."""
+def total_length(intervals: Iterable[Interval]) -> float:
+    """Return the total time that they cover; overlaps count once."""
     return sum(end - start for start, end in union(intervals))
 
 
 def clip(intervals: Iterable[Interval], start: float, end: float) -> list[Interval]:
-    """The parts of the intervals between `start` and `end`."""
+    """Return the parts of the intervals between `start` and `end`."""
     cut = ((max(a, start), min(b, end)) for a, b in intervals)
     return [(a, b) for a, b in cut if a < b]
 
 
 def most_at_once(intervals: Iterable[Interval]) -> int:
-    """The largest number of intervals that overlap at a moment; touching ends do not overlap."""
+    """Return the largest number of intervals that overlap at a moment; touching ends do not overlap."""
     edges = [edge for a, b in intervals if a < b for edge in ((a, 1), (b, -1))]
     most = now = 0
     for _, step in sorted(edges):  # at one moment -1 comes before +1
@@ -59,10 +59,10 @@ def most_at_once(intervals: Iterable[Interval]) -> int:
 
 
 def overlap_fraction(a: Iterable[Interval], b: Iterable[Interval]) -> float:
-    """Fraction of the shorter one that is inside the other: 0 one after the other, 1 all of it.
+    """Return the fraction of the shorter one that is inside the other: 0 one after the other, 1 all of it.
 
     0 if one of them is empty.
     """
-    ours, theirs = union(a), union(b)
-    shorter = min(length(ours), length(theirs))
-    return length(intersection(ours, theirs)) / shorter if shorter else 0.0
+    first, second = union(a), union(b)
+    shorter = min(total_length(first), total_length(second))
+    return total_length(intersection(first, second)) / shorter if shorter else 0.0

@@ -42,13 +42,13 @@ ARM = {
 
 def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Return versions by package name, for the packages that are installed."""
-    found = {}
+    by_package = {}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            by_package[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return by_package
 
 
 def cores() -> int:

@@ -35,23 +35,23 @@ class Ratio:
     rounds: int
 
     def above(self, bound: float = 1.0) -> Decision:
-        """Whether the true ratio is above `bound`: decided where the interval excludes the bound."""
+        """Return whether the true ratio is above `bound`: decided where the interval excludes the bound."""
         return True if self.low > bound else False if self.high <= bound else None
 
     def below(self, bound: float = 1.0) -> Decision:
-        """Whether the true ratio is below `bound`."""
+        """Return whether the true ratio is below `bound`."""
         return True if self.high < bound else False if self.low >= bound else None
 
     def at_least(self, bound: float) -> Decision:
-        """Whether the true ratio is `bound` or more."""
+        """Return whether the true ratio is `bound` or more."""
         return True if self.low >= bound else False if self.high < bound else None
 
     def at_most(self, bound: float) -> Decision:
-        """Whether the true ratio is `bound` or less."""
+        """Return whether the true ratio is `bound` or less."""
         return True if self.high <= bound else False if self.low > bound else None
 
     def within(self, least: float) -> Decision:
-        """Whether the true ratio differs from 1 by less than the fraction `least` (0.05: 5 %)."""
+        """Return whether the true ratio differs from 1 by less than the fraction `least` (0.05: 5 %)."""
         return both(self.above(1 / (1 + least)), self.below(1 + least))
 
     @property
@@ -71,17 +71,17 @@ class Ratio:
 
 
 def both(*decisions: Decision) -> Decision:
-    """Whether all hold: no if one does not, else undecided if one is undecided."""
+    """Return whether all hold: no if one does not, else undecided if one is undecided."""
     return False if False in decisions else None if None in decisions else True
 
 
 def negated(decision: Decision) -> Decision:
-    """The opposite; undecided stays undecided."""
+    """Return the opposite; undecided stays undecided."""
     return None if decision is None else not decision
 
 
 def ratio(over: Measurement, under: Measurement) -> Ratio:
-    """`over.values[i] / under.values[i]` of every round i.
+    """Return `over.values[i] / under.values[i]` of every round i.
 
     Raises:
       ValueError: the two are not from the same rounds, or a value of `under` is 0.
@@ -92,12 +92,12 @@ def ratio(over: Measurement, under: Measurement) -> Ratio:
 
 
 def ratio_of(ratios: Sequence[float]) -> Ratio:
-    """The rule, from ratios of rounds whose orders were drawn independently."""
+    """Apply the rule to ratios of rounds whose orders were drawn independently."""
     return Ratio(statistics.median(ratios), *interval(ratios), len(ratios))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """An interval that contains the true median of independent values with at least 95 %; NaN for under six.
+    """Return an interval that holds the true median of independent values at 95 %; NaN for under six.
 
     It assumes nothing about the distribution: each value falls above or below the true median like a coin
     toss, so two order statistics enclose it (the sign test, by SciPy).
@@ -106,12 +106,12 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
         quantile_test,
     )  # takes a third of a second, which renderers without ratios save
 
-    found = quantile_test(list(values), q=0, p=0.5).confidence_interval(LEVEL)
-    return float(found.low), float(found.high)
+    bounds = quantile_test(list(values), q=0, p=0.5).confidence_interval(LEVEL)
+    return float(bounds.low), float(bounds.high)
 
 
 def turns(parts: Sequence[T], draw: random.Random) -> list[T]:
-    """The order in which the parts take their turns in one round: each once, in an order drawn by chance.
+    """Return the order of the parts' turns in one round: each once, in an order drawn by chance.
 
     Chance makes the sign test exact, whatever the machine does (Fisher, The Design of Experiments, 1935). Of
     two equal programs, a coin decides which one gets the slower moment of a round, so rounds are independent

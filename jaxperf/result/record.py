@@ -69,8 +69,8 @@ class Environment:
     @property
     def fingerprint(self) -> str:
         """`machine` as a file name: its first words, and eight digits of a hash of all of it."""
-        words = re.sub("[^a-z0-9]+", "-", self.machine.lower()).strip("-")[:40].strip("-")
-        return f"{words}-{hashlib.sha256(self.machine.encode()).hexdigest()[:8]}"
+        slug = re.sub("[^a-z0-9]+", "-", self.machine.lower()).strip("-")[:40].strip("-")
+        return f"{slug}-{hashlib.sha256(self.machine.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Result:
     schema_version: int = SCHEMA_VERSION
 
     def of(self, kind: type[B]) -> Iterator[B]:
-        """The blocks of one class, in order."""
+        """Return the blocks of one class, in order."""
         return (block for block in self.blocks if isinstance(block, kind))
 
     @property
@@ -131,7 +131,7 @@ class Result:
         return tuple(note.text for note in self.of(Note))
 
     def measurement(self, name: str) -> Measurement:
-        """The first measurement called `name`; otherwise a KeyError that lists all names."""
+        """Return the first measurement called `name`; otherwise raise a KeyError that lists all names."""
         for m in self.measurements:
             if m.name == name:
                 return m

@@ -26,7 +26,7 @@ LARGEST = 16 * 2**20  # bytes; the largest of a full run has 1.3 MB
 
 
 def to_json(result: Result) -> str:
-    """The result as JSON text, keys in the order of the fields; NaN and infinity raise ValueError."""
+    """Return the result as JSON text, keys in the order of the fields; NaN and infinity raise ValueError."""
     body = {"format": FORMAT, **dataclasses.asdict(result)}
     body |= {  # for readers that don't know blocks; `load_result` reads the blocks
         "measurements": [dataclasses.asdict(m) for m in result.measurements],
@@ -63,7 +63,7 @@ def save_so_far(result: Result, path: Path) -> Path:
 
 
 def so_far(path: Path) -> Path:
-    """Where to keep the incomplete result of a run whose complete result will be `path`."""
+    """Return where to keep the incomplete result of a run whose complete result will be `path`."""
     return path.with_name(f"{path.stem}.incomplete{path.suffix}")
 
 
@@ -129,11 +129,13 @@ def load_result(path: Path) -> Result:
         or of another schema version.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait, and a device may never end
+        file_status = path.stat()
+        if not stat.S_ISREG(file_status.st_mode):  # reading a pipe would wait, and a device may never end
             raise JaxperfError(f"cannot read {path}: it is not a file; give a result's JSON file")
-        if found.st_size > LARGEST:
-            raise JaxperfError(f"{path} has {found.st_size:,} bytes, which no result has; give another file")
+        if file_status.st_size > LARGEST:
+            raise JaxperfError(
+                f"{path} has {file_status.st_size:,} bytes, which no result has; give another file"
+            )
         body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except OSError as e:
         raise JaxperfError(f"cannot read {path}: {e.strerror or e}") from None
@@ -186,13 +188,13 @@ def _as(hint: Any, value: Any, where: str) -> Any:
 def _build(cls: Any, row: Any, where: str) -> Any:
     if not isinstance(row, dict):
         raise TypeError(f"{where} is {type(row).__name__}, not {cls.__name__}")
-    hints, given = _hints(cls), {}
+    hints, fields = _hints(cls), {}
     for field in dataclasses.fields(cls):
         if field.name in row and field.init:
-            given[field.name] = _as(hints[field.name], row[field.name], f"{where}.{field.name}")
+            fields[field.name] = _as(hints[field.name], row[field.name], f"{where}.{field.name}")
         elif field.init and field.default is field.default_factory is dataclasses.MISSING:
             raise TypeError(f"{where} has no {field.name}")
-    return cls(**given)
+    return cls(**fields)
 
 
 _hints = functools.cache(typing.get_type_hints)  # a result has hundreds of measurements

@@ -6,14 +6,14 @@ import dataclasses
 import shlex
 from pathlib import Path
 
-from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.chapter.recorder import Recorder
-from jaxperf.errors import one_line
+from jaxperf.errors import to_one_line
 from jaxperf.result.store import check_writable, save_result
 from jaxperf.selfcheck.config import FULL, QUICK
 from jaxperf.startup import environment, import_jax
 
-SECTION = Section(
+SECTION = SectionEntry(
     "selfcheck",
     "",
     "The instruments checked",
@@ -38,11 +38,11 @@ def main(*, full: bool = False, trials: int | None = None, out: Path) -> int:
     path = out / f"{SECTION.name}.json"
     check_writable(path)
     import_jax()
-    words = ["jaxperf", "selfcheck", *["--full"] * full, *([f"--trials={trials}"] if trials else [])]
-    recorder = Recorder(SECTION, environment(), dataclasses.asdict(config), command=shlex.join(words))
+    arguments = ["jaxperf", "selfcheck", *["--full"] * full, *([f"--trials={trials}"] if trials else [])]
+    recorder = Recorder(SECTION, environment(), dataclasses.asdict(config), command=shlex.join(arguments))
     from jaxperf.selfcheck import telling  # JAX, which must not start before
 
     telling.tell(recorder, config)
     save_result(recorder.result(), path)
-    print(one_line(f"result: {path}"))
+    print(to_one_line(f"result: {path}"))
     return 0

@@ -90,7 +90,9 @@ def counted(seconds: float) -> Checked:
         value, cpu = _one_value(steps, loops)
         ratios.append((value - empty) / (cpu - empty_cpu))
         empties.append(empty)
-    measured = Measurement(f"counted, {said(seconds)}", "s", tuple(seconds * r for r in ratios), note=LESS)
+    measured = Measurement(
+        f"counted, {duration_text(seconds)}", "s", tuple(seconds * r for r in ratios), note=LESS
+    )
     return Checked(seconds, measured, statistics.median(empties))
 
 
@@ -112,7 +114,7 @@ def clocked(seconds: float) -> Checked:
     4 ms passed from one to the next, a scheduler that gives each program 4 ms paused every value of 100 us.
     What `measure` does after the last tick of a value takes 3 to 4 us, 0.2 % of a value of 2 ms.
     """
-    loops, name = calls_per_value(seconds, MIN_VALUE_S), f"clocked, {said(seconds)}"
+    loops, name = calls_per_value(seconds, MIN_VALUE_S), f"clocked, {duration_text(seconds)}"
     measured = measure(ticking(seconds, loops), name=name, loops=loops, **ONE_CALL, **MANY)
     end = statistics.median(_value(ending(), 1) for _ in range(LEAST_ROUNDS)) / loops
     return Checked(seconds, _less(measured, end, LESS_END), end)
@@ -126,12 +128,12 @@ def called_back(seconds: float) -> Checked:
     """Check `measure` with a compiled program whose callback waits."""
     x = jnp.float32(1)
     empty = measure(waiting_program(0.0), x, name="empty")
-    measured = measure(waiting_program(seconds), x, name=f"called back, {said(seconds)}")
+    measured = measure(waiting_program(seconds), x, name=f"called back, {duration_text(seconds)}")
     return Checked(seconds, _less(measured, empty.median), empty.median)
 
 
-def said(seconds: float) -> str:
-    """A round duration in words: "10 us"."""
+def duration_text(seconds: float) -> str:
+    """Return a round duration as text: "10 us"."""
     scale, unit = next((s, u) for s, u in ((1, "s"), (1e-3, "ms"), (1e-6, "us")) if seconds >= s * 0.999)
     return f"{seconds / scale:g} {unit}"
 
@@ -161,7 +163,7 @@ class Metered:
 
 
 def step_s() -> float:
-    """Seconds of one step of `spin` by this thread's CPU clock, which does not count while others run."""
+    """Return the seconds of one step of `spin` by this thread's CPU clock, which stops while others run."""
     steps = 1000
     while (took := _cpu_s(steps)) < CALIBRATION_S / 2:
         steps = round(steps * min(100.0, 1.2 * CALIBRATION_S / max(took, 1e-6)))
@@ -175,7 +177,7 @@ def _cpu_s(steps: int) -> float:
 
 
 def ticking(seconds: float, loops: int, clock: Callable[[], float] = time.perf_counter) -> Callable[[], None]:
-    """A function whose first call takes one tick of `seconds`, and every further `loops` calls `loops` ticks.
+    """Return a function whose first call takes one tick of `seconds`, and each `loops` more `loops` ticks.
 
     Within these, a late call catches up: a pause shows only in a value if it comes at the value's end. So the
     median is right as long as this thread has the core for more than half of the time.
@@ -195,7 +197,7 @@ def ticking(seconds: float, loops: int, clock: Callable[[], float] = time.perf_c
 
 
 def ending() -> Callable[[], None]:
-    """A function that only spins in its first call: a value of one further call is what follows a last tick.
+    """Return a function that only spins in its first call: a value of one more call is what follows a tick.
 
     Spinning leaves the caches as ticks do: right after another such value it takes 2 us and not 3.
     """
@@ -204,7 +206,7 @@ def ending() -> Callable[[], None]:
 
 
 def waiting_program(seconds: float) -> Callable[[Any], jax.Array]:
-    """A compiled program whose callback waits and returns the scalar that it was given."""
+    """Return a compiled program whose callback waits and returns the scalar that it was given."""
 
     def wait(x: Any) -> np.ndarray:
         ends = time.perf_counter() + seconds

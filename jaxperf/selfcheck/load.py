@@ -16,8 +16,8 @@ _NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # the user's tim
 
 
 @dataclass
-class Watch:
-    """How many cores were taken from us on average, known when watching ends.
+class OtherLoad:
+    """How many cores were taken from us on average, known when `other_load` ends.
 
     Attributes:
       others: by other programs.
@@ -38,25 +38,25 @@ class Watch:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
+def other_load() -> Iterator[OtherLoad]:
     """Measure how much of the machine others use meanwhile; our own children count as others."""
-    watch, before, ours, began = Watch(), _spent_s(), time.process_time(), time.perf_counter()
+    load, before, own_cpu_s, began = OtherLoad(), _spent_s(), time.process_time(), time.perf_counter()
     with contextlib.ExitStack() as at_end:
-        at_end.callback(lambda: _end(watch, before, ours, began))
-        yield watch
+        at_end.callback(lambda: _end(load, before, own_cpu_s, began))
+        yield load
 
 
-def _end(watch: Watch, before: tuple[float, float], ours: float, began: float) -> None:
+def _end(load: OtherLoad, before: tuple[float, float], own_cpu_s: float, began: float) -> None:
     took = time.perf_counter() - began
     busy_s, stolen_s = (b - a for a, b in zip(before, _spent_s()))
     if took > 0:
-        watch.others = max(0.0, (busy_s - (time.process_time() - ours)) / took)
-        watch.stolen = max(0.0, stolen_s / took)
+        load.others = max(0.0, (busy_s - (time.process_time() - own_cpu_s)) / took)
+        load.stolen = max(0.0, stolen_s / took)
 
 
 def _spent_s() -> tuple[float, float]:

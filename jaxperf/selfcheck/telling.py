@@ -9,12 +9,12 @@ from rich.progress import track
 
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.measure.keep_awake import cores_busy
-from jaxperf.report.words import quantity
+from jaxperf.report.formatting import format_quantity
 from jaxperf.result import Axis, Curve, Measurement, both
 from jaxperf.selfcheck import known, verdicts
 from jaxperf.selfcheck.config import Config
-from jaxperf.selfcheck.known import Checked, said
-from jaxperf.selfcheck.load import Watch, cores, watching
+from jaxperf.selfcheck.known import Checked, duration_text
+from jaxperf.selfcheck.load import OtherLoad, cores, other_load
 from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts, Share
 
 Trials = Sequence[verdicts.Trial]
@@ -39,7 +39,7 @@ def tell(recorder: Recorder, config: Config) -> None:
 
 
 def known_durations(recorder: Recorder, config: Config) -> None:
-    """`measure` on work whose duration is known, with the machine as it is."""
+    """Check `measure` on work whose duration is known, with the machine as it is."""
     recorder.heading("Known durations")
     recorder.text(
         """Each duration below is known without `measure`. Counted work is a loop in C of so many steps; the
@@ -50,21 +50,21 @@ def known_durations(recorder: Recorder, config: Config) -> None:
         measured too and taken off. The ticks of clocked work have room for them, except after the last tick
         of a value.""",
     )
-    with watching() as watch:
+    with other_load() as load:
         checked = _checked(config.known_s, WAYS)
-    _show(recorder, checked, watch, "")
+    _show(recorder, checked, load, "")
     worst = max(checked, key=lambda c: abs(c.ratio.median - 1))
     recorder.claim(
         f"`measure` finds known durations from {_span(config.known_s)} within 1 % on an idle machine.",
         holds=both(*(c.right for c in checked)),
         expected="All of them.",
-        observed=f"{_right(checked)}; the worst, {worst.measured.name}, came out as {worst.ratio}; {watch}",
-        cannot="" if watch.idle else f"the machine was not idle: {watch}",
+        observed=f"{_right(checked)}; the worst, {worst.measured.name}, came out as {worst.ratio}; {load}",
+        cannot="" if load.idle else f"the machine was not idle: {load}",
     )
 
 
 def known_durations_loaded(recorder: Recorder, config: Config) -> None:
-    """The same while a busy program runs on each core."""
+    """Check the same while a busy program runs on each core."""
     recorder.heading("Known durations on a loaded machine")
     recorder.text(
         f"""Now {cores()} other programs want a core each, all the time. Counted work takes longer then, as
@@ -72,9 +72,9 @@ def known_durations_loaded(recorder: Recorder, config: Config) -> None:
         """`measure` sets values aside in which another program had the core. Where too few others remain, as
         of calls that last longer than a program keeps the core, it keeps all and says not to trust them.""",
     )
-    with cores_busy(cores()), watching() as watch:
+    with cores_busy(cores()), other_load() as load:
         checked = _checked(config.known_s, (known.clocked,))
-    _show(recorder, checked, watch, " under load")
+    _show(recorder, checked, load, " under load")
     trusted = [c for c in checked if c.measured.trusted]
     outside = [c.measured.name for c in trusted if not c.inside]
     warned = [c.measured.name for c in checked if c not in trusted]
@@ -84,7 +84,7 @@ def known_durations_loaded(recorder: Recorder, config: Config) -> None:
         "or `measure` says not to trust it.",
         holds=holds,
         expected="All of them.",
-        observed=f"outside: {_names(outside)}; not to be trusted: {_names(warned)}; {watch}",
+        observed=f"outside: {_names(outside)}; not to be trusted: {_names(warned)}; {load}",
     )
 
 
@@ -96,22 +96,22 @@ def _checked(durations: Sequence[float], ways: Sequence[Callable[[float], Checke
     return [way(seconds) for way in ways for seconds in durations if seconds >= QUICKEST.get(way, 0.0)]
 
 
-def _show(recorder: Recorder, checked: Sequence[Checked], watch: Watch, where: str) -> None:
+def _show(recorder: Recorder, checked: Sequence[Checked], load: OtherLoad, where: str) -> None:
     recorder.grid(
         ("work", "known", "measured", "measured / known", "within 1 %", "taken off", "set aside"),
         [
             (
                 c.measured.name,
-                quantity(c.known_s, "s"),
-                quantity(c.measured.median, "s"),
+                format_quantity(c.known_s, "s"),
+                format_quantity(c.measured.median, "s"),
                 str(c.ratio),
                 {True: "yes", False: "no", None: "undecided"}[c.right],
-                quantity(c.empty_s, "s") if c.empty_s else "",
+                format_quantity(c.empty_s, "s") if c.empty_s else "",
                 _set_aside(c.measured),
             )
             for c in checked
         ],
-        title=f"Measured and known; {watch}",
+        title=f"Measured and known; {load}",
     )
     recorder.table([c.measured for c in checked], title="Values", fold=True)
     recorder.lines(
@@ -130,11 +130,11 @@ def _set_aside(m: Measurement) -> str:
 
 def _curves(way: str, checked: Sequence[Checked]) -> Iterator[Curve]:
     """The medians for one way of knowing, over the known durations, and the ends of their intervals."""
-    ours = [c for c in checked if c.way == way]
-    x = tuple(c.known_s * 1e6 for c in ours)
-    yield Curve(way, x, tuple(c.ratio.median for c in ours), color=way)
+    points = [c for c in checked if c.way == way]
+    x = tuple(c.known_s * 1e6 for c in points)
+    yield Curve(way, x, tuple(c.ratio.median for c in points), color=way)
     for end in ("low", "high"):
-        y = tuple(getattr(c.ratio, end) for c in ours)
+        y = tuple(getattr(c.ratio, end) for c in points)
         yield Curve(f"{way}, {end} end", x, y, draw="thin line", color=way)
 
 
@@ -143,11 +143,11 @@ def _right(checked: Sequence[Checked]) -> str:
 
 
 def _span(durations: Sequence[float]) -> str:
-    return f"{said(min(durations))} to {said(max(durations))}"
+    return f"{duration_text(min(durations))} to {duration_text(max(durations))}"
 
 
 def rules(recorder: Recorder, config: Config) -> None:
-    """Both rules on equal programs and on true differences, with the machine as it is."""
+    """Check both rules on equal programs and on true differences, with the machine as it is."""
     recorder.heading("Equal programs and true differences")
     recorder.text(
         f"""One compiled loop runs {verdicts.STEPS} steps, the same number again, and 2, 5, 10 and 20 % more.
@@ -159,7 +159,7 @@ def rules(recorder: Recorder, config: Config) -> None:
     parts = verdicts.programs()
     judged = {name: parts[name] for name in JUDGED}
     paired, runs, settled, defaults = [], [], [], []
-    with watching() as watch:
+    with other_load() as load:
         for _ in track(
             range(config.trials), description="trials", transient=True, disable=not sys.stdout.isatty()
         ):
@@ -167,7 +167,7 @@ def rules(recorder: Recorder, config: Config) -> None:
             runs.append(verdicts.in_runs(parts, min_values=config.values, max_values=config.values))
             settled.append(verdicts.in_rounds(judged, rounds=config.least, budget_s=config.budget_s))
             defaults.append(verdicts.in_runs(judged))
-    _tell(recorder, settled, defaults, watch, "")
+    _tell(recorder, settled, defaults, load, "")
     for rule, trials, most in (
         (verdicts.by_ratio, paired, config.rounds),
         (verdicts.by_ranks, runs, config.values),
@@ -176,27 +176,27 @@ def rules(recorder: Recorder, config: Config) -> None:
 
 
 def rules_loaded(recorder: Recorder, config: Config) -> None:
-    """Equal programs and a difference of 5 % while a busy program runs on each core."""
+    """Check both rules on equal programs and a difference of 5 % while a busy program runs on each core."""
     recorder.heading("Equal programs and true differences on a loaded machine")
     parts = {name: part for name, part in verdicts.programs().items() if name in JUDGED}
     settled, defaults = [], []
-    with cores_busy(cores()), watching() as watch:
+    with cores_busy(cores()), other_load() as load:
         for _ in track(
             range(config.trials), description="trials", transient=True, disable=not sys.stdout.isatty()
         ):
             settled.append(verdicts.in_rounds(parts, rounds=config.least, budget_s=config.budget_s))
             defaults.append(verdicts.in_runs(parts))
-    _tell(recorder, settled, defaults, watch, " under load")
+    _tell(recorder, settled, defaults, load, " under load")
 
 
-def _tell(recorder: Recorder, settled: Trials, defaults: Trials, watch: Watch, where: str) -> None:
+def _tell(recorder: Recorder, settled: Trials, defaults: Trials, load: OtherLoad, where: str) -> None:
     """Tell what both rules said with the default settings of `jaxperf measure` and of `measure`."""
-    recorder.text(f"{len(settled)} trials{where}; {watch}")
+    recorder.text(f"{len(settled)} trials{where}; {load}")
     _noise(recorder, settled, defaults, where)
     rounds = verdicts.count(settled, verdicts.by_ratio, [None])
-    _judge(recorder, "`Ratio` with the default settings of `jaxperf measure`", where, rounds, watch)
+    _judge(recorder, "`Ratio` with the default settings of `jaxperf measure`", where, rounds, load)
     runs = verdicts.count(defaults, verdicts.by_ranks, [None])
-    _judge(recorder, "`compare` of two runs with the default settings of `measure`", where, runs, watch)
+    _judge(recorder, "`compare` of two runs with the default settings of `measure`", where, runs, load)
 
 
 def _noise(recorder: Recorder, settled: Trials, defaults: Trials, where: str) -> None:
@@ -214,13 +214,13 @@ def _noise(recorder: Recorder, settled: Trials, defaults: Trials, where: str) ->
     )
 
 
-def _judge(recorder: Recorder, rule: str, where: str, counts: Sequence[Counts], watch: Watch) -> None:
+def _judge(recorder: Recorder, rule: str, where: str, counts: Sequence[Counts], load: OtherLoad) -> None:
     """Claims about one rule: wrong about equal programs, and finding 5 %."""
     (equal,) = (c for c in counts if c.difference == 0)
     (five,) = (c for c in counts if c.difference == 0.05)
     few = "" if equal.trials >= ENOUGH else f"; {ENOUGH} trials decide"
-    wrong, found = Share(equal.slower + equal.faster, equal.trials), Share(five.slower, five.trials)
-    rare, often = (None, None) if few else (wrong.below(WRONG), found.at_least(FOUND))
+    wrong, detected = Share(equal.slower + equal.faster, equal.trials), Share(five.slower, five.trials)
+    rare, often = (None, None) if few else (wrong.below(WRONG), detected.at_least(FOUND))
     recorder.grid(
         ("true difference", "slower", "faster", "neither", "told apart"),
         [
@@ -239,8 +239,8 @@ def _judge(recorder: Recorder, rule: str, where: str, counts: Sequence[Counts], 
         f"{rule} finds a true difference of 5 % in at least {FOUND:.0%} of the trials{where}.",
         holds=often,
         expected="In fewer." if where else "In most.",
-        observed=f"in {found}{few}",
-        cannot="" if where or watch.idle else f"the machine was not idle: in {found}; {watch}",
+        observed=f"in {detected}{few}",
+        cannot="" if where or load.idle else f"the machine was not idle: in {detected}; {load}",
     )
 
 

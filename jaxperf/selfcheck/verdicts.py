@@ -63,13 +63,13 @@ class Share:
     trials: int
 
     def at_least(self, share: float) -> Decision:
-        """Whether it is; undecided if it falls short by no more than chance allows in so many trials."""
+        """Return whether it is; undecided if it falls short by no more than chance allows."""
         if self.count >= share * self.trials:
             return True
         return False if self._ends()[1] < share else None
 
     def below(self, share: float) -> Decision:
-        """Whether it is; undecided if it exceeds `share` by no more than chance allows in so many trials."""
+        """Return whether it is; undecided if it exceeds `share` by no more than chance allows."""
         if self.count < share * self.trials:
             return True
         return False if self._ends()[0] >= share else None
@@ -86,7 +86,7 @@ class Share:
 
 
 def programs() -> dict[str, Callable[[], jax.Array]]:
-    """Every program by name; calls take about a millisecond."""
+    """Return every program by name; calls take about a millisecond."""
     x = jnp.eye(32)
 
     @jax.jit
@@ -100,22 +100,22 @@ def programs() -> dict[str, Callable[[], jax.Array]]:
 
 
 def in_rounds(parts: Mapping[str, Callable[[], Any]], *, rounds: int, budget_s: float = 0.0) -> Trial:
-    """One trial for `Ratio`: all programs in the same rounds, as many as `interleaved` takes."""
+    """Take one trial for `Ratio`: all programs in the same rounds, as many as `interleaved` takes."""
     return interleaved(parts, count=rounds, budget_s=budget_s)
 
 
 def in_runs(parts: Mapping[str, Callable[[], Any]], **options: Any) -> Trial:
-    """One trial for `compare`: every program measured by itself, one after the other."""
+    """Take one trial for `compare`: every program measured by itself, one after the other."""
     return {name: measure(part, name=name, **options) for name, part in parts.items()}
 
 
 def by_ratio(base: Measurement, other: Measurement) -> str:
-    """The verdict of `Ratio`, the one rule for paired values."""
+    """Return the verdict of `Ratio`, the one rule for paired values."""
     return ratio_of([b / a for a, b in zip(base.values, other.values, strict=True)]).word
 
 
 def by_ranks(base: Measurement, other: Measurement) -> str:
-    """The verdict of `jaxperf compare` about two runs."""
+    """Return the verdict of `jaxperf compare` about two runs."""
     (row,) = compare([_result(base)], [_result(other)]).rows
     return row.verdict
 
@@ -130,15 +130,15 @@ def count(
     numbers: Iterable[int | None],
 ) -> list[Counts]:
     """Ask a rule about every program but the base, with the first values of each side."""
-    found = []
+    counts = []
     for number in numbers:
         for name in trials[0]:
             if name == BASE:
                 continue
-            said = [verdict(_first(t[BASE], number), _first(t[name], number)) for t in trials]
-            slower, faster = said.count("slower"), said.count("faster")
-            found.append(Counts(PROGRAMS[name], number, slower, faster, len(said) - slower - faster))
-    return found
+            verdicts = [verdict(_first(t[BASE], number), _first(t[name], number)) for t in trials]
+            slower, faster = verdicts.count("slower"), verdicts.count("faster")
+            counts.append(Counts(PROGRAMS[name], number, slower, faster, len(verdicts) - slower - faster))
+    return counts
 
 
 def _first(m: Measurement, number: int | None) -> Measurement:

@@ -40,10 +40,10 @@ class Arrays:
         wanted = jax.tree.map(lambda a: np.empty(a.shape, a.dtype), like)
         try:
             tree = self._orbax.restore(path, args=_arguments().StandardRestore(wanted))
-            if described(tree) != described(wanted):
+            if describe_arrays(tree) != describe_arrays(wanted):
                 raise DamagedError("its arrays have other shapes or types than it says")
         except Exception as e:  # ValueError, KeyError, ...
-            raise DamagedError(reason(e)) from None
+            raise DamagedError(failure_reason(e)) from None
         return tree
 
     def close(self) -> None:
@@ -57,8 +57,8 @@ class Arrays:
         import orbax.checkpoint as ocp  # takes 0.8 s, which runs without checkpoints save
 
         _drop_late_errors()
-        own = jax.process_index()
-        alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
+        process = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(primary_host=process, active_processes={process})
         return ocp.AsyncCheckpointer(
             ocp.StandardCheckpointHandler(multiprocessing_options=alone),
             multiprocessing_options=alone,
@@ -67,19 +67,19 @@ class Arrays:
         )
 
 
-def described(tree: Tree) -> dict[str, str]:
+def describe_arrays(tree: Tree) -> dict[str, str]:
     """Return each array's path, with its dtype and shape."""
     rows = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): f"{a.dtype}{list(a.shape)}" for path, a in rows}
 
 
-def reason(error: Exception) -> str:
+def failure_reason(error: Exception) -> str:
     """Return the cause in a few words; TensorStore gives the system's error number in a long sentence."""
     number = re.search(r"os_error_code='(\d+)'", str(error))
     if number:
         return os.strerror(int(number[1]))
-    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return words.splitlines()[0][:200]
+    message = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return message.splitlines()[0][:200]
 
 
 def _arguments() -> Any:

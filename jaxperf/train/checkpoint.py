@@ -22,10 +22,10 @@ from typing import Any
 
 import jax
 
-from jaxperf.errors import JaxperfError, one_line
-from jaxperf.parallel.multihost import announce, announced, any_process, digest_of, gathered
-from jaxperf.train.arrays import Arrays, reason
-from jaxperf.train.manifest import About, DamagedError, verified, write_manifest
+from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.parallel.multihost import announce, any_process, digest_of, gather_numbers, read_announced
+from jaxperf.train.arrays import Arrays, failure_reason
+from jaxperf.train.manifest import About, DamagedError, read_verified, write_manifest
 
 Tree = Any
 PART, DAMAGED = ".part", ".damaged"
@@ -78,7 +78,7 @@ class Checkpoints:
         self.steps = sorted(
             step
             for name in _names(folder)
-            if (found := STEP.fullmatch(name)) and self._path(step := int(found[1])).name == name
+            if (match := STEP.fullmatch(name)) and self._path(step := int(match[1])).name == name
         )
         self._saved_at = time.monotonic()  # not affected by changes of the system clock
         self._arrays, self._writer = Arrays(), ThreadPoolExecutor(1)
@@ -86,7 +86,7 @@ class Checkpoints:
         self._save_at, self._turn = 0, f"jaxperf/save/{next(self._turns)}"
 
     def due(self, step: int) -> bool:
-        """Whether the policy says to save the state after this step, which is then saved."""
+        """Return whether the policy says to save the state after this step, which is then saved."""
         by_steps = self.policy.every_steps and step % self.policy.every_steps == 0
         by_time = self.policy.every_s and self._due_by_time(step)
         return bool(by_steps or by_time)
@@ -98,7 +98,7 @@ class Checkpoints:
         if jax.process_index() == 0 and late and not self._save_at:
             self._save_at = step + NOTICE
             announce(self._turn, self._save_at)
-        self._save_at = self._save_at or announced(self._turn)
+        self._save_at = self._save_at or read_announced(self._turn)
         if not 0 < self._save_at <= step:
             return False
         self._save_at, self._turn = 0, f"jaxperf/save/{next(self._turns)}"
@@ -175,7 +175,7 @@ class Checkpoints:
             _set_aside([path])
         if some:
             raise JaxperfError(f"no checkpoint in {self.folder} is intact; start again in another folder")
-        say(f"no checkpoint in {self.folder} to go on from; starting at the beginning")
+        print_line(f"no checkpoint in {self.folder} to go on from; starting at the beginning")
         return None
 
     def _newest(self) -> About | None:
@@ -185,7 +185,7 @@ class Checkpoints:
         while self.steps and not about:
             path = self._path(self.steps[-1])
             try:
-                about = verified(path)
+                about = read_verified(path)
                 if about.step != self.steps[-1]:
                     raise DamagedError(f"it says that it is step {about.step}")
             except DamagedError as e:
@@ -198,14 +198,16 @@ class Checkpoints:
         return about
 
     def _check_same(self, about: About | None) -> None:
-        found = gathered([about.step, *digest_of(about)] if about else [0, *digest_of(None)])
-        for process, own in enumerate(found):
-            if own != found[0]:
-                ours, theirs = (f"step {step}" if step else "no checkpoint" for step in (own[0], found[0][0]))
-                other = "another " * (ours == theirs)
+        rows = gather_numbers([about.step, *digest_of(about)] if about else [0, *digest_of(None)])
+        for process, row in enumerate(rows):
+            if row != rows[0]:
+                newest, expected = (
+                    f"step {step}" if step else "no checkpoint" for step in (row[0], rows[0][0])
+                )
+                other = "another " * (newest == expected)
                 raise JaxperfError(
-                    f"{self.folder}: process {process} finds {other}{ours}, and process 0 finds {theirs}; "
-                    "give --checkpoints a folder that all processes share"
+                    f"{self.folder}: process {process} finds {other}{newest}, "
+                    f"and process 0 finds {expected}; give --checkpoints a folder that all processes share"
                 )
 
     def close(self) -> None:
@@ -234,11 +236,13 @@ class Checkpoints:
     def _give_up(self, path: Path, why: str) -> None:
         self.steps.pop()
         before = f"using step {self.steps[-1]}" if self.steps else "and there is none before it"
-        say(f"checkpoint {path} is damaged ({why}); {before}")
+        print_line(f"checkpoint {path} is damaged ({why}); {before}")
 
     def _failed(self, step: int, error: Exception) -> None:
         newest = f"step {self.steps[-1]} is the newest" if self.steps else "there is none yet"
-        say(f"cannot save a checkpoint of step {step} to {self.folder}: {reason(error)}; {newest}")
+        print_line(
+            f"cannot save a checkpoint of step {step} to {self.folder}: {failure_reason(error)}; {newest}"
+        )
         self._arrays.close()  # after an error it raises that again at every call
         shutil.rmtree(self._path(step, PART), ignore_errors=True)
 
@@ -262,6 +266,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(old)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print one line about a checkpoint on standard error, whatever its file names and contents are."""
-    print(one_line(line), file=sys.stderr, flush=True)
+    print(to_one_line(line), file=sys.stderr, flush=True)

@@ -13,12 +13,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Any
+from typing import Any
 
 import jax
+from filelock import FileLock, Timeout
 
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel.multihost import ask_all_to_stop, can_agree_to_stop, gathered, stop_after
+from jaxperf.parallel.multihost import ask_all_to_stop, can_agree_to_stop, gather_numbers, stop_after
 from jaxperf.processes.parent import SAME_S
 from jaxperf.train.checkpoint import PART, Checkpoints, Policy
 
@@ -53,7 +54,7 @@ class CheckpointFolder:
         self.signal = 0  # the signal received, or 0
         self._second: threading.Timer | None = None  # starts when the signal arrives
         self._calls, self._asked = 0, False
-        self._lock: IO[str] | None = None
+        self._lock: FileLock | None = None
         self._open: list[Checkpoints] = []
 
     def __enter__(self) -> CheckpointFolder:
@@ -105,7 +106,7 @@ class CheckpointFolder:
             for checkpoints in self._open:
                 checkpoints.close()
             if kind is None and jax.process_count() > 1:  # one of them got it after the last step
-                [self.signal] = max(gathered([self.signal]))
+                [self.signal] = max(gather_numbers([self.signal]))
         finally:
             if self._second:
                 self._second.cancel()
@@ -115,7 +116,7 @@ class CheckpointFolder:
                 signal.signal(number, handler)
             self._quiet.close()
             if self._lock:
-                self._lock.close()
+                self._lock.release()
         if self.signal and kind is not SystemExit:  # it came after the last step
             raise SystemExit(128 + self.signal)
 
@@ -162,18 +163,18 @@ def _ignored(number: signal.Signals) -> bool:
     return signal.getsignal(number) is signal.SIG_IGN  # as after `nohup`
 
 
-def _locked(path: Path, *, resume: bool) -> IO[str]:
-    """The folder's lock file, locked; the kernel unlocks it when this process ends, for whatever reason."""
-    with contextlib.ExitStack() as refused:
+def _locked(path: Path, *, resume: bool) -> FileLock:
+    """Return the folder's lock, held; the kernel releases it when this process ends, for whatever reason."""
+    lock, holder = FileLock(path / ".lock"), path / ".process"
+    with contextlib.ExitStack() as on_error:
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = refused.enter_context((path / ".lock").open("a+"))
-            import fcntl  # not on Windows
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            process = lock.read(20).strip() or "of unknown number"
+            on_error.enter_context(lock.acquire(blocking=False))
+            if not resume and any(path.glob("*/step-*")):
+                raise JaxperfError(f"{path} holds checkpoints; add --resume to go on, or give another folder")
+            holder.write_text(str(os.getpid()))
+        except Timeout:
+            process = holder.read_text() if holder.exists() else "of unknown number"
             raise JaxperfError(
                 f"another run (process {process}) saves to {path}; give another folder"
             ) from None
@@ -181,10 +182,5 @@ def _locked(path: Path, *, resume: bool) -> IO[str]:
             raise JaxperfError(
                 f"cannot save checkpoints to {path}: {e.strerror}; give another folder"
             ) from None
-        if not resume and any(path.glob("*/step-*")):
-            raise JaxperfError(f"{path} holds checkpoints; add --resume to go on, or give another folder")
-        refused.pop_all()
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+        on_error.pop_all()
     return lock

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.data import padded_batches
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel.multihost import load, replicate, rows_of, total
+from jaxperf.parallel.multihost import load_rows, replicate, rows_of, total_count
 from jaxperf.parallel.split import check_divisible
 
 Tree = Any
@@ -61,11 +61,11 @@ class Evaluator:
         variables = replicate(variables, self._mesh)
         rows = rows_of(self.batch_size, self._devices)
         counts = [
-            self._hits(variables, *load([a[rows] for a in batch], self._mesh))
+            self._hits(variables, *load_rows([a[rows] for a in batch], self._mesh))
             for batch in padded_batches(images, labels, batch_size=self.batch_size)
         ]
         here = sum(int(np.sum(part.data)) for count in counts for part in count.addressable_shards)
-        return total(here, self._devices) / len(labels)
+        return total_count(here, self._devices) / len(labels)
 
 
 def evaluate_accuracy(

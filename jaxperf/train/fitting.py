@@ -57,5 +57,5 @@ def _fits(step: Callable[[int], Any], n: int) -> bool:
 
 
 def no_memory(error: Exception) -> bool:
-    """Whether an XLA error says that a device is out of memory."""
+    """Return whether an XLA error says that a device is out of memory."""
     return "RESOURCE_EXHAUSTED" in str(error)

@@ -19,7 +19,7 @@ from jaxperf.train.evaluate import Evaluator
 from jaxperf.train.fitting import fitting
 from jaxperf.train.on_devices import DataOn, OnDevices, lie_on_devices
 from jaxperf.train.progress import Epoch
-from jaxperf.train.run import Run, optimizer_of
+from jaxperf.train.run import TrainingRun, optimizer_of
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
@@ -76,7 +76,7 @@ def train(
     rows, order = _rows(step, batch_size), {"batch_size": batch_size, "seed": seed, "updates": updates}
     optimizer = optimizer_of(step.read(state).opt_state)
     training = {"optimizer": optimizer, "data": data.fingerprint, **order}
-    run = Run(step, checkpoints, updates=updates, training=training)
+    run = TrainingRun(step, checkpoints, updates=updates, training=training)
     state = run.start(state, epochs=epochs)
     yield from run.done
     images: Any = data.train_images

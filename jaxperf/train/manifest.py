@@ -61,7 +61,7 @@ def write_manifest(folder: Path, about: About) -> None:
     write_whole(folder / NAME, json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False))
 
 
-def verified(folder: Path) -> About:
+def read_verified(folder: Path) -> About:
     """Read every file under `folder`, compare it with the manifest, and return what was saved.
 
     Raises:
@@ -70,15 +70,15 @@ def verified(folder: Path) -> About:
     """
     try:
         about, listed = parse(_read(folder / NAME))
-        found = dict(_files(folder))
-        for name in sorted(found.keys() | listed.keys()):
-            if name not in found:
+        sizes = dict(_files(folder))
+        for name in sorted(sizes.keys() | listed.keys()):
+            if name not in sizes:
                 raise DamagedError(f"{name} is missing")
             if name not in listed:
                 raise DamagedError(f"{name} is not in its manifest")
             size, digest = listed[name]
-            if found[name] != size:
-                raise DamagedError(f"{name} has {found[name]:,} bytes, not {size:,}")
+            if sizes[name] != size:
+                raise DamagedError(f"{name} has {sizes[name]:,} bytes, not {size:,}")
             if _sha256(folder / name) != digest:
                 raise DamagedError(f"the SHA-256 of {name} differs")
     except OSError as e:
@@ -131,8 +131,8 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 def _read(path: Path) -> bytes:
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
         raise DamagedError(f"{path.name} is not a file of at most {LARGEST:,} bytes")
     return path.read_bytes()
 

@@ -23,7 +23,7 @@ DataOn = Literal["auto", "host", "devices"]
 
 
 def lie_on_devices(data_on: DataOn, step: Step) -> bool:
-    """Whether images are kept on the devices; "auto" leaves them on the host if that is the same memory.
+    """Return whether images are kept on the devices; "auto" leaves them on the host if memory is shared.
 
     Raises:
       JaxperfError: an unknown value.
@@ -62,7 +62,7 @@ class OnDevices:
         chosen = self._step.load(rows, rows)[0]
         if self._step.way != "manual":
             return _take(chosen.sharding)(self._all, chosen)
-        parts = [_take(own.sharding)(data, own) for data, own in zip(self._all, chosen)]
+        parts = [_take(numbers.sharding)(data, numbers) for data, numbers in zip(self._all, chosen)]
         return tuple(map(list, zip(*parts)))
 
 

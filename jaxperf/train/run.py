@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxperf.errors import JaxperfError, one_line
+from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure.timing import block
 from jaxperf.onednn.trial import BY_NAME
 from jaxperf.parallel.data_parallel import State, Step
 from jaxperf.parallel.update import TrainState
 from jaxperf.result.machine import cores, cpu_model, versions
-from jaxperf.train.arrays import described
-from jaxperf.train.checkpoint import Checkpoints, say
+from jaxperf.train.arrays import describe_arrays
+from jaxperf.train.checkpoint import Checkpoints, print_line
 from jaxperf.train.manifest import About, DamagedError
 from jaxperf.train.progress import Epoch, Progress, progress_from
 
@@ -36,7 +36,7 @@ VARIABLES = ("XLA_FLAGS", BY_NAME, "NVIDIA_TF32_OVERRIDE")
 OPTIONS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_disable_most_optimizations")
 
 
-class Run:
+class TrainingRun:
     """A training that `train` runs epoch by epoch: it makes the steps, saves the state and resumes from it.
 
         run = Run(step, checkpoints, updates=8, training={"seed": 0})
@@ -94,7 +94,7 @@ class Run:
             }
         )
         one = self._step.read(state)
-        self._arrays = described(one)
+        self._arrays = describe_arrays(one)
         loaded = self._checkpoints.load(lambda about: self._like(about, one))
         if not loaded:
             return state
@@ -107,12 +107,12 @@ class Run:
             )
         state = self._step.place(saved)
         self._resume(about.step, progress, state)
-        say(
+        print_line(
             f"going on after step {self.step_count} (epoch {len(self.done) + 1}, update {self.update}) of "
             f"{self._checkpoints.folder}"
         )
         if other := _difference(about.surroundings, self._surroundings):
-            say(f"{other}; the same bits are not promised")
+            print_line(f"{other}; the same bits are not promised")
         return state
 
     def _like(self, about: About, one: TrainState) -> TrainState:
@@ -225,7 +225,7 @@ class Run:
             self._checkpoints.wait()
             name, newest = signal.Signals(number).name, self._checkpoints.steps[-1:]
             saved = f"step {newest[0]} is saved, go on with --resume" if newest else "nothing is saved"
-            say(f"{name}: stopped after step {self.step_count}; {saved}")
+            print_line(f"{name}: stopped after step {self.step_count}; {saved}")
             raise SystemExit(128 + number)
 
     def _not_finite(self, what: str, step: int) -> str:
@@ -241,9 +241,9 @@ class Run:
 
 def _settings() -> dict[str, Any]:
     """The number of processes and the flags that are set: they too must match for bitwise equal results."""
-    given = {name: os.environ.get(name) for name in VARIABLES}
-    given |= {name: jax.config.values.get(name) for name in OPTIONS}
-    set_to = {name: value for name, value in given.items() if value not in (None, "", "0", False)}
+    settings = {name: os.environ.get(name) for name in VARIABLES}
+    settings |= {name: jax.config.values.get(name) for name in OPTIONS}
+    set_to = {name: value for name, value in settings.items() if value not in (None, "", "0", False)}
     return {"processes": jax.process_count(), **set_to}
 
 
@@ -252,7 +252,7 @@ def _difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
     for name in [*current, *saved]:
         pair = [str(side.get(name, "missing"))[:100] for side in (saved, current)]
         if saved.get(name) != current.get(name):
-            return one_line(f"{name} is {pair[0]} in the checkpoint, and {pair[1]} here")
+            return to_one_line(f"{name} is {pair[0]} in the checkpoint, and {pair[1]} here")
     return ""
 
 

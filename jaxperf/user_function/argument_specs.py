@@ -1,4 +1,4 @@
-"""Arguments as words: `f32[256,28,28,1]` is an array, `key` a random key, `3` a number, `n=3` has a name.
+"""Arguments as text: `f32[256,28,28,1]` is an array, `key` a random key, `3` a number, `n=3` has a name.
 
 Arrays are written as in JAX's own printed programs. Values are drawn with a fixed seed, so two runs get the
 same ones: standard normal numbers for floats, 0 and 1 for integers and booleans.
@@ -45,7 +45,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Key:
+class RandomKey:
     """A random key, `jax.random.key(seed)`."""
 
     seed: int = 0
@@ -64,7 +64,7 @@ class Literal:
         return repr(self.value)
 
 
-Spec = Array | Key | Literal
+Spec = Array | RandomKey | Literal
 
 
 def parse(word: str) -> Spec:
@@ -74,10 +74,10 @@ def parse(word: str) -> Spec:
       JaxperfError: it is neither an array, nor a key, nor a Python value; or a dtype or length is wrong.
     """
     text = word.strip()
-    if found := _ARRAY.fullmatch(text):
-        return Array(_dtype(found[1], word), _shape(found[2], word))
-    if found := _KEY.fullmatch(text):
-        return Key(int(found[1] or 0))
+    if match := _ARRAY.fullmatch(text):
+        return Array(_dtype(match[1], word), _shape(match[2], word))
+    if match := _KEY.fullmatch(text):
+        return RandomKey(int(match[1] or 0))
     try:
         return Literal(ast.literal_eval(text))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -94,15 +94,15 @@ def _dtype(name: str, word: str) -> str:
     return dtype
 
 
-def _shape(words: str, word: str) -> tuple[int, ...]:
-    lengths = [length.strip() for length in words.split(",")] if words.strip() else []
+def _shape(text: str, word: str) -> tuple[int, ...]:
+    lengths = [length.strip() for length in text.split(",")] if text.strip() else []
     for length in lengths:
         if not re.fullmatch("[0-9]{1,15}", length):
             raise JaxperfError(f"argument {word!r}: {length!r} is not a length; give whole numbers, f32[8,3]")
     return tuple(map(int, lengths))
 
 
-def parse_all(words: Sequence[str]) -> tuple[list[Spec], dict[str, Spec]]:
+def parse_all(arguments: Sequence[str]) -> tuple[list[Spec], dict[str, Spec]]:
     """Return the specs given by position, and those given by name (`n=3`).
 
     Raises:
@@ -110,15 +110,15 @@ def parse_all(words: Sequence[str]) -> tuple[list[Spec], dict[str, Spec]]:
     """
     by_position: list[Spec] = []
     by_name: dict[str, Spec] = {}
-    for word in words:
-        if found := _NAMED.fullmatch(word.strip()):
-            if found[1] in by_name:
-                raise JaxperfError(f"argument {found[1]!r} is given twice; give it once")
-            by_name[found[1]] = parse(found[2])
+    for argument in arguments:
+        if match := _NAMED.fullmatch(argument.strip()):
+            if match[1] in by_name:
+                raise JaxperfError(f"argument {match[1]!r} is given twice; give it once")
+            by_name[match[1]] = parse(match[2])
         elif by_name:
-            raise JaxperfError(f"argument {word!r} has no name but follows one that has; give it first")
+            raise JaxperfError(f"argument {argument!r} has no name but follows one that has; give it first")
         else:
-            by_position.append(parse(word))
+            by_position.append(parse(argument))
     return by_position, by_name
 
 
@@ -135,7 +135,7 @@ def make(spec: Spec, *, seed: int = 0) -> Any:
     match spec:
         case Literal():
             return spec.value
-        case Key():
+        case RandomKey():
             return jax.random.key(spec.seed)
     dtype = jnp.dtype(spec.dtype)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:

@@ -41,7 +41,7 @@ class Arguments(NamedTuple):
 
 
 @contextmanager
-def theirs(doing: str) -> Iterator[None]:
+def reader_code(doing: str) -> Iterator[None]:
     """Run the reader's code: an error in it is shown with its own part of the traceback, then in one line.
 
     Raises:
@@ -52,10 +52,10 @@ def theirs(doing: str) -> Iterator[None]:
     except JaxperfError:
         raise
     except (Exception, SystemExit) as e:
-        if own := _own_part(e.__traceback__):
-            traceback.print_exception(type(e), e, own)
-        said = str(e).strip().splitlines() or ["no message"]
-        raise JaxperfError(f"{doing} raised {type(e).__name__}: {said[0][:300]}") from None
+        if reader_trace := _own_part(e.__traceback__):
+            traceback.print_exception(type(e), e, reader_trace)
+        lines = str(e).strip().splitlines() or ["no message"]
+        raise JaxperfError(f"{doing} raised {type(e).__name__}: {lines[0][:300]}") from None
 
 
 def _own_part(trace: TracebackType | None) -> TracebackType | None:
@@ -68,7 +68,7 @@ def _own_part(trace: TracebackType | None) -> TracebackType | None:
     return None
 
 
-def load(word: str) -> Callable[..., Any]:
+def load_function(word: str) -> Callable[..., Any]:
     """Return the function that MODULE:FUNCTION names; MODULE is imported as if from the current folder.
 
     Args:
@@ -80,16 +80,16 @@ def load(word: str) -> Callable[..., Any]:
     module_name, _, path = word.rpartition(":")
     if not module_name or not path:
         raise JaxperfError(f"{word!r} names no function; {EXAMPLE}")
-    found: Any = _module(module_name)
+    target: Any = _module(module_name)
     for name in path.split("."):
-        if not hasattr(found, name):
-            near = difflib.get_close_matches(name, [n for n in dir(found) if not n.startswith("__")], n=1)
+        if not hasattr(target, name):
+            near = difflib.get_close_matches(name, [n for n in dir(target) if not n.startswith("__")], n=1)
             hint = f"did you mean {near[0]!r}?" if near else EXAMPLE
             raise JaxperfError(f"{word}: there is no {name!r} in {module_name}; {hint}")
-        found = getattr(found, name)
-    if not callable(found):
-        raise JaxperfError(f"{word} is not a function but {type(found).__name__}; {EXAMPLE}")
-    return found
+        target = getattr(target, name)
+    if not callable(target):
+        raise JaxperfError(f"{word} is not a function but {type(target).__name__}; {EXAMPLE}")
+    return target
 
 
 def _module(name: str) -> ModuleType:
@@ -101,7 +101,7 @@ def _module(name: str) -> ModuleType:
         name = path.stem
     else:
         _search(Path.cwd())
-    with theirs(f"importing {name}"):
+    with reader_code(f"importing {name}"):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as e:  # the reader's, if the module exists and imports one that does not
@@ -115,11 +115,11 @@ def _search(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def arguments(words: Sequence[str], setup: str, npz: Path | None) -> Arguments:
+def load_arguments(specs: Sequence[str], setup: str, npz: Path | None) -> Arguments:
     """Return the arguments of a function, from one of three sources, or none.
 
     Args:
-      words: specs, see `specs`.
+      specs: as `argument_specs.parse` takes them.
       setup: MODULE:FUNCTION of a function without parameters. A tuple that it returns is the arguments by
         position; anything else is the only argument.
       npz: a file of arrays: `arr_0`, `arr_1`, ... (as `np.savez(file, x, y)` names them) by position, others
@@ -128,16 +128,16 @@ def arguments(words: Sequence[str], setup: str, npz: Path | None) -> Arguments:
     Raises:
       JaxperfError: more than one source, a wrong spec, a setup that raises, or a file that is not .npz.
     """
-    if sum(map(bool, (words, setup, npz))) > 1:
+    if sum(map(bool, (specs, setup, npz))) > 1:
         raise JaxperfError("arguments come from --args, --setup or --npz; give one of the three")
     if setup:
-        make = load(setup)
-        with theirs(f"{setup}()"):
+        make = load_function(setup)
+        with reader_code(f"{setup}()"):
             made = make()
         return Arguments(made if isinstance(made, tuple) else (made,), {})
     if npz:
         return _read(npz)
-    by_position, by_name = argument_specs.parse_all(words)
+    by_position, by_name = argument_specs.parse_all(specs)
     positions = (argument_specs.make(spec, seed=i) for i, spec in enumerate(by_position))
     named = {
         n: argument_specs.make(spec, seed=len(by_position) + i) for i, (n, spec) in enumerate(by_name.items())

@@ -51,12 +51,12 @@ def watch(
         raise
     finally:
         watched.record = watcher.close()
-        watched.result = text.result(watched.record, ended=ended)
-        report(watched.result, show=show, json=json)
+        watched.result = text.make_result(watched.record, ended=ended)
+        deliver_report(watched.result, show=show, json=json)
 
 
 def how_it_ended(error: BaseException) -> str:
-    """How a program ended that stopped early; "" for an ordinary exit."""
+    """Say how a program ended that stopped early; "" for an ordinary exit."""
     if isinstance(error, KeyboardInterrupt):
         return "until it was interrupted"
     if isinstance(error, Stopped):
@@ -66,7 +66,7 @@ def how_it_ended(error: BaseException) -> str:
     return f"until it failed with {type(error).__name__}"
 
 
-def report(result: Result, *, show: bool = True, json: Path | None = None) -> None:
+def deliver_report(result: Result, *, show: bool = True, json: Path | None = None) -> None:
     """Print a report to standard error, and write it to a file.
 
     With several processes, the first one prints, and each writes its own file: "watch.json", "watch-1.json".
@@ -83,6 +83,6 @@ def report(result: Result, *, show: bool = True, json: Path | None = None) -> No
 
 
 def _process() -> int:
-    """Which of several processes this is; 0 if it is the only one, or has not started JAX."""
+    """Return which of several processes this is; 0 if it is the only one, or has not started JAX."""
     jax = sys.modules.get("jax")
-    return int(jax.process_index()) if jax and backend.started(otherwise=True) else 0
+    return int(jax.process_index()) if jax and backend.is_running(otherwise=True) else 0

@@ -14,7 +14,7 @@ class Finding:
     """One cause of lost time.
 
     Attributes:
-      cause: the rule's name, for `advice`.
+      cause: the rule's name, for `advice_for`.
       at: the line of code.
       seconds: what a change could save in this run.
       reason: what was seen, in one sentence.
@@ -36,8 +36,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Advice:
-    """`title` names the cause in the reader's words; lines of `change` begin with - or + as in a diff."""
+    """What to change about a finding.
+
+    Attributes:
+      title: the cause in the reader's words.
+      change: what to change, "" where the example says it; as a template, with {name}, {argument} and
+        {environment_name} in place of names.
+      section: the section of the chapter that explains it.
+      example: code that shows such a change and runs as it is; "" where words are enough.
+    """
 
     title: str
     change: str
     section: str
+    example: str = ""

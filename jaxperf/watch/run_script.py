@@ -19,15 +19,17 @@ from typing import Any
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import FAILED, INTERRUPTED, Stopped
 from jaxperf.result.store import check_writable
-from jaxperf.watch.context import how_it_ended, report
+from jaxperf.watch.context import deliver_report, how_it_ended
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.stuck import Guard
 from jaxperf.watch.report import text
 from jaxperf.watch.session import Watcher
 
 
-def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
-    """Run a script with its own flags `words`, report, and return its exit status.
+def run_script(
+    path: Path, arguments: Sequence[str], *, profile: bool = True, json: Path | None = None
+) -> int:
+    """Run a script with its own flags `arguments`, report, and return its exit status.
 
     Raises:
       JaxperfError: there is no such script, it is not Python, or `json` cannot be written.
@@ -51,11 +53,11 @@ def run_script(path: Path, words: Sequence[str], *, profile: bool = True, json: 
         exec(code, main.__dict__)
 
     with source_location.own_code([str(path.resolve())]):
-        return _watched(run, path.name, [str(path), *words], profile=profile, json=json)
+        return _watched(run, path.name, [str(path), *arguments], profile=profile, json=json)
 
 
-def run_module(name: str, words: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
-    """Run a module as `python -m` does, with its own flags `words`, report, and return its exit status.
+def run_module(name: str, arguments: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
+    """Run a module as `python -m` does, with its flags `arguments`, and return its exit status.
 
     Raises:
       JaxperfError: `json` cannot be written.
@@ -66,11 +68,11 @@ def run_module(name: str, words: Sequence[str], *, profile: bool = True, json: P
 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     with source_location.own_code(_roots(name)):
-        return _watched(run, name, [name, *words], profile=profile, json=json)
+        return _watched(run, name, [name, *arguments], profile=profile, json=json)
 
 
 def _roots(name: str) -> list[str]:
-    """Where the code of a module's package is; nothing for packages that watching itself needs."""
+    """Return where the code of a module's package is; nothing for packages that watching needs."""
     parts = name.split(".")
     if parts[0] in (*sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
         return []
@@ -92,7 +94,9 @@ def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: boo
     def finish(ended: str) -> None:
         record = watcher.close()
         sys.stdout.flush()
-        report(text.result(record, command=shlex.join(["jaxperf", "watch", *argv]), ended=ended), json=json)
+        deliver_report(
+            text.make_result(record, command=shlex.join(["jaxperf", "watch", *argv]), ended=ended), json=json
+        )
 
     guard = Guard(finish)
     watcher.open()
@@ -137,7 +141,7 @@ def _wait_for_threads(watcher: Watcher) -> None:
 
 
 def _status(end: SystemExit) -> int:
-    """The exit status that Python would give; like Python, print one that is not a number."""
+    """Return the exit status that Python would give; like Python, print one that is not a number."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     print(end.code, file=sys.stderr)

@@ -18,17 +18,17 @@ from types import ModuleType
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.result.intervals import clip, length
+from jaxperf.result.intervals import clip, total_length
 from jaxperf.watch.observe import backend, source_location
 from jaxperf.watch.observe.compiles import Compiled, Listener, keep_what_later_calls_hand_over
 from jaxperf.watch.observe.executables import Facts, Programs
 from jaxperf.watch.observe.hook_errors import Trouble
-from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sample, Sampler
+from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sampler, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put, Puts, named_as
 from jaxperf.watch.observe.waits import Wait, Waits
 from jaxperf.watch.observe.windows import Profiler, Seen
-from jaxperf.watch.source.call_sites import Step
+from jaxperf.watch.source.call_sites import CallSite
 
 LOOKS = 10  # after this many samples at calls in its windows, the profiler must have seen a call
 FLAG = "jax_explain_cache_misses"
@@ -44,7 +44,7 @@ class Record:
     end: float
     compiled: list[Compiled]
     waits: list[Wait]
-    samples: list[Sample]
+    samples: list[StackSample]
     memory: list[tuple[float, int]]
     held: list[tuple[str, int, int]]
     programs: list[Facts]
@@ -54,19 +54,19 @@ class Record:
     puts: list[Put] = field(default_factory=list)
     settings: dict[str, Place] = field(default_factory=dict)  # JAX settings that were on
     backend: str = ""  # the platform of the devices that JAX uses by default
-    steps: list[Step] = field(default_factory=list)
+    call_sites: list[CallSite] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)  # the program's own files
     compile_cache: str = ""  # the folder of JAX's compile cache
     small_puts: dict[Place, list[float]] = field(default_factory=dict)  # by line, when
 
     @property
     def wall_s(self) -> float:
-        """Seconds that the program ran."""
+        """Return the seconds that the program ran."""
         return self.end - self.start
 
     @property
     def used_jax(self) -> bool:
-        """Whether there is a trace of JAX."""
+        """Return whether there is a trace of JAX."""
         new = any(not facts.old for facts in self.programs)
         return bool(self.compiled or self.waits or new or self.seen.busy)
 
@@ -90,7 +90,7 @@ class Watcher:
         self._compiled = 0
 
     def open(self) -> None:
-        """Begin.
+        """Begin to watch.
 
         Raises:
           JaxperfError: another watch is open in this process.
@@ -102,7 +102,7 @@ class Watcher:
         self.start = time.perf_counter()
         if "jax" in sys.modules:
             self._attach(sys.modules["jax"])
-            if backend.started():  # it may hold programs
+            if backend.is_running():  # it may hold programs
                 self.programs.look()
         else:
             self._undo.enter_context(_when_imported("jax", self._attach))
@@ -136,7 +136,7 @@ class Watcher:
             self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
             self.sampler.memory, self.sampler.held, self.programs.facts, seen,
             self._overhead_s(seen, end), [*self._remarks(), *self._untold(seen)], self.puts.puts,
-            self.listener.settings, self._backend(), sorted(self.sampler.steps.found), _own_files(),
+            self.listener.settings, self._backend(), sorted(self.sampler.call_sites.sites), _own_files(),
             self._compile_cache(), self.puts.small,
         )  # fmt: skip
 
@@ -156,7 +156,9 @@ class Watcher:
         self.waits.replace(jax, "disable_jit", self.listener.without_jit(jax.disable_jit))
         if hasattr(jax.monitoring, "clear_event_listeners"):
             self.waits.replace(
-                jax.monitoring, "clear_event_listeners", self._kept(jax.monitoring.clear_event_listeners)
+                jax.monitoring,
+                "clear_event_listeners",
+                self._clearing_listeners(jax.monitoring.clear_event_listeners),
             )
         self._undo.callback(self.waits.close)
         if self.profiler:
@@ -176,8 +178,8 @@ class Watcher:
             except (AssertionError, ValueError) as e:  # JAX asserts that the listener is there
                 self.trouble.lost("what was compiled after the program removed JAX's listeners", e)
 
-    def _kept(self, clear: Callable[[], None]) -> Callable[[], None]:
-        """Replacement for `jax.monitoring.clear_event_listeners`, which removes the program's own only."""
+    def _clearing_listeners(self, clear: Callable[[], None]) -> Callable[[], None]:
+        """Wrap `jax.monitoring.clear_event_listeners` to remove the program's own listeners only."""
 
         def cleared() -> None:
             clear()
@@ -186,7 +188,7 @@ class Watcher:
         return named_as(clear, cleared)
 
     def _look(self) -> bool:
-        """What the sampler's thread does besides sampling: note programs, open and close windows.
+        """Note programs, and open and close windows, in the sampler's thread after each sample.
 
         Returns whether a window is open, in which the front end's lines explain what devices do.
         """
@@ -208,35 +210,35 @@ class Watcher:
         return str(getattr(jax.config, "jax_compilation_cache_dir", None) or "") if jax else ""
 
     def _started(self) -> bool:
-        return backend.started(otherwise=self.listener.count > 0)
+        return backend.is_running(otherwise=self.listener.count > 0)
 
     def _overhead_s(self, seen: Seen, end: float) -> dict[str, float]:
         return {
             "samples": self.sampler.spent_s,
             "hooks": self.listener.spent_s + len(self.waits.waits) * _wrapper_costs_s(),
-            "profiler": length(clip(seen.spent, self.start, end)),  # the last window is written later
+            "profiler": total_length(clip(seen.spent, self.start, end)),  # the last window is written later
         }
 
     def _remarks(self) -> list[str]:
-        found = [f"cannot observe {name} in this version of JAX" for name in self.waits.missing]
-        found += self.trouble.remarks
+        remarks = [f"cannot observe {name} in this version of JAX" for name in self.waits.missing]
+        remarks += self.trouble.remarks
         if self.waits.elsewhere or self.listener.elsewhere:
-            found.append(
+            remarks.append(
                 f"other threads waited {self.waits.elsewhere} times and compiled {self.listener.elsewhere} "
                 "programs; shares, waits and findings about lines are of the thread that is watched"
             )
         if self.programs.trouble:
-            found.append(f"no FLOPs and bytes: {self.programs.trouble}")
-        found += [
+            remarks.append(f"no FLOPs and bytes: {self.programs.trouble}")
+        remarks += [
             f"the text of {name} is too long to be read, so findings about its instructions lack it"
             for name in dict.fromkeys(self.programs.too_long)
         ]
         if self.profiler and self.profiler.trouble:
-            found.append(f"windows of the profiler are missing: {self.profiler.trouble}")
-        return found
+            remarks.append(f"windows of the profiler are missing: {self.profiler.trouble}")
+        return remarks
 
     def _untold(self, seen: Seen) -> Iterator[str]:
-        """What this JAX version does not report, for example because its events were renamed."""
+        """Yield what this JAX version does not report, for example because its events were renamed."""
         version = getattr(sys.modules.get("jax"), "__version__", "")
         new = sum(not facts.old for facts in self.programs.facts)
         if new and not self.listener.count:
@@ -261,13 +263,13 @@ class Watcher:
 
 
 def _own_files() -> list[str]:
-    """The files of the modules that are imported and belong to no library."""
+    """Return the files of the modules that are imported and belong to no library."""
     files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-    return sorted({file for file in files if isinstance(file, str) and not source_location.library(file)})
+    return sorted({file for file in files if isinstance(file, str) and not source_location.library_of(file)})
 
 
 def _wrapper_costs_s() -> float:
-    """Seconds that the wrapper of a waiting call adds to it, measured now on a call that does nothing."""
+    """Measure the seconds that a wrapper adds to a waiting call, on a call that does nothing."""
     waits, count = Waits(Trouble()), 200
     wrapped = waits._method(abs, "abs")
     began = time.perf_counter()

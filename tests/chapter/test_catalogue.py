@@ -31,8 +31,8 @@ def test_a_script_opens_with_its_sections_number() -> None:
 
 
 def test_names_and_numbers_are_not_taken_twice() -> None:
-    words = [word for s in SECTIONS for word in (s.name, s.number) if word]
-    assert len(words) == len(set(words))
+    names = [word for s in SECTIONS for word in (s.name, s.number) if word]
+    assert len(names) == len(set(names))
 
 
 def test_a_section_is_found_by_name_file_or_number() -> None:

@@ -34,10 +34,10 @@ s.fact("n", s.n, meaning="a number")
 
 def start(folder: Path, script: str, *flags: str) -> subprocess.Popen[str]:
     (folder / "page.py").write_text(HEAD + script)
-    kept = "--json=page.json", "--notebook=page.ipynb"
+    output_flags = "--json=page.json", "--notebook=page.ipynb"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = child_environment({k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"})
-    command = [sys.executable, "page.py", *kept, *flags]
+    command = [sys.executable, "page.py", *output_flags, *flags]
     return subprocess.Popen(command, cwd=folder, text=True, env=environment, **pipes)  # type: ignore[call-overload]
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from jaxperf.chapter import catalogue, run_sections
-from jaxperf.chapter.run_sections import Options, Outcome
+from jaxperf.chapter.run_sections import Outcome, RunOptions
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import PIPE_CLOSED
 
@@ -31,7 +31,7 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "experiments"
     folder.mkdir()
     sections = tuple(
-        catalogue.Section(name, number, name.title(), f"What does {name} do?", 1)
+        catalogue.SectionEntry(name, number, name.title(), f"What does {name} do?", 1)
         for name, number in (("first", "9.1"), ("second", "9.2"))
     )
     monkeypatch.setattr(catalogue, "SECTIONS", sections)
@@ -43,23 +43,27 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(name: str, out: Path, **options: object) -> Outcome:
     out.mkdir(exist_ok=True)
-    return run_sections.run_section(catalogue.find(name), Options(out, **options))  # type: ignore[arg-type]
+    return run_sections.run_section(catalogue.find(name), RunOptions(out, **options))  # type: ignore[arg-type]
 
 
 # --- choosing
 
 
 def test_names_and_numbers_choose_the_same_sections_once_in_the_order_named(scripts: Path) -> None:
-    assert [s.name for s in run_sections.choose(["9.2", "first", "second"])] == ["second", "first"]
-    assert run_sections.choose(["all"]) == catalogue.SECTIONS == run_sections.choose(["first", "all"])
+    assert [s.name for s in run_sections.choose_sections(["9.2", "first", "second"])] == ["second", "first"]
+    assert (
+        run_sections.choose_sections(["all"])
+        == catalogue.SECTIONS
+        == run_sections.choose_sections(["first", "all"])
+    )
 
 
 def test_a_wrong_name_is_one_line_with_a_way_out(scripts: Path) -> None:
-    for words in ([], ["frist"], ["first", "9.7"], [""]):
+    for names in ([], ["frist"], ["first", "9.7"], [""]):
         with pytest.raises(JaxperfError, match="jaxperf list") as caught:
-            run_sections.choose(words)
+            run_sections.choose_sections(names)
         assert "\n" not in str(caught.value)
-        assert words != ["frist"] or "'first'" in str(caught.value)
+        assert names != ["frist"] or "'first'" in str(caught.value)
 
 
 # --- refusing before anything starts
@@ -68,10 +72,10 @@ def test_a_wrong_name_is_one_line_with_a_way_out(scripts: Path) -> None:
 def test_what_cannot_work_is_refused_before_anything_starts(scripts: Path, tmp_path: Path) -> None:
     sections, out = catalogue.SECTIONS, tmp_path / "out"
     with pytest.raises(JaxperfError, match="2 are named: first, second"):
-        run_sections.check(sections, Options(out, extra=("--size=1",)))
+        run_sections.check_options(sections, RunOptions(out, extra=("--size=1",)))
     (scripts / "second.py").unlink()
     with pytest.raises(JaxperfError, match="second has no script"):
-        run_sections.check(sections, Options(out))
+        run_sections.check_options(sections, RunOptions(out))
     assert not out.exists()
 
 
@@ -79,7 +83,7 @@ def test_a_results_folder_that_is_a_file_is_refused(scripts: Path, tmp_path: Pat
     taken = tmp_path / "taken"
     taken.write_text("")
     with pytest.raises(JaxperfError, match="give another --out"):
-        run_sections.check(catalogue.SECTIONS, Options(taken))
+        run_sections.check_options(catalogue.SECTIONS, RunOptions(taken))
 
 
 # --- running
@@ -89,9 +93,9 @@ def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, t
     out = tmp_path / "out"
     outcome = run("first", out, flags=("--smoke",), devices=4, platform="cpu", extra=("--size", "7"))
     assert (outcome.trouble, outcome.status, outcome.path) == ("", 0, out / "first.json")
-    given = json.loads(outcome.path.read_text())["argv"]
-    assert given[:2] == ["--size", "7"]
-    assert set(given[2:]) == {
+    argv = json.loads(outcome.path.read_text())["argv"]
+    assert argv[:2] == ["--size", "7"]
+    assert set(argv[2:]) == {
         f"--json={outcome.path}",
         f"--notebook={outcome.path.with_suffix('.ipynb')}",
         "--smoke",
@@ -160,10 +164,10 @@ import pathlib, signal, sys
 from jaxperf.chapter import catalogue, run_sections as launch
 from jaxperf.processes.exit_status import ended
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit an ignored one
-section = catalogue.Section("first", "9.1", "First", "?", 1)
+section = catalogue.SectionEntry("first", "9.1", "First", "?", 1)
 catalogue.SECTIONS, catalogue.folder = (section,), lambda: pathlib.Path(sys.argv[1])
 print("before")
-options = launch.Options(pathlib.Path(sys.argv[2]))
+options = launch.RunOptions(pathlib.Path(sys.argv[2]))
 raise SystemExit(ended(lambda: launch.run_section(section, options).status))
 """
 # A section with a process of its own, which ends as `script.parse` and `script.run` have it, but has no JAX.
@@ -227,10 +231,10 @@ def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path,
         with parent(scripts, tmp_path) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            section, own = (psutil.Process(int(pid)) for pid in process.stdout.readline().split())
+            section, grandchild = (psutil.Process(int(pid)) for pid in process.stdout.readline().split())
             section.send_signal(number)
             assert process.wait(30) == 128 + number
-            assert not psutil.wait_procs([own], timeout=30)[1]
+            assert not psutil.wait_procs([grandchild], timeout=30)[1]
 
 
 def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,18 +253,18 @@ def test_a_command_that_path_lacks_is_the_one_that_runs_here(
 ) -> None:
     """As for a newcomer who types `.venv/bin/jaxperf gate baselines -- jaxperf measure ...`."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert run_sections.startable(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
-    assert run_sections.startable(["python", "x.py"]) == (sys.executable, "x.py")
-    assert run_sections.startable(["./jaxperf", "list"]) == ("./jaxperf", "list")
+    assert run_sections.startable_command(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
+    assert run_sections.startable_command(["python", "x.py"]) == (sys.executable, "x.py")
+    assert run_sections.startable_command(["./jaxperf", "list"]) == ("./jaxperf", "list")
     for name in ("jaxperf", "python"):
         (tmp_path / name).touch(mode=0o755)
-        assert run_sections.startable([name, "x"]) == (name, "x")
+        assert run_sections.startable_command([name, "x"]) == (name, "x")
 
 
 def test_a_child_that_keeps_checkpoints_has_longer_to_save_one() -> None:
     plain = run_sections.patience_s(["python", "script.py", "--every-s", "5"])
-    for words in (("--checkpoints", "saved"), ("--checkpoints=saved",)):
-        assert run_sections.patience_s(["python", "script.py", *words]) > plain
+    for flags in (("--checkpoints", "saved"), ("--checkpoints=saved",)):
+        assert run_sections.patience_s(["python", "script.py", *flags]) > plain
 
 
 # --- the environment

@@ -11,7 +11,7 @@ from report_results import HOSTILE, blocks
 
 from jaxperf import section
 from jaxperf.chapter import display
-from jaxperf.chapter.catalogue import Section as About
+from jaxperf.chapter.catalogue import SectionEntry as About
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.result import Claim, Environment, Fact, Grid, Lines, Measurement, Span, Table, Timeline
 

@@ -18,7 +18,7 @@ from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import INTERRUPTED, PIPE_CLOSED
-from jaxperf.report.words import INCOMPLETE
+from jaxperf.report.formatting import INCOMPLETE
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
 from jaxperf.result.store import save_so_far, to_json
 
@@ -46,7 +46,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "experiments"
     folder.mkdir()
     rows = (("first", "9.1"), ("second", "9.2"))
-    sections = tuple(catalogue.Section(name, number, name.title(), "What?", 60) for name, number in rows)
+    sections = tuple(catalogue.SectionEntry(name, number, name.title(), "What?", 60) for name, number in rows)
     monkeypatch.setattr(catalogue, "SECTIONS", sections)
     monkeypatch.setattr(catalogue, "folder", lambda: folder)
     for name, _ in rows:
@@ -75,8 +75,8 @@ def test_what_only_talks_imports_neither_jax_nor_numpy() -> None:
 
 def test_help_names_every_command_however_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
-    for words in (["--help"], ["-h"], ["help"], ["run", "--help"], ["help", "run"]):
-        assert command_line.main(words) == 0
+    for arguments in (["--help"], ["-h"], ["help"], ["run", "--help"], ["help", "run"]):
+        assert command_line.main(arguments) == 0
         shown.append(capsys.readouterr().out)
     assert all(f"• {command}" in shown[0] for command in command_line.COMMANDS)
     assert shown[0] == shown[1] == shown[2] and shown[3] == shown[4] != shown[0]
@@ -128,14 +128,17 @@ MISTAKES = {
 def test_a_mistake_is_one_line_and_status_2_before_anything_runs(
     out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for given, says in MISTAKES.items():
-        words = given.split()
+    for mistake, says in MISTAKES.items():
+        arguments = mistake.split()
         assert (
-            command_line.main(words + [f"--out={out}"] * (words[:1] == ["run"] and "--" not in words)) == 2
-        ), given
+            command_line.main(
+                arguments + [f"--out={out}"] * (arguments[:1] == ["run"] and "--" not in arguments)
+            )
+            == 2
+        ), mistake
         shown = capfd.readouterr()
-        assert shown.out == "", given
-        assert shown.err.startswith("error: ") and shown.err.count("\n") == 1 and says in shown.err, given
+        assert shown.out == "", mistake
+        assert shown.err.startswith("error: ") and shown.err.count("\n") == 1 and says in shown.err, mistake
     assert not out.exists()
 
 
@@ -186,12 +189,12 @@ def test_two_runs_into_one_folder_leave_one_whole_result_of_either(out: Path) ->
     source = f"""
 import sys, time
 from pathlib import Path
-from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.result import Environment, save_result
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.result.store import save_so_far
 path = Path({str(out / "first.json")!r})
-about = Section("first", "9.1", "First", "?", 1)
+about = SectionEntry("first", "9.1", "First", "?", 1)
 recorder = Recorder(about, Environment(), {{"run": sys.argv[1]}}, command="")
 for i in range(40):
     recorder.fact(f"fact {{i}}", sys.argv[1])
@@ -286,7 +289,7 @@ def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
     good, empty = tmp_path / "a.json", tmp_path / "empty"
     save_result(timed("first", (1.0,)), good)
     empty.mkdir()
-    for words, says in (
+    for arguments, says in (
         ([str(tmp_path / "none.json")], "cannot read"),
         ([f"{good},"], "cannot read"),
         (["x" * 300], "cannot read"),
@@ -294,9 +297,9 @@ def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
         ([str(good), "--alpha", "2"], "--alpha is 2.0; give at least 0 and at most 1"),
         ([str(good), "--least", "-1"], "--least is -1.0"),
     ):
-        assert command_line.main(["compare", str(good), *words]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("error: ") and said.count("\n") == 1 and says in said
+        assert command_line.main(["compare", str(good), *arguments]) == 2
+        message = capsys.readouterr().err
+        assert message.startswith("error: ") and message.count("\n") == 1 and says in message
 
 
 def test_what_is_not_a_file_is_left_out_and_never_waited_for(
@@ -324,8 +327,8 @@ def test_a_read_only_disk_is_one_line_where_something_is_to_be_written(
         (f"run use_gpu --out {small_disk}/new", f"cannot make the folder {small_disk}/new: Read-only file"),
     ):
         assert command_line.main(command.split()) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"error: {says}") and said.count("\n") == 1, said
+        message = capsys.readouterr().err
+        assert message.startswith(f"error: {says}") and message.count("\n") == 1, message
     for command in (f"report {small_disk}", f"compare {small_disk} {small_disk}"):
         assert command_line.main(command.split()) == 0
 
@@ -357,11 +360,11 @@ def test_what_permissions_forbid_is_one_line(tmp_path: Path) -> None:
         timeout=60,
     )
     shut.chmod(0o700)
-    said = done.stderr.splitlines()
-    assert (done.stdout, said[1::2]) == ("", ["status 2"] * len(commands))
-    assert [line.startswith(says) for line, says in zip(said[::2], commands.values())] == [True] * len(
+    lines = done.stderr.splitlines()
+    assert (done.stdout, lines[1::2]) == ("", ["status 2"] * len(commands))
+    assert [line.startswith(says) for line, says in zip(lines[::2], commands.values())] == [True] * len(
         commands
-    ), said
+    ), lines
 
 
 def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,17 +372,17 @@ def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFix
     save_result(timed("second", (1.0,)), out / "\x1b[31mgood.json")
     (out / "\x1b[31mred.json").write_text("{")
     os.close(os.open(os.fsencode(out / "not utf-8 ") + b"\xff.json", os.O_CREAT))
-    for words, named in (
+    for arguments, named in (
         (["report", str(out)], "\\x1b[31mgood.json"),
         (["compare", str(out), str(out)], ""),
     ):
-        assert command_line.main(words) == 0
+        assert command_line.main(arguments) == 0
         shown = capsys.readouterr()
-        assert not set("\x1b\udcff") & set(shown.out + shown.err), words
+        assert not set("\x1b\udcff") & set(shown.out + shown.err), arguments
         assert "\\x1b[31mred.json is not JSON" in shown.err
         assert named in shown.out
-    for words in (["report", "\x1b[31m"], ["compare", "\x1b[31m", str(out)], ["report", "x" * 300]):
-        assert command_line.main(words) == 2
+    for arguments in (["report", "\x1b[31m"], ["compare", "\x1b[31m", str(out)], ["report", "x" * 300]):
+        assert command_line.main(arguments) == 2
         assert capsys.readouterr().err.startswith(
             ("error: no folder \\x1b", "error: cannot read \\x1b", "error: xxx")
         )

@@ -85,9 +85,9 @@ def assert_one_helpful_line(error: JaxperfError, part: str) -> None:
 def test_a_mistake_is_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in ("", "20", "200"):
         monkeypatch.setenv("COLUMNS", columns)
-        for given, part in MISTAKES.items():
+        for mistake, part in MISTAKES.items():
             with pytest.raises(JaxperfError) as caught:
-                parse(*given.split())
+                parse(*mistake.split())
             assert_one_helpful_line(caught.value, part)
             assert capfd.readouterr() == ("", "")  # the caller prints the line; nothing else is
             assert os.environ["COLUMNS"] == columns
@@ -121,9 +121,9 @@ def test_a_long_word_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hostile_words_are_one_line_too() -> None:
     for word in ("a\nb", "\x1b[31mred", "x" * 500, "[bold]", "--s\u202eize"):
-        for given in ([word], ["--size", word], [f"--{word}"]):
+        for arguments in ([word], ["--size", word], [f"--{word}"]):
             with pytest.raises(JaxperfError) as caught:
-                parse(*given)
+                parse(*arguments)
             assert "\n" not in str(caught.value)
             assert "\x1b" not in str(caught.value)
 
@@ -174,7 +174,7 @@ def test_bounds_are_in_the_types_and_a_number_may_be_of_any_size() -> None:
     assert flags.parse(Bounded, args=["--rate", "1e-9", "--share", "1"], prog="p") == Bounded(
         rate=1e-9, share=1.0
     )
-    for words, line in {
+    for arguments, line in {
         "--rounds 0": "--rounds is 0; give at least 1",
         "--rate 0": "--rate is 0.0; give more than 0",
         "--rate nan": "--rate is nan; give more than 0",
@@ -185,5 +185,5 @@ def test_bounds_are_in_the_types_and_a_number_may_be_of_any_size() -> None:
         "--most 0": "--most is 0; give at least 1",
     }.items():
         with pytest.raises(JaxperfError) as caught:
-            flags.parse(Bounded, args=words.split(), prog="p")
+            flags.parse(Bounded, args=arguments.split(), prog="p")
         assert str(caught.value) == line

@@ -51,8 +51,8 @@ def test_without_a_change_wrong_verdicts_are_as_rare_as_promised(n: int, memory:
     rng, wrong = random.Random(n), 0
     for _ in range(120):
         a, b = (result(*(timing(f"m{i}", noisy(rng, n, memory=memory)) for i in range(8))) for _ in range(2))
-        found = compare(a, b, least=least)
-        wrong += any(row.verdict in ("faster", "slower") for row in found.rows)
+        comparison = compare(a, b, least=least)
+        wrong += any(row.verdict in ("faster", "slower") for row in comparison.rows)
     assert wrong <= 12
 
 
@@ -74,10 +74,10 @@ def test_a_change_of_ten_percent_is_found_among_other_rows(change: float, verdic
         again = [timing(f"m{i}", noisy(rng, n, spread=0.015)) for i in range(9)]
         a = result(timing("changed", noisy(rng, n, spread=0.015)), *same)
         b = result(timing("changed", noisy(rng, n, spread=0.015, median=change * 1e-3)), *again)
-        found = compare(a, b)
-        hits += found.rows[0].verdict == verdict
-        assert found.status == (verdict == "slower" and found.rows[0].verdict == "slower")
-        assert abs(found.rows[0].ratio / change - 1) < 0.05
+        comparison = compare(a, b)
+        hits += comparison.rows[0].verdict == verdict
+        assert comparison.status == (verdict == "slower" and comparison.rows[0].verdict == "slower")
+        assert abs(comparison.rows[0].ratio / change - 1) < 0.05
     assert hits >= 17
 
 
@@ -102,25 +102,25 @@ def test_a_change_below_the_minimum_does_not_count_and_one_above_does() -> None:
 def test_more_per_second_is_faster_and_other_units_only_change() -> None:
     few, many = tuple(100.0 + i for i in range(20)), tuple(200.0 + i for i in range(20))
     for unit, verdict in (("s", "slower"), ("images/s", "faster"), ("bytes", "changed")):
-        found = compare(result(timing("x", few, unit)), result(timing("x", many, unit)))
-        assert (found.rows[0].verdict, found.status) == (verdict, int(verdict == "slower"))
+        comparison = compare(result(timing("x", few, unit)), result(timing("x", many, unit)))
+        assert (comparison.rows[0].verdict, comparison.status) == (verdict, int(verdict == "slower"))
 
 
 def test_too_few_values_are_undecided_and_cost_the_other_rows_nothing() -> None:
     slow, quick = tuple(2 + i / 1e4 for i in range(7)), tuple(1 + i / 1e4 for i in range(7))
     lone = [timing(f"single {i}", (1.0,)) for i in range(200)]
-    found = compare(result(timing("x", quick), *lone), result(timing("x", slow), *lone))
-    assert found.rows[0].verdict == "slower"
-    assert {row.verdict for row in found.rows[1:]} == {"undecided"}
-    assert "too few values: 1 and 1" in found.rows[1].remark
+    comparison = compare(result(timing("x", quick), *lone), result(timing("x", slow), *lone))
+    assert comparison.rows[0].verdict == "slower"
+    assert {row.verdict for row in comparison.rows[1:]} == {"undecided"}
+    assert "too few values: 1 and 1" in comparison.rows[1].remark
 
 
 def test_a_wide_interval_is_undecided_rather_than_the_same() -> None:
     rng = random.Random(2)
     a, b = (result(timing("x", noisy(rng, 8, spread=0.4))) for _ in range(2))
-    found = compare(a, b).rows[0]
-    assert found.high / found.low > 1.2
-    assert found.verdict == "undecided"
+    row = compare(a, b).rows[0]
+    assert row.high / row.low > 1.2
+    assert row.verdict == "undecided"
 
 
 def test_equal_values_are_the_same_whatever_the_minimum() -> None:
@@ -140,12 +140,16 @@ def test_what_has_no_ratio_or_stands_alone_is_named() -> None:
         timing("zero", (0.0, 1.0)),
         timing("new", (1.0,)),
     )
-    found = compare(a, b)
-    remarks = {row.key.name: row.remark for row in found.rows}
+    comparison = compare(a, b)
+    remarks = {row.key.name: row.remark for row in comparison.rows}
     assert remarks["unit"] == "units differ: s and bytes"
     assert "no ratio" in remarks["zero"]
-    assert (found.only_a, found.only_b, found.status) == (("hybridize: old",), ("hybridize: new",), 0)
-    text = render_comparison(found)
+    assert (comparison.only_a, comparison.only_b, comparison.status) == (
+        ("hybridize: old",),
+        ("hybridize: new",),
+        0,
+    )
+    text = render_comparison(comparison)
     assert "only in A: hybridize: old" in text
     assert "only in B: hybridize: new" in text
     assert "units differ: s and bytes" in text.replace("\n", " ") or "units differ" in text
@@ -155,9 +159,9 @@ def test_values_that_no_float_holds_the_ratios_of_are_named_and_the_other_rows_j
     """Found by fuzzing: NumPy warned of an overflow, and made objects of integers of 2^64 and more."""
     for odd in (1.7e308, 5e-324, 1e300, 2.0**64):
         a, b = (timing("odd", (v, 1.0, v, v, 1.0, v)) for v in (odd, odd / 4 or odd))
-        found = compare(result(a, timing("x", (1.0,) * 6)), result(b, timing("x", (1.0,) * 6)))
-        assert [row.verdict for row in found.rows][1] == "same"
-        assert (found.rows[0].remark == "values beyond 1e+75 have no ratio") is (odd != 2.0**64)
+        comparison = compare(result(a, timing("x", (1.0,) * 6)), result(b, timing("x", (1.0,) * 6)))
+        assert [row.verdict for row in comparison.rows][1] == "same"
+        assert (comparison.rows[0].remark == "values beyond 1e+75 have no ratio") is (odd != 2.0**64)
 
 
 def test_differing_circumstances_are_named_in_the_output() -> None:
@@ -183,10 +187,10 @@ def test_several_results_per_side_are_compared_by_their_medians() -> None:
 
     a, b = [1.0, 1.3, 1.1, 1.2, 1.05], [1.25, 1.02, 1.15, 1.28, 1.07]
     assert compare(runs(a)[0], runs(b)[0]).rows[0].verdict == "slower"  # one process per side differs
-    found = compare_runs(runs(a), runs(b))
-    assert found.rows[0].verdict == "undecided"  # but processes differ as much among themselves
-    assert found.runs == (5, 5)
-    assert "one process" not in render_comparison(found)
+    comparison = compare_runs(runs(a), runs(b))
+    assert comparison.rows[0].verdict == "undecided"  # but processes differ as much among themselves
+    assert comparison.runs == (5, 5)
+    assert "one process" not in render_comparison(comparison)
     assert compare_runs(runs(a), runs([2 * m for m in b])).rows[0].verdict == "slower"
 
 
@@ -208,12 +212,12 @@ def test_several_experiments_are_compared_each_with_its_own_and_judged_together(
     quick, slow = (tuple(s + i * 1e-6 for i in range(20)) for s in (1.0, 2.0))
     other = replace(result(timing("x", slow)), experiment="other")
     alone = replace(result(timing("a", quick), timing("b", quick)), experiment="alone")
-    found = compare_runs([result(timing("x", quick)), other, alone], [other, result(timing("x", slow))])
-    verdicts = [(row.key.experiment, row.verdict) for row in found.rows]
+    comparison = compare_runs([result(timing("x", quick)), other, alone], [other, result(timing("x", slow))])
+    verdicts = [(row.key.experiment, row.verdict) for row in comparison.rows]
     assert verdicts == [("hybridize", "slower"), ("other", "same")]
-    assert (found.only_a, found.only_b, found.status) == (("alone",), (), 1)
+    assert (comparison.only_a, comparison.only_b, comparison.status) == (("alone",), (), 1)
     single = compare(result(timing("x", quick)), result(timing("x", slow)))
-    assert found.rows[0].p == pytest.approx(2 * single.rows[0].p)  # Holm over both
+    assert comparison.rows[0].p == pytest.approx(2 * single.rows[0].p)  # Holm over both
 
 
 def test_mistakes_are_one_line() -> None:
@@ -229,24 +233,24 @@ def test_mistakes_are_one_line() -> None:
         ([x], [x], {"least": -1.0}, "^least is -1; give"),
         ([x], [x], {"least": 1.0}, "^least is 1; give"),
     ]
-    for a, b, options, words in mistakes:
-        with pytest.raises(JaxperfError, match=words) as caught:
+    for a, b, options, message in mistakes:
+        with pytest.raises(JaxperfError, match=message) as caught:
             compare_runs(a, b, **options)
         assert "\n" not in str(caught.value)
 
 
 def test_nothing_in_a_result_can_command_the_terminal() -> None:
-    words = "\x1b[31m[red] [/x] :warning: \u202e"
-    measured = (timing(words, (1.0,) * 6, words), timing("unit", (1.0,) * 6, "s"))
+    escapes = "\x1b[31m[red] [/x] :warning: \u202e"
+    measured = (timing(escapes, (1.0,) * 6, escapes), timing("unit", (1.0,) * 6, "s"))
     hostile = replace(
-        result(experiment=words, config={words: words}),
-        blocks=(Heading(words), Table(words, measured), Table("old", measured)),
+        result(experiment=escapes, config={escapes: escapes}),
+        blocks=(Heading(escapes), Table(escapes, measured), Table("old", measured)),
     )
     b = replace(
         hostile,
-        blocks=(Table(words, (replace(measured[0], unit="s"), measured[1])),),
+        blocks=(Table(escapes, (replace(measured[0], unit="s"), measured[1])),),
         config={},
-        environment=Environment(cpu=words, versions={words: words}),
+        environment=Environment(cpu=escapes, versions={escapes: escapes}),
     )
     text = render_comparison(compare(hostile, b), width=2000)
     assert not set("\x1b\u202e") & set(text)
@@ -255,19 +259,19 @@ def test_nothing_in_a_result_can_command_the_terminal() -> None:
 
 def test_holm_is_never_below_the_raw_chance_and_keeps_its_order() -> None:
     raw = {0: 0.01, 1: 0.04, 2: 0.03, 3: 0.5}
-    found = ranks.holm(raw)
-    assert found == pytest.approx({0: 0.04, 2: 0.09, 1: 0.09, 3: 0.5})
+    adjusted = ranks.holm(raw)
+    assert adjusted == pytest.approx({0: 0.04, 2: 0.09, 1: 0.09, 3: 0.5})
 
 
 def test_stretches_of_many_values_are_in_order_and_hold_all_of_them() -> None:
     assert ranks.blocks([3.0, 1.0, 2.0]) == [3.0, 1.0, 2.0]
-    found = ranks.blocks([float(i) for i in range(240)])
-    assert found == [9.5 + 20 * i for i in range(ranks.BLOCKS)]
+    medians = ranks.blocks([float(i) for i in range(240)])
+    assert medians == [9.5 + 20 * i for i in range(ranks.BLOCKS)]
 
 
 def test_one_process_of_a_machine_that_swings_decides_nothing_below_its_swing() -> None:
     """Each run meets the machine in another state: without the rule 19 of these 60 comparisons go wrong."""
-    rng, wrong, found = random.Random(5), 0, 0
+    rng, wrong, right = random.Random(5), 0, 0
     for _ in range(60):
         states = [1 + 0.2 * rng.random() for _ in range(2)]
         a, b = (noisy(rng, 24, median=1e-3 * state, spread=0.1) for state in states)
@@ -276,22 +280,22 @@ def test_one_process_of_a_machine_that_swings_decides_nothing_below_its_swing() 
             "slower",
         )
         twice = tuple(2 * v for v in b)
-        found += compare(result(timing("m", a)), result(timing("m", twice))).rows[0].verdict == "slower"
+        right += compare(result(timing("m", a)), result(timing("m", twice))).rows[0].verdict == "slower"
     assert wrong <= 6
-    assert found == 60
+    assert right == 60
 
 
 def test_one_process_that_drifts_is_seldom_wrong_and_noise_from_value_to_value_hides_no_difference() -> None:
     """As wide a spread in both: over many values, or from each to the next, of which 6 % more is found."""
-    rng, wrong, found = random.Random(8), 0, 0
+    rng, wrong, right = random.Random(8), 0, 0
     for _ in range(60):
         a, b = (noisy(rng, 200, spread=0.06, memory=0.97) for _ in range(2))
         verdict = compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict
         wrong += verdict in ("faster", "slower")
         a, b = (noisy(rng, 200, spread=0.05, median=t) for t in (1e-3, 1.06e-3))
-        found += compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict == "slower"
+        right += compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict == "slower"
     assert wrong <= 6
-    assert found >= 40  # 8 if the spread of all values had to be exceeded less 2 %
+    assert right >= 40  # 8 if the spread of all values had to be exceeded less 2 %
 
 
 def test_one_process_that_meets_the_other_state_of_its_core_for_a_moment_decides_nothing() -> None:
@@ -328,9 +332,11 @@ def test_values_of_one_process_that_others_disturbed_decide_nothing() -> None:
         replace(timing("m", quick), disturbed=n) for n in (1, 2)
     ]  # of 12: rare, and more than a tenth
     aside = replace(timing("m", quick), set_aside=(0.9, 0.9))
-    told, untold, rest = (compare(result(timing("m", slow)), result(m)).rows[0] for m in (*disturbed, aside))
-    assert told.verdict == "faster" and untold.verdict == "undecided" and math.isnan(untold.ratio)
-    assert untold.remark == "too noisy: another program had the core in 2 of 12 values"
+    decided, undecided, rest = (
+        compare(result(timing("m", slow)), result(m)).rows[0] for m in (*disturbed, aside)
+    )
+    assert decided.verdict == "faster" and undecided.verdict == "undecided" and math.isnan(undecided.ratio)
+    assert undecided.remark == "too noisy: another program had the core in 2 of 12 values"
     assert (rest.verdict, rest.remark) == (
         "undecided",
         "too noisy: another program had the core in 2 of 14 values",

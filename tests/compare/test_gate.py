@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jaxperf.cli import command_line
-from jaxperf.compare.gate import Gate, load, store
+from jaxperf.compare.gate import Gate, load_baseline, store_baseline
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
 from jaxperf.result.record import SCHEMA_VERSION
 from jaxperf.user_function.options import Measure
@@ -54,7 +54,7 @@ def test_a_baseline_is_stored_then_judged_against_and_the_status_says_how(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert gate(recorded(tmp_path / "a", 1e-3), "--update") == 0
-    assert [r.config for r in load(Path("kept", MACHINE.fingerprint))] == [{"n": 1}] * 4
+    assert [r.config for r in load_baseline(Path("kept", MACHINE.fingerprint))] == [{"n": 1}] * 4
     assert "baseline stored" in capsys.readouterr().out
     page = tmp_path / "page.md"
     page.write_text("before\n")
@@ -63,13 +63,13 @@ def test_a_baseline_is_stored_then_judged_against_and_the_status_says_how(
     for name, (median, spread, status) in outcomes.items():
         folder = recorded(tmp_path / name, median, spread=spread)
         assert gate(folder, f"--summary={name}.md", "--out=kept-runs") == status, name
-        said = capsys.readouterr().out
-        assert "said by the command" not in said and "[4/4]" in said
+        output = capsys.readouterr().out
+        assert "said by the command" not in output and "[4/4]" in output
     assert "Not slower" in Path("same.md").read_text()
     assert "Slower: step" in Path("slower.md").read_text()
     assert "too noisy to decide" in Path("noisy.md").read_text()
     assert page.read_text() == "before\n" + "\n".join(Path(f"{n}.md").read_text() for n in outcomes) + "\n"
-    assert len(load(Path("kept-runs"))) == 4
+    assert len(load_baseline(Path("kept-runs"))) == 4
 
 
 def test_another_machine_has_no_baseline_and_gets_one_beside_the_first(
@@ -78,9 +78,9 @@ def test_another_machine_has_no_baseline_and_gets_one_beside_the_first(
     assert gate(recorded(tmp_path / "a", 1e-3), "--update") == 0
     other = replace(MACHINE, cpu="6502")
     assert gate(recorded(tmp_path / "b", 1e-3, environment=other)) == 3
-    said = capsys.readouterr().out
-    assert "no baseline of this machine (6502, 2 cores, cpu)" in said and MACHINE.fingerprint in said
-    assert "[2/4]" not in said.split("stored")[1]  # one run tells which machine it is
+    output = capsys.readouterr().out
+    assert "no baseline of this machine (6502, 2 cores, cpu)" in output and MACHINE.fingerprint in output
+    assert "[2/4]" not in output.split("stored")[1]  # one run tells which machine it is
     assert gate(recorded(tmp_path / "c", 9.0, environment=other), "--update") == 0
     assert {p.name for p in Path("kept").iterdir()} == {MACHINE.fingerprint, other.fingerprint}
 
@@ -106,7 +106,7 @@ def test_updating_replaces_the_baseline_and_says_how_it_moved(
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     assert gate(recorded(tmp_path / "b", 2e-3), "--update") == 0
     assert "Slower: step" in capsys.readouterr().out
-    assert load(Path("kept", MACHINE.fingerprint))[0].measurement("step").values[0] == 2e-3
+    assert load_baseline(Path("kept", MACHINE.fingerprint))[0].measurement("step").values[0] == 2e-3
     assert gate(recorded(tmp_path / "c", 4e-3, config={"n": 2}), "--update") == 0
     assert "lower" not in capsys.readouterr().out  # other settings, so there is nothing to judge by
     assert gate(recorded(tmp_path / "d", 4e-3, config={"n": 2})) == 0
@@ -116,10 +116,10 @@ def test_updating_replaces_the_baseline_and_says_how_it_moved(
 def test_a_baseline_that_cannot_be_replaced_stays_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = tmp_path / "kept" / "machine"
+    folder = tmp_path / "kept" / "machine"
     old, new = (sorted(recorded(tmp_path / n, m).glob("*.json")) for n, m in (("a", 1.0), ("b", 2.0)))
-    kept.parent.mkdir()
-    store(old, kept)
+    folder.parent.mkdir()
+    store_baseline(old, folder)
     rename = Path.rename
 
     def fails(self: Path, target: Path) -> Path:
@@ -129,9 +129,9 @@ def test_a_baseline_that_cannot_be_replaced_stays_as_it_was(
 
     monkeypatch.setattr(Path, "rename", fails)
     with pytest.raises(OSError, match="no more"):
-        store(new, kept)
-    assert [load_result(p) for p in sorted(kept.iterdir())] == [load_result(p) for p in old]
-    assert [p.name for p in kept.parent.iterdir()] == ["machine"]
+        store_baseline(new, folder)
+    assert [load_result(p) for p in sorted(folder.iterdir())] == [load_result(p) for p in old]
+    assert [p.name for p in folder.parent.iterdir()] == ["machine"]
 
 
 def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -153,16 +153,16 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.Captur
         (["kept", "--", *py, "import sys; open(sys.argv[1], 'w').write('{')", "{}"], "is not JSON"),
         (["kept", "--", sys.executable, "copy.py", "{}", str(other)], "other settings: n 1, now 2"),
     ]
-    for words, says in mistakes:
+    for arguments, says in mistakes:
         capfd.readouterr()
-        assert command_line.main(["gate", *words]) == 2, words
-        said = capfd.readouterr().err
-        assert said.startswith("error: ") and said.count("\n") == 1 and says in said, said
+        assert command_line.main(["gate", *arguments]) == 2, arguments
+        output = capfd.readouterr().err
+        assert output.startswith("error: ") and output.count("\n") == 1 and says in output, output
 
 
 def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixture[str]) -> None:
-    words = [sys.executable, "-S", "-c", "import sys; print('no such data'); sys.exit(1)", "{}"]
-    assert command_line.main(["gate", "kept", "--update", "--", *words]) == 2
+    arguments = [sys.executable, "-S", "-c", "import sys; print('no such data'); sys.exit(1)", "{}"]
+    assert command_line.main(["gate", "kept", "--update", "--", *arguments]) == 2
     assert capfd.readouterr().err.startswith("no such data\nerror: the command failed with status 1")
     assert not any(Path("kept").iterdir())
 
@@ -188,6 +188,6 @@ def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood(
     commands = re.findall(r"jaxperf (gate .*?--json \{\})", one_line)
     assert len(commands) == 2
     for command in commands:
-        own, inner = command_line._split(shlex.split(command))
-        assert inner[0] == "jaxperf" and isinstance(command_line._parse(own), Gate)
-        assert isinstance(command_line._parse(list(inner[1:])), Measure)
+        gate_arguments, program_arguments = command_line._split(shlex.split(command))
+        assert program_arguments[0] == "jaxperf" and isinstance(command_line._parse(gate_arguments), Gate)
+        assert isinstance(command_line._parse(list(program_arguments[1:])), Measure)

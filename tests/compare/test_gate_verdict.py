@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import pytest
 from cases import cases
 
-from jaxperf.compare.gate_verdict import Judgement, headline, items, judge
+from jaxperf.compare.gate_verdict import Judgement, headline, judge, summary_blocks
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.stages import build
+from jaxperf.measure.stages import build_program
 from jaxperf.report.markdown import block_lines
 from jaxperf.result import Environment, Measurement, Result, Table
 
@@ -24,21 +24,21 @@ def processes(
     rng: random.Random, *, count: int = 7, median: float = 1e-3, spread: float = 0.005, unit: str = "s"
 ) -> list[Result]:
     """Recorded results of `count` processes whose medians differ by `spread`."""
-    found = []
+    results = []
     for _ in range(count):
         level = median * rng.lognormvariate(0, spread)
         values = tuple(level * rng.lognormvariate(0, spread / 3) for _ in range(15))
         once = Table("Once", (Measurement("step: compile", "s", (rng.uniform(0.5, 2.0),)),))
-        found.append(replace(RESULT, blocks=(once, Table("Times", (Measurement("step", unit, values),)))))
-    return found
+        results.append(replace(RESULT, blocks=(once, Table("Times", (Measurement("step", unit, values),)))))
+    return results
 
 
-def decided(found: Judgement) -> list[str]:
-    return [j.decision for j in found.judged]
+def decided(judgement: Judgement) -> list[str]:
+    return [j.decision for j in judgement.judged]
 
 
-def shown(found: Judgement) -> str:
-    return "\n".join(line for item in items(found, machine="one") for line in block_lines(item))
+def shown(judgement: Judgement) -> str:
+    return "\n".join(line for item in summary_blocks(judgement, machine="one") for line in block_lines(item))
 
 
 def test_a_function_with_twice_the_work_is_slower() -> None:
@@ -51,37 +51,40 @@ def test_a_function_with_twice_the_work_is_slower() -> None:
         return x @ w @ w
 
     w, x = jnp.ones((16, 16)), jnp.ones((16, 16))
-    few, many = (build(fn, w, x).program.flops for fn in (step, twice))
+    few, many = (build_program(fn, w, x).program.flops for fn in (step, twice))
     assert many == pytest.approx(2 * few, rel=1e-3)
     rng, rate = random.Random(0), 1e9
     sides = [processes(rng, median=flops / rate, spread=0.1) for flops in (few, many)]
-    found = judge(*sides)
-    assert (decided(found), found.status) == (["slower"], 1)
-    assert headline(found) == "Slower: step" and "slower" in shown(found)
+    judgement = judge(*sides)
+    assert (decided(judgement), judgement.status) == (["slower"], 1)
+    assert headline(judgement) == "Slower: step" and "slower" in shown(judgement)
     assert judge(*reversed(sides)).status == 0
 
 
 def test_equal_programs_on_a_quiet_machine_are_not_slower() -> None:
     rng = random.Random(1)
-    found = judge(processes(rng), processes(rng))
-    assert (decided(found), found.status) == (["not slower"], 0)
-    assert found.judged[0].row.high <= 1 + found.size
+    judgement = judge(processes(rng), processes(rng))
+    assert (decided(judgement), judgement.status) == (["not slower"], 0)
+    assert judgement.judged[0].row.high <= 1 + judgement.size
 
 
 def test_a_machine_that_could_hide_the_slowdown_is_called_too_noisy() -> None:
     rng = random.Random(2)
-    found = judge(processes(rng, spread=0.2), processes(rng, spread=0.2))
-    assert (decided(found), found.status) == (["undecided"], 3)
-    assert found.judged[0].row.low <= 1 + found.least and found.judged[0].row.high > 1 + found.size
-    assert "this machine is too noisy to decide on 1 of 1 measurements" in headline(found)
-    assert "too noisy: it may take up to" in shown(found)
+    judgement = judge(processes(rng, spread=0.2), processes(rng, spread=0.2))
+    assert (decided(judgement), judgement.status) == (["undecided"], 3)
+    assert (
+        judgement.judged[0].row.low <= 1 + judgement.least
+        and judgement.judged[0].row.high > 1 + judgement.size
+    )
+    assert "this machine is too noisy to decide on 1 of 1 measurements" in headline(judgement)
+    assert "too noisy: it may take up to" in shown(judgement)
     assert judge(processes(rng, spread=0.2), processes(rng, spread=0.2), size=3.0).status == 0
 
 
 def test_what_is_known_to_be_faster_is_not_slower_however_wide_the_interval() -> None:
     rng = random.Random(3)
-    found = judge(processes(rng, median=2e-3, spread=0.2), processes(rng, spread=0.2))
-    assert (decided(found), found.judged[0].remark, found.status) == (["not slower"], "faster", 0)
+    judgement = judge(processes(rng, median=2e-3, spread=0.2), processes(rng, spread=0.2))
+    assert (decided(judgement), judgement.judged[0].remark, judgement.status) == (["not slower"], "faster", 0)
 
 
 @pytest.mark.parametrize(("repeats",), cases([(25,), (400,)], lambda repeats: repeats == 25))
@@ -99,16 +102,16 @@ def test_wrong_verdicts_are_as_rare_as_stated(repeats: int) -> None:
 
 def test_too_few_processes_decide_nothing() -> None:
     rng = random.Random(5)
-    found = judge(processes(rng, count=2), processes(rng, count=2))
-    assert (decided(found), found.status) == (["undecided"], 3)
-    assert "too little is known" in headline(found) and "too few values: 2 and 2" in shown(found)
+    judgement = judge(processes(rng, count=2), processes(rng, count=2))
+    assert (decided(judgement), judgement.status) == (["undecided"], 3)
+    assert "too little is known" in headline(judgement) and "too few values: 2 and 2" in shown(judgement)
 
 
 def test_what_is_taken_once_beside_what_is_taken_often_is_shown_and_not_judged() -> None:
     rng = random.Random(6)
-    found = judge(processes(rng), processes(rng))
-    assert [row.key.name for row in found.other] == ["step: compile"]
-    assert "Shown, not judged" in shown(found)
+    judgement = judge(processes(rng), processes(rng))
+    assert [row.key.name for row in judgement.other] == ["step: compile"]
+    assert "Shown, not judged" in shown(judgement)
 
 
 def test_where_everything_is_taken_once_all_of_it_is_judged() -> None:
@@ -131,9 +134,9 @@ def test_a_measurement_that_went_missing_is_not_passed_over() -> None:
     run = processes(rng)
     extra = Table("Times", (Measurement("eval", "s", (1.0, 1.1)),))
     base = [replace(r, blocks=(*r.blocks, extra)) for r in run]
-    found = judge(base, run)
-    assert found.missing == ("measure: Times: eval",) and found.status == 3
-    assert "only the baseline has" in shown(found)
+    judgement = judge(base, run)
+    assert judgement.missing == ("measure: Times: eval",) and judgement.status == 3
+    assert "only the baseline has" in shown(judgement)
     assert judge(run, base).status == 0  # a new one is no trouble
 
 

@@ -16,15 +16,15 @@ from jaxperf import doctor
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
 from jaxperf.data import download
-from jaxperf.doctor import checks, finding, probe
+from jaxperf.doctor import check_result, checks, probe
+from jaxperf.doctor.check_result import CheckResult, checkout_folder, report_lines
 from jaxperf.doctor.checks import ALLOCATOR, uses_glibc
 from jaxperf.doctor.driver import Driver, Gpu, ask_driver
-from jaxperf.doctor.finding import Finding, checkout, show
-from jaxperf.doctor.probe import Probe, ask_jax
+from jaxperf.doctor.probe import JaxReport, ask_jax
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import own_name
 
-CPU = Probe("cpu", ("cpu:0 cpu",))
+CPU = JaxReport("cpu", ("cpu:0 cpu",))
 H100 = Driver(
     "570.86",
     (
@@ -36,8 +36,8 @@ H100 = Driver(
 )  # fmt: skip
 
 
-def states(findings: list[Finding]) -> list[tuple[str, str]]:
-    return [(f.topic, f.state) for f in findings]
+def states(results: list[CheckResult]) -> list[tuple[str, str]]:
+    return [(f.topic, f.state) for f in results]
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_a_machine_that_runs_this_suite_is_usable(
 def test_something_broken_gives_status_1_and_its_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = Probe(trouble="JAX does not start with JAX_PLATFORMS=\x1b[31m")
+    broken = JaxReport(trouble="JAX does not start with JAX_PLATFORMS=\x1b[31m")
     monkeypatch.setattr(doctor, "ask_jax", lambda: broken)
     assert command_line.main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -82,7 +82,7 @@ def test_something_broken_gives_status_1_and_its_command(
 
 
 def test_the_verdict_counts_only_what_matters() -> None:
-    note, warn, broken = (Finding("x", s, "") for s in ("note", "warn", "broken"))  # type: ignore[arg-type]
+    note, warn, broken = (CheckResult("x", s, "") for s in ("note", "warn", "broken"))  # type: ignore[arg-type]
     assert doctor.verdict([note]) == ("usable", 0)
     assert doctor.verdict([note, warn]) == ("usable; 1 thing could be better", 0)
     assert doctor.verdict([warn, broken, broken]) == (
@@ -92,7 +92,7 @@ def test_the_verdict_counts_only_what_matters() -> None:
 
 
 def test_a_command_stands_alone_on_its_line() -> None:
-    first, second = show([Finding("jax", "warn", "slow", "pip install x")])
+    first, second = report_lines([CheckResult("jax", "warn", "slow", "pip install x")])
     assert first.split() == ["warn", "jax", "slow"]
     assert second.strip() == "-> pip install x"
 
@@ -103,13 +103,13 @@ def test_a_command_stands_alone_on_its_line() -> None:
 def test_packages_that_are_missing_or_out_of_bounds_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [Requirement("jax>=99"), Requirement("no-such-package>=1"), Requirement("numpy")]
     monkeypatch.setattr(checks, "stated_requirements", lambda: wanted)
-    broken = [f for f in checks.package_findings() if f.state == "broken"]
+    broken = [f for f in checks.package_results() if f.state == "broken"]
     assert ["jax is" in broken[0].text, "no-such-package is not installed" in broken[1].text] == [True, True]
     assert len(broken) == 2 and all(f.fix.startswith(sys.executable) for f in broken)
 
 
 def test_the_bounds_are_this_packages_own() -> None:
-    plain, extra = ({r.name for r in finding.stated_requirements(e)} for e in ("", "tfds"))
+    plain, extra = ({r.name for r in check_result.stated_requirements(e)} for e in ("", "tfds"))
     assert {"jax", "flax", "tyro"} <= plain and "tensorflow-cpu" in extra
     assert not {"pytest", "tensorflow-cpu"} & plain and not {"pytest", "flax"} & extra
 
@@ -117,10 +117,10 @@ def test_the_bounds_are_this_packages_own() -> None:
 def test_an_installed_package_names_its_requirements_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not its own name: it may have come from a file, and an index may have another package of that name."""
     stated = ["jax>=0.10", 'jax[cuda12]>=0.10; extra == "cuda12"', 'pytest>=8; extra == "dev"']
-    monkeypatch.setattr(finding, "checkout", lambda: None)
-    monkeypatch.setattr(finding.importlib.metadata, "requires", lambda name: stated)
-    assert finding.install_self() == f"{sys.executable} -m pip install 'jax>=0.10'"
-    assert finding.install_self("cuda12") == f"{sys.executable} -m pip install 'jax[cuda12]>=0.10'"
+    monkeypatch.setattr(check_result, "checkout_folder", lambda: None)
+    monkeypatch.setattr(check_result.importlib.metadata, "requires", lambda name: stated)
+    assert check_result.install_self() == f"{sys.executable} -m pip install 'jax>=0.10'"
+    assert check_result.install_self("cuda12") == f"{sys.executable} -m pip install 'jax[cuda12]>=0.10'"
 
 
 # --- JAX in its own process
@@ -162,8 +162,8 @@ def test_a_flax_that_does_not_fit_jax_is_broken(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "flax/__init__.py").write_text("raise ImportError('no name Format in jax')")
     seen = ask_jax({"PYTHONPATH": str(tmp_path)})
     assert "flax.nnx cannot be imported with JAX" in seen.trouble and "no name Format" in seen.trouble
-    [*_, finding] = advise(monkeypatch, seen, Driver(missing=True))
-    assert finding.state == "broken" and "pip install --upgrade 'flax" in finding.fix
+    [*_, check_result] = advise(monkeypatch, seen, Driver(missing=True))
+    assert check_result.state == "broken" and "pip install --upgrade 'flax" in check_result.fix
 
 
 def test_a_jax_that_cannot_be_imported_is_a_finding_too(tmp_path: Path) -> None:
@@ -241,10 +241,10 @@ def untold(**missing: int) -> Driver:
 
 def test_a_gpus_clock_and_power_are_told_next_to_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = "345 of at most 1980 MHz, 70 of at most 700 W"
-    assert H100.words() == ("NVIDIA driver 570.86", f"0: NVIDIA H100, {pace}")
-    assert Driver("570.86", (Gpu("NVIDIA H100"),)).words() == ("NVIDIA driver 570.86", "0: NVIDIA H100")
-    assert Driver(missing=True).words() == ()
-    seen = Probe("gpu", ("gpu:0 NVIDIA H100",))
+    assert H100.description() == ("NVIDIA driver 570.86", f"0: NVIDIA H100, {pace}")
+    assert Driver("570.86", (Gpu("NVIDIA H100"),)).description() == ("NVIDIA driver 570.86", "0: NVIDIA H100")
+    assert Driver(missing=True).description() == ()
+    seen = JaxReport("gpu", ("gpu:0 NVIDIA H100",))
     [gpu] = [f for f in advise(monkeypatch, seen, H100) if f.topic == "gpu"]
     assert gpu.text.endswith(f"in use, {pace}")
 
@@ -265,12 +265,14 @@ def test_a_driver_that_fails_is_described(monkeypatch: pytest.MonkeyPatch) -> No
         assert ask_driver() == expected
 
 
-def advise(monkeypatch: pytest.MonkeyPatch, seen: Probe, driver: Driver, **installed: str) -> list[Finding]:
+def advise(
+    monkeypatch: pytest.MonkeyPatch, seen: JaxReport, driver: Driver, **installed: str
+) -> list[CheckResult]:
     """Findings on this driver and probe, with these packages installed and no other plugin."""
     monkeypatch.setattr(checks, "ask_driver", lambda: driver)
     names = {k.replace("_", "-"): v for k, v in installed.items()}
     monkeypatch.setattr(checks, "versions", lambda wanted: {k: v for k, v in names.items() if k in wanted})
-    return checks.device_findings(seen)
+    return checks.device_results(seen)
 
 
 def test_no_driver_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,14 +280,14 @@ def test_no_driver_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gpu_that_jax_uses_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Probe("gpu", ("gpu:0 NVIDIA H100",))
+    seen = JaxReport("gpu", ("gpu:0 NVIDIA H100",))
     assert {s for _, s in states(advise(monkeypatch, seen, H100))} == {"ok"}
 
 
 def test_a_gpu_with_a_jax_for_the_cpu_gets_the_extra_of_its_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     last = advise(monkeypatch, CPU, H100, jaxlib="0.10.2")[-1]
     assert last.state == "warn" and "CPU only" in last.text
-    assert last.fix == f"{sys.executable} -m pip install -e '{checkout()}[cuda12]'"
+    assert last.fix == f"{sys.executable} -m pip install -e '{checkout_folder()}[cuda12]'"
     odd = advise(monkeypatch, CPU, Driver("580.1", H100.gpus), jaxlib="0.10.2", jax_cuda13_plugin="0.9.0")[-1]
     assert "jax-cuda13-plugin 0.9.0 does not fit" in odd.text and odd.fix.endswith("[cuda13]'")
 
@@ -293,7 +295,7 @@ def test_a_gpu_with_a_jax_for_the_cpu_gets_the_extra_of_its_cuda(monkeypatch: py
 def test_a_plugin_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     last = advise(monkeypatch, CPU, H100, jaxlib="0.10.2", jax_cuda12_plugin="0.9.0")[-1]
     assert "jax-cuda12-plugin 0.9.0 does not fit jaxlib 0.10.2" in last.text
-    fits = advise(monkeypatch, Probe("cpu", warnings=("boom",)), H100, jaxlib="1", jax_cuda12_plugin="1")
+    fits = advise(monkeypatch, JaxReport("cpu", warnings=("boom",)), H100, jaxlib="1", jax_cuda12_plugin="1")
     assert "took the CPU: boom" in fits[-1].text
 
 
@@ -311,23 +313,23 @@ def test_what_is_wrong_with_the_driver_or_a_gpu_is_told(monkeypatch: pytest.Monk
         (Driver("570.86", (Gpu("H100", 80 << 30, 60 << 30),)), "another process"),
         (Driver(trouble="version mismatch"), "version mismatch"),
     ):
-        found = advise(monkeypatch, Probe("gpu", ("gpu:0",)), driver)
-        assert [says in f.text for f in found if f.state == "warn"] == [True]
+        results = advise(monkeypatch, JaxReport("gpu", ("gpu:0",)), driver)
+        assert [says in f.text for f in results if f.state == "warn"] == [True]
 
 
 # --- data
 
 
 def test_without_full_data_the_debian_package_is_advised() -> None:
-    found = checks.data_findings()
-    assert [f.fix for f in found if f.state == "warn"] == ["apt-get install dataset-fashion-mnist"]
-    assert found[-1].state == "ok" and "mini: 6,000 + 1,000" in found[-1].text
+    results = checks.data_results()
+    assert [f.fix for f in results if f.state == "warn"] == ["apt-get install dataset-fashion-mnist"]
+    assert results[-1].state == "ok" and "mini: 6,000 + 1,000" in results[-1].text
 
 
 def test_a_folder_that_was_named_wrongly_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for named in (str(tmp_path / "nowhere"), "~nosuch/x"):
         monkeypatch.setenv("JAXPERF_DATA", named)
-        first = checks.data_findings()[0]
+        first = checks.data_results()[0]
         assert (first.state, first.fix) == ("warn", "unset JAXPERF_DATA")
         assert first.text.startswith(f"{named}: no such folder")
 
@@ -337,11 +339,11 @@ def test_a_broken_data_package_and_a_damaged_subset_are_findings(monkeypatch: py
         raise JaxperfError("the subset is damaged")
 
     monkeypatch.setattr(sys.modules["jaxperf.data.fashion_mnist"], "read_mini", damaged)
-    last = checks.data_findings()[-1]
+    last = checks.data_results()[-1]
     assert (last.state, last.text) == ("broken", "the subset is damaged")
-    assert last.fix == f"git -C {checkout()} checkout -- jaxperf/data/mini"
+    assert last.fix == f"git -C {checkout_folder()} checkout -- jaxperf/data/mini"
     monkeypatch.setitem(sys.modules, "jaxperf.data", None)  # as where NumPy is missing
-    [only] = checks.data_findings()
+    [only] = checks.data_results()
     assert only.state == "broken" and "cannot be imported" in only.text
 
 
@@ -351,15 +353,15 @@ def test_an_earlier_download_is_seen_by_its_sizes(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(download, "ORIGIN_FILES", (small,))
     for content, seen in ((b"12", False), (b"123", True)):
         (tmp_path / small.name).write_bytes(content)
-        assert (f"download: kept in {tmp_path}" in [f.text for f in checks.data_findings()]) == seen
+        assert (f"download: kept in {tmp_path}" in [f.text for f in checks.data_results()]) == seen
 
 
 # --- settings and machine
 
 
 def test_the_compile_cache_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cache() -> Finding:
-        return checks.settings_findings(CPU)[0]
+    def cache() -> CheckResult:
+        return checks.settings_results(CPU)[0]
 
     assert cache().state == "note"
     (tmp_path / "entry").write_bytes(b"x" * 1000)
@@ -372,7 +374,7 @@ def test_the_compile_cache_is_described(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.skipif(not uses_glibc(), reason="another allocator than glibc's")
 def test_the_allocator_command_sets_what_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
-    advised = checks.settings_findings(CPU)[1].fix
+    advised = checks.settings_results(CPU)[1].fix
     env = {"PATH": os.environ["PATH"], "MALLOC_TOP_PAD_": "1"}
     done = subprocess.run(
         ["sh", "-c", f"{advised}; env"], env=env, capture_output=True, text=True, check=True
@@ -381,12 +383,12 @@ def test_the_allocator_command_sets_what_is_not_set(monkeypatch: pytest.MonkeyPa
     assert {f"{k}={v}" for k, v in expected.items()} <= set(done.stdout.splitlines())
     for name, value in ALLOCATOR.items():
         monkeypatch.setenv(name, value)
-    assert checks.settings_findings(CPU)[1].state == "ok"
+    assert checks.settings_results(CPU)[1].state == "ok"
 
 
 def test_debug_settings_that_are_on_are_named() -> None:
-    found = checks.settings_findings(Probe("cpu", ("cpu:0",), ("jax_debug_nans",)))[-1]
-    assert (found.state, found.fix) == ("warn", "unset JAX_DEBUG_NANS")
+    debug = checks.settings_results(JaxReport("cpu", ("cpu:0",), ("jax_debug_nans",)))[-1]
+    assert (debug.state, debug.fix) == ("warn", "unset JAX_DEBUG_NANS")
 
 
 def test_a_containers_limit_is_read(tmp_path: Path) -> None:
@@ -401,6 +403,6 @@ def test_a_limit_or_a_load_that_scatters_times_is_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(checks, "cores", lambda: 8)
     monkeypatch.setattr(checks, "cpu_quota", lambda: 1.0)
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
-    found = checks.machine_findings()
-    assert states(found) == [("cores", "ok"), ("cores", "warn"), ("load", "warn"), ("memory", "ok")]
-    assert found[1].fix.startswith("taskset -c ") and found[1].fix.endswith(f" {own_name()} run all")
+    results = checks.machine_results()
+    assert states(results) == [("cores", "ok"), ("cores", "warn"), ("load", "warn"), ("memory", "ok")]
+    assert results[1].fix.startswith("taskset -c ") and results[1].fix.endswith(f" {own_name()} run all")

@@ -77,11 +77,11 @@ def test_an_error_is_raised_by_waiting_at_the_latest(section: ModuleType) -> Non
 
 @pytest.mark.parametrize("make", ["drawn", "from_host"])
 def test_batches_are_the_books_random_and_each_their_own(section: ModuleType, make: str) -> None:
-    found = list(section.data_iter(getattr(section, make), show=False))
-    assert [(X.shape, y.shape) for X, y in found] == [((8, 512), (8,))] * 6
-    assert all((y == 1).all() for _, y in found)
-    assert abs(float(found[0][0].std()) - 1) < 0.1
-    assert not np.array_equal(found[0][0], found[1][0])
+    minibatches = list(section.data_iter(getattr(section, make), show=False))
+    assert [(X.shape, y.shape) for X, y in minibatches] == [((8, 512), (8,))] * 6
+    assert all((y == 1).all() for _, y in minibatches)
+    assert abs(float(minibatches[0][0].std()) - 1) < 0.1
+    assert not np.array_equal(minibatches[0][0], minibatches[1][0])
 
 
 def test_half_and_all_batches_are_told(section: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,12 +157,12 @@ def test_the_drawings_exist() -> None:
 
 @pytest.mark.thorough
 def test_a_whole_pass_keeps_every_fact_and_judges_every_sentence_once(tmp_path: Path) -> None:
-    kept = tmp_path / "r.json"
-    command = [sys.executable, str(SCRIPT), "--platform", "cpu", "--smoke", "--answers", f"--json={kept}"]
+    path = tmp_path / "r.json"
+    command = [sys.executable, str(SCRIPT), "--platform", "cpu", "--smoke", "--answers", f"--json={path}"]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, timeout=580, env=environment)
     assert done.returncode == 0, done.stderr
-    result = json.loads(kept.read_text())
+    result = json.loads(path.read_text())
     assert result["failed"] == []
     for name in ("t1_s", "t2_s", "t3_s", "crossover_elements", "prediction_error_synchronous",
                  "prediction_error_asynchronous", "inflight_depth"):  # fmt: skip

@@ -81,21 +81,21 @@ def test_graphs_equal_numpy_in_every_bit_waited_for_or_not(page: Any) -> None:
     graph, start = page.random_graph(7), page.leaves(7)
     expected = page.by_numpy(graph, start)
     for wait in (False, True):
-        found = page.run_graph(graph, start, page.devices, wait=wait)
-        assert len(found) == len(expected) == 4 + page.s.nodes
-        for a, b in zip(found, expected):
+        values = page.run_graph(graph, start, page.devices, wait=wait)
+        assert len(values) == len(expected) == 4 + page.s.nodes
+        for a, b in zip(values, expected):
             np.testing.assert_array_equal(a, b)
 
 
 def test_values_are_computed_on_the_device_that_the_graph_names(page: Any) -> None:
     graph = page.random_graph(1)
-    found = page.run_graph(graph, page.leaves(1), page.devices)[4:]
-    assert [y.device for y in found] == [page.devices[number] for *_, number in graph]
+    values = page.run_graph(graph, page.leaves(1), page.devices)[4:]
+    assert [y.device for y in values] == [page.devices[number] for *_, number in graph]
 
 
 def test_claims_that_need_no_clock_hold(page: Any) -> None:
-    found = {claim.statement: claim.verdict for claim in page.s.result().claims}
-    assert found == {
+    verdicts = {claim.statement: claim.verdict for claim in page.s.result().claims}
+    assert verdicts == {
         "Under jit, the book's run is one product": "holds",
         "Complex dependencies are respected": "holds",
     }
@@ -103,15 +103,15 @@ def test_claims_that_need_no_clock_hold(page: Any) -> None:
 
 @pytest.mark.thorough
 def test_the_script_runs_with_its_answers_and_judges_no_speed_of_cpu_devices(tmp_path: Path) -> None:
-    kept = tmp_path / "r.json"
-    command = [sys.executable, str(SCRIPT), "--smoke", "--answers", "--json", str(kept)]
+    path = tmp_path / "r.json"
+    command = [sys.executable, str(SCRIPT), "--smoke", "--answers", "--json", str(path)]
     subprocess.run([*command, "--platform", "cpu"], check=True, timeout=250)
-    told = json.loads(kept.read_text())
-    assert not told["failed"]
-    found = {claim["statement"]: claim["verdict"] for claim in told["claims"]}
+    result = json.loads(path.read_text())
+    assert not result["failed"]
+    verdicts = {claim["statement"]: claim["verdict"] for claim in result["claims"]}
     for statement in (
         "A CPU and a GPU take less time together than one after the other",
         "Computing on a GPU and copying from it take less time together",
         "Two devices compute such a task faster than one",
     ):
-        assert found[statement] == "not measurable here"
+        assert verdicts[statement] == "not measurable here"

@@ -70,11 +70,11 @@ def test_lenets_cuts_are_of_the_books_lenet(section: ModuleType) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("devices", ["2", "4"])
 def test_it_runs_as_a_script_and_keeps_its_claims(devices: str, tmp_path: Path) -> None:
-    kept = tmp_path / "result.json"
-    command = [sys.executable, str(SCRIPT), "--smoke", "--answers", "--json", str(kept)]
+    path = tmp_path / "result.json"
+    command = [sys.executable, str(SCRIPT), "--smoke", "--answers", "--json", str(path)]
     done = subprocess.run([*command, "--devices", devices], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    result = json.loads(kept.read_text())
+    result = json.loads(path.read_text())
     assert not result["failed"]
     verdicts = {claim["statement"]: claim["verdict"] for claim in result["claims"]}
     assert verdicts["A step takes less time with more micro-batches"] == "not measurable here"

@@ -73,9 +73,9 @@ def test_get_params_copies_and_leaves_the_original(section: ModuleType) -> None:
 
 
 def test_every_claim_that_needs_no_clock_holds(section: ModuleType) -> None:
-    found = verdicts(section)
-    assert found["All five ways compute what one device computes"] == "holds"
-    assert found["A step sums as many bytes as the parameters occupy"] == "holds"
+    by_statement = verdicts(section)
+    assert by_statement["All five ways compute what one device computes"] == "holds"
+    assert by_statement["A step sums as many bytes as the parameters occupy"] == "holds"
 
 
 def test_a_second_psum_multiplies_by_the_number_of_devices(section: ModuleType) -> None:
@@ -97,12 +97,12 @@ def test_both_trainings_of_whole_epochs_agree(
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [4, 8])
 def test_it_runs_as_a_script_on_more_devices(tmp_path: Path, count: int) -> None:
-    kept = tmp_path / "result.json"
-    command = [sys.executable, SCRIPT, "--smoke", "--answers", "--devices", str(count), "--json", kept]
+    path = tmp_path / "result.json"
+    command = [sys.executable, SCRIPT, "--smoke", "--answers", "--devices", str(count), "--json", path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(kept.read_text())
+    result = json.loads(path.read_text())
     assert result["config"]["devices"] == count and result["smoke"]
     assert not result["failed"]
-    found = {claim["statement"]: claim["verdict"] for claim in result["claims"]}
-    assert found["All five ways compute what one device computes"] == "holds"
+    by_statement = {claim["statement"]: claim["verdict"] for claim in result["claims"]}
+    assert by_statement["All five ways compute what one device computes"] == "holds"

@@ -70,14 +70,12 @@ def test_weights_are_drawn_as_in_the_book(section: ModuleType) -> None:
 
 
 def test_claims_that_need_no_clock(section: ModuleType) -> None:
-    found = {claim.statement: claim.verdict for claim in section.s.result().claims}
-    assert found["The same parameter has the same values on every device"] == "holds"
-    statement = "With BatchNorm over the whole batch, several devices compute what one computes"
-    assert found[statement] == "holds"
+    by_statement = {claim.statement: claim.verdict for claim in section.s.result().claims}
+    assert by_statement["The same parameter has the same values on every device"] == "holds"
     statement = "To read a parameter that is on several devices, you have to name a device"
-    assert found[statement] == "does not hold"
+    assert by_statement[statement] == "does not hold"
     statement = "For the same batch, ResNet-18 computes more per byte that it sums than LeNet"
-    assert found[statement] == "holds"
+    assert by_statement[statement] == "holds"
 
 
 def test_batch_norm_sees_a_share_under_pmap_and_the_batch_under_jit(section: ModuleType) -> None:
@@ -106,9 +104,9 @@ def test_training_prints_the_books_lines(section: ModuleType, capsys: pytest.Cap
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 4])
 def test_it_runs_as_a_script_on_other_numbers_of_devices(tmp_path: Path, count: int) -> None:
-    kept = tmp_path / "result.json"
-    command = [sys.executable, SCRIPT, "--smoke", "--answers", "--devices", str(count), "--json", kept]
+    path = tmp_path / "result.json"
+    command = [sys.executable, SCRIPT, "--smoke", "--answers", "--devices", str(count), "--json", path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(kept.read_text())
+    result = json.loads(path.read_text())
     assert result["config"]["devices"] == count and not result["failed"]

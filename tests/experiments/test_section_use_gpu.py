@@ -82,9 +82,9 @@ def test_rounded_products_keep_as_many_bits_as_they_say(page: Any) -> None:
 
 
 def test_claims_that_need_no_clock(page: Any) -> None:
-    found = verdicts(page)
-    assert found.pop("Operands must be on the same device") == "does not hold"
-    assert set(found.values()) == {"holds"} and len(found) == 3
+    by_statement = verdicts(page)
+    assert by_statement.pop("Operands must be on the same device") == "does not hold"
+    assert set(by_statement.values()) == {"holds"} and len(by_statement) == 3
 
 
 def test_committed_and_uncommitted_arguments_are_compiled_apart(page: Any) -> None:
@@ -97,9 +97,9 @@ def test_committed_and_uncommitted_arguments_are_compiled_apart(page: Any) -> No
 
 @pytest.mark.thorough
 def test_the_script_runs_with_its_answers(tmp_path: Path) -> None:
-    kept = tmp_path / "r.json"
-    command = [sys.executable, str(SCRIPT), "--smoke", "--answers", "--json", str(kept)]
+    path = tmp_path / "r.json"
+    command = [sys.executable, str(SCRIPT), "--smoke", "--answers", "--json", str(path)]
     subprocess.run(command, check=True, timeout=250)
-    told = json.loads(kept.read_text())
-    assert not told["failed"]
-    assert {"host to device bytes/s", "device to host bytes/s"} <= set(told["facts"])
+    result = json.loads(path.read_text())
+    assert not result["failed"]
+    assert {"host to device bytes/s", "device to host bytes/s"} <= set(result["facts"])

@@ -32,13 +32,13 @@ LAUNCH = (sys.executable, "-m", "jaxperf", "launch", "-n", "2")
 PIPES: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [*SMOKE, *map(str, words)]
+def run(*flags: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [*SMOKE, *map(str, flags)]
     return subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=200)
 
 
-def start(*words: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([*SMOKE, *map(str, words)], env=child_environment(), **PIPES)
+def start(*flags: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([*SMOKE, *map(str, flags)], env=child_environment(), **PIPES)
 
 
 def wait_for(process: subprocess.Popen[str], folder: Path, pattern: str, *, more_than: int = 0) -> None:
@@ -98,7 +98,7 @@ def test_nonsense_flags_are_one_line_and_status_2(
 ) -> None:
     monkeypatch.setattr(program, "together", lambda options, work: pytest.fail("nothing is to be trained"))
     (tmp_path / "file").touch()
-    for words, message in (
+    for flags, message in (
         (["--lrr", "2"], "did you mean --lr?"),
         (["--devices", "0"], "--devices is 0; give at least 1"),
         (["--seed", "-1"], "--seed is -1; give at least 0"),
@@ -114,14 +114,14 @@ def test_nonsense_flags_are_one_line_and_status_2(
         (["--json", str(tmp_path / "file" / "r.json")], "a file stands where its folder should be"),
         (["--coordinator", "host:1"], "several processes need all three options"),
     ):
-        monkeypatch.setattr(sys, "argv", ["train.py", "--smoke", *words])
+        monkeypatch.setattr(sys, "argv", ["train.py", "--smoke", *flags])
         assert program.ended(program.main) == 2
         out, err = capfd.readouterr()
         assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err, err
 
 
 @pytest.mark.parametrize(
-    "words",
+    "flags",
     [
         ("--batch-size", "15"),
         pytest.param(("--platform", "gpu"), marks=pytest.mark.thorough),
@@ -129,8 +129,8 @@ def test_nonsense_flags_are_one_line_and_status_2(
         pytest.param(("--lr", "1e30", "--updates", "9"), marks=pytest.mark.thorough),
     ],
 )
-def test_what_is_wrong_only_once_jax_runs_is_one_line_too(words: tuple[str, ...]) -> None:
-    done = run("--devices", "2", *words)
+def test_what_is_wrong_only_once_jax_runs_is_one_line_too(flags: tuple[str, ...]) -> None:
+    done = run("--devices", "2", *flags)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
@@ -145,17 +145,17 @@ def test_a_setting_that_jax_rejects_is_one_line() -> None:
 
 def test_a_killed_training_resumes_to_the_same_bits(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     """SIGKILL in the second epoch, of which the first one's figures stay."""
-    words = ("--devices", "2", *LONG, "--checkpoints", tmp_path / "saved", "--every-steps", "1")
-    words += ("--json", tmp_path / "r.json")
-    with start(*words) as killed:
+    flags = ("--devices", "2", *LONG, "--checkpoints", tmp_path / "saved", "--every-steps", "1")
+    flags += ("--json", tmp_path / "r.json")
+    with start(*flags) as killed:
         wait_for(killed, tmp_path / "saved", "seed-0/step-0000002[3-9]")
         killed.kill()
     assert killed.returncode == -signal.SIGKILL
     partial = load_result(so_far(tmp_path / "r.json"))
     assert partial.incomplete and [len(block.rows) for block in partial.blocks] == [1]
-    done = run(*words)
+    done = run(*flags)
     assert done.returncode == 2 and done.stderr.endswith("add --resume to go on, or give another folder\n")
-    done = run(*words, "--resume")
+    done = run(*flags, "--resume")
     assert done.returncode == 0 and done.stderr.startswith("going on after step 2"), done.stderr
     facts = load_result(tmp_path / "r.json").facts
     assert facts["state_0"] == undisturbed["state_0"]
@@ -166,8 +166,8 @@ def test_a_killed_training_resumes_to_the_same_bits(tmp_path: Path, undisturbed:
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_sigterm_saves_the_step_and_ctrl_c_ends_at_once(number: signal.Signals, tmp_path: Path) -> None:
-    words = ("--devices", "2", "--updates", "1000", "--checkpoints", tmp_path, "--every-steps", "2")
-    with start(*words) as process:
+    flags = ("--devices", "2", "--updates", "1000", "--checkpoints", tmp_path, "--every-steps", "2")
+    with start(*flags) as process:
         wait_for(process, tmp_path, "seed-0/step-*[0-9]")
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
@@ -200,8 +200,8 @@ def test_two_launched_processes_end_with_the_bits_of_one_with_two_devices(
     tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
     """With as many threads for each process, since XLA divides long sums by their number."""
-    words = ["--no-split-cores", "--logs", str(tmp_path), "--", "train", *SMOKE[2:], *LONG]
-    command = [*LAUNCH, *words, "--json", str(tmp_path / "r.json")]
+    arguments = ["--no-split-cores", "--logs", str(tmp_path), "--", "train", *SMOKE[2:], *LONG]
+    command = [*LAUNCH, *arguments, "--json", str(tmp_path / "r.json")]
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     result = load_result(tmp_path / "r.json")
@@ -211,21 +211,21 @@ def test_two_launched_processes_end_with_the_bits_of_one_with_two_devices(
     assert ["epoch 2, time" in log for log in logs] == [True, False]
 
 
-def launched(folder: Path, number: int, whom: int | None, *words: str) -> tuple[int, list[list[str]]]:
+def launched(folder: Path, number: int, whom: int | None, *flags: str) -> tuple[int, list[list[str]]]:
     """Train in two processes, and once they have saved two more steps send a signal.
 
     Args:
       folder: of the checkpoints; the logs lie next to it.
       number: the signal.
       whom: the process that gets it; None for the launcher.
-      words: more flags.
+      flags: more flags.
 
     Returns:
       The exit status, and what each process wrote.
     """
     logs, had = folder.with_name(f"logs-{number}-{whom}"), len(list(folder.glob("*/step-*[0-9]")))
     saved = ("--checkpoints", str(folder), "--every-steps", "1", "--keep", "1000")
-    command = [*LAUNCH, "--logs", str(logs), "--", "train", *SMOKE[2:], *saved, *words]
+    command = [*LAUNCH, "--logs", str(logs), "--", "train", *SMOKE[2:], *saved, *flags]
     with subprocess.Popen(command, env=child_environment()) as process:
         try:
             wait_for(process, folder, "*/step-*[0-9]", more_than=had + 1)
@@ -239,17 +239,17 @@ def launched(folder: Path, number: int, whom: int | None, *words: str) -> tuple[
 @pytest.mark.thorough
 def test_two_processes_are_ended_by_a_signal_to_any_of_them_and_go_on(tmp_path: Path) -> None:
     """Three runs, of which each goes on where the one before it was stopped."""
-    folder, words, before = tmp_path / "saved", ("--updates", "1000"), 0
+    folder, flags, before = tmp_path / "saved", ("--updates", "1000"), 0
     for number, whom in ((signal.SIGTERM, 1), (signal.SIGHUP, 0), (signal.SIGTERM, None)):
-        status, logs = launched(folder, number, whom, *words)
+        status, logs = launched(folder, number, whom, *flags)
         assert status == 128 + number
         newest = max(int(path.name.removeprefix("step-")) for path in folder.glob("*/step-*[0-9]"))
         for log in logs:
             line = f"{number.name}: stopped after step {newest}; step {newest} is saved, go on with --resume"
             assert line in log, log
-            if "--resume" in words:
+            if "--resume" in flags:
                 assert any(line.startswith(f"going on after step {before} ") for line in log), log
-        before, words = newest, ("--updates", "1000", "--resume")
+        before, flags = newest, ("--updates", "1000", "--resume")
 
 
 # --- the fast recipe

@@ -24,8 +24,8 @@ def main(steps: int = 60) -> jax.Array:
     x = jnp.ones((4096, 64))
     for _ in range(steps):
         loss = step(net, optimizer, x)
-    found = gradients(net, x)
-    return loss + found["kernel"][0, 0]
+    grads = gradients(net, x)
+    return loss + grads["kernel"][0, 0]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,15 @@ import pytest
 from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks import command, environments
-from jaxperf.frameworks.environments import MARKER, PEERS, Found, Peer, chosen, look, named
+from jaxperf.frameworks.environments import (
+    MARKER,
+    PEERS,
+    Peer,
+    PeerEnvironment,
+    look,
+    named_interpreters,
+    named_peers,
+)
 from jaxperf.frameworks.install import fitting, install
 from jaxperf.processes import exit_status
 
@@ -75,10 +83,10 @@ def left(tmp_path: Path) -> list[str]:
 
 
 def test_names_are_taken_by_word_or_comma_and_each_once() -> None:
-    assert [p.name for p in chosen(["torch,mxnet", "torch"])] == ["torch", "mxnet"]
-    assert chosen([]) == ()
+    assert [p.name for p in named_peers(["torch,mxnet", "torch"])] == ["torch", "mxnet"]
+    assert named_peers([]) == ()
     with pytest.raises(JaxperfError, match=r"^no peer 'pytorch'; did you mean 'torch'"):
-        chosen(["pytorch"])
+        named_peers(["pytorch"])
 
 
 def test_what_is_installed_is_pinned() -> None:
@@ -100,9 +108,9 @@ def test_pythons_are_tried_in_the_peers_order_the_running_one_first_of_its_versi
     running = ".".join(platform.python_version_tuple()[:2])
     for name, version in (("path/python3.7", "3.7"), (f"path/python{running}", running)):
         write(tmp_path / name, FAKE_PYTHON.format(version=version, script="x"))
-    found = list(fitting(dataclasses.replace(TOY, pythons=("3.7", running))))
+    pythons = list(fitting(dataclasses.replace(TOY, pythons=("3.7", running))))
     path = tmp_path / "path"
-    assert found[:3] == [path / "python3.7", Path(sys.executable), path / f"python{running}"]
+    assert pythons[:3] == [path / "python3.7", Path(sys.executable), path / f"python{running}"]
 
 
 def test_pythons_are_found_on_path_then_with_pyenv_newest_first(tmp_path: Path, toy: object) -> None:
@@ -110,9 +118,9 @@ def test_pythons_are_found_on_path_then_with_pyenv_newest_first(tmp_path: Path, 
     pythons |= {f"pyenv/versions/3.{v}/bin/python": f"3.{v[0]}" for v in ("7.9", "7.16", "6.1", "5.2")}
     for name, version in pythons.items():
         write(tmp_path / name, FAKE_PYTHON.format(version=version, script=name))
-    found = [str(path.relative_to(tmp_path)) for path in fitting(TOY)]
+    paths = [str(path.relative_to(tmp_path)) for path in fitting(TOY)]
     expected = ["path/python3.7", *(f"pyenv/versions/3.{v}/bin/python" for v in ("7.16", "7.9", "6.1"))]
-    assert found == expected
+    assert paths == expected
 
 
 def test_a_python_that_is_broken_or_another_is_skipped(tmp_path: Path, toy: object) -> None:
@@ -133,22 +141,22 @@ def test_no_python_is_one_line(tmp_path: Path, toy: object) -> None:
 def test_an_installation_tells_its_steps_and_is_ready_in_the_end(
     tmp_path: Path, toy: Callable[..., Path]
 ) -> None:
-    log, said = toy(), list[str]()
+    log, messages = toy(), list[str]()
     assert look(TOY).state == "missing"
-    install(TOY, say=said.append)
-    found = look(TOY)
-    assert (found.state, found.detail) == ("ready", "toy 2, numpy 1, Python 3.7.1")
-    assert found.python == tmp_path / "peers/toy/bin/python"
+    install(TOY, say=messages.append)
+    environment = look(TOY)
+    assert (environment.state, environment.detail) == ("ready", "toy 2, numpy 1, Python 3.7.1")
+    assert environment.python == tmp_path / "peers/toy/bin/python"
     python = tmp_path / "path/python3.7"
-    assert said[0] == f"toy: installing with {python}; takes about a moment, 1 kB"
-    assert said[1] == "toy: toy-2-py3-none-any.whl (49.1 MB)"
-    assert said[-1].startswith("toy: ready after ")
+    assert messages[0] == f"toy: installing with {python}; takes about a moment, 1 kB"
+    assert messages[1] == "toy: toy-2-py3-none-any.whl (49.1 MB)"
+    assert messages[-1].startswith("toy: ready after ")
     [asked] = [line for line in log.read_text().splitlines() if "pip" in line]
     assert asked.endswith("toy==2+cpu numpy==1")
     before = log.read_text().count("pip")
-    install(TOY, say=said.append)  # nothing to do
+    install(TOY, say=messages.append)  # nothing to do
     assert log.read_text().count("pip") == before
-    assert said[-1] == "toy: already there (toy 2, numpy 1, Python 3.7.1)"
+    assert messages[-1] == "toy: already there (toy 2, numpy 1, Python 3.7.1)"
 
 
 FAILURES = {
@@ -223,11 +231,11 @@ def test_an_environment_of_other_pins_or_that_broke_is_rebuilt(
 ) -> None:
     toy()
     install(TOY, say=lambda line: None)
-    marker, said = tmp_path / "peers/toy" / MARKER, list[str]()
+    marker, messages = tmp_path / "peers/toy" / MARKER, list[str]()
     marker.write_text(json.dumps({"requires": ["toy==1"]}))
     assert (look(TOY).state, look(TOY).detail) == ("broken", "it holds toy==1")
-    install(TOY, say=said.append)
-    assert said[0] == "toy: rebuilding, because it holds toy==1"
+    install(TOY, say=messages.append)
+    assert messages[0] == "toy: rebuilding, because it holds toy==1"
     (tmp_path / "peers/toy/bin/python").unlink()
     assert look(TOY).state == "broken"
     assert "does not start" in look(TOY).detail
@@ -270,10 +278,10 @@ def test_an_interpreter_that_has_the_framework_is_taken_with_its_versions(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in (str(python), "own/bin/python", "~/own/bin/python"):
-        assert named([f"torch={path}"]) == {
-            "torch": Found("ready", python, "torch 3, numpy 2, Python 3.14.1")
+        assert named_interpreters([f"torch={path}"]) == {
+            "torch": PeerEnvironment("ready", python, "torch 3, numpy 2, Python 3.14.1")
         }
-    assert named([]) == {}
+    assert named_interpreters([]) == {}
 
 
 def test_it_is_asked_for_the_framework_and_sees_nothing_of_our_folder_and_variables(
@@ -285,13 +293,13 @@ def test_it_is_asked_for_the_framework_and_sees_nothing_of_our_folder_and_variab
     monkeypatch.setattr(environments, "PEERS", PEERS | {"absent": Peer("absent", (), (), "")})
     write(tmp_path / "absent.py", "__version__ = '9'")
     with pytest.raises(JaxperfError, match=r"ModuleNotFoundError: No module named 'absent'; name a Python"):
-        named([f"absent={sys.executable}"])
+        named_interpreters([f"absent={sys.executable}"])
     stub = Peer("json", (), (), "")  # what every Python has, and has a version
     monkeypatch.setattr(environments, "PEERS", {"json": stub})
-    found = named([f"json={sys.executable}"])["json"]
-    assert found.python == Path(sys.executable)
-    assert found.detail.startswith("json ")
-    assert found.detail.endswith(f"Python {platform.python_version()}")
+    environment = named_interpreters([f"json={sys.executable}"])["json"]
+    assert environment.python == Path(sys.executable)
+    assert environment.detail.startswith("json ")
+    assert environment.detail.endswith(f"Python {platform.python_version()}")
 
 
 REFUSED = {
@@ -319,8 +327,8 @@ def test_what_cannot_be_a_peer_is_one_line_and_no_section_runs(
         "bare": write(tmp_path / "bare", "#!/bin/sh\necho \"No module named 'torch'\" >&2; exit 1\n"),
     }
     out = tmp_path / "out"
-    words = ["run", "all", "--smoke", f"--peer-python={word.format(**places)}", f"--out={out}"]
-    assert command_line.main(words) == exit_status.USER_MISTAKE
+    arguments = ["run", "all", "--smoke", f"--peer-python={word.format(**places)}", f"--out={out}"]
+    assert command_line.main(arguments) == exit_status.USER_MISTAKE
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith(f"error: {REFUSED[word].format(**places)}")
@@ -331,7 +339,7 @@ def test_what_cannot_be_a_peer_is_one_line_and_no_section_runs(
 def test_one_peer_has_one_interpreter(tmp_path: Path) -> None:
     python = write(tmp_path / "python", ANSWERS.format(answer="torch 3, numpy 2, Python 3.14.1"))
     with pytest.raises(JaxperfError, match=r"^--peer-python names torch twice"):
-        named([f"torch={python}"] * 2)
+        named_interpreters([f"torch={python}"] * 2)
 
 
 # --- the command
@@ -372,8 +380,8 @@ def test_a_peer_that_cannot_be_installed_does_not_stop_the_next(
 
 
 def test_a_wrong_word_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["instal"], ["install", "jax"], ["mxnet"]):
-        assert command_line.main(["peers", *words]) == exit_status.USER_MISTAKE
+    for arguments in (["instal"], ["install", "jax"], ["mxnet"]):
+        assert command_line.main(["peers", *arguments]) == exit_status.USER_MISTAKE
         shown = capsys.readouterr()
         assert shown.out == ""
         assert shown.err.startswith("error: ")

@@ -44,10 +44,10 @@ NAMES = [
 
 def ready(peer: str) -> Path:
     """The Python of a peer that is installed."""
-    found = frameworks.look(PEERS[peer])
-    if found.state != "ready":
-        pytest.skip(f"{peer} is {found.state}: `jaxperf peers install {peer}`")
-    return found.python
+    environment = frameworks.look(PEERS[peer])
+    if environment.state != "ready":
+        pytest.skip(f"{peer} is {environment.state}: `jaxperf peers install {peer}`")
+    return environment.python
 
 
 @pytest.fixture(scope="module", params=list(PEERS))
@@ -68,8 +68,8 @@ def there(pool: Pool) -> dict[str, Workload]:
     return {w.name: w for w in frameworks.workloads(ONE_ROUND, pool.scratch, *images, lenet=PARAM_SHAPES)}
 
 
-def run_jaxperf(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "jaxperf", "run", *words]
+def run_jaxperf(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "jaxperf", "run", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
@@ -83,23 +83,23 @@ def test_every_workload_is_tried_here(there: dict[str, Workload]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_computes_what_jax_does_and_is_timed(name: str, pool: Pool, there: dict[str, Workload]) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     workload = there[name]
-    study = frameworks.study(workload, pool, limits=LIMITS, say=said.append)
+    study = frameworks.study(workload, pool, limits=LIMITS, say=messages.append)
     if name == "8.2 memory":
-        runs = frameworks.memory(study, pool, limits=LIMITS, say=said.append)
+        runs = frameworks.memory(study, pool, limits=LIMITS, say=messages.append)
         assert {run.mode for run in runs} == {"synchronous", "asynchronous"}
         assert all(run.increase >= 0 and run.finished_s > 0 for run in runs)
     if name == "8.1 export":
-        reloads = frameworks.reload(study, pool, limits=LIMITS, say=said.append)
+        reloads = frameworks.reload(study, pool, limits=LIMITS, say=messages.append)
         assert len(reloads) == len(study.timed)
         assert all(read.verdict.agrees for read in reloads)
-    assert said == []
+    assert messages == []
     configurations = [f"{s}/{c}" for s in ("jax", peer_of(pool)) for c in workload.configurations[s]]
     assert [e.name for e in study.timed] == configurations
     assert all(study.fair(e, q) for e in study.timed for q in workload.quantities)
     compared = len(workload.quantities) if workload.rounds else 0
-    assert [c.theirs.system for c in frameworks.comparisons(study)] == [peer_of(pool)] * compared
+    assert [c.framework.system for c in frameworks.comparisons(study)] == [peer_of(pool)] * compared
 
 
 def test_an_interpreter_that_has_the_framework_serves_as_it_is(
@@ -109,7 +109,7 @@ def test_an_interpreter_that_has_the_framework_serves_as_it_is(
     python = pool.systems[name].python
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
     assert frameworks.look(PEERS[name]).state == "missing"
-    words = [
+    arguments = [
         "peers",
         "--smoke",
         f"--out={tmp_path}",
@@ -118,7 +118,7 @@ def test_an_interpreter_that_has_the_framework_serves_as_it_is(
         "--only",
         "loop",
     ]
-    done = run_jaxperf(*words)
+    done = run_jaxperf(*arguments)
     assert done.returncode == 0, done.stderr
     result = load_result(tmp_path / "peers.json")
     assert {m.system for m in result.measurements} == {"jax", name}
@@ -184,14 +184,14 @@ def test_the_work_for_a_gpu_runs_on_a_pretended_one(precision: str, tmp_path: Pa
     shared = comparison.environment("default", print)
     with Pool(systems, scratch=tmp_path, environment=shared) as pretended:
         for workload in [w for w in there if w.name in wanted]:
-            said: list[str] = []
+            messages: list[str] = []
             if precision == "tf32":  # torch.compile, which takes 20 s, only where a GPU has a mode of its own
                 compiled = ("CUDA graphs",) if workload.settings["task"] == "train" else ()
                 others = tuple(c for c in workload.configurations["torch"] if c not in COMPILED)
                 both = {**workload.configurations, "torch": (*others, *compiled)}
                 workload = dataclasses.replace(workload, configurations=both)
-            study = frameworks.study(workload, pretended, limits=LIMITS, say=said.append)
-            assert said == []
+            study = frameworks.study(workload, pretended, limits=LIMITS, say=messages.append)
+            assert messages == []
             assert [e.name for e in study.timed] == [
                 f"{system}/{c}"
                 for system, names in workload.configurations.items()

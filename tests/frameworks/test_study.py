@@ -21,7 +21,7 @@ Run = Callable[..., Study]
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
@@ -45,9 +45,9 @@ def workload(rounds: int = 6, **configurations: tuple[str, ...]) -> Workload:
 
 
 @pytest.fixture
-def run(pool: Pool, said: list[str]) -> Run:
+def run(pool: Pool, messages: list[str]) -> Run:
     def study(rounds: int = 6, *, limits: Limits = LIMITS, **configurations: tuple[str, ...]) -> Study:
-        return frameworks.study(workload(rounds, **configurations), pool, limits=limits, say=said.append)
+        return frameworks.study(workload(rounds, **configurations), pool, limits=limits, say=messages.append)
 
     return study
 
@@ -90,13 +90,13 @@ def test_warm_up_is_kept_apart_and_values_are_raw(run: Run) -> None:
 
 
 def test_a_turn_lasts_as_long_as_asked_by_the_warm_up_round_and_never_has_fewer_calls(
-    pool: Pool, said: list[str]
+    pool: Pool, messages: list[str]
 ) -> None:
     asked = dataclasses.replace(workload(2, jax=("good",), mxnet=("good", "slow")), lead=1, turn_s=9.0)
-    study = frameworks.study(asked, pool, limits=LIMITS, say=said.append)
+    study = frameworks.study(asked, pool, limits=LIMITS, say=messages.append)
     assert [m.loops for m in frameworks.measurements(study, "")] == [9, 5, 3]  # of 1, 2 and 4 s
     turns = [(row[2], row[5:]) for row in lines(pool) if row[1] == "turn"]
-    of_first, of_second = [told for key, told in turns if key == "jax/good"][:2]
+    of_first, of_second = [counts for key, counts in turns if key == "jax/good"][:2]
     assert (of_first, of_second) == (["3", "1"], ["9", "3"])  # calls, and those that lead in
 
 
@@ -125,12 +125,12 @@ def test_rounds_end_with_the_budget_but_not_before_the_sixth(run: Run) -> None:
     ],
 )
 def test_who_disagrees_is_not_timed_and_the_result_says_so(
-    how: str, why: str, run: Run, pool: Pool, said: list[str]
+    how: str, why: str, run: Run, pool: Pool, messages: list[str]
 ) -> None:
     study = run(3, jax=("good",), mxnet=(how, "good"), torch=(how,))
     assert timed(study) == {"jax/good": 3, "mxnet/good": 3}
     assert not [row for row in log(pool) if row[1] == "turn" and row[2].endswith(how)]
-    assert said == [f"8.1 net: {system}/{how} is lost: {why}" for system in ("mxnet", "torch")]
+    assert messages == [f"8.1 net: {system}/{how} is lost: {why}" for system in ("mxnet", "torch")]
     claim = frameworks.agreement([study], "mxnet")
     assert claim.agrees is False
     assert why in claim.seen
@@ -141,10 +141,10 @@ def test_a_configuration_of_jax_must_agree_with_its_first_too(run: Run) -> None:
     assert timed(run(2, jax=("good", "wrong"), mxnet=("good",))) == {"jax/good": 2, "mxnet/good": 2}
 
 
-def test_without_an_answer_of_jax_nothing_is_timed(run: Run, said: list[str]) -> None:
+def test_without_an_answer_of_jax_nothing_is_timed(run: Run, messages: list[str]) -> None:
     study = run(2, jax=("refuses",), mxnet=("good",))
     assert timed(study) == {}
-    assert said[1] == "8.1 net: mxnet/good is lost: there is no answer of JAX's to agree with"
+    assert messages[1] == "8.1 net: mxnet/good is lost: there is no answer of JAX's to agree with"
     assert frameworks.comparisons(study) == []
     assert frameworks.agreement([study], "mxnet").agrees is None
 
@@ -158,13 +158,13 @@ FAILURES = ("dies", "hangs", "junk", "floods", "refuses", "no answers", "diverge
 @pytest.mark.parametrize(
     "how", cases(((how,) for how in FAILURES), lambda how: how in ("dies", "hangs", "diverges"))
 )
-def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, said: list[str]) -> None:
+def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, messages: list[str]) -> None:
     limits = Limits(prepare_s=2 if how == "hangs" else 20, turn_s=20, settle_s=0)
     study = run(6, limits=limits, jax=("good",), mxnet=("good", how, "slow"), torch=("good",))
     assert timed(study) == dict.fromkeys(("jax/good", "mxnet/good", "mxnet/slow", "torch/good"), 6)
-    assert len(said) == 1
-    assert said[0].startswith(f"8.1 net: mxnet/{how} is lost: ")
-    assert "\n" not in said[0]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"8.1 net: mxnet/{how} is lost: ")
+    assert "\n" not in messages[0]
     answered = how in ("diverges", "odd", "nothing")
     assert frameworks.agreement([study], "mxnet").agrees is (True if answered else None)
 
@@ -178,7 +178,7 @@ def test_a_death_in_the_middle_costs_the_others_no_round(run: Run, pool: Pool) -
 
 
 def test_a_system_that_does_not_start_is_given_up_and_the_rest_goes_on(
-    tmp_path: Path, said: list[str]
+    tmp_path: Path, messages: list[str]
 ) -> None:
     systems = [
         System("jax", Path(sys.executable), program=FAKE),
@@ -187,16 +187,16 @@ def test_a_system_that_does_not_start_is_given_up_and_the_rest_goes_on(
     ]
     with Pool(systems, scratch=tmp_path, environment=dict(os.environ)) as pool:
         for _ in range(2):
-            study = frameworks.study(workload(2), pool, limits=LIMITS, say=said.append)
+            study = frameworks.study(workload(2), pool, limits=LIMITS, say=messages.append)
             assert timed(study) == {"jax/good": 2, "torch/good": 2}
-    assert len(said) == 2
-    assert said[0] == said[1]
-    assert "does not start" in said[0]
+    assert len(messages) == 2
+    assert messages[0] == messages[1]
+    assert "does not start" in messages[0]
 
 
-def test_a_system_whose_workers_go_again_and_again_is_given_up(run: Run, said: list[str]) -> None:
+def test_a_system_whose_workers_go_again_and_again_is_given_up(run: Run, messages: list[str]) -> None:
     run(1, jax=("good",), mxnet=("dies",) * 12)
-    assert said[-1] == "8.1 net: mxnet/dies is lost: mxnet is given up after losing 5 workers"
+    assert messages[-1] == "8.1 net: mxnet/dies is lost: mxnet is given up after losing 5 workers"
     assert timed(run(1)) == {"jax/good": 1, "torch/good": 1}
 
 
@@ -213,19 +213,19 @@ def test_all_systems_get_the_same_cores_threads_and_settings(tmp_path: Path) -> 
     systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", "mxnet")]
     environment = {**os.environ, "MALLOC_TOP_PAD_": "1", "PYTHONPATH": "/ours"}
     with Pool(systems, scratch=tmp_path, environment=environment, cores=[0]) as pool:
-        told = [
+        greetings = [
             {k: pool.worker(s, d).greeting[k] for k in ("cores", "threads", "devices")}
             for s in ("jax", "mxnet")
             for d in (1, 2)
         ]
-    assert told[0] == told[2] == {"cores": [0], "threads": 1, "devices": 1}
-    assert told[1] == told[3] == {"cores": [0], "threads": 1, "devices": 2}
+    assert greetings[0] == greetings[2] == {"cores": [0], "threads": 1, "devices": 1}
+    assert greetings[1] == greetings[3] == {"cores": [0], "threads": 1, "devices": 2}
 
 
 def test_the_best_configuration_counts_by_name_and_ratios_carry_intervals(run: Run) -> None:
     study = run(6, jax=("slow", "good"), mxnet=("slow", "good"), torch=("good", "slow"))
-    found = {(c.theirs.name, c.ours.name): c.ratio.median for c in frameworks.comparisons(study)}
-    assert found == {("mxnet/good", "jax/good"): 2.0, ("torch/good", "jax/good"): 0.5}
+    ratios = {(c.framework.name, c.jax.name): c.ratio.median for c in frameworks.comparisons(study)}
+    assert ratios == {("mxnet/good", "jax/good"): 2.0, ("torch/good", "jax/good"): 0.5}
     first, second = frameworks.comparisons(study)
     assert first.cells == ("8.1 net", "good", "mxnet good", "2 (2 to 2)", "JAX is faster")
     assert second.cells[-1] == "JAX is slower"
@@ -238,12 +238,12 @@ def test_who_used_more_cores_than_it_was_given_is_shown_but_not_judged(pool: Poo
     asked = workload(6, jax=("greedy", "slow"), mxnet=("greedy",), torch=("good",))
     study = frameworks.study(asked, pool, limits=LIMITS)
     assert set(timed(study).values()) == {6}
-    assert study.given("") == 1
+    assert study.allotted("") == 1
     assert {e.name: study.used(e, "") for e in study.entries} == {
         "jax/greedy": 1.9, "jax/slow": 1.0, "mxnet/greedy": 1.9, "torch/good": 1.0
     }  # fmt: skip
     [only] = frameworks.comparisons(study)  # not with JAX's fastest, which used two cores, and not MXNet
-    assert (only.theirs.name, only.ours.name, only.ratio.median) == ("torch/good", "jax/slow", 0.25)
+    assert (only.framework.name, only.jax.name, only.ratio.median) == ("torch/good", "jax/slow", 0.25)
 
 
 def test_a_quantity_may_be_given_fewer_cores_than_the_workload(pool: Pool) -> None:
@@ -251,7 +251,7 @@ def test_a_quantity_may_be_given_fewer_cores_than_the_workload(pool: Pool) -> No
     asked = dataclasses.replace(workload(1), settings=settings, at_once={"apart": 1})
     pool.cores = (0, 1, 2, 3)
     study = frameworks.study(asked, pool, limits=LIMITS)
-    assert (study.given("apart"), study.given("together")) == (2, 4)
+    assert (study.allotted("apart"), study.allotted("together")) == (2, 4)
     assert pool.shares(2) == [[0, 1], [2, 3]]
     assert pool.shares(8) == [[0], [1], [2], [3], [0], [1], [2], [3]]
 
@@ -263,7 +263,7 @@ def test_jax_with_onednn_is_a_row_and_never_judged(tmp_path: Path) -> None:
         more = {**asked.configurations, frameworks.ONEDNN: ("good",)}
         study = frameworks.study(dataclasses.replace(asked, configurations=more), pool, limits=LIMITS)
     assert "jax+oneDNN good" in [m.name for m in frameworks.measurements(study, "")]
-    assert [c.theirs.system for c in frameworks.comparisons(study)] == ["torch"]
+    assert [c.framework.system for c in frameworks.comparisons(study)] == ["torch"]
 
 
 def test_a_gpus_own_clock_is_a_quantity_beside_the_one_that_is_compared(run: Run) -> None:
@@ -282,13 +282,13 @@ def test_losses_become_a_curve_over_steps(run: Run) -> None:
     assert frameworks.curves(study) == []
 
 
-def test_a_fresh_process_reads_what_was_exported(pool: Pool, run: Run, said: list[str]) -> None:
+def test_a_fresh_process_reads_what_was_exported(pool: Pool, run: Run, messages: list[str]) -> None:
     study = run(1, jax=("good",), mxnet=("good",))
     live = {name: pool.worker(name).pid for name in ("jax", "mxnet")}
-    found = frameworks.reload(study, pool, limits=LIMITS, say=said.append)
-    assert [(r.name, r.seconds, r.verdict.agrees) for r in found] == [
+    reloads = frameworks.reload(study, pool, limits=LIMITS, say=messages.append)
+    assert [(r.name, r.seconds, r.verdict.agrees) for r in reloads] == [
         ("jax/good", 0.25, True),
         ("mxnet/good", 0.25, True),
     ]
     assert {name: pool.worker(name).pid for name in live} == live  # others than the live ones did it
-    assert not said
+    assert not messages

@@ -28,9 +28,9 @@ FAKE = Path(__file__).parents[1].joinpath("fake_peer.py")
 ROOT = Path(__file__).parents[2]
 
 
-def start(scratch: Path, *, program: Path = FAKE, limit_s: float = 30, **words: object) -> Worker:
+def start(scratch: Path, *, program: Path = FAKE, limit_s: float = 30, **settings: object) -> Worker:
     system = System("fake", Path(sys.executable), program=program)
-    return Worker(system, start=words, environment=dict(os.environ), scratch=scratch, limit_s=limit_s)
+    return Worker(system, start=settings, environment=dict(os.environ), scratch=scratch, limit_s=limit_s)
 
 
 @pytest.fixture
@@ -157,9 +157,9 @@ def served(tmp_path: Path) -> Iterator[Worker]:
 
 def test_what_a_framework_prints_is_kept_out_of_the_answers(served: Worker, tmp_path: Path) -> None:
     assert served.greeting == {"start": {}}
-    said = "".join(path.read_text() for path in tmp_path.glob("*.log"))
-    assert "a framework says hello" in said
-    assert "so does its library" in said
+    log = "".join(path.read_text() for path in tmp_path.glob("*.log"))
+    assert "a framework says hello" in log
+    assert "so does its library" in log
 
 
 def test_a_turn_leads_in_uncounted_and_then_counts(served: Worker, tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_a_device_that_works_alone_has_its_share_of_the_cores_and_the_cpu_time_s
 
 PARENT = """
 import json, subprocess, sys, time
-words = [sys.executable, sys.argv[1], "x", "{}"]
-worker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+command = [sys.executable, sys.argv[1], "x", "{}"]
+worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 worker.stdout.readline()
 prepare = {"op": "prepare", "settings": {}, "configuration": "c", "answers": "a.npz"}
 for question in (prepare, {"op": "turn", "calls": 1, "lead": 0}):
@@ -210,8 +210,8 @@ def test_a_worker_leaves_with_its_parent_even_in_the_middle_of_a_call(tmp_path: 
     program = tmp_path / "served.py"
     endless = SERVE.replace("calls.append(n)", "import time; time.sleep(600)")
     program.write_text(endless.format(root=str(ROOT)))
-    words = [sys.executable, "-c", PARENT, str(program)]
-    host = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    command = [sys.executable, "-c", PARENT, str(program)]
+    host = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert host.stdout is not None
     with host.stdout:
         pid = int(host.stdout.readline())

@@ -78,11 +78,11 @@ def test_settings_are_plain_enough_for_a_line_of_json(tmp_path: Path) -> None:
 
 
 def test_every_workload_is_done_by_all_three_and_names_its_section(tmp_path: Path) -> None:
-    found = defined(tmp_path, Sizes(lenet_batch=64, batches=(1, 16)))
-    assert all(set(w.configurations) == {"jax", "mxnet", "torch"} for w in found.values())
+    selected = defined(tmp_path, Sizes(lenet_batch=64, batches=(1, 16)))
+    assert all(set(w.configurations) == {"jax", "mxnet", "torch"} for w in selected.values())
     for part in ("8.1 ", "8.2 ", "8.3 ", "8.4 ", "8.5 ", "LeNet forward", "ResNet-18 forward"):
-        assert any(name.startswith(part) for name in found), part
-    assert found["8.1 MLP"].configurations == {
+        assert any(name.startswith(part) for name in selected), part
+    assert selected["8.1 MLP"].configurations == {
         "jax": ("eager", "nnx.jit", "jit", "aot"),
         "mxnet": ("imperative", "hybridized", "static"),
         "torch": ("eager", "traced", "compiled", "frozen"),
@@ -102,15 +102,15 @@ def test_all_systems_have_the_users_settings_and_jax_is_as_installed(monkeypatch
     monkeypatch.setenv(trial.BY_NAME, "1")
     monkeypatch.setenv("XLA_FLAGS", " ".join(("--a=1", *trial.SWITCH)))
     monkeypatch.setattr(comparison.psutil, "cpu_percent", lambda interval: 50.0)
-    said: list[str] = []
-    shared = comparison.environment("auto", said.append)
+    messages: list[str] = []
+    shared = comparison.environment("auto", messages.append)
     assert trial.BY_NAME not in shared
     assert (shared["XLA_FLAGS"], shared["OMP_WAIT_POLICY"]) == ("--a=1", "passive")
     assert {k for k in shared if k.startswith("MALLOC_")} == {
         k for k in os.environ if k.startswith("MALLOC_")
     }
-    assert said == ["others use 50% of the machine: OpenMP's threads sleep while they wait"]
-    assert "OMP_WAIT_POLICY" not in comparison.environment("default", said.append)
+    assert messages == ["others use 50% of the machine: OpenMP's threads sleep while they wait"]
+    assert "OMP_WAIT_POLICY" not in comparison.environment("default", messages.append)
 
 
 def test_one_device_leaves_out_what_needs_more(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_one_device_leaves_out_what_needs_more(tmp_path: Path) -> None:
 
 
 def test_in_bfloat16_there_are_the_networks_that_have_a_dtype(tmp_path: Path) -> None:
-    found = defined(tmp_path, devices=1, platform="gpu", precision="bfloat16").values()
-    assert {(w.settings["task"], w.settings["net"]) for w in found} == {
+    selected = defined(tmp_path, devices=1, platform="gpu", precision="bfloat16").values()
+    assert {(w.settings["task"], w.settings["net"]) for w in selected} == {
         (task, net) for task in ("train", "forward") for net in ("lenet", "resnet")
     }
-    assert {w.settings["precision"] for w in found} == {"bfloat16"}
+    assert {w.settings["precision"] for w in selected} == {"bfloat16"}
 
 
 def test_a_gpu_gets_cuda_graphs_and_nothing_that_is_about_the_host(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> Non
     there = defined(tmp_path)
     with Pool([system], scratch=tmp_path, environment=environment) as pool:
         for name in wanted:
-            said: list[str] = []
-            study = frameworks.study(there[name], pool, limits=Limits(settle_s=0), say=said.append)
-            assert said == []
+            messages: list[str] = []
+            study = frameworks.study(there[name], pool, limits=Limits(settle_s=0), say=messages.append)
+            assert messages == []
             assert [e.configuration for e in study.timed] == list(there[name].configurations["jax"])
             for quantity in there[name].quantities:
                 assert all(m.median > 0 for m in frameworks.measurements(study, quantity))
@@ -202,8 +202,8 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
 
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
     out = tmp_path / "out"
-    words = ["run", "peers", "--smoke", "--out", str(out), "--", "--only", "8.2 dot"]
-    assert command_line.main(words) == 0, capfd.readouterr().err
+    arguments = ["run", "peers", "--smoke", "--out", str(out), "--", "--only", "8.2 dot"]
+    assert command_line.main(arguments) == 0, capfd.readouterr().err
     result = load_result(out / "peers.json")
     notes = [note for note in result.notes if "is not measured" in note]
     assert [note.split(" ")[0] for note in notes] == ["mxnet", "torch"]
@@ -217,7 +217,7 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         (["--", "--only", "8.9"], "no workload holds 8.9; there are 8.1 MLP,"),
         (["--", "--precision", "tf32"], "--precision tf32 is a GPU's; add --platform gpu, or leave it out"),
@@ -225,7 +225,7 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     ],
 )
 def test_what_cannot_be_compared_is_one_line(
-    words: list[str],
+    arguments: list[str],
     line: str,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -233,33 +233,38 @@ def test_what_cannot_be_compared_is_one_line(
 ) -> None:
     from jaxperf.cli import command_line
 
-    if "gpu" in words and any(d.platform == "gpu" for d in jax.devices()):
+    if "gpu" in arguments and any(d.platform == "gpu" for d in jax.devices()):
         pytest.skip("there is a GPU here")
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
-    assert command_line.main(["run", "peers", "--smoke", "--out", str(tmp_path), *words]) == USER_MISTAKE
-    error = next(said for said in capfd.readouterr().err.splitlines() if said.startswith("error: "))
+    assert command_line.main(["run", "peers", "--smoke", "--out", str(tmp_path), *arguments]) == USER_MISTAKE
+    error = next(row for row in capfd.readouterr().err.splitlines() if row.startswith("error: "))
     assert line in error
     assert not (tmp_path / "peers.json").exists()
 
 
 def test_all_leaves_the_peers_out_unless_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [s.name for s in run_sections.choose(["all"])]
+    names = [s.name for s in run_sections.choose_sections(["all"])]
     assert "peers" not in names
-    assert [s.name for s in run_sections.choose(["all"], peers=True)] == [*names, "peers"]
-    assert [s.name for s in run_sections.choose(["peers"])] == ["peers"]
-    section = run_sections.choose(["peers"])[0]
-    options = run_sections.Options(Path("out"), peers=("mxnet", "torch"))
-    assert run_sections.command(section, Path("out/peers.json"), options)[-3:] == [
+    assert [s.name for s in run_sections.choose_sections(["all"], peers=True)] == [*names, "peers"]
+    assert [s.name for s in run_sections.choose_sections(["peers"])] == ["peers"]
+    section = run_sections.choose_sections(["peers"])[0]
+    options = run_sections.RunOptions(Path("out"), peers=("mxnet", "torch"))
+    assert run_sections.section_command(section, Path("out/peers.json"), options)[-3:] == [
         "--peers",
         "mxnet",
         "torch",
     ]
-    assert "--peers" not in run_sections.command(run_sections.choose(["8.1"])[0], Path("x.json"), options)
-    options = run_sections.Options(Path("out"), peers=("torch",), peer_python=("torch=/a b/python",))
-    assert run_sections.command(section, Path("x.json"), options)[-2:] == [
+    assert "--peers" not in run_sections.section_command(
+        run_sections.choose_sections(["8.1"])[0], Path("x.json"), options
+    )
+    options = run_sections.RunOptions(Path("out"), peers=("torch",), peer_python=("torch=/a b/python",))
+    assert run_sections.section_command(section, Path("x.json"), options)[-2:] == [
         "--peer-python",
         "torch=/a b/python",
     ]
     assert not any(
-        "torch" in w for w in run_sections.command(run_sections.choose(["8.1"])[0], Path("x.json"), options)
+        "torch" in w
+        for w in run_sections.section_command(
+            run_sections.choose_sections(["8.1"])[0], Path("x.json"), options
+        )
     )

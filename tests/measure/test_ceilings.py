@@ -28,17 +28,17 @@ def counted(fn: object, *args: object, name: str = "", loops: int | None = None,
 
 def test_a_product_counts_two_operations_per_element_of_each_row_and_column() -> None:
     for dtype in ceilings.DTYPES:
-        found = ceilings.matrix_rate(dtype)
-        assert (found.unit, found.quantity, found.configuration) == ("FLOP/s", ceilings.MATRIX, dtype)
-        best, half = found.values
+        rate = ceilings.matrix_rate(dtype)
+        assert (rate.unit, rate.quantity, rate.configuration) == ("FLOP/s", ceilings.MATRIX, dtype)
+        best, half = rate.values
         side = round((best / 2) ** (1 / 3))
         assert best == 2 * half == 2 * side**3 and side >= 128 and side & (side - 1) == 0
 
 
 def test_memory_counts_what_is_read_and_written_in_all_turns() -> None:
-    found = ceilings.memory_rate(2**14)
-    assert (found.unit, found.configuration, found.name) == ("bytes/s", "16384", "array of 16 KiB")
-    turns = found.values[0] / (2 * 2**14)
+    rate = ceilings.memory_rate(2**14)
+    assert (rate.unit, rate.configuration, rate.name) == ("bytes/s", "16384", "array of 16 KiB")
+    turns = rate.values[0] / (2 * 2**14)
     assert turns.is_integer() and turns >= 1 and int(turns) & (int(turns) - 1) == 0
 
 
@@ -49,8 +49,8 @@ def test_copies_are_real_and_go_both_ways() -> None:
 
 
 def test_an_empty_program_is_called_both_ways() -> None:
-    found = [ceilings.dispatch_floor(), ceilings.queueing_floor()]
-    assert [(m.quantity, m.configuration) for m in found] == [("dispatch", "each"), ("dispatch", "end")]
+    floors = [ceilings.dispatch_floor(), ceilings.queueing_floor()]
+    assert [(m.quantity, m.configuration) for m in floors] == [("dispatch", "each"), ("dispatch", "end")]
 
 
 def test_arrays_grow_fourfold_up_to_four_times_the_last_cache_and_never_fill_memory(
@@ -58,9 +58,9 @@ def test_arrays_grow_fourfold_up_to_four_times_the_last_cache_and_never_fill_mem
 ) -> None:
     for last, free, largest in ((2**22, 2**40, 2**28), (2**27, 2**40, 2**28), (2**28, 2**40, 2**30),
                                 (2**25, 2**30, 2**26), (2**25, 2**10, 2**14)):  # fmt: skip
-        monkeypatch.setattr(ceilings, "caches", lambda last=last: {"L3": last})
+        monkeypatch.setattr(ceilings, "cache_sizes", lambda last=last: {"L3": last})
         monkeypatch.setattr(ceilings, "free_bytes", lambda free=free: free)
-        sizes = ceilings.sizes()
+        sizes = ceilings.array_sizes()
         assert sizes[0] == ceilings.SMALLEST and sizes[-1] == largest
         assert all(b == 4 * a for a, b in itertools.pairwise(sizes))
 
@@ -83,4 +83,6 @@ def test_caches_are_read_from_the_system_and_instructions_are_left_out(
             (tmp_path / f"index{i}" / name).write_text(word + "\n")
     (tmp_path / "index9").mkdir()  # of which the system says nothing
     monkeypatch.setattr(ceilings, "_CACHES", tmp_path)
-    assert ceilings.caches() == ({"L1": 48 * 1024, "L2": 2**21} if jax.default_backend() == "cpu" else {})
+    assert ceilings.cache_sizes() == (
+        {"L1": 48 * 1024, "L2": 2**21} if jax.default_backend() == "cpu" else {}
+    )

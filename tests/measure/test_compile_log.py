@@ -16,7 +16,7 @@ from jaxperf.measure.compile_log import (
     RetraceError,
     nothing_compiles,
     refuse_debug_flags,
-    witness,
+    watch_compilation,
 )
 from jaxperf.measure.timing import Wait, measure
 
@@ -94,11 +94,11 @@ def test_an_error_of_the_function_comes_through() -> None:
 
 
 def test_the_witness_sees_only_what_happens_inside() -> None:
-    with witness() as seen:
+    with watch_compilation() as seen:
         pass
     fresh_each_time(jnp.ones(5))
     assert seen == []
-    with witness() as seen:
+    with watch_compilation() as seen:
         fresh_each_time(jnp.ones(5))
     assert seen == ["<lambda> was traced", "jit(<lambda>) was compiled"]
 

@@ -32,19 +32,25 @@ def power(x: jax.Array, n: int, *, flip: bool = False) -> jax.Array:
     return -x if flip else x
 
 
-def assert_complete(found: Stages) -> None:
-    for seconds in (found.trace_s, found.lower_s, found.compile_s, found.first_run_s, found.steady.median):
+def assert_complete(measured: Stages) -> None:
+    for seconds in (
+        measured.trace_s,
+        measured.lower_s,
+        measured.compile_s,
+        measured.first_run_s,
+        measured.steady.median,
+    ):
         assert seconds > 0
-    assert len(found.steady.values) == 2
+    assert len(measured.steady.values) == 2
 
 
 def test_each_stage_takes_time_and_python_runs_once() -> None:
     counted = count_traces(product)
-    found = take(counted, jnp.ones((8, 8)))
-    assert_complete(found)
+    measured = take(counted, jnp.ones((8, 8)))
+    assert_complete(measured)
     assert counted.traces == 1
-    assert found.steady.name == "product"
-    np.testing.assert_allclose(found.compiled(jnp.ones((8, 8))), product(jnp.ones((8, 8))), rtol=1e-6)
+    assert measured.steady.name == "product"
+    np.testing.assert_allclose(measured.compiled(jnp.ones((8, 8))), product(jnp.ones((8, 8))), rtol=1e-6)
 
 
 def test_a_function_that_is_jitted_and_warm_is_traced_afresh_and_once() -> None:
@@ -71,9 +77,9 @@ def test_the_steady_run_is_measured_under_the_given_name() -> None:
 def test_static_values_are_built_into_the_program() -> None:
     names, x = ("n", "flip"), jnp.full(3, 2.0)
     for fn in (power, jax.jit(power, static_argnames=names)):
-        found = take(fn, x, n=3, flip=True, static_argnames=names)
-        assert_complete(found)
-        np.testing.assert_array_equal(found.compiled(x), [-256.0] * 3)
+        measured = take(fn, x, n=3, flip=True, static_argnames=names)
+        assert_complete(measured)
+        np.testing.assert_array_equal(measured.compiled(x), [-256.0] * 3)
 
 
 def test_a_jitted_function_need_not_be_told_again_what_is_static() -> None:
@@ -91,9 +97,9 @@ def test_dynamic_arguments_may_go_by_name() -> None:
     def affine(x: jax.Array, *, scale: jax.Array, shift: jax.Array) -> jax.Array:
         return x * scale + shift
 
-    found = take(affine, jnp.ones(3), scale=jnp.float32(2), shift=jnp.ones(3))
+    measured = take(affine, jnp.ones(3), scale=jnp.float32(2), shift=jnp.ones(3))
     np.testing.assert_array_equal(
-        found.compiled(jnp.ones(3), scale=jnp.float32(2), shift=jnp.ones(3)), [3.0, 3.0, 3.0]
+        measured.compiled(jnp.ones(3), scale=jnp.float32(2), shift=jnp.ones(3)), [3.0, 3.0, 3.0]
     )
 
 

@@ -12,7 +12,7 @@ from cases import cases
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import dispatch
-from jaxperf.measure.dispatch import Costs, Sample, fit, leaves_plateau, prediction_errors, sweep
+from jaxperf.measure.dispatch import Costs, DispatchSample, fit, prediction_errors, sweep
 
 US, NS = 1e-6, 1e-9
 SIZES = [float(2**k) for k in range(10, 20)]
@@ -25,7 +25,9 @@ TRUE = {
 }
 
 
-def samples(costs: Costs, *, noise: float = 0.0, seed: int = 0, sizes: list[float] = SIZES) -> list[Sample]:
+def samples(
+    costs: Costs, *, noise: float = 0.0, seed: int = 0, sizes: list[float] = SIZES
+) -> list[DispatchSample]:
     """Times as these costs make them, and what other programs add: a share that is never negative."""
     rng = np.random.default_rng(seed)
 
@@ -33,7 +35,9 @@ def samples(costs: Costs, *, noise: float = 0.0, seed: int = 0, sizes: list[floa
         return tuple(total_s * (1 + noise * rng.exponential(size=15)))
 
     return [
-        Sample(s, CALLS, rounds(costs.synchronous_s(s, CALLS)), rounds(costs.asynchronous_s(s, CALLS)))
+        DispatchSample(
+            s, CALLS, rounds(costs.synchronous_s(s, CALLS)), rounds(costs.asynchronous_s(s, CALLS))
+        )
         for s in sizes
     ]
 
@@ -42,12 +46,12 @@ def samples(costs: Costs, *, noise: float = 0.0, seed: int = 0, sizes: list[floa
 @pytest.mark.parametrize("true", TRUE.values(), ids=TRUE.keys())
 def test_known_t1_t2_t3_are_recovered_within_2_percent(true: Costs, noise: float) -> None:
     for seed in range(3 if noise else 1):
-        found = fit(samples(true, noise=noise, seed=seed)).costs
-        assert found.t1_s == pytest.approx(true.t1_s, rel=0.02)
-        assert found.t3_s == pytest.approx(true.t3_s, rel=0.02)
+        costs = fit(samples(true, noise=noise, seed=seed)).costs
+        assert costs.t1_s == pytest.approx(true.t1_s, rel=0.02)
+        assert costs.t3_s == pytest.approx(true.t3_s, rel=0.02)
         for size in SIZES:
             if true.t2_s(size) > true.t1_s:  # below, an asynchronous loop hides t2
-                assert found.t2_s(size) == pytest.approx(true.t2_s(size), rel=0.02)
+                assert costs.t2_s(size) == pytest.approx(true.t2_s(size), rel=0.02)
 
 
 @pytest.mark.parametrize("true", TRUE.values(), ids=TRUE.keys())
@@ -123,13 +127,13 @@ def test_there_may_be_no_crossover() -> None:
 @pytest.mark.parametrize("true", TRUE.values(), ids=TRUE.keys())
 def test_the_books_formula_holds_exactly_where_its_assumption_does(true: Costs, size: float) -> None:
     n, t1, t2 = 1000, true.t1_s, true.t2_s(size)
-    ours, book = true.asynchronous_s(size, n), true.book_s(size, n)
-    assert ours <= true.synchronous_s(size, n)
+    modeled, book = true.asynchronous_s(size, n), true.book_s(size, n)
+    assert modeled <= true.synchronous_s(size, n)
     if t2 >= t1:
-        assert ours == pytest.approx(book)
+        assert modeled == pytest.approx(book)
     else:
-        assert ours == pytest.approx(n * t1 + t2 + true.t3_s)
-        assert ours > book
+        assert modeled == pytest.approx(n * t1 + t2 + true.t3_s)
+        assert modeled > book
 
 
 def test_between_999_and_1000_t1_the_books_assumption_costs_less_than_one_call() -> None:
@@ -138,25 +142,15 @@ def test_between_999_and_1000_t1_the_books_assumption_costs_less_than_one_call()
     assert 0 < edge.asynchronous_s(0, 1000) - edge.book_s(0, 1000) < edge.t1_s
 
 
-@pytest.mark.parametrize("true", TRUE.values(), ids=TRUE.keys())
-def test_the_plateau_ends_around_the_crossover(true: Costs) -> None:
-    low, high = leaves_plateau(samples(true))
-    assert low <= true.crossover <= high
-    assert low < high <= 8 * low
-
-
 def test_gains_are_of_the_same_rounds_and_follow_the_model() -> None:
     true = TRUE["idle machine"]
     for sample in samples(true):
         assert sample.gain.rounds == 15
         assert sample.gain.median == pytest.approx(true.gain(sample.size), rel=0.1)
-    slowed = Sample(1.0, 1, tuple(float(i + 1) for i in range(9)), tuple(float(i + 1) / 2 for i in range(9)))
+    slowed = DispatchSample(
+        1.0, 1, tuple(float(i + 1) for i in range(9)), tuple(float(i + 1) / 2 for i in range(9))
+    )
     assert (slowed.gain.low, slowed.gain.high) == (2, 2)
-
-
-def test_a_loop_that_never_leaves_its_plateau_has_no_end_of_it() -> None:
-    flat = samples(Costs(50 * US, 0.0, 0.0, 0.01 * NS))
-    assert leaves_plateau(flat) == (SIZES[-1], math.inf)
 
 
 def test_too_few_sizes_are_refused_in_one_line() -> None:
@@ -186,12 +180,15 @@ def test_a_sweep_visits_every_size_in_every_round_and_keeps_the_raw_times() -> N
         seen.append(x.size)
         return x
 
-    found = sweep(fn, [(1.0, jnp.ones(1)), (2.0, jnp.ones(2))], calls=3, rounds=4)
-    assert [(s.size, s.calls, len(s.sync_s), len(s.async_s)) for s in found] == [(1, 3, 4, 4), (2, 3, 4, 4)]
+    samples_of_sweep = sweep(fn, [(1.0, jnp.ones(1)), (2.0, jnp.ones(2))], calls=3, rounds=4)
+    assert [(s.size, s.calls, len(s.sync_s), len(s.async_s)) for s in samples_of_sweep] == [
+        (1, 3, 4, 4),
+        (2, 3, 4, 4),
+    ]
     rounds = [seen[i : i + 12] for i in range(0, len(seen), 12)]
     assert len(rounds) == 5  # one that does not count, then four rounds of both loops at both sizes
     assert all(visited.count(1) == visited.count(2) == 6 for visited in rounds)
-    assert min(min(s.sync_s + s.async_s) for s in found) > 0
+    assert min(min(s.sync_s + s.async_s) for s in samples_of_sweep) > 0
 
 
 @pytest.mark.parametrize(("calls", "rounds"), [(0, 1), (1, 0), (-3, 2)])

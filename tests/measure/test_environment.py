@@ -17,17 +17,17 @@ from jaxperf.result.machine import commit, cores, threads, versions
 
 
 def test_every_field_says_something() -> None:
-    found = current_environment(data_source="full, from a folder")
-    assert found.python == ".".join(map(str, sys.version_info[:3]))
-    assert found.platform
-    assert found.cpu
-    assert found.versions["jax"] == jax.__version__
-    assert {"jaxlib", "flax", "optax", "numpy"} <= set(found.versions)
-    assert found.backend == jax.default_backend()
-    assert len(found.devices) == len(jax.devices())
-    assert 1 <= found.cores <= (os.cpu_count() or 1)
-    assert found.memory_bytes == psutil.virtual_memory().total
-    assert found.data_source == "full, from a folder"
+    environment = current_environment(data_source="full, from a folder")
+    assert environment.python == ".".join(map(str, sys.version_info[:3]))
+    assert environment.platform
+    assert environment.cpu
+    assert environment.versions["jax"] == jax.__version__
+    assert {"jaxlib", "flax", "optax", "numpy"} <= set(environment.versions)
+    assert environment.backend == jax.default_backend()
+    assert len(environment.devices) == len(jax.devices())
+    assert 1 <= environment.cores <= (os.cpu_count() or 1)
+    assert environment.memory_bytes == psutil.virtual_memory().total
+    assert environment.data_source == "full, from a folder"
 
 
 def test_what_is_not_installed_has_no_version() -> None:
@@ -50,11 +50,16 @@ def test_threads_are_what_the_libraries_were_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = {"XLA_FLAGS": "--a=b", "MALLOC_TOP_PAD_": "67108864", "CUDA_VISIBLE_DEVICES": "0", "JAX_X": "1"}
-    for name, value in {**kept, "SECRET_TOKEN": "x", "HOME_XLA_FLAGS": "y"}.items():
+    flags_set = {
+        "XLA_FLAGS": "--a=b",
+        "MALLOC_TOP_PAD_": "67108864",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "JAX_X": "1",
+    }
+    for name, value in {**flags_set, "SECRET_TOKEN": "x", "HOME_XLA_FLAGS": "y"}.items():
         monkeypatch.setenv(name, value)
     flags = current_environment().flags
-    assert kept.items() <= flags.items()
+    assert flags_set.items() <= flags.items()
     assert not {"SECRET_TOKEN", "HOME_XLA_FLAGS"} & set(flags)
 
 
@@ -70,9 +75,9 @@ def test_several_cpu_devices_of_one_host_are_fake(monkeypatch: pytest.MonkeyPatc
     for count in (1, 2):
         for ask in ("devices", "local_devices"):
             monkeypatch.setattr(jax, ask, lambda count=count: cpus[:count])
-        found = current_environment()
-        assert found.devices_are_fake is (count > 1)
-        assert found.devices == tuple(f"cpu:{i} cpu" for i in range(count))
+        environment = current_environment()
+        assert environment.devices_are_fake is (count > 1)
+        assert environment.devices == tuple(f"cpu:{i} cpu" for i in range(count))
 
 
 def test_several_real_devices_are_not_fake(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +86,10 @@ def test_several_real_devices_are_not_fake(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def git(folder: Path, *args: str) -> None:
-    own = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}  # never the user's own checkout
+    # Never the user's own checkout.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(folder), *who, *args], check=True, capture_output=True, env=own)
+    subprocess.run(["git", "-C", str(folder), *who, *args], check=True, capture_output=True, env=environment)
 
 
 @pytest.fixture
@@ -135,5 +141,5 @@ def test_a_hooks_variables_do_not_point_elsewhere(
 
 
 def test_by_default_it_is_our_own_checkout() -> None:
-    ours = Path(machine.__file__).parents[2]
-    assert commit() == commit(ours)
+    checkout = Path(machine.__file__).parents[2]
+    assert commit() == commit(checkout)

@@ -25,15 +25,15 @@ def until(condition: Callable[[], bool]) -> bool:
 @needs_linux
 def test_each_core_has_a_program_of_idle_priority_that_stops_when_told_and_ends_at_the_end() -> None:
     with cores_awake() as keep:
-        found = spinning()
-        assert len(found) == len(os.sched_getaffinity(0))
-        assert {os.sched_getscheduler(p.pid) for p in found} == {os.SCHED_IDLE}
+        programs = spinning()
+        assert len(programs) == len(os.sched_getaffinity(0))
+        assert {os.sched_getscheduler(p.pid) for p in programs} == {os.SCHED_IDLE}
         keep(False)
-        assert until(lambda: {p.status() for p in found} == {psutil.STATUS_STOPPED})
+        assert until(lambda: {p.status() for p in programs} == {psutil.STATUS_STOPPED})
         keep(True)
-        assert until(lambda: psutil.STATUS_STOPPED not in {p.status() for p in found})
+        assert until(lambda: psutil.STATUS_STOPPED not in {p.status() for p in programs})
         keep(False)  # a stopped program ends, too
-    assert not any(p.is_running() for p in found)
+    assert not any(p.is_running() for p in programs)
 
 
 @needs_linux
@@ -53,7 +53,7 @@ def test_without_an_idle_priority_nothing_is_started(monkeypatch: pytest.MonkeyP
 
 def test_busy_programs_have_our_own_priority_and_end_at_the_end() -> None:
     with cores_busy(2):
-        found = spinning()
-        assert len(found) == 2
-        assert {p.nice() for p in found} == {psutil.Process().nice()}
-    assert not any(p.is_running() for p in found)
+        programs = spinning()
+        assert len(programs) == 2
+        assert {p.nice() for p in programs} == {psutil.Process().nice()}
+    assert not any(p.is_running() for p in programs)

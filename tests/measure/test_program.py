@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxperf.measure.stages import Program, count_equations, count_ops, describe
+from jaxperf.measure.stages import Program, count_equations, count_ops, describe_program
 
 
 def program(fn: Callable, *args: object, **options: object) -> Program:
     traced = jax.jit(fn, **options).trace(*args)  # type: ignore[call-overload]
     lowered = traced.lower()
-    return describe(traced, lowered, lowered.compile())
+    return describe_program(traced, lowered, lowered.compile())
 
 
 def test_ten_distinct_products_are_ten_dots() -> None:
@@ -36,24 +36,24 @@ def test_convolutions_are_counted() -> None:
         return x
 
     for layers in (1, 2):
-        found = program(net, jnp.ones((2, 8, 8, 4)), [jnp.ones((3, 3, 4, 4))] * layers)
-        assert (found.convolutions, found.dots) == (layers, 0)
+        compiled = program(net, jnp.ones((2, 8, 8, 4)), [jnp.ones((3, 3, 4, 4))] * layers)
+        assert (compiled.convolutions, compiled.dots) == (layers, 0)
 
 
 def test_a_matrix_product_is_two_flops_per_inner_step() -> None:
     for m, k, n in ((64, 128, 32), (1, 512, 256)):
-        found = program(lambda a, b: a @ b, jnp.ones((m, k)), jnp.ones((k, n)))
-        assert found.flops == 2 * m * n * k
-        assert found.bytes_accessed >= 4 * (m * k + k * n + m * n)
+        compiled = program(lambda a, b: a @ b, jnp.ones((m, k)), jnp.ones((k, n)))
+        assert compiled.flops == 2 * m * n * k
+        assert compiled.bytes_accessed >= 4 * (m * k + k * n + m * n)
 
 
 def test_memory_holds_arguments_outputs_and_temporaries() -> None:
     x = jnp.ones((64, 64))
-    found = program(lambda x: (jnp.tanh(x @ x) @ x)[0], x)
-    assert found.argument_bytes == x.nbytes
-    assert found.output_bytes == 64 * 4
-    assert found.temp_bytes > 0
-    assert found.peak_bytes == found.argument_bytes + found.output_bytes + found.temp_bytes
+    compiled = program(lambda x: (jnp.tanh(x @ x) @ x)[0], x)
+    assert compiled.argument_bytes == x.nbytes
+    assert compiled.output_bytes == 64 * 4
+    assert compiled.temp_bytes > 0
+    assert compiled.peak_bytes == compiled.argument_bytes + compiled.output_bytes + compiled.temp_bytes
 
 
 def test_a_donated_argument_is_counted_once() -> None:

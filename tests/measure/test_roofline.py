@@ -13,7 +13,7 @@ from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.environment import current_environment
-from jaxperf.measure.stages import Program, build
+from jaxperf.measure.stages import Program, build_program
 from jaxperf.result import Environment, Grid, Measurement, Result, Table, save_result
 
 KIB, MIB = 2**10, 2**20
@@ -33,29 +33,29 @@ def result(**memory: float) -> Result:
     ]
     rates_of = {ceilings.MATRIX: {"float32": 1e12, "bfloat16": 2e12}, ceilings.MEMORY: rates,
                 ceilings.COPY: {ceilings.TO_DEVICE: 3e9, ceilings.TO_HOST: 2e9}}  # fmt: skip
-    for quantity, found in rates_of.items():
+    for quantity, values in rates_of.items():
         rows += [Measurement(f"{quantity} {at}", "1/s", (1.0, r), quantity=quantity, configuration=at)
-                 for at, r in found.items()]  # fmt: skip
+                 for at, r in values.items()]  # fmt: skip
     environment = Environment(cpu="Z80", cores=2, versions={"jax": "1", "jaxperf": "1"}, flags={"A": "1"})
     return Result("roofline", "", "T", "Q?", {}, environment, blocks=(Table("", tuple(rows)),))
 
 
 def test_the_best_value_of_each_part_counts() -> None:
-    found = roofline.from_result(result())
-    assert (found.dispatch_s, found.queueing_s) == (1e-5, 1e-6)
-    assert found.flops_per_s == {"float32": 1e12, "bfloat16": 2e12}
-    assert (found.to_device_bytes_per_s, found.to_host_bytes_per_s) == (3e9, 2e9)
-    assert found.bytes_per_s[16 * KIB] == 4e11
+    limits = roofline.from_result(result())
+    assert (limits.dispatch_s, limits.queueing_s) == (1e-5, 1e-6)
+    assert limits.flops_per_s == {"float32": 1e12, "bfloat16": 2e12}
+    assert (limits.to_device_bytes_per_s, limits.to_host_bytes_per_s) == (3e9, 2e9)
+    assert limits.bytes_per_s[16 * KIB] == 4e11
 
 
 def test_bandwidth_never_grows_with_the_size_and_ends_at_the_largest_array() -> None:
-    found = roofline.from_result(result())
-    rates = [found.bandwidth(size) for size in (0, 16 * KIB, 17 * KIB, 4 * MIB, 5 * MIB, 2**40)]
+    limits = roofline.from_result(result())
+    rates = [limits.bandwidth(size) for size in (0, 16 * KIB, 17 * KIB, 4 * MIB, 5 * MIB, 2**40)]
     assert rates == [4e11, 4e11, 2e11, 2e11, 1e10, 1e10]
 
 
 def test_a_program_is_limited_by_what_takes_it_longest() -> None:
-    found = roofline.from_result(result())
+    limits = roofline.from_result(result())
     for changes, limit, bound_s in (
         ({}, "arithmetic", 4e9 / 2e12),
         ({"matrix_dtype": ""}, "arithmetic", 4e9 / 1e12),
@@ -64,18 +64,18 @@ def test_a_program_is_limited_by_what_takes_it_longest() -> None:
         ({"flops": 1e6, "bytes_accessed": 1e9}, "memory", 1e9 / 2e11),
         ({"flops": 0.0, "bytes_accessed": 1e9, "peak_bytes": 2**40}, "memory", 1e9 / 1e10),
     ):
-        at = found.position(replace(PROGRAM, **changes), seconds=0.01)  # type: ignore[arg-type]
+        at = limits.position(replace(PROGRAM, **changes), seconds=0.01)  # type: ignore[arg-type]
         assert at is not None and (at.limit, at.bound_s, at.share) == (limit, bound_s, bound_s / 0.01), (
             changes
         )
-    at = found.position(PROGRAM, seconds=0.01)
+    at = limits.position(PROGRAM, seconds=0.01)
     assert at is not None and (at.intensity, at.flops_per_s, at.bytes_per_s) == (4e3, 4e11, 1e8)
 
 
 def test_an_estimate_that_says_too_little_places_nothing() -> None:
-    found = roofline.from_result(result())
-    assert found.position(replace(PROGRAM, loops=1), seconds=1.0) is None
-    assert found.position(replace(PROGRAM, flops=0.0, bytes_accessed=0.0), seconds=1.0) is None
+    limits = roofline.from_result(result())
+    assert limits.position(replace(PROGRAM, loops=1), seconds=1.0) is None
+    assert limits.position(replace(PROGRAM, flops=0.0, bytes_accessed=0.0), seconds=1.0) is None
 
 
 def test_a_program_says_whether_it_loops_and_what_its_products_are_in() -> None:
@@ -83,23 +83,23 @@ def test_a_program_says_whether_it_loops_and_what_its_products_are_in() -> None:
         return (x @ x).sum() + (y @ y).sum()
 
     small, large = jnp.ones((4, 4), jnp.float32), jnp.ones((32, 32), jnp.bfloat16)
-    assert build(mixed, small, large).program.matrix_dtype == "bfloat16"
-    looped = build(lambda x: jax.lax.fori_loop(0, 3, lambda i, a: a @ a, x), small).program
+    assert build_program(mixed, small, large).program.matrix_dtype == "bfloat16"
+    looped = build_program(lambda x: jax.lax.fori_loop(0, 3, lambda i, a: a @ a, x), small).program
     assert (looped.loops, looped.matrix_dtype) == (1, "float32")
-    assert build(jnp.tanh, small).program.matrix_dtype == ""
+    assert build_program(jnp.tanh, small).program.matrix_dtype == ""
 
 
 def test_it_is_kept_per_machine_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     here, other = result().environment, Environment(cpu="6502")
-    assert roofline.stored(here) is None
+    assert roofline.stored_roofline(here) is None
     save_result(result(), roofline.path_for(here))
-    found = roofline.stored(here)
-    assert found is not None and found == roofline.from_result(found.result)
-    assert roofline.stored(other) is None
-    assert found.differences(here) == []
+    limits = roofline.stored_roofline(here)
+    assert limits is not None and limits == roofline.from_result(limits.result)
+    assert roofline.stored_roofline(other) is None
+    assert limits.differences(here) == []
     changed = replace(here, versions={"jax": "2", "jaxperf": "2"}, flags={"A": "1", "B": "x"})
-    assert found.differences(changed) == ["jax was 1, is 2", "B was unset, is x"]
+    assert limits.differences(changed) == ["jax was 1, is 2", "B was unset, is x"]
 
 
 def test_a_file_without_a_whole_roofline_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_file_without_a_whole_roofline_is_one_line(tmp_path: Path, monkeypatch
     roofline.path_for(whole.environment).parent.mkdir(parents=True)
     roofline.path_for(whole.environment).write_text("{")
     with pytest.raises(JaxperfError, match="is not JSON"):
-        roofline.stored(whole.environment)
+        roofline.stored_roofline(whole.environment)
 
 
 @pytest.mark.thorough
@@ -129,19 +129,19 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(ceilings, "LONG_S", 1e-5)
     monkeypatch.setattr(ceilings, "DTYPES", ("float32", "float64"))
-    monkeypatch.setattr(ceilings, "sizes", lambda: (16 * KIB, 64 * KIB))
+    monkeypatch.setattr(ceilings, "array_sizes", lambda: (16 * KIB, 64 * KIB))
     monkeypatch.setattr(ceilings, "others_share", lambda: 0.5)
     assert command_line.main(["roofline"]) == 0
-    found = roofline.stored(current_environment())
-    assert found is not None
-    assert found.flops_per_s.keys() == {"float32", "float64"} and found.bytes_per_s.keys() == {
+    limits = roofline.stored_roofline(current_environment())
+    assert limits is not None
+    assert limits.flops_per_s.keys() == {"float32", "float64"} and limits.bytes_per_s.keys() == {
         16 * KIB,
         64 * KIB,
     }
-    assert found.result.facts["others_share"] == 0.5 and any("50%" in note for note in found.result.notes)
-    [grid] = found.result.of(Grid)
-    said = capsys.readouterr().out
-    assert all(row[1] in said for row in grid.rows) and len(said.splitlines()) < 30
+    assert limits.result.facts["others_share"] == 0.5 and any("50%" in note for note in limits.result.notes)
+    [grid] = limits.result.of(Grid)
+    printed = capsys.readouterr().out
+    assert all(row[1] in printed for row in grid.rows) and len(printed.splitlines()) < 30
     assert command_line.main(["report", str(roofline.path_for(current_environment()))]) == 0
 
 

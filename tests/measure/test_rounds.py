@@ -12,7 +12,7 @@ from jaxperf.measure.compile_log import RetraceError
 from jaxperf.measure.rounds import (
     PRECISE,
     TRIED_CALLS,
-    Together,
+    Overlap,
     interleaved,
     per_round,
     rounds_to_add,
@@ -42,13 +42,17 @@ def test_every_part_takes_one_turn_per_round_and_what_comes_first_is_warm_up():
         return run
 
     parts = {"a": part("a", 1.0), "b": part("b", 2.0), "c": part("c", 4.0)}
-    found = interleaved(parts, count=3, clock=clock)
+    measurements = interleaved(parts, count=3, clock=clock)
     rounds = ["".join(calls)[i : i + 3] for i in range(6, 15, 3)]
     assert calls[:6] == list("aabbcc")
     assert [sorted(order) for order in rounds] == [list("abc")] * 3
-    assert {n: m.values for n, m in found.items()} == {"a": (1.0,) * 3, "b": (2.0,) * 3, "c": (4.0,) * 3}
-    assert all(m.warmup == (100.0,) and m.unit == "s" and m.loops == 1 for m in found.values())
-    assert len({m.rounds for m in found.values()}) == 1
+    assert {n: m.values for n, m in measurements.items()} == {
+        "a": (1.0,) * 3,
+        "b": (2.0,) * 3,
+        "c": (4.0,) * 3,
+    }
+    assert all(m.warmup == (100.0,) and m.unit == "s" and m.loops == 1 for m in measurements.values())
+    assert len({m.rounds for m in measurements.values()}) == 1
 
 
 def test_rounds_go_on_until_ratios_are_known_or_the_budget_is_spent():
@@ -65,9 +69,9 @@ def test_rounds_go_on_until_ratios_are_known_or_the_budget_is_spent():
     assert len(interleaved(steady, budget_s=1e6, **options)["a"].values) == 8
     assert len(interleaved(noisy, **options)["a"].values) == 8
     many = interleaved(noisy, budget_s=1e6, **options)
-    found = ratio(many["b"], many["a"])
-    assert 100 < found.rounds < 2000
-    assert found.high - found.low <= 3 * PRECISE * found.median
+    measured_ratio = ratio(many["b"], many["a"])
+    assert 100 < measured_ratio.rounds < 2000
+    assert measured_ratio.high - measured_ratio.low <= 3 * PRECISE * measured_ratio.median
     began = clock.now
     few = len(interleaved(noisy, budget_s=60.0, **options)["a"].values)
     assert 8 < few < 50
@@ -82,17 +86,18 @@ def test_rounds_go_on_until_ratios_are_known_or_the_budget_is_spent():
 
 @pytest.mark.parametrize("noise", [0.05, pytest.param(0.1, marks=pytest.mark.thorough)])
 def test_rounds_that_stop_call_equal_programs_different_as_rarely_as_promised_and_find_5_percent(noise):
-    draw, said = random.Random(1), {1.0: 0, 1.05: 0}
-    for factor in said:
+    draw, differences = random.Random(1), {1.0: 0, 1.05: 0}
+    for factor in differences:
         for _ in range(400):
             first, other, more = [], [], 15
             while more and len(first) < 1000:
                 first += [draw.lognormvariate(0, noise) for _ in range(more)]
                 other += [factor * draw.lognormvariate(0, noise) for _ in range(more)]
                 more = rounds_to_add(first, other)
-            said[factor] += ratio_of([b / a for a, b in zip(first, other)]).word != "undecided"
-    assert said[1.0] / 400 < 0.02  # 5 % promised at most; the margin of 1 % in a verdict leaves 0 to 0.5 %
-    assert said[1.05] / 400 > 0.93
+            differences[factor] += ratio_of([b / a for a, b in zip(first, other)]).word != "undecided"
+    # 5 % promised at most; the margin of 1 % in a verdict leaves 0 to 0.5 %
+    assert differences[1.0] / 400 < 0.02
+    assert differences[1.05] / 400 > 0.93
 
 
 def test_a_value_lasts_two_milliseconds_at_least():
@@ -106,13 +111,13 @@ def test_a_value_lasts_two_milliseconds_at_least():
         return run
 
     parts = {"short": part("short", 1e-4), "long": part("long", 1.0)}
-    found = interleaved(parts, count=2, items=8, clock=clock)
-    loops = found["short"].loops
+    measurements = interleaved(parts, count=2, items=8, clock=clock)
+    loops = measurements["short"].loops
     assert loops >= 20
-    assert found["long"].loops == 1
+    assert measurements["long"].loops == 1
     assert calls == {"short": 1 + TRIED_CALLS + 2 * loops, "long": 2 + 2}
-    assert found["short"].values == pytest.approx((1e-4, 1e-4))
-    assert found["short"].items_per_s == pytest.approx(8e4)
+    assert measurements["short"].values == pytest.approx((1e-4, 1e-4))
+    assert measurements["short"].items_per_s == pytest.approx(8e4)
     assert interleaved(parts, count=1, loops=3, clock=clock)["short"].loops == 3
 
 
@@ -144,9 +149,12 @@ def test_inputs_are_made_outside_the_clock_and_handed_over():
         clock.now += 1.0
         seen.append(value)
 
-    found = interleaved({"use": use, "other": lambda: None}, count=2, before={"use": make}, clock=clock)
-    assert found["use"].values == (1.0, 1.0)
-    assert (seen, found["use"].loops) == ([0, 1, 2], 1)  # an input may be one that can be used once only
+    measurements = interleaved(
+        {"use": use, "other": lambda: None}, count=2, before={"use": make}, clock=clock
+    )
+    assert measurements["use"].values == (1.0, 1.0)
+    # An input may be one that can be used once only.
+    assert (seen, measurements["use"].loops) == ([0, 1, 2], 1)
 
 
 def test_every_output_is_waited_for_each_time_or_all_at_the_end(monkeypatch):
@@ -178,28 +186,32 @@ def seconds(name, *values):
 
 
 def test_together_is_the_sum_at_worst_and_the_longer_at_best():
-    found = Together(
+    overlap = Overlap(
         "t", seconds("a", *[3.0] * 6), seconds("b", *[2.0] * 6), seconds("both", 5.0, 4.0, 3.0, 4.0, 4.0, 4.0)
     )
-    assert found.total.values == (5.0,) * 6
-    assert found.best.values == (3.0,) * 6
-    assert found.overlap.values[:3] == (0.0, 0.5, 1.0)
-    assert (found.ratio.median, found.ratio.low, found.ratio.high) == (1.25, 1.0, 5 / 3)
-    assert found.possible.median == 5 / 3
-    assert len({m.name for m in found.rows()}) == len(found.rows()) == 5
+    assert overlap.total.values == (5.0,) * 6
+    assert overlap.best.values == (3.0,) * 6
+    assert overlap.overlap.values[:3] == (0.0, 0.5, 1.0)
+    assert (overlap.ratio.median, overlap.ratio.low, overlap.ratio.high) == (1.25, 1.0, 5 / 3)
+    assert overlap.possible.median == 5 / 3
+    assert len({m.name for m in overlap.rows()}) == len(overlap.rows()) == 5
 
 
 def test_together_times_three_parts_under_names_of_its_own():
-    given = []
-    parts = {"run": lambda: 1, "copy": given.append, "both": lambda: 2}
-    found = together("here", parts, count=2, before={"copy": lambda: "made"})
-    assert (found.first.name, found.second.name, found.both.name) == ("here: run", "here: copy", "here: both")
-    assert given == ["made"] * 3
+    inputs = []
+    parts = {"run": lambda: 1, "copy": inputs.append, "both": lambda: 2}
+    overlap = together("here", parts, count=2, before={"copy": lambda: "made"})
+    assert (overlap.first.name, overlap.second.name, overlap.both.name) == (
+        "here: run",
+        "here: copy",
+        "here: both",
+    )
+    assert inputs == ["made"] * 3
 
 
 def test_per_round_combines_the_values_of_one_round_and_refuses_others():
     a, b = seconds("a", 1.0, 2.0), seconds("b", 10.0, 20.0)
-    found = per_round("sum", lambda x, y: x + y, a, b)
-    assert (found.values, found.rounds) == ((11.0, 22.0), "r")
+    sums = per_round("sum", lambda x, y: x + y, a, b)
+    assert (sums.values, sums.rounds) == ((11.0, 22.0), "r")
     with pytest.raises(ValueError, match="zip"):
         per_round("sum", lambda x, y: x + y, a, seconds("c", 1.0))

@@ -41,18 +41,20 @@ def test_only_what_came_since_counts() -> None:
     assert lost_s(before, Account(12.0, {"a": (8.0, 51.5), "b": (4.0, 0.0)})) == 1.5
 
 
-def kept(folder: Path, **accounts: str) -> Path:
+def thread_folder(folder: Path, **accounts: str) -> Path:
     """A folder of threads like Linux keeps."""
-    for thread, words in accounts.items():
+    for thread, account in accounts.items():
         (folder / thread).mkdir(parents=True, exist_ok=True)
-        (folder / thread / "schedstat").write_text(words)
+        (folder / thread / "schedstat").write_text(account)
     return folder
 
 
 def test_the_account_is_read_for_every_thread_in_seconds(tmp_path: Path) -> None:
-    with Scheduler(kept(tmp_path, a="1500000000 2 7\n", b="0 3000000000 1\n"), used=lambda: 2.5) as threads:
+    with Scheduler(
+        thread_folder(tmp_path, a="1500000000 2 7\n", b="0 3000000000 1\n"), used=lambda: 2.5
+    ) as threads:
         assert threads.account() == Account(2.5, {"a": (1.5, 2e-9), "b": (0.0, 3.0)})
-        kept(tmp_path, a="1600000000 1000000000 8\n")
+        thread_folder(tmp_path, a="1600000000 1000000000 8\n")
         assert threads.account().threads["a"] == (1.6, 1.0)
 
 
@@ -60,7 +62,7 @@ def test_files_are_closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
     opened: list[int] = []
     really = os.open
     monkeypatch.setattr(os, "open", lambda *args: opened.append(really(*args)) or opened[-1])
-    with Scheduler(kept(tmp_path, a="1 2 3", b="1 2 3")) as threads:
+    with Scheduler(thread_folder(tmp_path, a="1 2 3", b="1 2 3")) as threads:
         threads.account()
     assert len(opened) == 2
     for file in opened:
@@ -72,7 +74,7 @@ def test_few_files_are_open_however_many_threads_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "MOST", 2)
-    with Scheduler(kept(tmp_path, **dict.fromkeys("abcd", "1 2 3"))) as threads:
+    with Scheduler(thread_folder(tmp_path, **dict.fromkeys("abcd", "1 2 3"))) as threads:
         assert len(threads.account().threads) == 2
 
 

@@ -37,11 +37,11 @@ def infinite() -> float:
 
 def test_the_value_comes_from_another_process_with_its_own_variables() -> None:
     names = ("JAXPERF_A", "HOME", "XLA_PYTHON_CLIENT_PREALLOCATE", "JAX_NUM_CPU_DEVICES")
-    found = in_fresh_process(look, *names, environment={"JAXPERF_A": "1"})
-    assert found["pid"] != os.getpid()
+    values = in_fresh_process(look, *names, environment={"JAXPERF_A": "1"})
+    assert values["pid"] != os.getpid()
     # memory on demand, since this process may hold most of a GPU's; one CPU device, not this process's eight
-    assert found["set"] == ["1", os.environ.get("HOME"), "false", "1"]
-    assert found["name"] == "test_fresh"
+    assert values["set"] == ["1", os.environ.get("HOME"), "false", "1"]
+    assert values["name"] == "test_subprocess_call"
     assert "JAXPERF_A" not in os.environ
 
 

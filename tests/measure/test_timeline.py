@@ -23,14 +23,14 @@ def plane(name, **lines):
     for line, events in lines.items():
         rows = []
         for event, start, long, stats in events:
-            kept = []
+            statistics = []
             for key, value in stats.items():
                 number = names.setdefault(("stat", key), next(ids))
                 kind = f'str_value: "{value}"' if isinstance(value, str) else f"uint64_value: {value}"
-                kept.append(f"stats {{ metadata_id: {number} {kind} }}")
+                statistics.append(f"stats {{ metadata_id: {number} {kind} }}")
             number = names.setdefault(("event", event), next(ids))
             times = f"offset_ps: {start * 10**6} duration_ps: {long * 10**6}"
-            rows.append(f"events {{ metadata_id: {number} {times} {' '.join(kept)} }}")
+            rows.append(f"events {{ metadata_id: {number} {times} {' '.join(statistics)} }}")
         parts.append(f'lines {{ name: "{line}" {" ".join(rows)} }}')
     for (kind, text), number in names.items():
         parts.append(f'{kind}_metadata {{ key: {number} value {{ id: {number} name: "{text}" }} }}')
@@ -151,33 +151,33 @@ def test_a_recorded_run_shows_python_the_wait_and_both_devices():
     def products():
         return [[jnp.dot(x, x) for _ in range(3)] for x in xs]
 
-    found = timeline.record(products, name="two devices")
-    devices = timeline.devices(found)
+    recorded = timeline.record(products, name="two devices")
+    devices = timeline.devices(recorded)
     assert len(devices) == 2
-    assert {"python", "wait"} <= set(found.lanes)
+    assert {"python", "wait"} <= set(recorded.lanes)
     for lane in devices:
-        assert len(found.intervals(lane)) == 3
-        assert most_at_once(found.intervals(lane)) == 1
-    assert all(0 <= s.start_s <= s.end_s <= found.traced_s for s in found.spans)
-    assert 0.0 <= timeline.overlap(found, *devices) <= 1.0
+        assert len(recorded.intervals(lane)) == 3
+        assert most_at_once(recorded.intervals(lane)) == 1
+    assert all(0 <= s.start_s <= s.end_s <= recorded.traced_s for s in recorded.spans)
+    assert 0.0 <= timeline.overlap(recorded, *devices) <= 1.0
 
 
 def test_both_clocks_agree_on_how_long_the_run_took():
     x = jnp.ones((600, 600))
-    found = timeline.record(lambda: [x @ x for _ in range(5)])
-    assert found.traced_s == pytest.approx(found.wall_s, rel=0.2, abs=20e-3)
+    recorded = timeline.record(lambda: [x @ x for _ in range(5)])
+    assert recorded.traced_s == pytest.approx(recorded.wall_s, rel=0.2, abs=20e-3)
     assert (
-        sum(b - a for lane in timeline.devices(found) for a, b in timeline.busy(found, lane))
-        <= found.traced_s
+        sum(b - a for lane in timeline.devices(recorded) for a, b in timeline.busy(recorded, lane))
+        <= recorded.traced_s
     )
 
 
 def test_a_copy_between_devices_is_seen():
     source, target = jax.devices("cpu")[:2]
     x = jax.device_put(jnp.ones((1500, 1500)), source)
-    found = timeline.record(lambda: jax.device_put(x, target))
-    assert timeline.busy(found, "copies")
-    assert not timeline.devices(found)
+    recorded = timeline.record(lambda: jax.device_put(x, target))
+    assert timeline.busy(recorded, "copies")
+    assert not timeline.devices(recorded)
 
 
 def test_a_mark_is_seen_in_its_lane():
@@ -186,13 +186,13 @@ def test_a_mark_is_seen_in_its_lane():
         with timeline.mark("for y"):
             return y.block_until_ready()
 
-    found = timeline.record(waits)
-    assert [s.name for s in found.spans if s.lane == "wait"] == ["for y", "outputs"]
+    recorded = timeline.record(waits)
+    assert [s.name for s in recorded.spans if s.lane == "wait"] == ["for y", "outputs"]
 
 
 def test_the_raw_trace_is_kept_whole_in_the_format_that_perfetto_reads(tmp_path):
-    found = timeline.record(lambda: jnp.ones(3) + 1, name="a b/c: ü", folder=tmp_path / "new")
-    path = Path(found.trace)
+    recorded = timeline.record(lambda: jnp.ones(3) + 1, name="a b/c: ü", folder=tmp_path / "new")
+    path = Path(recorded.trace)
     assert path.parent == tmp_path / "new" and path.name.endswith(".trace.json.gz")
     assert [path] == list(path.parent.iterdir())
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]

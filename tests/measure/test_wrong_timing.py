@@ -324,8 +324,8 @@ def test_a_cached_result() -> None:
     cached = functools.lru_cache(lambda: jnp.sin(1.0))
     with pytest.raises(JaxperfError, match="returned the very arrays of the first"):
         measure(cached, **QUICK)
-    given = jnp.ones(3)
-    measure(lambda x: x, given, **QUICK)  # what was given may come back
+    argument = jnp.ones(3)
+    measure(lambda x: x, argument, **QUICK)  # what was given may come back
     measure(cached.__wrapped__, **QUICK)  # the function behind the cache
 
 
@@ -335,8 +335,8 @@ def test_a_donated_input() -> None:
     with pytest.raises(JaxperfError, match=r"args\[0\] was donated, so it can be used only once"):
         measure(step, jnp.ones(3), **QUICK)
     made = itertools.count()
-    found = interleaved({"step": step}, before={"step": lambda: jnp.full(3, next(made))}, count=3)
-    assert len(found["step"].values) == 3
+    measurements = interleaved({"step": step}, before={"step": lambda: jnp.full(3, next(made))}, count=3)
+    assert len(measurements["step"].values) == 3
     assert next(made) == 1 + 3  # a new input for each call, that of the warm-up included
 
 
@@ -487,10 +487,12 @@ def test_always_in_the_same_order() -> None:
 
 def test_a_machine_that_grows_slower() -> None:
     now = itertools.accumulate(itertools.count(1))  # each reading of the clock is later by one more
-    found = interleaved(dict.fromkeys("ab", int), count=40, loops=1, seed=0, clock=lambda: float(next(now)))
-    growth = found["a"].values[-1] / found["a"].values[0]
+    measurements = interleaved(
+        dict.fromkeys("ab", int), count=40, loops=1, seed=0, clock=lambda: float(next(now))
+    )
+    growth = measurements["a"].values[-1] / measurements["a"].values[0]
     assert growth > 5
-    assert ratio(found["a"], found["b"]).word == "undecided"
+    assert ratio(measurements["a"], measurements["b"]).word == "undecided"
 
 
 # The list
@@ -500,6 +502,6 @@ def test_the_page_lists_the_same_ways() -> None:
     tests = set(re.findall(r"^def test_(\w+)", SOURCE.read_text(), re.MULTILINE))
     ways = tests - {"the_page_lists_the_same_ways"}
     assert len(ways) >= 30
-    page = (SOURCE.parents[1] / "docs" / "trust.md").read_text()
+    page = (SOURCE.parents[2] / "docs" / "trust.md").read_text()
     listed = re.findall(r"^\| (.+?) \| (?:refused|measured right|shown)", page, re.MULTILINE)
     assert {way.replace("_", " ") for way in ways} == set(listed)

@@ -196,9 +196,7 @@ def test_machine_code_is_used_where_it_fits_and_ignored_elsewhere(net, tmp_path,
         def lacks_a_function(*args: object, **kwargs: object) -> None:
             raise jax.errors.JaxRuntimeError("NOT_FOUND: Function bitcast_fusion not found")
 
-        incomplete.setattr(
-            "jaxperf.models.export.serialize_executable.deserialize_and_load", lacks_a_function
-        )
+        incomplete.setattr("jax.experimental.serialize_executable.deserialize_and_load", lacks_a_function)
         assert load_compiled(stem) is None
     assert load_compiled(stem) is not None
     net.dense.bias[...] = jnp.ones(3)

@@ -43,10 +43,11 @@ def test_order_survives_split_and_merge(make):
 def test_order_and_shapes_are_those_of_collect_params(name):
     answers = load(name)
     net = MLP(rngs=nnx.Rngs(0)) if name == "mlp" else ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(0))
-    ours = to_gluon(net)
-    assert [str(value.shape) for value in ours.values()] == answers["shapes"].tolist()
+    weights = to_gluon(net)
+    assert [str(value.shape) for value in weights.values()] == answers["shapes"].tolist()
     assert all(
-        theirs.endswith(mine.rpartition(".")[2]) for mine, theirs in zip(ours, answers["names"].tolist())
+        gluon_name.endswith(mine.rpartition(".")[2])
+        for mine, gluon_name in zip(weights, answers["names"].tolist())
     )
 
 
@@ -63,8 +64,8 @@ def test_lenets_first_dense_layer_reads_gluons_channel_first_image():
     gluon = [value.T if name in ("W3", "W4") else value for name, value in params.items()]
     net = from_gluon(LeNet(rngs=nnx.Rngs(0)), gluon)
     X = jnp.asarray(batch(0, 0, 2)[0].transpose(0, 2, 3, 1))
-    ours, by_hand = net(X), lenet(X, [jnp.asarray(value) for value in params.values()])
-    np.testing.assert_allclose(ours, by_hand, rtol=1e-5, atol=1e-5)
+    by_module, by_hand = net(X), lenet(X, [jnp.asarray(value) for value in params.values()])
+    np.testing.assert_allclose(by_module, by_hand, rtol=1e-5, atol=1e-5)
 
 
 def test_a_file_of_numpy_works_as_it_is(tmp_path):

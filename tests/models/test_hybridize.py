@@ -96,8 +96,8 @@ def test_training_state_moves_as_in_the_module_itself():
     compiled = hybridize(net)
     for step in range(4):
         close(compiled(X + step), eager(X + step))  # dropout draws new numbers at each step, the same in both
-        for ours, theirs in zip(state(net), state(eager)):
-            close(ours, theirs)
+        for value, eager_value in zip(state(net), state(eager)):
+            close(value, eager_value)
     assert int(net.drop.rngs.count[...]) == int(eager.drop.rngs.count[...]) == 4
     assert compiled.trace_count == 1
 
@@ -190,8 +190,8 @@ def test_gradients_flow_through_the_compiled_function():
     compiled = hybridize(Mlp(nnx.Rngs(0)))
     gradients = jax.grad(lambda leaves: compiled.function(leaves, X)[0].sum())(compiled.leaves())
     expected = nnx.grad(lambda net: net(X).sum())(compiled.net)
-    for ours, theirs in zip(gradients, jax.tree.leaves(expected)):
-        close(ours, theirs)
+    for gradient, expected_gradient in zip(gradients, jax.tree.leaves(expected)):
+        close(gradient, expected_gradient)
 
 
 def test_what_is_no_module_is_refused_with_the_way_out():

@@ -15,15 +15,15 @@ SHAPES = ((1, 1), (7, 3), (64, 64), (5, 5, 1, 20), (784, 256), (3, 3, 64, 128))
 
 
 @pytest.mark.parametrize(
-    ("ours", "flax"),
+    ("initializer", "flax"),
     [(HE_INIT, nnx.initializers.he_normal()), (BOOK_INIT, nnx.initializers.normal(0.01))],
     ids=["he", "book"],
 )
-def test_the_values_are_flaxs_up_to_the_last_bit(ours: nnx.Initializer, flax: nnx.Initializer) -> None:
+def test_the_values_are_flaxs_up_to_the_last_bit(initializer: nnx.Initializer, flax: nnx.Initializer) -> None:
     for i, shape in enumerate(SHAPES):
         key = jax.random.key(i)
-        found, expected = (np.asarray(init(key, shape, jnp.float32)) for init in (ours, flax))
-        np.testing.assert_array_max_ulp(found, expected, maxulp=2)  # rounding depends on a loop's length
+        values, expected = (np.asarray(init(key, shape, jnp.float32)) for init in (initializer, flax))
+        np.testing.assert_array_max_ulp(values, expected, maxulp=2)  # rounding depends on a loop's length
 
 
 def test_it_can_be_traced_and_keeps_the_dtype() -> None:

@@ -56,11 +56,11 @@ def test_logits_losses_and_gradients_equal_mxnet(kind, dtype):
     answers, history, _ = trained(kind, dtype)
     grads, logits, losses = history[0]
     assert logits.dtype == dtype
-    for ours, theirs in (
+    for actual, desired in (
         (logits, answers[f"{kind}/{dtype}/logits"]),
         (losses, answers[f"{kind}/{dtype}/loss"]),
     ):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE[dtype] * np.abs(theirs).max())
+        np.testing.assert_allclose(actual, desired, rtol=0, atol=TOLERANCE[dtype] * np.abs(desired).max())
     errors = digest_error(answers, f"{kind}/{dtype}/grad", [np.asarray(g) for g in grads])
     assert errors.max() < GRADIENTS[dtype]
 
@@ -99,8 +99,10 @@ def test_module_and_function_give_equal_outputs_and_gradients(book):
 
     by_module = nnx.merge(graph, gradient(state)).to_params()
     by_function, _ = jax.jit(jax.grad(loss_of, has_aux=True))(params, X, y)
-    for ours, theirs in zip(by_module, by_function):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+    for module_value, function_value in zip(by_module, by_function):
+        np.testing.assert_allclose(
+            module_value, function_value, rtol=1e-4, atol=1e-4 * np.abs(function_value).max()
+        )
 
 
 def test_params_survive_the_module_bit_for_bit(book):
@@ -119,8 +121,8 @@ def test_halves_make_the_whole(book):
 def test_whole_images_are_convolved(book):
     params, X, _ = book
     for net in (lambda X: lenet(X, params), LeNet.from_params(params)):
-        found = re.findall(r"f32\[([\d,]+)\] = conv_general_dilated", str(jax.make_jaxpr(net)(X)))
-        assert found == ["8,26,26,20", "8,9,9,50"]
+        convolutions = re.findall(r"f32\[([\d,]+)\] = conv_general_dilated", str(jax.make_jaxpr(net)(X)))
+        assert convolutions == ["8,26,26,20", "8,9,9,50"]
 
 
 def test_fresh_params_are_the_books():

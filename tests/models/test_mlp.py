@@ -44,8 +44,8 @@ def test_outputs_losses_and_gradients_equal_mxnet(name, kind, dtype):
             answers, f"{case}/{name}_grad", list(to_gluon(nnx.merge(graph, grads)).values())
         )
     assert logits.dtype == dtype
-    for ours, theirs in ((logits, answers[f"{case}/logits"]), (values, answers[f"{case}/{name}"])):
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())
+    for actual, desired in ((logits, answers[f"{case}/logits"]), (values, answers[f"{case}/{name}"])):
+        np.testing.assert_allclose(actual, desired, rtol=tolerance, atol=tolerance * np.abs(desired).max())
     assert errors.max() < GRADIENTS[dtype]
     assert np.median(errors) < tolerance
 

@@ -95,8 +95,10 @@ def train(name, kind, dtype, contexts, steps=None):
     for step in range(steps or setting.steps):
         X, y = batch(int(load(name)["seed"]), step, setting.batch)
         shares = zip(np.split(X, contexts), np.split(y, contexts), stats)
-        found = [gradient(graph, params, own, nhwc(a, dtype), b) for a, b, own in shares]
-        grads, aux = zip(*jax.device_get(found))
+        gradients = [
+            gradient(graph, params, context_stats, nhwc(a, dtype), b) for a, b, context_stats in shares
+        ]
+        grads, aux = zip(*jax.device_get(gradients))
         stats = [after for _, _, after in aux] if step else [aux[0][2]] * contexts
         losses.append(np.concatenate([values for _, values, _ in aux]))
         total = jax.tree.map(lambda *each: sum(each), *grads)
@@ -139,30 +141,30 @@ def test_first_step_and_those_after_equal_mxnet(name, kind, dtype):
     case = f"{kind}/{dtype}"
     with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
         # in float32 the sides that relus take grow into everything within a few steps
-        answers, ours = load(name), train(name, kind, dtype, 1, steps=1 if dtype == "float32" else None)
-    assert ours["logits"].dtype == dtype
-    for mine, theirs in (
-        (ours["logits"], answers[f"{case}/logits"]),
-        (ours["loss"][0], answers[f"{case}/loss"]),
+        answers, trained = load(name), train(name, kind, dtype, 1, steps=1 if dtype == "float32" else None)
+    assert trained["logits"].dtype == dtype
+    for mine, desired in (
+        (trained["logits"], answers[f"{case}/logits"]),
+        (trained["loss"][0], answers[f"{case}/loss"]),
     ):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=OUTPUTS[dtype] * np.abs(theirs).max())
-    errors = digest_error(answers, f"{case}/grad", ours["grad"])
+        np.testing.assert_allclose(mine, desired, rtol=0, atol=OUTPUTS[dtype] * np.abs(desired).max())
+    errors = digest_error(answers, f"{case}/grad", trained["grad"])
     assert errors.max() < GRADIENTS[dtype]
     assert np.median(errors) < GRADIENTS[dtype] / 3
-    first = digest_error(answers, f"{case}/1ctx/stats_first/0", ours["stats_first"][0])
+    first = digest_error(answers, f"{case}/1ctx/stats_first/0", trained["stats_first"][0])
     assert first.max() < STATISTICS[dtype]
     # ours in float32 are nearer to MXNet's in float64 than MXNet's own in float32, where 2.6e-2 was seen
-    assert digest_error(answers, f"{kind}/float64/grad", ours["grad"]).max() < 1e-2
+    assert digest_error(answers, f"{kind}/float64/grad", trained["grad"]).max() < 1e-2
     if dtype == "float64":
-        check_steps(answers, case, ours, 1)
+        check_steps(answers, case, trained, 1)
 
 
-def check_steps(answers, case, ours, contexts):
-    np.testing.assert_allclose(ours["loss"], answers[f"{case}/{contexts}ctx/loss"], rtol=1e-6)
-    assert digest_error(answers, f"{case}/{contexts}ctx/update", ours["update"]).max() < 1e-5
+def check_steps(answers, case, trained, contexts):
+    np.testing.assert_allclose(trained["loss"], answers[f"{case}/{contexts}ctx/loss"], rtol=1e-6)
+    assert digest_error(answers, f"{case}/{contexts}ctx/update", trained["update"]).max() < 1e-5
     for i in range(contexts):
         for when in ("stats_first", "stats"):
-            errors = digest_error(answers, f"{case}/{contexts}ctx/{when}/{i}", ours[when][i])
+            errors = digest_error(answers, f"{case}/{contexts}ctx/{when}/{i}", trained[when][i])
             assert errors.max() < 1e-5
 
 
@@ -171,8 +173,8 @@ def check_steps(answers, case, ours, contexts):
 @pytest.mark.parametrize(("kind", "contexts"), [*itertools.product(KINDS, (2, 4))])
 def test_shares_normalized_apart_equal_mxnet_on_that_many_contexts(kind, contexts):
     with jax.enable_x64(True):
-        ours = train("resnet_small", kind, "float64", contexts)
-    check_steps(load("resnet_small"), f"{kind}/float64", ours, contexts)
+        trained = train("resnet_small", kind, "float64", contexts)
+    check_steps(load("resnet_small"), f"{kind}/float64", trained, contexts)
 
 
 @pytest.mark.usefixtures("optimized")
@@ -185,8 +187,8 @@ def test_evaluation_equals_mxnet_and_leaves_the_statistics_alone(kind):
     X, _ = batch(int(answers["seed"]), 0, RESNET18.batch)
     with jax.default_matmul_precision("highest"):
         logits = nnx.jit(lambda net, X: net(X))(net, nhwc(X))
-    theirs = answers[f"{kind}/float32/eval_logits"]
-    np.testing.assert_allclose(logits, theirs, rtol=0, atol=2e-5 * np.abs(theirs).max())
+    desired = answers[f"{kind}/float32/eval_logits"]
+    np.testing.assert_allclose(logits, desired, rtol=0, atol=2e-5 * np.abs(desired).max())
     for old, new in zip(before, as_gluon(*nnx.split(net, nnx.Param, ...))[1]):
         np.testing.assert_array_equal(old, new)
 

@@ -152,8 +152,8 @@ def test_each_program_of_a_pipeline_lowers_for_cuda(halves: Callable[[], list[Mo
     watched = [{name: partial(noted, i, name) for name in row} for i, row in enumerate(pipeline.programs)]
     jax.eval_shape(dataclasses.replace(pipeline, programs=watched), pipeline.init(), X, y)
     assert called.keys() == {
-        (part, name) for part, own in ((0, ("forward", "backward")), (1, ("loss",)))
-        for name in (*own, "add", "update")
+        (part, name) for part, names in ((0, ("forward", "backward")), (1, ("loss",)))
+        for name in (*names, "add", "update")
     }  # fmt: skip
     for (part, name), shapes in called.items():
         assert custom_calls(pipeline.programs[part][name], *shapes) == set()

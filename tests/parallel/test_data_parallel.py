@@ -103,8 +103,8 @@ LENETS = cases(
 
 @pytest.mark.parametrize(("way", "k"), LENETS)
 def test_ten_updates_of_lenet_are_one_devices(way, k):
-    found = after(lenet_step(way, k), batches(10))
-    assert difference(found, lenet_on_one_device()) <= TEN_STEPS
+    state = after(lenet_step(way, k), batches(10))
+    assert difference(state, lenet_on_one_device()) <= TEN_STEPS
 
 
 @functools.cache
@@ -146,12 +146,12 @@ NORMALIZED = cases(
 
 @pytest.mark.parametrize(("way", "k", "batch_norm"), NORMALIZED)
 def test_ten_updates_are_one_devices_for_either_batch_norm(way, k, batch_norm):
-    found = after(normalized_step(way, k, batch_norm), batches(10, side=8))
+    state = after(normalized_step(way, k, batch_norm), batches(10, side=8))
     expected = by_shares(k if batch_norm == "share" else 1)
-    assert difference(found, expected) <= TEN_STEPS
+    assert difference(state, expected) <= TEN_STEPS
     if k > 1:  # the choice is one: the other differs by a thousand times as much
         other = by_shares(1 if batch_norm == "share" else k)
-        assert difference(found, other) > 1000 * TEN_STEPS
+        assert difference(state, other) > 1000 * TEN_STEPS
 
 
 def collectives(step, data):
@@ -162,18 +162,18 @@ def collectives(step, data):
 
 @pytest.mark.parametrize(("way", "k", "batch_norm"), NORMALIZED)
 def test_the_program_sums_what_it_should_and_gathers_nothing(way, batch_norm, k):
-    found, convolutions = collectives(normalized_step(way, k, batch_norm), next(batches(1, side=8)))
+    counts, convolutions = collectives(normalized_step(way, k, batch_norm), next(batches(1, side=8)))
     # gradients, metrics and running statistics go in one; BatchNorm over the whole batch sums once on the
     # way forward and once on the way back
     wanted = (way != "manual") + 2 * BATCH_NORMS * (batch_norm == "whole")
-    assert found == ({"all-reduce": wanted} if wanted and k > 1 else {})
+    assert counts == ({"all-reduce": wanted} if wanted and k > 1 else {})
     assert convolutions >= 3  # the text is read
 
 
 @pytest.mark.parametrize(("way", "k"), LENETS)
 def test_lenets_ten_arrays_are_summed_in_one_collective_and_none_is_gathered(way, k):
-    found, convolutions = collectives(lenet_step(way, k), next(batches(1)))
-    assert found == ({"all-reduce": 1} if way != "manual" and k > 1 else {})
+    counts, convolutions = collectives(lenet_step(way, k), next(batches(1)))
+    assert counts == ({"all-reduce": 1} if way != "manual" and k > 1 else {})
     assert convolutions >= 2
 
 
@@ -185,8 +185,8 @@ def test_the_state_has_no_axis_for_devices_and_is_on_all_of_them(way):
     assert jax.tree.map(jnp.shape, step.read(state).stats) == jax.tree.map(jnp.shape, small().stats)
     assert {m.shape for m in metrics.values()} == {()}
     if way == "manual":  # a state for each device
-        for own, device in zip(state, devices, strict=True):
-            assert {d for leaf in jax.tree.leaves(own) for d in leaf.devices()} == {device}
+        for device_state, device in zip(state, devices, strict=True):
+            assert {d for leaf in jax.tree.leaves(device_state) for d in leaf.devices()} == {device}
         chex.assert_trees_all_equal(*jax.device_get(state))
         return
     for leaf in jax.tree.leaves((state, metrics)):
@@ -273,7 +273,7 @@ def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_eac
     """In float64: Adam divides by a gradient's own size, which blows up the rounding of small ones."""
     schedule = optax.warmup_cosine_decay_schedule(0, 1e-2, 2, 5)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
-    rng, found = np.random.default_rng(1), []
+    rng, after_steps = np.random.default_rng(1), []
     with jax.enable_x64(True):
         model = model_of_function(tanh_layers, {n: rng.normal(size=(4, 4)) for n in ("first", "second")})
         for way, k in (("jit", 1), *((way, 2) for way in WAYS)):
@@ -283,9 +283,9 @@ def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_eac
                 y %= 4
                 state, _ = step(state, X.astype("float64"), y)
             state = step.read(state)
-            found.append(jax.device_get((state.params, state.opt_state)))
-    assert sum(a.dtype == np.float64 for a in jax.tree.leaves(found[0])) == 3 * 2
-    chex.assert_trees_all_close(*found, rtol=0, atol=1e-8)
+            after_steps.append(jax.device_get((state.params, state.opt_state)))
+    assert sum(a.dtype == np.float64 for a in jax.tree.leaves(after_steps[0])) == 3 * 2
+    chex.assert_trees_all_close(*after_steps, rtol=0, atol=1e-8)
 
 
 @pytest.mark.thorough
@@ -310,11 +310,11 @@ def test_uneven_shares_of_lenet_are_one_devices():
 def test_uneven_shares_weigh_running_statistics_by_their_size():
     model, (X, y) = small(), next(batches(1, side=8))
     step = make_step("manual", model, optax.sgd(0.1), cpus(2), weights=(3, 1))
-    _, found, _ = after(step, [(X, y)])
+    _, stats, _ = after(step, [(X, y)])
     forward = jax.jit(functools.partial(model.apply, train=True))
     each = [forward(model.params, model.stats, x)[1] for x in (X[:24], X[24:])]
     expected = jax.device_get(jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, *each))
-    assert difference(found, expected) <= TEN_STEPS
+    assert difference(stats, expected) <= TEN_STEPS
 
 
 @pytest.mark.parametrize(
@@ -373,5 +373,5 @@ def test_a_modules_values_and_mode_are_left_alone():
 def test_the_default_device_whatever_it_is_computes_what_a_cpu_does(way):
     step = lenet_on(way, tuple(first_devices(1)))
     with jax.default_matmul_precision("highest"):
-        found = after(step, batches(3))
-    assert difference(found, after(lenet_step("jit", 1), batches(3))) <= 1e-4
+        state = after(step, batches(3))
+    assert difference(state, after(lenet_step("jit", 1), batches(3))) <= 1e-4

@@ -85,8 +85,8 @@ def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, kind, context
     for X, y in batches("lenet", LENET):
         state, metrics = step(state, X, y)
         losses.append(float(metrics["loss"]))
-    for own in state if way == "manual" else [state]:
-        check_lenet(kind, contexts, losses, start, own.params)
+    for device_state in state if way == "manual" else [state]:
+        check_lenet(kind, contexts, losses, start, device_state.params)
 
 
 @functools.cache
@@ -149,15 +149,16 @@ def trained(name, way, contexts, batch_norm):
     return Trained(losses, grad, [new - old for new, old in zip(last[0], start[0])], last[1])
 
 
-def check_resnet(name, contexts, found):
+def check_resnet(name, contexts, trained_net):
     answers, case = load(name), f"sound/float64/{contexts}ctx"
-    np.testing.assert_allclose(found.losses, answers[f"{case}/loss"].mean(1), rtol=FLOAT32_INSIDE / 10)
-    assert found.update[0].dtype == np.float64
-    assert digest_error(answers, f"{case}/update", found.update).max() < FLOAT32_INSIDE
-    ours = digest("stats", found.stats)  # ours are the mean over contexts, and so is what is linear in them
+    np.testing.assert_allclose(trained_net.losses, answers[f"{case}/loss"].mean(1), rtol=FLOAT32_INSIDE / 10)
+    assert trained_net.update[0].dtype == np.float64
+    assert digest_error(answers, f"{case}/update", trained_net.update).max() < FLOAT32_INSIDE
+    # Ours are the mean over contexts, and so is what is linear in them.
+    stats_digest = digest("stats", trained_net.stats)
     for part in ("dot", "part"):
-        theirs = np.mean([answers[f"{case}/stats/{c}/{part}"] for c in range(contexts)], 0)
-        np.testing.assert_allclose(ours[f"stats/{part}"], theirs, rtol=0, atol=FLOAT32_INSIDE)
+        desired = np.mean([answers[f"{case}/stats/{c}/{part}"] for c in range(contexts)], 0)
+        np.testing.assert_allclose(stats_digest[f"stats/{part}"], desired, rtol=0, atol=FLOAT32_INSIDE)
 
 
 SHARES = cases([*((way, 2) for way in WAYS), ("pmap", 4)], quick=quick)
@@ -172,18 +173,18 @@ def test_shares_normalized_apart_equal_gluon_on_that_many_contexts(way, contexts
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", SUMMING)
 def test_the_whole_batch_normalized_over_devices_equals_gluon_on_one_context(way):
-    found = trained("resnet_small", way, 2, "whole")
-    check_resnet("resnet_small", 1, found)
-    assert digest_error(load("resnet_small"), "sound/float64/grad", found.grad).max() < GRADIENTS
+    trained_net = trained("resnet_small", way, 2, "whole")
+    check_resnet("resnet_small", 1, trained_net)
+    assert digest_error(load("resnet_small"), "sound/float64/grad", trained_net.grad).max() < GRADIENTS
 
 
 @pytest.mark.thorough
 def test_all_ways_agree_to_the_last_digits_for_either_batch_norm():
     one = trained("resnet_small", "jit", 1, "whole")
     for batch_norm, ways in (("share", WAYS), ("whole", SUMMING)):
-        found = [trained("resnet_small", way, 2, batch_norm) for way in ways]
-        expected = one if batch_norm == "whole" else found[0]
-        chex.assert_trees_all_close(astuple(expected), *map(astuple, found), rtol=0, atol=EXACT)
+        trained_nets = [trained("resnet_small", way, 2, batch_norm) for way in ways]
+        expected = one if batch_norm == "whole" else trained_nets[0]
+        chex.assert_trees_all_close(astuple(expected), *map(astuple, trained_nets), rtol=0, atol=EXACT)
 
 
 @pytest.mark.thorough

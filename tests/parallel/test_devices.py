@@ -13,10 +13,10 @@ def test_without_the_gpu_asked_for_there_is_the_cpu():
 
 
 def test_all_gpus_or_one_cpu():
-    found = try_all_gpus()
-    assert found == [try_gpu(i) for i in range(len(found))]
-    assert {d.platform for d in found} in ({"gpu"}, {"cpu"})
-    assert found[0].platform == "gpu" or len(found) == 1
+    devices = try_all_gpus()
+    assert devices == [try_gpu(i) for i in range(len(devices))]
+    assert {d.platform for d in devices} in ({"gpu"}, {"cpu"})
+    assert devices[0].platform == "gpu" or len(devices) == 1
 
 
 def test_the_first_devices_come_in_jaxs_order():

@@ -69,10 +69,10 @@ def test_training_over_two_devices_equals_one_device(make, halves, micro_batches
         states, metrics = step(states, X, Y)
         if i == 0 and make is lenet:  # with BatchNorm there is no loss of the whole batch
             np.testing.assert_allclose(metrics["loss"], loss_of(make(), X, Y), rtol=allowed(1e-6))
-    ours = {k: v for s in states for k, v in {**s.params, **s.stats}.items()}
+    merged = {k: v for s in states for k, v in {**s.params, **s.stats}.items()}
     # without BatchNorm the number of micro-batches makes no difference
     expected = trained_alone(make, micro_batches if make is small_resnet else 1)
-    chex.assert_trees_all_close(jax.device_get(ours), expected, rtol=allowed(2e-5), atol=allowed(2e-6))
+    chex.assert_trees_all_close(jax.device_get(merged), expected, rtol=allowed(2e-5), atol=allowed(2e-6))
     assert 0 <= float(metrics["accuracy"]) <= 1
     for state, device in zip(states, devices):  # each part is on its device and only there
         assert {a.devices().pop() for a in jax.tree.leaves(state)} == {device}

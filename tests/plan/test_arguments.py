@@ -42,10 +42,10 @@ def test_the_last_arguments_of_one_length_are_the_batch() -> None:
 
 
 def test_the_batch_grows_with_the_devices() -> None:
-    found = placed(W, X, Y)
-    assert [a.shape for a in found.args] == [(5, 3), (128, 5), (128, 3)]
-    assert [a.sharding.spec for a in found.args] == [P(), P("data"), P("data")]
-    assert found.batch == 128 and found.batch_arguments == (1, 2)
+    on_eight = placed(W, X, Y)
+    assert [a.shape for a in on_eight.args] == [(5, 3), (128, 5), (128, 3)]
+    assert [a.sharding.spec for a in on_eight.args] == [P(), P("data"), P("data")]
+    assert on_eight.batch == 128 and on_eight.batch_arguments == (1, 2)
 
 
 def test_examples_per_device_or_of_the_whole_batch() -> None:
@@ -56,8 +56,8 @@ def test_examples_per_device_or_of_the_whole_batch() -> None:
 
 
 def test_the_batch_may_be_named() -> None:
-    found = placed(W, X, Y, batch=(1,))
-    assert [a.shape for a in found.args] == [(5, 3), (128, 5), (16, 3)]
+    on_eight = placed(W, X, Y, batch=(1,))
+    assert [a.shape for a in on_eight.args] == [(5, 3), (128, 5), (16, 3)]
 
 
 def test_no_batch_to_change() -> None:
@@ -69,10 +69,10 @@ def test_shardings_are_kept_on_a_larger_mesh() -> None:
     mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("data", "model"))
     w = jax.device_put(jnp.zeros((4, 6)), NamedSharding(mesh, P(None, "model")))
     x = jax.device_put(jnp.zeros((16, 4)), NamedSharding(mesh, P("data")))
-    found = place(jax.jit(lambda w, x: x @ w), (w, x), {}, devices(8), axes={})
-    assert dict(found.mesh.shape) == {"data": 4, "model": 2}
-    assert found.args[0].sharding.spec == P(None, "model") and found.args[0].shape == (4, 6)
-    assert found.args[1].shape == (
+    on_eight = place(jax.jit(lambda w, x: x @ w), (w, x), {}, devices(8), axes={})
+    assert dict(on_eight.mesh.shape) == {"data": 4, "model": 2}
+    assert on_eight.args[0].sharding.spec == P(None, "model") and on_eight.args[0].shape == (4, 6)
+    assert on_eight.args[1].shape == (
         32,
         4,
     )  # eight examples on each of two devices become eight on each of four
@@ -100,8 +100,8 @@ def test_a_function_of_a_mesh_may_give_its_arguments() -> None:
         x = jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=NamedSharding(mesh, P(mesh.axis_names[0])))
         return jax.jit(jnp.sin), (x,)
 
-    found = place(make, (), {}, devices(2), axes={"rows": 1})
-    assert found.args[0].sharding.spec == P("rows") and found.batch == 8
+    on_two = place(make, (), {}, devices(2), axes={"rows": 1})
+    assert on_two.args[0].sharding.spec == P("rows") and on_two.batch == 8
 
 
 def test_what_cannot_be_planned() -> None:
@@ -151,27 +151,27 @@ def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
 def test_a_plan_of_a_data_parallel_step() -> None:
-    found = planning.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))
-    assert [size.devices for size in found.sizes] == [1, 2, 8]
-    assert [size.collectives for size in found.sizes] == [{}, {"all-reduce": 1}, {"all-reduce": 1}]
-    one, *_, eight = found.sizes
+    step_plan = planning.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))
+    assert [size.devices for size in step_plan.sizes] == [1, 2, 8]
+    assert [size.collectives for size in step_plan.sizes] == [{}, {"all-reduce": 1}, {"all-reduce": 1}]
+    one, *_, eight = step_plan.sizes
     assert eight.exchanges[0].collective.bytes == W.nbytes
-    assert eight.exchanges[0].collective.source.startswith("test_plan_arguments.py:")
+    assert eight.exchanges[0].collective.source.startswith("test_arguments.py:")
     assert one.efficiency is None and 0 < (eight.efficiency or 0) < 1
     assert eight.efficiency_low < eight.efficiency < eight.efficiency_high  # type: ignore[operator]
     assert eight.step_low_s < eight.step_s < eight.step_high_s
     assert sum(eight.parts.values()) == pytest.approx(eight.step_s)
-    text = str(found)
+    text = str(step_plan)
     assert "Predicted step" in text and "all-reduce" in text and "checked:" in text
-    body = found.to_json()
+    body = step_plan.to_json()
     assert body["format"] == "jaxperf-plan"
     assert body["sizes"][2]["exchanges"][0]["collective"]["group_size"] == 8
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
 def test_a_measured_step_is_taken_as_it_is() -> None:
-    found = planning.plan(jax.jit(step), W, X, Y, devices=(1, 8), measured_s=0.02)
-    assert found.sizes[0].step_s == pytest.approx(0.02)
+    step_plan = planning.plan(jax.jit(step), W, X, Y, devices=(1, 8), measured_s=0.02)
+    assert step_plan.sizes[0].step_s == pytest.approx(0.02)
     with pytest.raises(JaxperfError, match="give 1 among"):
         planning.plan(jax.jit(step), W, X, Y, devices=(8,), measured_s=0.02)
 
@@ -189,10 +189,10 @@ def test_advice() -> None:
 
         return [w - g for w, g in zip(ws, jax.grad(loss)(ws))]
 
-    found = planning.plan(normalized, [jnp.zeros((8, 8))] * 6, jnp.zeros((4, 8)), devices=(8,), total=30)
-    kinds = {advice.kind for advice in found.sizes[0].advice}
+    step_plan = planning.plan(normalized, [jnp.zeros((8, 8))] * 6, jnp.zeros((4, 8)), devices=(8,), total=30)
+    kinds = {advice.kind for advice in step_plan.sizes[0].advice}
     assert {"statistics summed over devices", "batch does not divide"} <= kinds
-    assert "does not divide by 8" in str(found)
+    assert "does not divide by 8" in str(step_plan)
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
@@ -210,9 +210,9 @@ def test_a_sum_for_each_array() -> None:
         return jax.jit(mapped)
 
     ws = [jnp.zeros((256, 256)) + i for i in range(10)]
-    found = planning.plan(make, ws, jnp.zeros((4, 256)), devices=(8,))
-    assert found.sizes[0].collectives["all-reduce"] >= 8
-    assert "a sum for each array" in {advice.kind for advice in found.sizes[0].advice}
+    step_plan = planning.plan(make, ws, jnp.zeros((4, 256)), devices=(8,))
+    assert step_plan.sizes[0].collectives["all-reduce"] >= 8
+    assert "a sum for each array" in {advice.kind for advice in step_plan.sizes[0].advice}
 
 
 @pytest.mark.usefixtures("cpus_as_gpus")
@@ -246,8 +246,8 @@ def test_a_step_that_takes_the_mesh_of_its_context() -> None:
     fn = jax.jit(
         lambda w, x: jax.shard_map(inside, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)(w, x)
     )
-    found = planning.plan(fn, jnp.zeros((4, 4)), jnp.zeros((8, 4)), devices=(2, 8))
-    assert [size.collectives for size in found.sizes] == [{"all-reduce": 1}] * 2
+    step_plan = planning.plan(fn, jnp.zeros((4, 4)), jnp.zeros((8, 4)), devices=(2, 8))
+    assert [size.collectives for size in step_plan.sizes] == [{"all-reduce": 1}] * 2
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
@@ -261,6 +261,6 @@ def test_a_step_of_flax() -> None:
         return loss
 
     net = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
-    found = planning.plan(step, net, jnp.zeros((4, 8)), jnp.zeros((4, 4)), devices=(8,))
-    assert sum(found.sizes[0].collectives.values()) >= 1
-    assert found.sizes[0].batch_arguments == (1, 2)
+    step_plan = planning.plan(step, net, jnp.zeros((4, 8)), jnp.zeros((4, 4)), devices=(8,))
+    assert sum(step_plan.sizes[0].collectives.values()) >= 1
+    assert step_plan.sizes[0].batch_arguments == (1, 2)

@@ -44,7 +44,7 @@ def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flags() -> None:
-    words = [
+    arguments = [
         "train:step",
         "--for",
         "a100",
@@ -55,7 +55,7 @@ def test_flags() -> None:
         "--mesh",
         "data=8,model=2",
     ]
-    asked = flags.parse(Plan, args=words, prog="jaxperf plan", description="")
+    asked = flags.parse(Plan, args=arguments, prog="jaxperf plan", description="")
     assert asked == Plan("train:step", for_="a100", devices="1,16", per_device=8, mesh="data=8,model=2")
 
 
@@ -105,6 +105,6 @@ def test_no_plugin(train: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shapes_take_no_memory() -> None:
-    given = command.shapes(["f32[1000000,1000000]", "key", "n=3"])
-    assert given.by_position[0] == jax.ShapeDtypeStruct((1_000_000, 1_000_000), jnp.float32)
-    assert given.by_name == {"n": 3}
+    call_arguments = command.shapes(["f32[1000000,1000000]", "key", "n=3"])
+    assert call_arguments.by_position[0] == jax.ShapeDtypeStruct((1_000_000, 1_000_000), jnp.float32)
+    assert call_arguments.by_name == {"n": 3}

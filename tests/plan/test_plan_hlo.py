@@ -9,7 +9,7 @@ import pytest
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import hlo
 from jaxperf.plan.collectives import collectives, groups_of
-from jaxperf.plan.kernels import Product, kernel
+from jaxperf.plan.kernels import Product, kernel_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 VERSIONS = ("jax_0_10", "jax_0_12")
@@ -39,22 +39,22 @@ COLLECTIVES = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives(name: str, version: str) -> None:
-    found = collectives(program(name, version), 8)
-    seen = [(c.kind, c.bytes, c.arrays, len(c.groups), c.group_size, c.times) for c in found]
+    in_order = collectives(program(name, version), 8)
+    seen = [(c.kind, c.bytes, c.arrays, len(c.groups), c.group_size, c.times) for c in in_order]
     assert seen == COLLECTIVES[name]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_line_of_a_collective(version: str) -> None:
-    (found,) = collectives(program("data_parallel", version), 8)
-    assert found.source == "train.py:11"
-    assert "dot_general" in found.operation or "transpose" in found.operation
+    (collective,) = collectives(program("data_parallel", version), 8)
+    assert collective.source == "train.py:11"
+    assert "dot_general" in collective.operation or "transpose" in collective.operation
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_matrix_products(version: str) -> None:
     module = program("data_parallel", version)
-    works = [work for c, i, _ in hlo.runs(module) if (work := kernel(module, c, i))]
+    works = [work for c, i, _ in hlo.executed_instructions(module) if (work := kernel_of(module, c, i))]
     # forward twice, gradients of the weights twice, of the first layer's output once
     assert sum(work.flops for work in works) == 5 * 2 * 256 * 512 * 512
 
@@ -64,13 +64,17 @@ def test_a_loop_runs_its_body_as_often_as_it_says(version: str) -> None:
     once, loop = (program(name, version) for name in ("data_parallel", "loop"))
 
     def flops(module: hlo.Module) -> float:
-        return sum(t * work.flops for c, i, t in hlo.runs(module) if (work := kernel(module, c, i)))
+        return sum(
+            t * work.flops
+            for c, i, t in hlo.executed_instructions(module)
+            if (work := kernel_of(module, c, i))
+        )
 
     assert flops(loop) == 5 * flops(once)
 
 
 @pytest.mark.parametrize(
-    ("words", "groups"),
+    ("attribute", "groups"),
     [
         ("replica_groups={{0,1},{2,3}}", ((0, 1), (2, 3))),
         ("replica_groups={}", ((0, 1, 2, 3),)),
@@ -83,14 +87,14 @@ def test_a_loop_runs_its_body_as_often_as_it_says(version: str) -> None:
         ("source_target_pairs={{0,1},{1,0}}", ((0, 1), (1, 0))),
     ],
 )
-def test_groups(words: str, groups: tuple[tuple[int, ...], ...]) -> None:
-    assert groups_of(f'channel_id=1, {words}, metadata={{op_name="x"}}', 4) == groups
+def test_groups(attribute: str, groups: tuple[tuple[int, ...], ...]) -> None:
+    assert groups_of(f'channel_id=1, {attribute}, metadata={{op_name="x"}}', 4) == groups
 
 
 def test_groups_of_nodes() -> None:
-    (found,) = collectives(program("data_parallel", "jax_0_12"), 8)
-    assert found.nodes(per_node=8) == 1
-    assert found.nodes(per_node=4) == 2
+    (collective,) = collectives(program("data_parallel", "jax_0_12"), 8)
+    assert collective.nodes(per_node=8) == 1
+    assert collective.nodes(per_node=4) == 2
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ ENTRY %main (x: f32[8,10,10,4], w: f32[16,3,3,4]) -> f32[8,8,8,16] {
 
 def test_convolutions() -> None:
     module = hlo.parse(CONVOLUTION)
-    works = {i.name: kernel(module, c, i) for c, i, _ in hlo.runs(module)}
+    works = {i.name: kernel_of(module, c, i) for c, i, _ in hlo.executed_instructions(module)}
     flops = 2 * 8 * 8 * 8 * 16 * 9 * 4
     assert works["y"] and works["y"].products == (Product(1, 8 * 8 * 8, 16, 36, "float32"),)
     assert [works[name].flops for name in ("y", "d")] == [flops, flops]  # type: ignore[union-attr]
@@ -129,7 +133,11 @@ def test_convolutions() -> None:
 def test_channels_that_tensor_cores_cannot_take() -> None:
     odd = CONVOLUTION.replace("10,4]", "10,3]").replace("3,4]", "3,3]")
     module = hlo.parse(odd)
-    (first, *_) = [work for c, i, _ in hlo.runs(module) if (work := kernel(module, c, i)) and work.products]
+    (first, *_) = [
+        work
+        for c, i, _ in hlo.executed_instructions(module)
+        if (work := kernel_of(module, c, i)) and work.products
+    ]
     assert not first.products[0].aligned
 
 
@@ -149,7 +157,7 @@ ENTRY %main (x: f32[1000,4], j: s32[]) -> f32[1,4] {
 }
 """
     module = hlo.parse(text)
-    (work,) = [work for c, i, _ in hlo.runs(module) if (work := kernel(module, c, i))]
+    (work,) = [work for c, i, _ in hlo.executed_instructions(module) if (work := kernel_of(module, c, i))]
     assert work.bytes == 16 + 4 + 16
 
 

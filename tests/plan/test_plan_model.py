@@ -9,8 +9,8 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import hlo, links, timeline, validation
-from jaxperf.plan.cards import CARDS, find
-from jaxperf.plan.faults import FAULTS, adds_by_scatter, found
+from jaxperf.plan.cards import CARDS, find_card
+from jaxperf.plan.faults import FAULTS, adds_by_scatter, fault_lines
 from jaxperf.plan.kernels import CALL_S, KERNEL_S, Kernel, Product
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -24,12 +24,12 @@ def test_cards() -> None:
         assert card.source
         assert 0.5 < card.matrix_share < 1
         assert card.matrix_flops("float16") == card.matrix_flops("bfloat16") > card.matrix_flops("float32")
-    assert find(" H100 ") is H100
+    assert find_card(" H100 ") is H100
 
 
 def test_a_card_of_another_name() -> None:
     with pytest.raises(JaxperfError, match="no card 'h1000'; did you mean 'h100'"):
-        find("h1000")
+        find_card("h1000")
 
 
 def test_a_kernel_takes_the_larger_of_both() -> None:
@@ -144,11 +144,11 @@ def test_all_errors_are_printed() -> None:
 def test_a_known_fault_is_told_where_a_program_has_it(jaxlib: str, lines: int) -> None:
     module = hlo.parse((PROGRAMS / "scatter_jax_0_12.hlo").read_text())
     assert adds_by_scatter(module, "f32") and not adds_by_scatter(module, "bf16")
-    told = found(module, jaxlib)
-    assert len(told) == lines
-    assert all("jax-ml/jax#38806" in line for line in told)
+    shown = fault_lines(module, jaxlib)
+    assert len(shown) == lines
+    assert all("jax-ml/jax#38806" in line for line in shown)
     other = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
-    assert found(other, jaxlib) == []
+    assert fault_lines(other, jaxlib) == []
 
 
 def test_every_fault_has_an_issue() -> None:

@@ -70,13 +70,13 @@ def on_eight(model: Model, way: str, batch_norm: str, per_device: int = 32) -> S
 @pytest.mark.parametrize("way", WAYS)
 def test_lenet_has_one_all_reduce_in_each_way(way: str) -> None:
     model = model_of(LeNet(rngs=nnx.Rngs(0)))
-    found = on_eight(model, way, "share")
-    assert found.collectives == {"all-reduce": 1}
-    (exchange,) = found.exchanges
+    size_plan = on_eight(model, way, "share")
+    assert size_plan.collectives == {"all-reduce": 1}
+    (exchange,) = size_plan.exchanges
     gradients = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     assert gradients <= exchange.collective.bytes <= gradients + 64  # and the loss and the hits
     assert exchange.collective.group_size == 8
-    assert found.fits and found.temp_bytes > 0
+    assert size_plan.fits and size_plan.temp_bytes > 0
 
 
 def test_lenet_with_explicit_sharding_has_one_all_reduce() -> None:
@@ -105,25 +105,25 @@ def test_lenet_with_explicit_sharding_has_one_all_reduce() -> None:
 @pytest.mark.thorough
 def test_resnet_18_with_statistics_of_each_device_sums_gradients_only() -> None:
     model = model_of(resnet18(rngs=nnx.Rngs(0)))
-    found = on_eight(model, "shard_map", "share")
-    assert found.collectives["all-reduce"] <= 2  # XLA merges at most 30 MB into one
-    size = sum(each.count * each.collective.bytes for each in found.exchanges)
+    size_plan = on_eight(model, "shard_map", "share")
+    assert size_plan.collectives["all-reduce"] <= 2  # XLA merges at most 30 MB into one
+    size = sum(each.count * each.collective.bytes for each in size_plan.exchanges)
     summed = sum(leaf.nbytes for leaf in jax.tree.leaves((model.params, model.stats)))
     assert size == pytest.approx(summed, rel=1e-3)
-    assert not any(advice.kind.startswith("statistics") for advice in found.advice)
+    assert not any(advice.kind.startswith("statistics") for advice in size_plan.advice)
 
 
 @pytest.mark.thorough
 def test_resnet_18_with_global_statistics_has_34_sums_more() -> None:
-    found = on_eight(model_of(resnet18(rngs=nnx.Rngs(0))), "jit", "whole")
+    size_plan = on_eight(model_of(resnet18(rngs=nnx.Rngs(0))), "jit", "whole")
     small = sum(
         each.count
-        for each in found.exchanges
+        for each in size_plan.exchanges
         if each.collective.bytes <= 8 * 512 and each.collective.arrays <= 2
     )
     assert small == 34  # 17 normalizations, forward and backward
-    assert found.collectives["all-reduce"] - small <= 2
-    assert any(advice.kind == "statistics summed over devices" for advice in found.advice)
+    assert size_plan.collectives["all-reduce"] - small <= 2
+    assert any(advice.kind == "statistics summed over devices" for advice in size_plan.advice)
 
 
 def test_sixty_four_devices_cross_nodes() -> None:

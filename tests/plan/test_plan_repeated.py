@@ -46,8 +46,8 @@ def test_floats_in_hexadecimal() -> None:
 def test_a_program_of_more_devices() -> None:
     module = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
     assert repeated.among_all(module, 8)
-    (found,) = collectives(repeated.widened(module), 1024)
-    assert found.group_size == 1024 and found.nodes(8) == 128
+    (collective,) = collectives(repeated.widened(module), 1024)
+    assert collective.group_size == 1024 and collective.nodes(8) == 128
 
 
 def test_groups_of_some_devices_are_not_widened() -> None:

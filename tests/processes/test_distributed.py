@@ -16,7 +16,6 @@ import pytest
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
-from jaxperf.processes import distributed
 from jaxperf.processes.distributed import Processes, _check_own_gpu, cluster, is_loopback, lost_another, start
 from jaxperf.processes.launcher import free_port
 
@@ -44,14 +43,14 @@ def test_the_names_of_methods_are_ones_that_jax_knows() -> None:
 def test_three_options_or_none() -> None:
     assert not Processes().several
     assert Processes("host:1", 2, 0).several and not Processes("host:1", 1, 0).several
-    for options, said in (
+    for options, message in (
         (("host:1", None, None), "--num-processes and --process-id missing"),
         (("", 2, 0), "--coordinator missing"),
         (("host", 2, 0), "is not HOST:PORT"),
         (("host:99999", 2, 0), "is not HOST:PORT"),
         (("host:1", 2, 2), "--process-id 2 of 2 processes; they count from 0"),
     ):
-        with pytest.raises(JaxperfError, match=said):
+        with pytest.raises(JaxperfError, match=message):
             Processes(*options)
 
 
@@ -98,16 +97,6 @@ def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: 
             _check_own_gpu(Processes("host:1", 3, 2))
     monkeypatch.setattr("jax.config", SimpleNamespace(jax_platforms="cpu"))
     _check_own_gpu(Processes("host:1", 3, 2))
-
-
-def test_a_jax_whose_private_names_have_changed_is_said_to_listen_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delattr("jax._src.xla_bridge.make_cpu_client")
-    distributed._exchange_on_loopback()
-    assert (
-        "may be reachable from the network, since this JAX lacks make_cpu_client" in capsys.readouterr().err
-    )
 
 
 def test_loopback_is_told_from_other_addresses() -> None:

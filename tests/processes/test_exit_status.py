@@ -47,8 +47,8 @@ def test_every_end_has_its_status_and_its_line(capsys: pytest.CaptureFixture[str
         (lambda: Path("x" * 300).stat().st_size, USER_MISTAKE, f"error: {'x' * 300}: File name too long; "),
     ):
         assert ended(main) == status
-        said = capsys.readouterr().err
-        assert said.startswith(line) and said.count("\n") == bool(line)
+        err = capsys.readouterr().err
+        assert err.startswith(line) and err.count("\n") == bool(line)
     for error in (ZeroDivisionError(), FileNotFoundError(2, "No such file", "some/file")):  # bugs of ours
         with pytest.raises(type(error)):
             ended(lambda error=error: raising(error))  # type: ignore[misc]
@@ -169,20 +169,20 @@ signal.raise_signal(int(sys.argv[1]))
 
 
 def test_outside_of_ended_a_signal_ends_the_process_without_a_word() -> None:
-    for words, status, said in (
+    for arguments, status, message in (
         (["2"], -2, ""),
         (["15"], -15, ""),
         (["1"], -1, ""),
         (["2", "inside"], 130, "stopped\n"),
     ):
         done = subprocess.run(
-            [sys.executable, "-c", ONCE, *words],
+            [sys.executable, "-c", ONCE, *arguments],
             capture_output=True,
             text=True,
             env=child_environment(),
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        assert (done.returncode, done.stderr) == (status, said), words
+        assert (done.returncode, done.stderr) == (status, message), arguments
 
 
 def test_signals_held_back_arrive_when_they_are_released() -> None:
@@ -210,9 +210,9 @@ sys.exit(ended(show) if sys.argv[1] == "show" else cli.main(sys.argv[1:]))
 """
 
 
-def process(words: str, stdout: int, **variables: str) -> subprocess.CompletedProcess[str]:
+def process(arguments: str, stdout: int, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT, *words.split()],
+        [sys.executable, "-c", SCRIPT, *arguments.split()],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -225,9 +225,9 @@ def test_a_pipe_closed_early_leaves_no_traceback() -> None:
     """Standard output is a pipe that nobody reads any more, as after `| head -0`."""
     reader, writer = os.pipe()
     os.close(reader)
-    for word in ("list", "--help", "show"):  # rich, which shows results, has its own way to end a program
-        done = process(word, writer)
-        assert (done.returncode, done.stderr) == (PIPE_CLOSED, ""), word
+    for command in ("list", "--help", "show"):  # rich, which shows results, has its own way to end a program
+        done = process(command, writer)
+        assert (done.returncode, done.stderr) == (PIPE_CLOSED, ""), command
     os.close(writer)
 
 
@@ -245,10 +245,10 @@ def test_a_terminal_without_utf_8_shows_what_it_can(tmp_path: Path) -> None:
     assert done.stdout == "? row\n" * 5000
     path = tmp_path / "é.json"
     save_result(Result("first", "9.1", "A × B", "編譯?", {}, Environment(), blocks=(Note("±"),)), path)
-    for words in ("--help", f"report {path}"):
-        done = process(words, subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
-        assert (done.returncode, done.stderr) == (0, ""), words
-        assert done.stdout.isascii() and ("A ? B" in done.stdout) == ("report" in words), words
+    for command in ("--help", f"report {path}"):
+        done = process(command, subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
+        assert (done.returncode, done.stderr) == (0, ""), command
+        assert done.stdout.isascii() and ("A ? B" in done.stdout) == ("report" in command), command
 
 
 def test_a_hint_names_what_can_be_typed_here(

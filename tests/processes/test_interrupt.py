@@ -58,15 +58,15 @@ def test_a_script_sees_to_ctrl_c_before_it_imports_anything_but_the_standard_lib
 
 
 def test_only_a_traceback_from_before_our_first_lines_is_pythons_own() -> None:
-    def said(*files: Path | str, error: str = "KeyboardInterrupt") -> str:
+    def traceback(*files: Path | str, error: str = "KeyboardInterrupt") -> str:
         return "".join(f'  File "{file}", line 1, in <module>\n' for file in files) + error
 
     script, library = ROOT / "experiments" / "train.py", Path(os.__file__).parent
     first = ("<frozen importlib>", script, ROOT / "jaxperf" / "exits.py", library / "shutil.py")
-    assert interrupt.by_python(said(*first))
-    assert not interrupt.by_python(said(*first, error="ZeroDivisionError"))
+    assert interrupt.by_python(traceback(*first))
+    assert not interrupt.by_python(traceback(*first, error="ZeroDivisionError"))
     for later in (ROOT / "jaxperf" / "startup.py", Path(tyro.__file__), Path(jax.__file__)):
-        assert not interrupt.by_python(said(*first, later))
+        assert not interrupt.by_python(traceback(*first, later))
 
 
 def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.
         "(folder / 'train.json').write_text('{')\n"
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdout=subprocess.DEVNULL,\n"
         "                 stderr=subprocess.DEVNULL, start_new_session=True)\n"
-        "pathlib.Path(__file__).parents[1].joinpath('ready').touch()\n"
+        "pathlib.Path(__file__).with_name('ready').touch()\n"
         "time.sleep(60)\n"
     )
 
@@ -92,7 +92,7 @@ def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(interrupt.catalogue, "folder", lambda: tmp_path)
     monkeypatch.setattr(interrupt, "PATIENCE_S", 0.5)
     trial = interrupt.stopped(Config(), "Ctrl-C", 1.0, by_hand=True)
-    assert sorted(words.split(":")[0].split(" is not")[0].split("/")[-1] for words in trial.trouble) == [
+    assert sorted(line.split(":")[0].split(" is not")[0].split("/")[-1] for line in trial.trouble) == [
         "exit status 1",
         "left .x.part",
         "process left",

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,7 +16,8 @@ from cases import cases
 
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.launcher import Plan, Process, _tell, command_of, free_port, patience_s, shares
+from jaxperf.processes.launcher import command_of, free_port
+from jaxperf.processes.parent import PATIENCE_S, SAVING_S
 
 NUMBER = "import os, sys, time, pathlib; number = os.environ['JAX_PROCESS_ID']\n"
 PIDS = "pathlib.Path(f'pid{number}').write_text(str(os.getpid()))\n"
@@ -25,9 +25,9 @@ PIDS = "pathlib.Path(f'pid{number}').write_text(str(os.getpid()))\n"
 
 def start(folder: Path, program: str, *flags: str) -> subprocess.Popen[str]:
     (folder / "program.py").write_text(NUMBER + PIDS + program)
-    words = [sys.executable, "-m", "jaxperf", "launch", "--logs", str(folder / "logs"), *flags]
+    command = [sys.executable, "-m", "jaxperf", "launch", "--logs", str(folder / "logs"), *flags]
     return subprocess.Popen(
-        [*words, "--", "python", "program.py"],
+        [*command, "--", "python", "program.py"],
         cwd=folder,
         env=child_environment(),
         stdout=subprocess.PIPE,
@@ -38,8 +38,8 @@ def start(folder: Path, program: str, *flags: str) -> subprocess.Popen[str]:
 
 def run(folder: Path, program: str, *flags: str) -> tuple[int, str, str]:
     with start(folder, program, *flags) as process:
-        said = process.communicate(timeout=60)
-    return process.returncode, *said
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
 
 
 def wait_for(path: Path) -> int:
@@ -64,33 +64,49 @@ def gone(pid: int) -> bool:
 def test_each_process_knows_its_place_and_only_the_first_is_heard(tmp_path: Path) -> None:
     program = """
 names = ("COORDINATOR_ADDRESS", "COORDINATOR_BIND_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
-print(*(os.environ["JAX_" + name] for name in names), len(os.sched_getaffinity(0)))
+print(*(os.environ["JAX_" + name] for name in names))
 print(f"err {number}", file=sys.stderr)
 """
     status, out, err = run(tmp_path, program)
     assert (status, err) == (0, "")
     logs = [(tmp_path / "logs" / f"process-{i}.log").read_text() for i in range(2)]
-    address, bound, count, number, _ = logs[1].splitlines()[0].split()
-    assert address == bound and address.startswith("127.0.0.1:") and (count, number) == ("2", "1")
+    address, bind_address, count, number = logs[1].splitlines()[0].split()
+    assert address == bind_address and address.startswith("127.0.0.1:") and (count, number) == ("2", "1")
     assert out == f"2 processes, logs in {tmp_path / 'logs'}\n{logs[0]}"
     assert logs[0].split()[0] == address and "err 1" in logs[1]
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores are shared out on Linux")
+@pytest.mark.parametrize("flags", [(), ("--no-split-cores",)])
+def test_each_process_has_its_own_cores_or_all_of_them(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    assert run(tmp_path, "print(*os.sched_getaffinity(0))", *flags)[0] == 0
+    shares = [{*map(int, (tmp_path / "logs" / f"process-{i}.log").read_text().split())} for i in range(2)]
+    cores = os.sched_getaffinity(0)
+    if flags or len(cores) == 1:
+        assert shares == [cores, cores]
+    else:
+        assert {len(share) for share in shares} == {len(cores) // 2} and not shares[0] & shares[1]
+        assert shares[0] | shares[1] <= cores
+
+
 def test_the_first_failure_is_named_with_its_traceback_and_its_status(tmp_path: Path) -> None:
+    """And a log commands no terminal."""
     program = """
+import signal
 if number == "1":
-    time.sleep(0.3)
-    raise SystemExit(7) if "status" in sys.argv else ValueError("broken here")
-try:
-    time.sleep(60)
-finally:
-    print("told to end")
+    while not pathlib.Path("ready").exists(): time.sleep(0.01)
+    raise ValueError("broken \x1b[31mhere")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("told to end") or 3))
+pathlib.Path("ready").touch()
+time.sleep(60)
 """
-    status, _, err = run(tmp_path, "import signal; signal.signal(15, lambda *_: sys.exit(3))\n" + program)
+    status, _, err = run(tmp_path, program)
     assert status == 1
-    first, *rest = err.splitlines()
-    assert first.startswith("error: process 1 failed first: exit status 1; its log is")
-    assert rest[-1] == "  process 1: ValueError: broken here"
+    first, *tail = err.splitlines()
+    log = tmp_path / "logs" / "process-1.log"
+    assert first == f"error: process 1 failed first: exit status 1; its log is {log}"
+    assert tail[0] == "  process 1: Traceback (most recent call last):"
+    assert tail[-1] == "  process 1: ValueError: broken \\x1b[31mhere"
     assert "told to end" in (tmp_path / "logs" / "process-0.log").read_text()
 
 
@@ -105,13 +121,23 @@ os.kill(os.getpid(), 9) if number == "1" else time.sleep(60)
     assert gone(wait_for(tmp_path / "pid0"))
 
 
+PATIENCE = """
+import sys
+from pathlib import Path
+from jaxperf.processes import launcher
+launcher._end = lambda processes, grace_s: print(grace_s)
+for status in (0, 143, 1):
+    for words in (("--checkpoints", "saved"), ()):
+        command = (sys.executable, "-c", f"raise SystemExit({status})", *words)
+        assert launcher.run(launcher.LaunchPlan(command, 1, Path(sys.argv[1]))) == status
+"""
+
+
 def test_those_that_save_are_given_longer_unless_one_has_failed(tmp_path: Path) -> None:
-    saves, plain = (Plan(("x.py", *words), 2, tmp_path) for words in (("--checkpoints", "saved"), ()))
-    for on_request in ([None, None], [None, 128 + signal.SIGTERM], [-signal.SIGHUP, 0]):
-        assert patience_s(saves, on_request) > patience_s(plain, on_request)
-        assert patience_s(replace(saves, grace_s=0.5), on_request) == 0.5
-    for failed in ([None, 1], [-signal.SIGKILL, None], [128 + signal.SIGTERM, 1]):
-        assert patience_s(saves, failed) == patience_s(plain, failed)
+    """What is printed is how long the launcher would wait: after success, SIGTERM and a failure."""
+    command = [sys.executable, "-c", PATIENCE, str(tmp_path)]
+    out = subprocess.run(command, env=child_environment(), stdout=subprocess.PIPE, text=True).stdout
+    assert [*map(float, out.split())] == [SAVING_S, PATIENCE_S, SAVING_S, PATIENCE_S, PATIENCE_S, PATIENCE_S]
 
 
 def test_after_a_failure_all_start_again_as_often_as_allowed(tmp_path: Path) -> None:
@@ -140,40 +166,42 @@ def test_no_process_outlives_the_launcher(tmp_path: Path, sent: int) -> None:
     assert all(map(gone, pids))
 
 
-@pytest.mark.thorough
-def test_processes_that_wait_for_each_other_are_ended_and_say_where(tmp_path: Path) -> None:
-    """Also the one that takes longer to say it than the other takes to end."""
+@pytest.mark.skipif(sys.platform != "linux", reason="the system gives such children to another process")
+def test_children_of_a_failed_process_end_too(tmp_path: Path) -> None:
+    """Also one in a session of its own, whose parent is gone already."""
     program = """
-import faulthandler, signal
-late = lambda *_: (time.sleep(1), faulthandler.dump_traceback(), os._exit(134))
-if number == "0": signal.signal(signal.SIGABRT, late)
-def waits_here(): time.sleep(60)
-waits_here()
+import subprocess
+child = "import os, time; open('child', 'w').write(str(os.getpid())); time.sleep(60)"
+if number == "1":
+    subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+    while not (pathlib.Path("child").exists() and pathlib.Path("child").read_text()): time.sleep(0.01)
+    os._exit(6)
+time.sleep(60)
 """
-    status, _, err = run(tmp_path, program, "--idle-s", "4")
-    assert status == 128 + signal.SIGABRT and "no process has computed for 4 s" in err
-    for i in range(2):
-        assert "in waits_here" in (tmp_path / "logs" / f"process-{i}.log").read_text()
+    assert run(tmp_path, program)[0] == 6
+    assert gone(wait_for(tmp_path / "child"))
 
 
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    (tmp_path / "file").touch()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = str(server.getsockname()[1])
         status, _, err = run(tmp_path, "", "--port", port)
-        assert (
-            status == 2
-            and err == f"error: port {port} cannot be used: Address already in use; leave --port out\n"
-        )
+    assert (status, err) == (
+        2,
+        f"error: port {port} cannot be used: Address already in use; leave --port out\n",
+    )
+    for flags, message in (
+        (("--logs", str(tmp_path / "file")), "give another --logs"),
+        (("--", "no-such-program"), "cannot start no-such-program: No such file"),
+        (("-n", "0"), "--processes is 0; give at least 1"),
+    ):
+        status, _, err = run(tmp_path, "", *flags)
+        assert status == 2 and message in err and err.count("\n") == 1, err
     with pytest.raises(JaxperfError, match="nothing to launch"):
         command_of([])
-    (tmp_path / "file").touch()
-    status, _, err = run(tmp_path, "", "--logs", str(tmp_path / "file"))
-    assert status == 2 and "give another --logs" in err and len(err.splitlines()) == 1
-    command = [sys.executable, "-m", "jaxperf", "launch", "--", "no-such-program"]
-    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1 and "cannot start no-such-program: No such file" in done.stderr + done.stdout
 
 
 def test_train_and_any_command_are_launched_and_a_section_is_refused(
@@ -190,22 +218,6 @@ def test_train_and_any_command_are_launched_and_a_section_is_refused(
     assert command_of(["jaxperf", "doctor"]) == (sys.executable, "-m", "jaxperf", "doctor")
 
 
-def test_cores_are_shared_out_and_a_port_is_free() -> None:
-    assert shares(range(5), 2) == [(0, 1), (2, 3)]
-    assert shares(range(2), 3) == [(0, 1)] * 3
+def test_a_free_port_can_be_bound() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", free_port()))
-    assert os.environ.get("JAX_PROCESS_ID") is None
-
-
-def test_a_failed_processs_log_commands_no_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "\x1b[31m.log"
-    log.write_text("\x1b[31mbroken\n")
-    failed = subprocess.Popen(["false"])
-    failed.wait()
-    _tell(Process(1, failed, log, 0), [])
-    said = capsys.readouterr().err
-    assert "exit status 1; its log is" in said and "  process 1: \\x1b[31mbroken\n" in said
-    assert "\x1b" not in said

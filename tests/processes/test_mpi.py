@@ -33,17 +33,17 @@ def by_mpi(*processes: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_two_processes_train_one_model_and_the_first_writes(tmp_path: Path) -> None:
-    told = by_mpi(*2 * [["--json", f"{tmp_path}/r.json"]])
-    assert told.returncode == 0, told.stdout + told.stderr
+    done = by_mpi(*2 * [["--json", f"{tmp_path}/r.json"]])
+    assert done.returncode == 0, done.stdout + done.stderr
     result = load_result(tmp_path / "r.json")
     assert not result.incomplete
     assert result.config["processes"] == 2
-    assert told.stdout.count("epoch 1, time ") == 1  # process 0 alone prints
+    assert done.stdout.count("epoch 1, time ") == 1  # process 0 alone prints
 
 
 def test_a_process_with_other_flags_ends_all_with_a_line_and_a_status(tmp_path: Path) -> None:
-    told = by_mpi(*(["--json", f"{tmp_path}/r.json", "--epochs", n] for n in ("1", "2")))
-    assert told.returncode != 0
-    assert "process 1 has other flags or versions than process 0; start all alike" in told.stderr
-    assert "Traceback" not in told.stderr
+    done = by_mpi(*(["--json", f"{tmp_path}/r.json", "--epochs", n] for n in ("1", "2")))
+    assert done.returncode != 0
+    assert "process 1 has other flags or versions than process 0; start all alike" in done.stderr
+    assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -33,22 +33,22 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("words", [("asked",), ("asked", "deaf"), ()])
+@pytest.mark.parametrize("modes", [("asked",), ("asked", "deaf"), ()])
 def test_a_process_outlives_a_killed_parent_only_where_nobody_asked_it_to_follow(
-    words: tuple[str, ...],
+    modes: tuple[str, ...],
 ) -> None:
-    command = [sys.executable, "-c", PARENT, CHILD, *words]
+    command = [sys.executable, "-c", PARENT, CHILD, *modes]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     try:
-        child.wait(10 if words else 0.5)
+        child.wait(10 if modes else 0.5)
     except psutil.TimeoutExpired:
         child.kill()
-        assert not words
+        assert not modes
     else:
-        assert words
+        assert modes
 
 
 def test_a_parent_that_is_gone_already_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,10 +60,10 @@ def test_a_parent_that_is_gone_already_is_noticed_at_once(monkeypatch: pytest.Mo
 
 
 def test_the_word_is_for_one_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    followed: list[int] = []
-    monkeypatch.setattr(parent, "_follow", followed.append)
+    parents: list[int] = []
+    monkeypatch.setattr(parent, "_follow", parents.append)
     monkeypatch.setenv(parent.VARIABLE, str(os.getppid()))
     parent.follow_parent()
     parent.follow_parent()
-    assert followed == [os.getppid()] and parent.VARIABLE not in os.environ
+    assert parents == [os.getppid()] and parent.VARIABLE not in os.environ
     assert parent.named_parent() == {parent.VARIABLE: str(os.getpid())}

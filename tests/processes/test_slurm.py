@@ -49,9 +49,11 @@ def test_a_job_of_two_nodes_that_is_stopped_is_queued_again_and_goes_on(tmp_path
         f"--smoke --epochs 2 --updates 40 --json {tmp_path}/r.json "
         f"--checkpoints {tmp_path}/saved --every-steps 1"
     )
-    told = in_cluster(tmp_path, STOPPED_AND_QUEUED_AGAIN.format(submit=SUBMIT, added=added))
+    output = in_cluster(tmp_path, STOPPED_AND_QUEUED_AGAIN.format(submit=SUBMIT, added=added))
     log = (tmp_path / "log").read_text()
-    assert "stopped: 143" in told and "JobState=COMPLETED" in told and "Restarts=1" in told, told + log
+    assert "stopped: 143" in output and "JobState=COMPLETED" in output and "Restarts=1" in output, (
+        output + log
+    )
     for number in (0, 1):
         assert f"{number}: SIGTERM: stopped after step " in log and f"{number}: going on after step " in log
     result = load_result(tmp_path / "r.json")
@@ -63,8 +65,8 @@ def test_a_task_that_fails_ends_the_job_and_the_tasks_that_would_wait(tmp_path: 
         "import os, sys, time\n"
         "sys.exit('error: broken') if os.environ['SLURM_PROCID'] == '1' else time.sleep(300)\n"
     )
-    words = f'--output="$HERE/log" deploy/slurm.sh {tmp_path}/broken.py'
+    arguments = f'--output="$HERE/log" deploy/slurm.sh {tmp_path}/broken.py'
     # srun's status is the failed task's, or that of the one it ended by SIGTERM if that is reported in time
-    said = in_cluster(tmp_path, f"{SUBMIT} {words} || echo status $?").splitlines()
-    assert said[-1] in ("status 1", "status 143"), said
+    lines = in_cluster(tmp_path, f"{SUBMIT} {arguments} || echo status $?").splitlines()
+    assert lines[-1] in ("status 1", "status 143"), lines
     assert "1: error: broken" in (tmp_path / "log").read_text()

@@ -104,8 +104,8 @@ def code_of(page: Any) -> list[Any]:
 
 
 def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(book: Any, script: Path) -> None:
-    kept = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
-    page = book.page(script, book.Run.of(kept))
+    notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
+    page = book.page(script, book.Run.of(notebook))
     first, second, answer = code_of(page)
     assert first.outputs[0].text == "1\n"
     assert "<figure" in first.outputs[1].data["text/html"] and "image/svg+xml" not in first.outputs[1].data
@@ -121,9 +121,9 @@ def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(book: Any,
 def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_so(
     book: Any, script: Path
 ) -> None:
-    kept = keep(run_of(script), script.with_suffix(".ipynb"))
+    notebook = keep(run_of(script), script.with_suffix(".ipynb"))
     script.write_text(SCRIPT.replace("a + 1", "a + 2").replace("What does it ask?", "What else?"))
-    page = book.page(script, book.Run.of(kept))
+    page = book.page(script, book.Run.of(notebook))
     assert [len(cell.outputs) for cell in code_of(page)] == [1, 0, 0]
     (remark,) = (i for i, cell in enumerate(page.cells) if "Outputs from here on are left out" in cell.source)
     assert page.cells[remark - 1].source.startswith("b = a + 2")
@@ -132,10 +132,10 @@ def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_s
 
 @pytest.mark.parametrize("change", ["added", "removed"])
 def test_a_cell_that_was_added_or_removed_is_a_change(book: Any, script: Path, change: str) -> None:
-    kept = keep(run_of(script), script.with_suffix(".ipynb"))
+    notebook = keep(run_of(script), script.with_suffix(".ipynb"))
     head = SCRIPT.rpartition("# %%")[0]
     script.write_text(SCRIPT + "\n# %%\nprint(2)\n" if change == "added" else head)
-    page = book.page(script, book.Run.of(kept))
+    page = book.page(script, book.Run.of(notebook))
     assert all(cell.outputs for cell in code_of(page)[:2])
     assert "has changed since this run" in page.cells[-1].source
 

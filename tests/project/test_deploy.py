@@ -34,8 +34,8 @@ JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 
 def objects() -> dict[str, dict[str, Any]]:
-    found = list(yaml.safe_load_all((DEPLOY / "jobset.yaml").read_text()))
-    return {each["kind"]: each for each in found}
+    manifests = list(yaml.safe_load_all((DEPLOY / "jobset.yaml").read_text()))
+    return {each["kind"]: each for each in manifests}
 
 
 def check(each: dict[str, Any]) -> None:
@@ -66,8 +66,8 @@ def test_every_object_is_valid_and_a_slip_is_not() -> None:
 
 
 def test_the_pods_have_the_names_and_rights_that_jax_needs() -> None:
-    found = objects()
-    jobset, service, role = found["JobSet"], found["Service"], found["Role"]
+    by_kind = objects()
+    jobset, service, role = by_kind["JobSet"], by_kind["Service"], by_kind["Role"]
     name, [workers] = jobset["metadata"]["name"], jobset["spec"]["replicatedJobs"]
     job = workers["template"]["spec"]
     # JAX's coordinator is JOB-0.JOBSET, so DNS must know the pods under the JobSet's name
@@ -80,8 +80,8 @@ def test_the_pods_have_the_names_and_rights_that_jax_needs() -> None:
     verbs = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"]}
     assert "list" in verbs["pods"] and "get" in verbs["jobs"]
     account = job["template"]["spec"]["serviceAccountName"]
-    assert [s["name"] for s in found["RoleBinding"]["subjects"]] == [account]
-    assert found["RoleBinding"]["roleRef"]["name"] == role["metadata"]["name"]
+    assert [s["name"] for s in by_kind["RoleBinding"]["subjects"]] == [account]
+    assert by_kind["RoleBinding"]["roleRef"]["name"] == role["metadata"]["name"]
     command = job["template"]["spec"]["containers"][0]["command"]
     assert (ROOT / command[1]).is_file()
 
@@ -90,9 +90,9 @@ class RefusedError(Exception):
     status, reason = 403, "Forbidden"
 
 
-def client_of(found: dict[str, dict[str, Any]]) -> Any:
+def client_of(by_kind: dict[str, dict[str, Any]]) -> Any:
     """A client of Kubernetes that knows what is made of the JobSet, and allows what the role allows."""
-    of, jobset = SimpleNamespace, found["JobSet"]
+    of, jobset = SimpleNamespace, by_kind["JobSet"]
     [workers], labels = jobset["spec"]["replicatedJobs"], {JOBSET: jobset["metadata"]["name"]}
     job = of(
         metadata=of(name=f"{labels[JOBSET]}-{workers['name']}-0", labels=labels),
@@ -102,7 +102,7 @@ def client_of(found: dict[str, dict[str, Any]]) -> Any:
     pod = of(metadata=of(labels={**labels, "job-name": job.metadata.name}, owner_references=owners))
 
     def asked(resource: str, verb: str, answer: Any) -> Any:
-        rules = found["Role"]["rules"]
+        rules = by_kind["Role"]["rules"]
         if not any(resource in rule["resources"] and verb in rule["verbs"] for rule in rules):
             raise RefusedError
         return answer
@@ -119,7 +119,7 @@ def in_a_pod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, An
     from jax._src.clusters import ClusterEnv
     from jax._src.clusters.k8s_cluster import K8sCluster
 
-    kept = [K8sCluster.__dict__[name].__func__ for name in ("_pod", "_job", "_controller")]
+    cached = [K8sCluster.__dict__[name].__func__ for name in ("_pod", "_job", "_controller")]
     monkeypatch.delenv("JAX_COORDINATOR_PORT", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setattr(K8sCluster, "_namespace", lambda: "default")  # a file in each pod
@@ -128,15 +128,15 @@ def in_a_pod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, An
         monkeypatch.setattr(K8sCluster, name, None, raising=False)
 
     def forget() -> None:
-        for function in kept:
+        for function in cached:
             function.cache_clear()
 
-    def detect(found: dict[str, Any], i: int) -> Any:
+    def detect(by_kind: dict[str, Any], i: int) -> Any:
         forget()
-        service, pods = found["Service"]["metadata"]["name"], [f"jaxperf-workers-0-{n}" for n in range(2)]
+        service, pods = by_kind["Service"]["metadata"]["name"], [f"jaxperf-workers-0-{n}" for n in range(2)]
         known = {*pods, *(f"{pod}.{service}" for pod in pods)}
         monkeypatch.setattr(socket, "gethostbyname", dict.fromkeys(known, "10.0.0.2").__getitem__)
-        monkeypatch.setitem(sys.modules, "kubernetes", client_of(found))
+        monkeypatch.setitem(sys.modules, "kubernetes", client_of(by_kind))
         monkeypatch.setenv("HOSTNAME", pods[i])
         monkeypatch.setenv("JOB_COMPLETION_INDEX", str(i))
         method = _METHODS[cluster(os.environ)]
@@ -151,8 +151,8 @@ def test_jaxs_own_detection_finds_the_processes_of_the_jobset(in_a_pod: Callable
     for i in range(2):
         assert in_a_pod(objects(), i) == ("jaxperf-workers-0-0.jaxperf:55527", 2, i, None)
     for change in (
-        lambda found: found["Role"]["rules"].pop(),  # it may not read the job
-        lambda found: found["Service"]["metadata"].update(name="other"),
+        lambda by_kind: by_kind["Role"]["rules"].pop(),  # it may not read the job
+        lambda by_kind: by_kind["Service"]["metadata"].update(name="other"),
     ):
         wrong = objects()
         change(wrong)
@@ -162,16 +162,16 @@ def test_jaxs_own_detection_finds_the_processes_of_the_jobset(in_a_pod: Callable
 
 def test_pods_that_are_started_again_go_on_from_checkpoints_that_outlived_them() -> None:
     """On a volume that all pods mount, with flags that the program takes."""
-    found = objects()
-    pod: Any = found["JobSet"]
+    by_kind = objects()
+    pod: Any = by_kind["JobSet"]
     for key in POD:
         pod = pod[key]
     [container] = pod["containers"]
     config = flags.parse(train.Config, args=container["command"][2:], prog="train.py")
-    assert found["JobSet"]["spec"]["failurePolicy"]["maxRestarts"] > 0 and config.resume
+    assert by_kind["JobSet"]["spec"]["failurePolicy"]["maxRestarts"] > 0 and config.resume
     [mount] = [m for m in container["volumeMounts"] if config.checkpoints.is_relative_to(m["mountPath"])]
     [volume] = [v for v in pod["volumes"] if v["name"] == mount["name"]]
-    claim = found["PersistentVolumeClaim"]
+    claim = by_kind["PersistentVolumeClaim"]
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert config.json.is_relative_to(mount["mountPath"])
@@ -184,12 +184,12 @@ def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> N
     srun.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(ROOT)}
     environment |= {"SLURM_JOB_ID": "7", "https_proxy": "http://proxy"}
-    for words, started in (
+    for arguments, started in (
         ((), TRAINS),
         (("--keep", "1"), [*TRAINS, "--keep", "1"]),
         (("x.py", "--a b"), ["x.py", "--a b"]),
     ):
-        done = subprocess.run(["bash", script, *words], env=environment, capture_output=True, text=True)
+        done = subprocess.run(["bash", script, *arguments], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         flags, program = ["--kill-on-bad-exit=1", "--label", "bash", "-c"], ["bash", ".venv/bin/python"]
         assert done.stdout.splitlines() == [*flags, waits(), *program, *started, "0"]
@@ -201,8 +201,8 @@ def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> N
 
 def waits() -> str:
     """The bash program that `deploy/slurm.sh` has each task run."""
-    [found] = re.findall(r"^waits='(.*)'$", (DEPLOY / "slurm.sh").read_text(), re.MULTILINE)
-    return found
+    [waits_of_script] = re.findall(r"^waits='(.*)'$", (DEPLOY / "slurm.sh").read_text(), re.MULTILINE)
+    return waits_of_script
 
 
 @pytest.mark.parametrize(
@@ -219,15 +219,15 @@ def test_a_task_keeps_its_programs_status_and_its_signals_and_waits_only_after_a
 ) -> None:
     """SLURM signals all processes of a task, so bash too."""
     stand_in = "sleep() { echo slept; }; " + waits()  # for the command of that name
-    words = ["bash", "-c", stand_in, "bash", sys.executable, "-c", f"import signal, sys, time; {program}"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as task:
+    command = ["bash", "-c", stand_in, "bash", sys.executable, "-c", f"import signal, sys, time; {program}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as task:
         assert task.stdout is not None
-        said = task.stdout.readline()
+        output = task.stdout.readline()
         if status == 143:
             os.killpg(task.pid, signal.SIGTERM)
-        said += task.stdout.read()
+        output += task.stdout.read()
     assert task.returncode == status
-    assert ("slept" in said) == slept
+    assert ("slept" in output) == slept
 
 
 def test_the_batch_scripts_directives_are_whole_and_before_the_first_command() -> None:

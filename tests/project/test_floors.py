@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # The ground serves where JAX is not installed: renderers and the runners of other frameworks.
-GROUND = ("jaxperf.errors", "jaxperf.processes.parent", "jaxperf.result")
+GROUND = ("jaxperf.errors", "jaxperf.jax_internals", "jaxperf.processes.parent", "jaxperf.result")
 # Imported inside a function: by those who ask for a ratio, and on Windows
 ON_THE_GROUND = {"jaxperf.result.ratio": "scipy", "jaxperf.processes.parent": "psutil"}
 FLOORS = {
@@ -66,20 +66,20 @@ def imports(tree: ast.AST, module: str, known: dict[str, Path]) -> Iterator[tupl
 def trouble(root: Path) -> list[str]:
     """Every broken rule of the tree under `root`, one line each."""
     known = modules(root)
-    found = [
+    faults = [
         f"{name} is called utils" for name in known if name.split(".")[-1] in ("utils", "util", "helpers")
     ]
     edges: dict[str, set[str]] = {}
     for module, path in known.items():
         for target, name in imports(ast.parse(path.read_text(encoding="utf-8")), module, known):
-            found += check(module, target, name, known)
+            faults += check(module, target, name, known)
             if target in known and target != module:
                 edges.setdefault(module, set()).add(target)
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as e:
-        found.append(f"circle: {' -> '.join(e.args[1])}")
-    return found
+        faults.append(f"circle: {' -> '.join(e.args[1])}")
+    return faults
 
 
 def check(module: str, target: str, name: str, known: dict[str, Path]) -> list[str]:
@@ -95,14 +95,14 @@ def check(module: str, target: str, name: str, known: dict[str, Path]) -> list[s
     if top == "experiments":
         return [f"{module} imports an experiment, {target}"]
     below, same = floor_of(target), part_of(target) == part
-    found = []
+    faults = []
     only_ground = part in ONLY_GROUND and not module.startswith(OF_JAX)
     if below > (0 if only_ground else floor - 1) and not same:
-        found.append(f"{module} (floor {floor}) imports {target} (floor {below})")
+        faults.append(f"{module} (floor {floor}) imports {target} (floor {below})")
     private = any(word.startswith("_") and not word.endswith("__") for word in (*target.split("."), name))
     if floor > TOP and private:
-        found.append(f"{module} imports a private name, {target}.{name}".rstrip("."))
-    return found
+        faults.append(f"{module} imports a private name, {target}.{name}".rstrip("."))
+    return faults
 
 
 def test_no_floor_is_broken() -> None:
@@ -172,10 +172,10 @@ def test_a_sound_tree_has_no_trouble(tmp_path: Path) -> None:
 
 def test_each_broken_rule_is_found_and_named(tmp_path: Path) -> None:
     for name, (file, text, rule) in BAD.items():
-        found = trouble(build(tmp_path / name, {**GOOD, file: f"{GOOD.get(file, '')}\n{text}"}))
-        [line] = [line for line in found if rule in line]
+        faults = trouble(build(tmp_path / name, {**GOOD, file: f"{GOOD.get(file, '')}\n{text}"}))
+        [line] = [line for line in faults if rule in line]
         assert file.removesuffix(".py").replace("/", ".") in line, name
-        assert all(other.startswith("circle") for other in found if other != line)  # going up may close one
+        assert all(other.startswith("circle") for other in faults if other != line)  # going up may close one
 
 
 def run(program: str) -> str:
@@ -218,7 +218,7 @@ def wall_clocks(source: str) -> list[str]:
     tree = ast.parse(source)
     called = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = [f"{n.module}.{a.name}" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names]
-    return [words for words in (*called, *names) if WALL_CLOCKS.search(words)]
+    return [dotted_names for dotted_names in (*called, *names) if WALL_CLOCKS.search(dotted_names)]
 
 
 def test_no_duration_is_taken_from_a_clock_that_may_jump() -> None:

@@ -145,11 +145,11 @@ def write_script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def make(tree: Path, *words: str, kind: str = "cpu", path: str = "") -> subprocess.CompletedProcess[str]:
+def make(tree: Path, *arguments: str, kind: str = "cpu", path: str = "") -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHON")}
     env["PATH"] = path + env["PATH"]
-    words = (*words, f"KIND={kind}") if kind else words
-    return subprocess.run(["make", *words], cwd=tree, env=env, capture_output=True, text=True, timeout=60)
+    arguments = (*arguments, f"KIND={kind}") if kind else arguments
+    return subprocess.run(["make", *arguments], cwd=tree, env=env, capture_output=True, text=True, timeout=60)
 
 
 def asked(tree: Path) -> list[str]:
@@ -232,9 +232,9 @@ def test_wheels_of_another_python_are_one_clear_line(tree: Path) -> None:
     (tree / "wheels").mkdir()
     (tree / "no-network").touch()
     done = make(tree, "run", "WHEELS=wheels")
-    [ours] = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert ours.startswith("error: wheels lacks wheels that ")
-    assert "docs/offline.md" in ours
+    [error_line] = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert error_line.startswith("error: wheels lacks wheels that ")
+    assert "docs/offline.md" in error_line
     assert not any("jaxperf" in line for line in asked(tree) if "pip" not in line)
 
 
@@ -244,8 +244,13 @@ def test_an_old_or_missing_python_is_one_clear_line(tree: Path) -> None:
     write_script(tree / "old", "#!/bin/sh\nexit 1\n")
     for python, says in (("./old", "older than Python 3.11"), ("./none", "no ./none")):
         done = make(tree, "test", f"PYTHON={python}")
-        ours = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-        assert done.returncode != 0 and len(ours) == 1 and says in ours[0] and "make PYTHON=" in ours[0]
+        error_lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+        assert (
+            done.returncode != 0
+            and len(error_lines) == 1
+            and says in error_lines[0]
+            and "make PYTHON=" in error_lines[0]
+        )
     assert not (tree / ".venv").exists()
 
 
@@ -271,3 +276,5 @@ def test_the_ci_script_is_sound_bash_and_can_be_run() -> None:
     script = ROOT / ".ci/run"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", str(script)], check=True)
+    done = subprocess.run([str(script), "--all"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "usage: .ci/run [--thorough]\n")

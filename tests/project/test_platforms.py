@@ -77,10 +77,10 @@ def test_apple_processors_are_named_by_sysctl(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(machine, "sys", SimpleNamespace(platform="darwin"))
     monkeypatch.setattr(platform, "processor", lambda: "arm")
     none = tmp_path / "none"
-    for said in ("Apple M1", "Apple M4 Pro"):
-        done = subprocess.CompletedProcess([], 0, stdout=f"{said}\n")
+    for model in ("Apple M1", "Apple M4 Pro"):
+        done = subprocess.CompletedProcess([], 0, stdout=f"{model}\n")
         monkeypatch.setattr(machine.subprocess, "run", lambda *_, done=done, **__: done)
-        assert machine.cpu_model(none) == said
+        assert machine.cpu_model(none) == model
 
     def broken(*_: object, **__: object) -> None:
         raise FileNotFoundError
@@ -139,15 +139,15 @@ def test_windows_imports_every_module() -> None:
 
 def test_windows_is_told_in_one_line_to_use_wsl2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(errors, "WINDOWS", True)
-    plan = launcher.Plan(("python",), 2, tmp_path)
+    plan = launcher.LaunchPlan(("python",), 2, tmp_path)
     for call in (
         lambda: launcher.run(plan),
-        lambda: environments.chosen(["torch"]),
+        lambda: environments.named_peers(["torch"]),
         lambda: command.main([], program="jaxperf", warn=print),
     ):
         with pytest.raises(JaxperfError, match=r"^[^\n]* does not work on Windows; use WSL2[^\n]*$"):
             call()
-    assert environments.chosen([]) == ()  # as `jaxperf run` asks where no peer is named
+    assert environments.named_peers([]) == ()  # as `jaxperf run` asks where no peer is named
 
 
 def test_a_windows_process_knows_whether_its_parent_lives() -> None:
@@ -169,15 +169,15 @@ def test_windows_paths_of_libraries_are_recognized(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(source_location.sysconfig, "get_paths", lambda: dict.fromkeys(KEYS, packages))
     monkeypatch.setattr(sys, "path", [packages])
     source_location._roots.cache_clear()
-    source_location.library.cache_clear()
+    source_location.library_of.cache_clear()
     try:
         assert source_location._roots() == (packages + "\\",)
-        assert source_location.library(packages + r"\jax\_src\pjit.py") != ""
-        assert source_location.library(r"C:\work\train.py") == ""
+        assert source_location.library_of(packages + r"\jax\_src\pjit.py") != ""
+        assert source_location.library_of(r"C:\work\train.py") == ""
     finally:
         monkeypatch.undo()
         source_location._roots.cache_clear()
-        source_location.library.cache_clear()
+        source_location.library_of.cache_clear()
 
 
 KEYS = ("purelib", "platlib", "stdlib", "platstdlib")

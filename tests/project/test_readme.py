@@ -61,15 +61,15 @@ def test_every_jaxperf_command_is_understood(capsys):
     """No environment need be activated first."""
     assert [c for c in commands() if not c.startswith(("make ", ".venv/bin/"))] == []
     for command in commands():
-        words = shlex.split(command)
-        if not words[0].endswith("jaxperf"):
+        arguments = shlex.split(command)
+        if not arguments[0].endswith("jaxperf"):
             continue
-        words = words[: words.index("--")] if "--" in words else words
-        assert command_line.main([words[1], "--help"]) == 0, command
+        arguments = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        assert command_line.main([arguments[1], "--help"]) == 0, command
         shown = capsys.readouterr().out
-        assert [flag for flag in words[2:] if flag.startswith("--") and flag not in shown] == [], command
-        if words[1] == "run":
-            assert run_sections.choose([word for word in words[2:] if not word.startswith("--")])
+        assert [flag for flag in arguments[2:] if flag.startswith("--") and flag not in shown] == [], command
+        if arguments[1] == "run":
+            assert run_sections.choose_sections([word for word in arguments[2:] if not word.startswith("--")])
 
 
 def test_the_example_runs_as_it_stands():

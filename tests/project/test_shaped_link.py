@@ -34,14 +34,14 @@ def needs_namespaces() -> None:
 @pytest.mark.thorough
 def test_two_addresses_compute_the_bits_of_one_process_and_every_byte_crosses_the_link() -> None:
     needs_namespaces()
-    words = [sys.executable, str(SCRIPT), "--steps", "3", "--mbit-s", "100", "--delay-ms", "0", "2"]
-    done = subprocess.run(words, env=child_environment(), capture_output=True, text=True, timeout=280)
+    command = [sys.executable, str(SCRIPT), "--steps", "3", "--mbit-s", "100", "--delay-ms", "0", "2"]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    assert said[0] == "3 steps over two addresses, and in one process: same bits"
-    summed = int(said[1].split(", ")[1].split()[0].replace(",", ""))
-    assert said[1].endswith("and waits for 36 delays")
-    for line in said[3:]:
+    lines = done.stdout.splitlines()
+    assert lines[0] == "3 steps over two addresses, and in one process: same bits"
+    summed = int(lines[1].split(", ")[1].split()[0].replace(",", ""))
+    assert lines[1].endswith("and waits for 36 delays")
+    for line in lines[3:]:
         mbit_s, delay_ms, _, _, measured_ms, *_ = map(float, line.replace(",", "").split())
         # never sooner than the delays it counts on and its bytes, however quick the machine is
         assert measured_ms >= 36 * delay_ms + 8e-3 * summed / mbit_s

@@ -65,11 +65,11 @@ def test_pairs_are_counted_by_both_rules_and_a_broken_promise_of_ratio_is_the_st
     monkeypatch.setattr(verdicts, "in_rounds", partial(trial, ratio))
     monkeypatch.setattr(verdicts, "in_runs", partial(trial, 2.0))
     assert pairs.main(pairs.Config(pairs=count, percent=percent)) == status
-    [told, others] = capsys.readouterr().out.splitlines()
+    [shares, others] = capsys.readouterr().out.splitlines()
     all_of_them = "12 of 12 (73.5% to 100.0%)"
     rounds = all_of_them if ratio > 1 else "0 of 12 (0.0% to 26.5%)"
     each = "12 values per program"
-    assert told == f"told apart: Ratio in {rounds}, {each}; compare in {all_of_them}, {each}"
+    assert shares == f"told apart: Ratio in {rounds}, {each}; compare in {all_of_them}, {each}"
     assert others.startswith("other programs used ")
     assert pairs.main(pairs.Config(pairs=count, percent=percent, rules=("compare",))) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"told apart: compare in {all_of_them}, {each}"
@@ -79,8 +79,8 @@ def test_pairs_are_counted_by_both_rules_and_a_broken_promise_of_ratio_is_the_st
 def test_real_pairs_beside_busy_programs(capsys: pytest.CaptureFixture[str]) -> None:
     pairs = study("equal_pairs")
     assert pairs.main(pairs.Config(pairs=2, percent=20, loaded=True)) == 0
-    told, _ = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"told apart: Ratio in \d of 2 .*; compare in \d of 2 .*, \d+ values .*", told)
+    shares, _ = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"told apart: Ratio in \d of 2 .*; compare in \d of 2 .*, \d+ values .*", shares)
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from report_results import HOSTILE
 
-from jaxperf.errors import plain
+from jaxperf.errors import escape_control
 from jaxperf.report.markdown import escape, strong, table
 
 PARSER = MarkdownIt("commonmark").enable("table").enable("strikethrough")
@@ -17,37 +17,37 @@ def tokens(markdown: str) -> list[Token]:
     return [t for token in PARSER.parse(markdown) for t in [token, *(token.children or [])]]
 
 
-def seen(words: str) -> str:
+def seen(text: str) -> str:
     """Words as one line shows them."""
-    return " ".join(plain(words).split())
+    return " ".join(escape_control(text).split())
 
 
 def cells(markdown: str) -> list[list[str]]:
     """The table's cells as a reader sees them, a list for each row."""
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     inside = False
     for token in PARSER.parse(markdown):
         if token.type == "tr_open":
-            found.append([])
+            rows.append([])
         inside = token.type in ("td_open", "th_open") or (inside and token.type == "inline")
         if inside and token.type == "inline":
-            found[-1].append("".join(t.content for t in token.children or [] if t.type == "text"))
-    return found
+            rows[-1].append("".join(t.content for t in token.children or [] if t.type == "text"))
+    return rows
 
 
 def test_any_words_stay_words_in_a_cell_a_line_and_a_heading() -> None:
-    for words in HOSTILE:
-        rows = [[words, "1"], ["2", words]]
-        shown = "\n".join(table([words, "b"], rows, right=[1]))
-        assert cells(shown) == [[seen(words), "b"], [seen(words), "1"], ["2", seen(words)]]
+    for text in HOSTILE:
+        rows = [[text, "1"], ["2", text]]
+        shown = "\n".join(table([text, "b"], rows, right=[1]))
+        assert cells(shown) == [[seen(text), "b"], [seen(text), "1"], ["2", seen(text)]]
         for before in ("", "# ", "- "):
-            found = tokens(before + escape(words))
-            assert "".join(t.content for t in found if t.type == "text") == seen(words)
-            assert MARKUP.isdisjoint(t.type for t in found)
+            parsed = tokens(before + escape(text))
+            assert "".join(t.content for t in parsed if t.type == "text") == seen(text)
+            assert MARKUP.isdisjoint(t.type for t in parsed)
 
 
 def test_a_line_that_would_begin_something_else_is_a_line() -> None:
-    for words in (
+    for text in (
         "1. one",
         "1) one",
         "- a",
@@ -62,9 +62,9 @@ def test_a_line_that_would_begin_something_else_is_a_line() -> None:
         "~~a~~",
         "-1.5",
     ):
-        shown = PARSER.parse(escape(words))
+        shown = PARSER.parse(escape(text))
         assert [t.type for t in shown] == ["paragraph_open", "inline", "paragraph_close"]
-        assert [t.content for t in tokens(escape(words)) if t.type == "text"] == [words.strip()]
+        assert [t.content for t in tokens(escape(text)) if t.type == "text"] == [text.strip()]
 
 
 def test_strong_is_nothing_without_words() -> None:

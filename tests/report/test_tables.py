@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxperf.report.tables import Rows, counted, rows_of, tally
+from jaxperf.report.tables import Rows, count_verdicts, format_counts, rows_of
 from jaxperf.result import Claim, Environment, Grid, Measurement, Reference, Result, Table
 
 EAGER = Measurement("eager", "s", (1e-3,) * 6, rounds="r")
@@ -58,7 +58,7 @@ def test_verdicts_of_claims_are_counted() -> None:
         Claim("d", "not measurable here", "p", "o"),
         Claim("e", "does not hold", "p", "o"),
     )
-    counts = tally([Result("e", "", "t", "q", {}, Environment(), claims)])
+    counts = count_verdicts([Result("e", "", "t", "q", {}, Environment(), claims)])
     assert counts == {"holds": 1, "does not hold": 2, "undecided": 1, "not measurable here": 1}
-    assert counted(counts) == "1 holds, 2 do not hold, 1 undecided, 1 not measurable here"
-    assert counted(tally([])) == "none"
+    assert format_counts(counts) == "1 holds, 2 do not hold, 1 undecided, 1 not measurable here"
+    assert format_counts(count_verdicts([])) == "none"

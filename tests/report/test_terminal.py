@@ -6,7 +6,7 @@ from collections import Counter
 
 from report_results import result as with_every_block
 
-from jaxperf.report.terminal import console, environment_lines, literal, render_text, show
+from jaxperf.report.terminal import console, environment_lines, literal_text, render_text, show
 from jaxperf.result import Claim, Environment, Fact, Grid, Heading, Measurement, Note, Result, Table, Text
 
 
@@ -30,7 +30,7 @@ def test_a_narrow_table_folds_and_loses_nothing() -> None:
 
 
 def test_a_whole_result_shows_its_blocks_in_their_order() -> None:
-    words = (
+    texts = (
         "8.1 Two ways",
         "Which?",
         "CPU X",
@@ -53,7 +53,7 @@ def test_a_whole_result_shows_its_blocks_in_their_order() -> None:
     )
     result = Result("e", "8.1", "Two ways", "Which?", {}, Environment(cpu="CPU X", python="3.11.7"), blocks)
     text = render_text([result], left_out=["bad.json is damaged"])
-    assert [text.index(w) for w in words] == sorted(text.index(w) for w in words)
+    assert [text.index(w) for w in texts] == sorted(text.index(w) for w in texts)
     assert "left out: bad.json is damaged" in text
     assert not [line for line in text.splitlines() if line != line.rstrip()]
     assert "\x1b" not in text
@@ -75,7 +75,7 @@ def test_hostile_words_are_printed_and_not_obeyed() -> None:
     text = render_text([with_every_block(hostile)], width=1000)
     assert not set("\x1b\x07\x9b\r\u202e") & set(text)
     assert text.count("[bold]b[/bold] [/x] :warning: \\x1b[31mred") >= 20
-    assert literal("é 編\n\tx").plain == "é 編\n\tx"
+    assert literal_text("é 編\n\tx").plain == "é 編\n\tx"
 
 
 def test_a_long_table_shows_its_first_rows_and_how_many_more_there_are() -> None:

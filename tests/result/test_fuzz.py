@@ -33,7 +33,7 @@ from jaxperf.processes.exit_status import USER_MISTAKE, ended
 from jaxperf.result.machine import versions
 from jaxperf.result.store import to_json
 from jaxperf.train import CheckpointFolder, Policy
-from jaxperf.train.manifest import DamagedError, _digest, verified, write_manifest
+from jaxperf.train.manifest import DamagedError, _digest, read_verified, write_manifest
 
 STEP = step_of()
 QUICK, ALL = 50, 10_000
@@ -81,16 +81,16 @@ def test_a_hostile_idx_file_is_read_or_refused_in_one_line(
                 path.write_bytes(damaged(gzip.compress(whole), rng))
             try:
                 with patience(LONGEST_S):
-                    found = read(path)
+                    arrays = read(path)
             except JaxperfError as e:
                 assert str(e).startswith(f"{path}: ") and "\n" not in str(e) and len(str(e)) < 400, seed
             except BaseException as e:
                 raise AssertionError(f"seed {seed}") from e
             else:
                 read_well += 1
-                assert found.dtype == (np.uint8 if read is read_images else np.int32), seed
-                assert found.shape[1:] == ((28, 28, 1) if read is read_images else ()), seed
-                assert read is read_images or {*found.tolist()} <= {*range(10)}, seed
+                assert arrays.dtype == (np.uint8 if read is read_images else np.int32), seed
+                assert arrays.shape[1:] == ((28, 28, 1) if read is read_images else ()), seed
+                assert read is read_images or {*arrays.tolist()} <= {*range(10)}, seed
     assert read_well > (last - first) // 100 or "FUZZ_SEEDS" in os.environ
 
 
@@ -133,7 +133,7 @@ def test_a_hostile_result_is_refused_in_one_line_or_shown_by_every_command(
 
 def shown(path: Path, other: Path) -> bool:
     """Whether it is read; then all commands must show it and leave the terminal alone."""
-    status, out, err = said(lambda: command_line.show_report(command_line.Report(path)))
+    status, out, err = outcome_of(lambda: command_line.show_report(command_line.Report(path)))
     if status:
         assert (status, out, err.count("\n")) == (USER_MISTAKE, "", 2), err  # left out, so nothing is left
         assert err.startswith("left out: ") and len(err) < 1000
@@ -143,7 +143,7 @@ def shown(path: Path, other: Path) -> bool:
         for a, b in ((path, other), (other, path))
     ]
     for command in commands:
-        status, more, err = said(command)
+        status, more, err = outcome_of(command)
         out += more
         if status == USER_MISTAKE:
             assert err.startswith("error: ") and err.count("\n") == 1 and len(err) < 1000, err
@@ -176,9 +176,9 @@ def test_a_hostile_manifest_whose_digest_fits_is_refused_in_one_line_or_goes_on(
     with bounded():
         for seed in seeds(first, last):
             rng = random.Random(seed)
-            kept = rng.choice((set(), {"files", "arrays"}))  # which are most of it
-            part = {name: value for name, value in whole.items() if name not in kept}
-            manifest.write_bytes(signed(distorted(part, rng), {name: whole[name] for name in kept}))
+            keys_to_keep = rng.choice((set(), {"files", "arrays"}))  # which are most of it
+            part = {name: value for name, value in whole.items() if name not in keys_to_keep}
+            manifest.write_bytes(signed(distorted(part, rng), {name: whole[name] for name in keys_to_keep}))
             try:
                 with patience(LONGEST_S):
                     went_on += goes_on(checkpoint.parents[1])
@@ -214,7 +214,7 @@ def goes_on(folder: Path) -> bool:
             trained(STEP, folder, before=at(2), policy=Policy(every_steps=0), state=start())
         return 0
 
-    status, out, err = said(resume)
+    status, out, err = outcome_of(resume)
     lines = err.splitlines()
     assert out == "" and all(line.isprintable() and len(line) < 1500 for line in lines), err
     if status:
@@ -236,7 +236,7 @@ def test_hostile_metadata_of_orbax_under_a_manifest_that_fits_is_damage_or_chang
     first: int, last: int, checkpoint: Path
 ) -> None:
     """In any of its files but those with values, which lie in folders named d."""
-    about, like = verified(checkpoint), STEP.read(STEP.init())
+    about, like = read_verified(checkpoint), STEP.read(STEP.init())
     whole = {p: p.read_bytes() for p in sorted((checkpoint / "state").rglob("*")) if p.is_file()}
     metadata = [path for path in whole if path.parent.name != "d"]
     expected = restored(checkpoint, like)
@@ -250,10 +250,10 @@ def test_hostile_metadata_of_orbax_under_a_manifest_that_fits_is_damage_or_chang
             write_manifest(checkpoint, about)
             try:
                 with patience(LONGEST_S):
-                    found = restored(checkpoint, like)
-                if found is not None:
+                    arrays = restored(checkpoint, like)
+                if arrays is not None:
                     went_on += 1
-                    chex.assert_trees_all_equal(found, expected)
+                    chex.assert_trees_all_equal(arrays, expected)
             except BaseException as e:
                 raise AssertionError(f"seed {seed}: {path}") from e
             if not checkpoint.exists():
@@ -264,24 +264,24 @@ def test_hostile_metadata_of_orbax_under_a_manifest_that_fits_is_damage_or_chang
 
 def restored(checkpoint: Path, like: Any) -> Any:
     """The arrays that a training would go on from; None where one line says that they are damaged."""
-    kept: list[Any] = []
+    arrays: list[Any] = []
 
     def resume() -> int:
         with CheckpointFolder(checkpoint.parents[1], resume=True) as folder:
-            kept.append(folder.of(NAME).load(lambda about: like))
+            arrays.append(folder.of(NAME).load(lambda about: like))
         return 0
 
-    status, out, err = said(resume)
+    status, out, err = outcome_of(resume)
     lines = err.splitlines()
     assert out == "" and all(line.isprintable() and len(line) < 1500 for line in lines), err
     if status:
         assert status == USER_MISTAKE and " is damaged (" in lines[0] and len(lines) == 2, err
         return None
     assert not lines, err
-    return kept[0][1]
+    return arrays[0][1]
 
 
-def said(command: Callable[[], int]) -> tuple[int, str, str]:
+def outcome_of(command: Callable[[], int]) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         status = ended(command)
     return status, out.getvalue(), err.getvalue()

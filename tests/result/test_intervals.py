@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from jaxperf.result.intervals import clip, intersection, length, most_at_once, overlap_fraction, union
+from jaxperf.result.intervals import clip, intersection, most_at_once, overlap_fraction, total_length, union
 
 GRID = 60
 
@@ -21,7 +21,7 @@ def random_intervals(rng):
 
 
 @pytest.mark.parametrize(
-    ("given", "merged"),
+    ("intervals", "merged"),
     [
         ([], []),
         ([(1, 1)], []),
@@ -31,14 +31,14 @@ def random_intervals(rng):
         ([(0, 9), (2, 3)], [(0, 9)]),
     ],
 )
-def test_union_joins_what_overlaps_or_touches(given, merged):
-    assert union(given) == merged
+def test_union_joins_what_overlaps_or_touches(intervals, merged):
+    assert union(intervals) == merged
 
 
 def test_known_overlap_of_two_devices():
     first, second = [(0, 4), (6, 10)], [(3, 7)]
     assert intersection(first, second) == [(3, 4), (6, 7)]
-    assert length(first) == 8
+    assert total_length(first) == 8
     assert overlap_fraction(first, second) == 0.5  # 2 of the 4 that the shorter one lasts
     assert overlap_fraction(first, []) == 0.0
     assert overlap_fraction([(0, 1)], [(1, 2)]) == 0.0
@@ -65,7 +65,7 @@ def check_against_moments(seed):
     shorter = min(len(moments(a)), len(moments(b)))
 
     assert moments(union(a)) == moments(a)
-    assert length(a) == len(moments(a))
+    assert total_length(a) == len(moments(a))
     assert moments(intersection(a, b)) == both
     assert intersection(a, b) == intersection(b, a) == union(intersection(a, b))
     assert moments(clip(a, low, high)) == moments(a) & set(range(low, high))

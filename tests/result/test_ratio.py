@@ -19,9 +19,9 @@ def rounds(values: list[float], of: str = "r") -> Measurement:
 
 def test_the_ratio_is_formed_within_each_round_and_not_of_medians() -> None:
     noisy = [1.0, 10.0, 100.0, 1.0, 10.0, 100.0, 1.0]  # the machine; both programs suffer alike
-    found = ratio(rounds([2 * x for x in noisy]), rounds(noisy))
-    assert (found.median, found.low, found.high, found.rounds) == (2.0, 2.0, 2.0, 7)
-    assert found.word == "slower"
+    measured = ratio(rounds([2 * x for x in noisy]), rounds(noisy))
+    assert (measured.median, measured.low, measured.high, measured.rounds) == (2.0, 2.0, 2.0, 7)
+    assert measured.word == "slower"
 
 
 def test_order_statistics_of_known_coverage() -> None:
@@ -32,12 +32,18 @@ def test_order_statistics_of_known_coverage() -> None:
 
 def test_too_few_rounds_decide_nothing() -> None:
     for n in (1, 2, 3, 5):
-        found = ratio_of([9.0] * n)
-        assert math.isnan(found.low)
-        assert math.isnan(found.high)
-        asked = (found.above(), found.below(), found.at_least(2), found.at_most(2), found.within(0.1))
+        measured = ratio_of([9.0] * n)
+        assert math.isnan(measured.low)
+        assert math.isnan(measured.high)
+        asked = (
+            measured.above(),
+            measured.below(),
+            measured.at_least(2),
+            measured.at_most(2),
+            measured.within(0.1),
+        )
         assert asked == (None,) * 5
-        assert (found.word, str(found)) == ("undecided", f"9 ({n} rounds are too few for an interval)")
+        assert (measured.word, str(measured)) == ("undecided", f"9 ({n} rounds are too few for an interval)")
 
 
 def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -49,8 +55,8 @@ def test_the_interval_holds_its_error_rate_whatever_the_distribution() -> None:
     rng, misses, trials = np.random.default_rng(0), 0, 500
     true_median = float(np.median(skewed(rng, 400_000)))
     for _ in range(trials):
-        found = ratio_of((skewed(rng, 9) / true_median).tolist())
-        misses += not found.low <= 1 <= found.high
+        measured = ratio_of((skewed(rng, 9) / true_median).tolist())
+        misses += not measured.low <= 1 <= measured.high
     assert misses / trials <= 0.05 + 0.025  # 2.6 standard deviations
 
 
@@ -65,12 +71,12 @@ def test_turned_round_it_is_the_inverse_and_order_does_not_matter() -> None:
 
 
 def test_an_interval_decides_about_bounds_outside_of_it() -> None:
-    found = Ratio(0.5, 0.4, 0.6, 9)
+    measured = Ratio(0.5, 0.4, 0.6, 9)
     for bound, above, below in ((0.3, True, False), (0.5, None, None), (0.7, False, True)):
-        assert (found.above(bound), found.below(bound)) == (above, below)
-        assert (found.at_least(bound), found.at_most(bound)) == (above, below)
-    assert (found.above(0.6), found.at_least(0.4), found.at_most(0.6)) == (False, True, True)
-    assert (found.word, str(found)) == ("faster", "0.5 (0.4 to 0.6)")
+        assert (measured.above(bound), measured.below(bound)) == (above, below)
+        assert (measured.at_least(bound), measured.at_most(bound)) == (above, below)
+    assert (measured.above(0.6), measured.at_least(0.4), measured.at_most(0.6)) == (False, True, True)
+    assert (measured.word, str(measured)) == ("faster", "0.5 (0.4 to 0.6)")
     assert Ratio(1.0, 0.98, 1.02, 9).within(0.05) is True
     assert Ratio(1.2, 1.1, 1.3, 9).within(0.05) is False
     assert Ratio(1.0, 0.9, 1.02, 9).within(0.05) is None

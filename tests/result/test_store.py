@@ -113,9 +113,9 @@ def test_integers_are_read_as_the_floats_that_the_fields_hold(tmp_path: Path) ->
     table = next(b for b in body["blocks"] if b["kind"] == "table")
     table["rows"][0]["values"] = [1, 2**64]
     (tmp_path / "r.json").write_text(json.dumps(body))
-    found = load_result(tmp_path / "r.json")
-    assert [type(v) for v in found.measurements[0].values] == [float, float]
-    assert type(found.facts["n0"]) is int  # a count stays one
+    result = load_result(tmp_path / "r.json")
+    assert [type(v) for v in result.measurements[0].values] == [float, float]
+    assert type(result.facts["n0"]) is int  # a count stays one
     table["rows"][0]["values"] = [10**400]
     (tmp_path / "r.json").write_text(json.dumps(body))
     with pytest.raises(JaxperfError, match="is damaged"):

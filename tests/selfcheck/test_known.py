@@ -9,7 +9,7 @@ import pytest
 
 from jaxperf.result import Measurement
 from jaxperf.selfcheck import known
-from jaxperf.selfcheck.known import Checked, said, ticking
+from jaxperf.selfcheck.known import Checked, duration_text, ticking
 
 
 class Clock:
@@ -59,14 +59,14 @@ def test_clocked_work_is_measured_at_once_less_what_follows_the_last_tick_of_a_v
     monkeypatch.setattr(known, "measure", measured)
     monkeypatch.setattr(known, "_value", lambda fn, loops: 2e-5 * loops)
     monkeypatch.setattr(known, "calls_per_value", lambda call_s, value_s: 200)
-    found = known.clocked(1e-5)
+    checked = known.clocked(1e-5)
     (options,) = asked
     assert (options["loops"], options["warmup_calls"]) == (200, 1)  # ticks begin anew after these
     assert options["min_values"] < options["max_values"]  # or nothing could be set aside
-    assert (found.known_s, found.empty_s) == pytest.approx((1e-5, 1e-7))
-    assert found.measured.values == pytest.approx((1e-5,) * 7)
-    assert found.measured.set_aside == pytest.approx((4e-5,))
-    assert found.measured.note == f"a remark; {known.LESS_END}"
+    assert (checked.known_s, checked.empty_s) == pytest.approx((1e-5, 1e-7))
+    assert checked.measured.values == pytest.approx((1e-5,) * 7)
+    assert checked.measured.set_aside == pytest.approx((4e-5,))
+    assert checked.measured.note == f"a remark; {known.LESS_END}"
 
 
 def test_an_ending_spins_before_it_is_timed_and_then_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +93,11 @@ def test_counted_work_is_measured_less_the_empty_call_beside_it(monkeypatch: pyt
 
     monkeypatch.setattr(known, "_one_value", one_value)
     monkeypatch.setattr(known, "step_s", lambda: 5e-9)
-    found = known.counted(1e-6)
+    checked = known.counted(1e-6)
     assert asked == [0, 200] * known.ROUNDS
-    assert (found.known_s, found.empty_s) == pytest.approx((1e-6, 4e-7))
-    assert found.ratio.median == pytest.approx(1)
-    assert found.right
+    assert (checked.known_s, checked.empty_s) == pytest.approx((1e-6, 4e-7))
+    assert checked.ratio.median == pytest.approx(1)
+    assert checked.right
 
 
 def test_a_core_that_changes_its_speed_is_divided_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +108,8 @@ def test_a_core_that_changes_its_speed_is_divided_out(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(known, "step_s", lambda: 5e-9)
     monkeypatch.setattr(known, "_one_value", one_value)
-    found = known.counted(1.0)
-    assert found.measured.values == pytest.approx((1.0,) * known.LEAST_ROUNDS)
+    checked = known.counted(1.0)
+    assert checked.measured.values == pytest.approx((1.0,) * known.LEAST_ROUNDS)
 
 
 def test_the_cpu_clock_is_read_around_the_calls_of_a_value_and_not_the_warm_up(
@@ -135,8 +135,8 @@ def test_right_is_within_a_hundredth_and_inside_is_an_interval_that_reaches_it()
         ((0.9, 1.0, 1.1) * 3, None, True),
         ((1.0, 1.0), None, True),  # too few to say
     ):
-        found = Checked(2.0, Measurement("m", "s", tuple(2 * v for v in values)))
-        assert (found.right, found.inside) == (right, inside)
+        checked = Checked(2.0, Measurement("m", "s", tuple(2 * v for v in values)))
+        assert (checked.right, checked.inside) == (right, inside)
 
 
 def test_the_callback_hands_back_what_it_was_given() -> None:
@@ -145,4 +145,12 @@ def test_the_callback_hands_back_what_it_was_given() -> None:
 
 
 def test_durations_are_said_in_their_unit() -> None:
-    assert [said(10.0**-n) for n in range(7)] == ["1 s", "100 ms", "10 ms", "1 ms", "100 us", "10 us", "1 us"]
+    assert [duration_text(10.0**-n) for n in range(7)] == [
+        "1 s",
+        "100 ms",
+        "10 ms",
+        "1 ms",
+        "100 us",
+        "10 us",
+        "1 us",
+    ]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from jaxperf.selfcheck import load
-from jaxperf.selfcheck.load import watching
+from jaxperf.selfcheck.load import other_load
 
 
 class Times(NamedTuple):
@@ -24,24 +24,24 @@ class Times(NamedTuple):
 
 def test_others_are_what_is_busy_less_ourselves(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([Times(10, 5, 100, 1, 2, 3), Times(14, 6, 190, 9, 3, 9)])  # 4 + 1 s were busy, 1 was stolen
-    now, ours = iter([0.0, 4.0]), iter([0.0, 2.0])
+    now, cpu_s = iter([0.0, 4.0]), iter([0.0, 2.0])
     monkeypatch.setattr(psutil, "cpu_times", lambda: next(times))
-    clock = SimpleNamespace(perf_counter=lambda: next(now), process_time=lambda: next(ours))
+    clock = SimpleNamespace(perf_counter=lambda: next(now), process_time=lambda: next(cpu_s))
     monkeypatch.setattr(load, "time", clock)
-    with watching() as watch:
-        assert watch.others == 0
-    assert watch.others == 0.75  # 5 s less our 2, in 4 s
-    assert watch.stolen == 0.25
-    assert not watch.idle
-    assert re.fullmatch(r"other programs used 0.75 of \d+ cores, and its host took 0.25", str(watch))
+    with other_load() as other:
+        assert other.others == 0
+    assert other.others == 0.75  # 5 s less our 2, in 4 s
+    assert other.stolen == 0.25
+    assert not other.idle
+    assert re.fullmatch(r"other programs used 0.75 of \d+ cores, and its host took 0.25", str(other))
 
 
 def test_a_host_that_takes_a_core_now_and_then_leaves_no_idle_machine() -> None:
-    assert load.Watch(0.04, 0.0).idle
-    assert not load.Watch(0.0, 0.06).idle
+    assert load.OtherLoad(0.04, 0.0).idle
+    assert not load.OtherLoad(0.0, 0.06).idle
 
 
 def test_it_ends_with_an_error_inside() -> None:
-    with pytest.raises(ZeroDivisionError), watching() as watch:
+    with pytest.raises(ZeroDivisionError), other_load() as other:
         raise ZeroDivisionError
-    assert watch.others >= 0
+    assert other.others >= 0

@@ -20,7 +20,7 @@ TINY = Config(known_s=(1e-5, 1e-3), trials=2, rounds=6, values=6, numbers=(6,), 
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("selfcheck")
     quick = partial(measure, warmup_s=0, budget_s=0)
     with pytest.MonkeyPatch.context() as patch:
@@ -33,17 +33,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return load_result(folder / "selfcheck.json")
 
 
-def test_it_tells_every_part_idle_and_loaded(told: Result) -> None:
-    assert told.experiment == "selfcheck"
-    assert told.command == "jaxperf selfcheck"
-    known_claims, rule_claims = told.claims[0::5], [*told.claims[1:5], *told.claims[6:]]
+def test_it_tells_every_part_idle_and_loaded(result: Result) -> None:
+    assert result.experiment == "selfcheck"
+    assert result.command == "jaxperf selfcheck"
+    known_claims, rule_claims = result.claims[0::5], [*result.claims[1:5], *result.claims[6:]]
     assert [("idle" in c.statement, "loaded" in c.statement) for c in known_claims] == [(1, 0), (0, 1)]
     assert len(rule_claims) == 8
     assert sum("under load" in c.statement for c in rule_claims) == 4
 
 
-def test_every_way_of_knowing_is_in_the_grid(told: Result) -> None:
-    idle, loaded = [g for g in told.of(Grid) if g.title.startswith("Measured and known")]
+def test_every_way_of_knowing_is_in_the_grid(result: Result) -> None:
+    idle, loaded = [g for g in result.of(Grid) if g.title.startswith("Measured and known")]
     assert [row[0] for row in idle.rows] == [
         "counted, 10 us", "counted, 1 ms", "clocked, 10 us", "clocked, 1 ms", "called back, 1 ms",
     ]  # fmt: skip
@@ -52,7 +52,7 @@ def test_every_way_of_knowing_is_in_the_grid(told: Result) -> None:
 
 def test_what_is_not_to_be_trusted_is_not_judged_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = (1.0,) * 12, (2.0,) * 12
-    for values, disturbed, verdict, said in (
+    for values, disturbed, verdict, observed in (
         ((right, wrong), (0, 0), "does not hold", "outside: b; not to be trusted: none"),
         ((right, wrong), (0, 12), "holds", "outside: none; not to be trusted: b"),
         ((right, wrong), (0, 5), "does not hold", "outside: b; not to be trusted: none"),
@@ -65,21 +65,21 @@ def test_what_is_not_to_be_trusted_is_not_judged_under_load(monkeypatch: pytest.
         recorder = Recorder(command.SECTION, Environment(), {}, command="")
         telling.known_durations_loaded(recorder, TINY)
         (claim,) = recorder.result().claims
-        assert (claim.verdict, claim.observed.rsplit(";", 1)[0]) == (verdict, said)
+        assert (claim.verdict, claim.observed.rsplit(";", 1)[0]) == (verdict, observed)
 
 
 def test_the_grid_counts_what_was_set_aside() -> None:
-    for m, said in (
+    for m, cell in (
         (Measurement("m", "s", (1.0,)), ""),
         (Measurement("m", "s", (1.0,) * 3, set_aside=(2.0, 2.0)), "2 of 5"),
         (Measurement("m", "s", (1.0,) * 3, disturbed=1), ""),
         (Measurement("m", "s", (1.0,) * 3, disturbed=2), "not to be trusted"),
     ):
-        assert telling._set_aside(m) == said
+        assert telling._set_aside(m) == cell
 
 
-def test_a_curve_per_difference_for_both_rules(told: Result) -> None:
-    figures = list(told.of(Lines))
+def test_a_curve_per_difference_for_both_rules(result: Result) -> None:
+    figures = list(result.of(Lines))
     titles = "Measured over known", "Told apart by Ratio", "Told apart by compare"
     assert [f.title for f in figures] == [*titles, f"{titles[0]} under load"]
     for figure in figures[1:3]:
@@ -87,19 +87,19 @@ def test_a_curve_per_difference_for_both_rules(told: Result) -> None:
         assert all(0 <= y <= 1 for curve in figure.curves for _, y in curve.known)
 
 
-def test_the_terminal_shows_it(told: Result) -> None:
-    shown = render_text([told])
-    for words in ("The instruments checked", "counted, 1 ms", "tells equal programs apart"):
-        assert words in shown
+def test_the_terminal_shows_it(result: Result) -> None:
+    shown = render_text([result])
+    for text in ("The instruments checked", "counted, 1 ms", "tells equal programs apart"):
+        assert text in shown
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    for words, said in (
+    for arguments, message in (
         (["--trials", "0"], "--trials is 0; give at least 1"),
         (["--out", str(tmp_path / "file")], "cannot write"),
     ):
-        assert command_line.main(["selfcheck", *words]) == 2
+        assert command_line.main(["selfcheck", *arguments]) == 2
         error = capsys.readouterr().err
-        assert said in error
+        assert message in error
         assert error.count("\n") == 1

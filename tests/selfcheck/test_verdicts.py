@@ -37,11 +37,11 @@ def test_the_programs_differ_by_their_steps_alone() -> None:
 def test_both_rules_keep_their_level_and_find_what_is_large() -> None:
     made = trials(0.02, number=60, values=12)
     for rule in (by_ratio, by_ranks):
-        found = {c.difference: c for c in count(made, rule, [12])}
-        assert found[0.0].told_apart <= 0.05 + 0.06  # two standard deviations of 60 trials
-        assert found[0.05].slower >= 0.5 * found[0.05].trials
-        assert found[0.2].slower == found[0.2].trials
-        assert all(c.trials == 60 for c in found.values())
+        counts = {c.difference: c for c in count(made, rule, [12])}
+        assert counts[0.0].told_apart <= 0.05 + 0.06  # two standard deviations of 60 trials
+        assert counts[0.05].slower >= 0.5 * counts[0.05].trials
+        assert counts[0.2].slower == counts[0.2].trials
+        assert all(c.trials == 60 for c in counts.values())
 
 
 def test_a_rule_sees_the_first_values_only() -> None:
@@ -64,8 +64,8 @@ def test_the_words_of_both_rules_are_counted_alike() -> None:
     for rule in (by_ratio, by_ranks):
         assert (rule(quick, slow), rule(slow, quick)) == ("slower", "faster")
         assert rule(quick, quick) in ("undecided", "same")
-    (said,) = count([{BASE: slow, "20 %": quick}], by_ranks, [None])
-    assert (said.faster, said.slower, said.told_apart) == (1, 0, 1)
+    (counts,) = count([{BASE: slow, "20 %": quick}], by_ranks, [None])
+    assert (counts.faster, counts.slower, counts.told_apart) == (1, 0, 1)
 
 
 def test_a_trial_holds_every_program() -> None:

@@ -23,7 +23,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.train import Policy, checkpoint
 from jaxperf.train.arrays import _drop_late_errors
 from jaxperf.train.checkpoint import Checkpoints
-from jaxperf.train.manifest import verified, write_manifest
+from jaxperf.train.manifest import read_verified, write_manifest
 from jaxperf.train.run import AHEAD
 
 STEP = step_of()
@@ -56,21 +56,21 @@ def test_processes_that_run_apart_save_by_the_clock_after_the_same_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In any order that queued steps allow: nobody asks about step n before process 0 asked about n - 4."""
-    random, told = np.random.default_rng(0), dict[str, int]()
+    random, announced = np.random.default_rng(0), dict[str, int]()
     here, now = [0], [0.0]
     monkeypatch.setattr(checkpoint.jax, "process_count", lambda: 3)
     monkeypatch.setattr(checkpoint.jax, "process_index", lambda: here[0])
-    monkeypatch.setattr(checkpoint, "announce", told.__setitem__)
-    monkeypatch.setattr(checkpoint, "announced", lambda key: told.get(key, 0))
+    monkeypatch.setattr(checkpoint, "announce", announced.__setitem__)
+    monkeypatch.setattr(checkpoint, "read_announced", lambda key: announced.get(key, 0))
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
     for _ in range(100):
-        told.clear()
-        kept = [
+        announced.clear()
+        processes = [
             Checkpoints(tmp_path, Policy(0, every_s=9), resume=False, stop=lambda: 0, settings={})
             for _ in range(3)
         ]
         saved: list[list[int]] = [[], [], []]
-        for each in kept:  # as if each process counted for itself
+        for each in processes:  # as if each process counted for itself
             each._turns, each._turn = itertools.count(1), "jaxperf/save/0"  # type: ignore[misc]
         asked = [0, 0, 0]
         while min(asked) < 60:
@@ -78,9 +78,9 @@ def test_processes_that_run_apart_save_by_the_clock_after_the_same_steps(
             if asked[p] < min(60, min(asked) + AHEAD + 2):
                 asked[p] += 1
                 here[0], now[0] = p, now[0] + random.random()
-                if kept[p].due(asked[p]):
+                if processes[p].due(asked[p]):
                     saved[p].append(asked[p])
-                    kept[p]._saved_at = now[0]
+                    processes[p]._saved_at = now[0]
         assert saved[0] == saved[1] == saved[2] and len(saved[0]) > 2
 
 
@@ -96,17 +96,17 @@ def test_seconds_are_counted_by_a_clock_that_does_not_jump(
 ) -> None:
     clock = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: clock)
-    kept = Checkpoints(tmp_path, Policy(0, 60.0), resume=False, stop=lambda step: 0, settings={})
+    checkpoints = Checkpoints(tmp_path, Policy(0, 60.0), resume=False, stop=lambda step: 0, settings={})
     monkeypatch.setattr(time, "time", lambda: 1e10)
-    assert not kept.due(1)
+    assert not checkpoints.due(1)
     clock += 60
-    assert kept.due(2)
+    assert checkpoints.due(2)
 
 
 def test_a_damaged_checkpoint_is_told_in_one_line_and_the_one_before_it_is_used(
     stopped: Path, expected: object, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for step, words in ((5, "SHA-256 of state/.* differs"), (4, "has 0 bytes, not")):
+    for step, reason in ((5, "SHA-256 of state/.* differs"), (4, "has 0 bytes, not")):
         path = array_file(newest(stopped, step))
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 16
@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_is_told_in_one_line_and_the_one_before_it_is_used(
             trained(STEP, stopped, before=at(1))
         line, resumed = capfd.readouterr().err.splitlines()
         assert re.search(
-            rf"^checkpoint .*step-0000000{step} is damaged \(.*{words}.*\); using step {step - 1}$", line
+            rf"^checkpoint .*step-0000000{step} is damaged \(.*{reason}.*\); using step {step - 1}$", line
         )
         assert f"going on after step {step - 1} " in resumed
         assert newest(stopped, step).with_suffix(".damaged").is_dir()
@@ -142,17 +142,17 @@ def test_no_intact_checkpoint_is_an_error_and_not_a_training_from_the_beginning(
 def test_files_of_something_else_under_a_manifest_that_fits_are_damage(
     stopped: Path, expected: object, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    about = verified(newest(stopped))
+    about = read_verified(newest(stopped))
     (newest(stopped) / "state" / "_METADATA").write_text("{}")
     write_manifest(newest(stopped), about)
-    about = verified(newest(stopped, 4))
+    about = read_verified(newest(stopped, 4))
     shutil.rmtree(newest(stopped, 4) / "state" / "ocdbt.process_0")
     (newest(stopped, 4) / "state" / "manifest.ocdbt").write_bytes(b"\x00" * 100)
     write_manifest(newest(stopped, 4), about)
     assert_same(trained(STEP, stopped), expected)  # type: ignore[arg-type]
-    said = capfd.readouterr().err.splitlines()
-    assert [("damaged" in line, "using step" in line) for line in said[:2]] == [(True, True)] * 2
-    assert "after step 3 " in said[2] and len(said) == 3
+    lines = capfd.readouterr().err.splitlines()
+    assert [("damaged" in line, "using step" in line) for line in lines[:2]] == [(True, True)] * 2
+    assert "after step 3 " in lines[2] and len(lines) == 3
 
 
 def test_a_copied_checkpoint_does_not_pass_for_a_later_one(
@@ -168,7 +168,7 @@ def test_names_and_texts_of_a_checkpoint_command_no_terminal_and_stay_in_their_l
     stopped: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (newest(stopped) / "\x1b[31m\nred\udcff").touch()
-    other = verified(newest(stopped, 4))
+    other = read_verified(newest(stopped, 4))
     lies: list[dict[str, Any]] = [
         {"surroundings": {**other.surroundings, "way": "\x1b]0;x\x07\nerror"}},
         {"training": {**other.training, "\x1b[2J\r": "x\n" * 100_000}},
@@ -179,9 +179,9 @@ def test_names_and_texts_of_a_checkpoint_command_no_terminal_and_stay_in_their_l
         write_manifest(newest(stopped, 4), replace(other, **lie))
         with pytest.raises((InterruptedTrainingError, JaxperfError)) as caught:
             trained(STEP, stopped, before=at(1))
-        said = [*capfd.readouterr().err.splitlines(), str(caught.value)]
-        assert says in "".join(said)
-        assert all(words.isprintable() and len(words) < 1500 for words in said)
+        lines = [*capfd.readouterr().err.splitlines(), str(caught.value)]
+        assert says in "".join(lines)
+        assert all(line.isprintable() and len(line) < 1500 for line in lines)
 
 
 def test_only_names_that_a_checkpoint_gets_are_taken_for_one(
@@ -227,12 +227,12 @@ def test_a_full_disk_costs_a_line_and_a_checkpoint_but_not_the_training(
             fill(small_disk)
 
     assert_same(trained(STEP, small_disk, before=before), expected)  # type: ignore[arg-type]
-    _, *said = capfd.readouterr().err.splitlines()
-    assert said and all(
+    _, *lines = capfd.readouterr().err.splitlines()
+    assert lines and all(
         re.search(
             r"^cannot save a checkpoint of step \d to .*: No space left on device; step \d is the newest$", s
         )
-        for s in said
+        for s in lines
     )
     assert not list(small_disk.rglob("*.part"))
     (small_disk / "ballast").unlink()

@@ -16,7 +16,7 @@ from trainings import STEPS, assert_same, in_two_processes, step_of, steps_in, t
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
 from jaxperf.train import CheckpointFolder, Policy
-from jaxperf.train.manifest import verified, write_manifest
+from jaxperf.train.manifest import read_verified, write_manifest
 
 STEP = step_of()
 
@@ -107,7 +107,7 @@ def test_a_signal_between_the_trainings_ends_the_run_when_the_folder_is_closed(t
 TWICE = """
 import hashlib, os, signal, sys, threading
 from pathlib import Path
-from jaxperf.train import CheckpointFolder, folder
+from jaxperf.train import CheckpointFolder, checkpoint_folder as folder
 folder.SAME_S, again_s, rounds = map(float, sys.argv[2:])
 with CheckpointFolder(Path(sys.argv[1])) as kept:
     os.kill(os.getpid(), signal.SIGTERM)
@@ -119,16 +119,16 @@ with CheckpointFolder(Path(sys.argv[1])) as kept:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("same_s", "again_s", "rounds", "status", "told"),
+    ("same_s", "again_s", "rounds", "status", "output"),
     [(1.0, 0.1, 5e6, 143, "step over\n"), (0.1, 0.5, 1e9, -signal.SIGTERM, "")],
 )
 def test_a_signal_that_is_repeated_soon_is_one_request_and_later_ends_the_process_in_its_step(
-    same_s: float, again_s: float, rounds: float, status: int, told: str, tmp_path: Path
+    same_s: float, again_s: float, rounds: float, status: int, output: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", TWICE, str(tmp_path), *map(str, (same_s, again_s, rounds))]
     environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stdout) == (status, told)
+    assert (done.returncode, done.stdout) == (status, output)
 
 
 PROCESS = """
@@ -156,8 +156,8 @@ def two_processes(number: int, last: int, *folders: Path, **variables: str) -> l
     Returns:
       Of each process, its status and what it wrote.
     """
-    words = str(number), str(last)
-    return in_two_processes(PROCESS, *((str(folder), *words) for folder in folders), **variables)
+    arguments = str(number), str(last)
+    return in_two_processes(PROCESS, *((str(folder), *arguments) for folder in folders), **variables)
 
 
 @pytest.mark.thorough
@@ -168,29 +168,29 @@ def test_a_signal_to_one_of_two_processes_ends_both_after_one_step_and_both_go_o
     """Between two trainings: they agree on a step of the second, whose steps begin at 1 again."""
     ended = two_processes(number, 500, tmp_path, tmp_path)
     assert [status for status, _, _ in ended] == [128 + number] * 2
-    [last] = {said.splitlines()[-1] for _, _, said in ended}
+    [last] = {errors.splitlines()[-1] for _, _, errors in ended}
     newest = max(int(path.name.removeprefix("step-")) for path in tmp_path.glob("second/step-*"))
     assert last == f"{number.name}: stopped after step {newest}; step {newest} is saved, go on with --resume"
-    for status, told, said in two_processes(0, 500, tmp_path, tmp_path):
-        assert (status, told.splitlines()[-1]) == (0, "second ended")
-        assert f"going on after step {newest} " in said
+    for status, output, errors in two_processes(0, 500, tmp_path, tmp_path):
+        assert (status, output.splitlines()[-1]) == (0, "second ended")
+        assert f"going on after step {newest} " in errors
 
 
 @pytest.mark.thorough
 def test_a_signal_to_one_of_two_processes_after_all_steps_ends_both_as_the_folder_closes(
     tmp_path: Path,
 ) -> None:
-    for status, told, _ in two_processes(signal.SIGTERM, 0, tmp_path, tmp_path):
-        assert status == 128 + signal.SIGTERM and "second ended" in told
+    for status, output, _ in two_processes(signal.SIGTERM, 0, tmp_path, tmp_path):
+        assert status == 128 + signal.SIGTERM and "second ended" in output
 
 
 @pytest.mark.thorough
 def test_two_processes_without_jaxs_preemption_service_save_nothing_and_say_how_to_start_it(
     tmp_path: Path,
 ) -> None:
-    for status, told, said in two_processes(0, 9, tmp_path, tmp_path, JAX_ENABLE_PREEMPTION_SERVICE="0"):
-        assert status != 0 and "toy" not in told
-        assert "to stop after the same step; set JAX_ENABLE_PREEMPTION_SERVICE=1" in said
+    for status, output, errors in two_processes(0, 9, tmp_path, tmp_path, JAX_ENABLE_PREEMPTION_SERVICE="0"):
+        assert status != 0 and "toy" not in output
+        assert "to stop after the same step; set JAX_ENABLE_PREEMPTION_SERVICE=1" in errors
     assert list(tmp_path.iterdir()) == []
 
 
@@ -203,10 +203,10 @@ def test_two_processes_that_find_different_checkpoints_end_with_a_line_that_says
     assert [status for status, _, _ in two_processes(0, 0, *folders)] == [0, 0]
     shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)
     newest = folders[1] / "toy" / "step-00000009"
-    about = verified(newest)
+    about = read_verified(newest)
     write_manifest(newest, replace(about, progress={**about.progress, "train_s": 1.5}))
     for finds in ("another step 9", "no checkpoint"):
-        said = f"process 1 finds {finds}, and process 0 finds step 9; give --checkpoints a folder that all"
-        for status, _, told in two_processes(0, 20, *folders):
-            assert status != 0 and said in told
+        message = f"process 1 finds {finds}, and process 0 finds step 9; give --checkpoints a folder that all"
+        for status, _, errors in two_processes(0, 20, *folders):
+            assert status != 0 and message in errors
         shutil.rmtree(folders[1], ignore_errors=True)

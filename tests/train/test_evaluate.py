@@ -44,8 +44,8 @@ def test_padding_is_never_a_hit(k):
     X, y = np.ones((BATCH + 3, 2, 3, 1), np.float32), np.zeros(BATCH + 3, np.int32)
     W = np.zeros((6, 5), np.float32)
     for labels, wanted in ((y, 1.0), (y + 1, 0.0)):
-        found = evaluate_accuracy(linear, W, X, labels, devices=cpus(k), batch_size=BATCH)
-        assert found == wanted
+        accuracy = evaluate_accuracy(linear, W, X, labels, devices=cpus(k), batch_size=BATCH)
+        assert accuracy == wanted
 
 
 def test_many_evaluations_compile_once_whatever_the_number_of_images():

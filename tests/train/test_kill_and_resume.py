@@ -15,8 +15,8 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 ALL = ("manual", "pmap", "shard_map", "jit")
 
 
-def counts_of(script: str, *words: str) -> dict[str, int]:
-    command = [sys.executable, str(SCRIPTS / script), *words]
+def counts_of(script: str, *flags: str) -> dict[str, int]:
+    command = [sys.executable, str(SCRIPTS / script), *flags]
     done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), timeout=280)
     assert done.returncode == 0, done.stderr
     return {name: int(count) for name, count in re.findall(r"(\w[a-z ]*): (\d+)", done.stdout)}

@@ -40,8 +40,8 @@ def pictures(n_train=37, n_test=13):
 def trained(step=None, data=None, *, epochs=2, **options):
     """Every epoch, and the parameters after the last."""
     options = {"batch_size": BATCH, "updates": UPDATES, **options}
-    found, states = zip(*train(step or step_of(), data or pictures(), epochs=epochs, **options))
-    return found, np.asarray((step or step_of()).read(states[-1]).params)
+    results, states = zip(*train(step or step_of(), data or pictures(), epochs=epochs, **options))
+    return results, np.asarray((step or step_of()).read(states[-1]).params)
 
 
 def probabilities(X, W):
@@ -72,8 +72,8 @@ def test_figures_and_parameters_are_those_computed_by_hand(way):
     data = pictures()
     epochs, W = trained(step_of(way), data, epochs=3, seed=5)
     rows, expected = in_numpy(data, 5, 3)
-    found = [(e.loss, e.train_accuracy, e.test_accuracy) for e in epochs]
-    np.testing.assert_allclose(found, rows, rtol=1e-5)
+    figures = [(e.loss, e.train_accuracy, e.test_accuracy) for e in epochs]
+    np.testing.assert_allclose(figures, rows, rtol=1e-5)
     np.testing.assert_allclose(W, expected, rtol=0, atol=1e-5)
     assert [e.number for e in epochs] == [1, 2, 3]
 

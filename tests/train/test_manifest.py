@@ -12,7 +12,7 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.train import manifest
-from jaxperf.train.manifest import LARGEST, NAME, About, DamagedError, parse, verified, write_manifest
+from jaxperf.train.manifest import LARGEST, NAME, About, DamagedError, parse, read_verified, write_manifest
 
 ABOUT = About(
     step=7,
@@ -34,9 +34,9 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_what_was_saved_comes_back(saved: Path) -> None:
-    assert verified(saved) == ABOUT
+    assert read_verified(saved) == ABOUT
     (saved / NAME).write_text(json.dumps(json.loads((saved / NAME).read_text())))
-    assert verified(saved) == ABOUT  # in another layout
+    assert read_verified(saved) == ABOUT  # in another layout
 
 
 def test_any_flipped_bit_of_any_file_is_found(saved: Path) -> None:
@@ -48,9 +48,9 @@ def test_any_flipped_bit_of_any_file_is_found(saved: Path) -> None:
             flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
             path.write_bytes(flipped)
             with pytest.raises(DamagedError, match=f"SHA-256 of {path.relative_to(saved)} differs"):
-                verified(saved)
+                read_verified(saved)
         path.write_bytes(before)
-    verified(saved)
+    read_verified(saved)
 
 
 def link(path: Path) -> None:
@@ -83,10 +83,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_named(fault: str, saved: Path) -> None:
-    damage, words = FAULTS[fault]
+    damage, reason = FAULTS[fault]
     damage(saved / "state" / "a")
-    with pytest.raises(DamagedError, match=f"^{words}[^\n]*$"):
-        verified(saved)
+    with pytest.raises(DamagedError, match=f"^{reason}[^\n]*$"):
+        read_verified(saved)
 
 
 def rewritten(saved: Path, **changes: object) -> None:
@@ -98,7 +98,7 @@ def rewritten(saved: Path, **changes: object) -> None:
 
 def test_a_manifest_that_lies_is_found_by_the_files(saved: Path) -> None:
     files = json.loads((saved / NAME).read_text())["files"]
-    for name, row, words in (
+    for name, row, reason in (
         ("c", [150, "0" * 64], "the SHA-256 of c differs"),
         ("c", [151, files["c"][1]], "c has 150 bytes, not 151"),
         ("../../etc/passwd", [1, "0" * 64], "../../etc/passwd is missing"),
@@ -107,22 +107,22 @@ def test_a_manifest_that_lies_is_found_by_the_files(saved: Path) -> None:
         ("c", {"bytes": 150}, "manifest.json lacks files"),
     ):
         rewritten(saved, files={**files, name: row})
-        with pytest.raises(DamagedError, match=words):
-            verified(saved)
+        with pytest.raises(DamagedError, match=reason):
+            read_verified(saved)
     rewritten(saved, files=files, step=True, progress=[1])
     with pytest.raises(DamagedError, match="lacks step, progress"):
-        verified(saved)
+        read_verified(saved)
     for version, fix in ((1, "start again in another folder"), (3, "upgrade jaxperf"), (10**400, "upgrade")):
         rewritten(saved, files=files, step=7, progress={}, version=version)
         with pytest.raises(JaxperfError, match=f"version {str(version)[:20]}, this jaxperf reads 2; {fix}"):
-            verified(saved)
+            read_verified(saved)
 
 
 def test_a_manifest_of_any_size_or_depth_is_refused_before_it_costs_memory(saved: Path) -> None:
     with (saved / NAME).open("wb") as f:
         f.truncate(LARGEST + 1)
     with pytest.raises(DamagedError, match=r"manifest\.json is not a file of at most"):
-        verified(saved)
+        read_verified(saved)
     for text in ("[" * 100_000, '{"format": "jaxperf-checkpoint", "a": ' + "[" * 900 + "]" * 900 + "}"):
         with pytest.raises(DamagedError):
             parse(text.encode())

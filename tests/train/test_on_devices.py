@@ -31,9 +31,9 @@ def test_a_batch_is_the_one_from_the_host_and_nothing_compiles_for_a_second_one(
     there = OnDevices(step, data.train_images, data.train_labels)
     rows = np.array([3, 0, 11, 5], np.int32)
     shares, expected = there.load(rows), step.load(data.train_images[rows], data.train_labels[rows])
-    for ours, theirs in zip(jax.tree.leaves(shares), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-        assert (ours.dtype, ours.sharding) == (theirs.dtype, theirs.sharding)
+    for actual, desired in zip(jax.tree.leaves(shares), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(actual, desired)
+        assert (actual.dtype, actual.sharding) == (desired.dtype, desired.sharding)
     state, _ = step.run(step.init(), expected)
     with nothing_compiles("a step on images from the devices"):
         step.run(state, there.load(rows[::-1]))
@@ -47,10 +47,10 @@ def test_each_step_sends_numbers_and_no_images() -> None:
         sent.append(X.nbytes + y.nbytes)
         return step.load(X, y)
 
-    told = dataclasses.replace(step, load=load)
+    recording = dataclasses.replace(step, load=load)
     for data_on, bytes_of_one in (("devices", 4 + 4), ("host", 2 * 2 + 4)):
         sent.clear()
-        list(train(told, data, epochs=1, batch_size=4, updates=3, data_on=data_on))
+        list(train(recording, data, epochs=1, batch_size=4, updates=3, data_on=data_on))
         assert sent[1:] == 3 * [4 * bytes_of_one]  # the first is what the step was compiled for
 
 

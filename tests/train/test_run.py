@@ -35,7 +35,7 @@ from jaxperf.data import epoch_batches
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel import WAYS, Way
 from jaxperf.train import Epoch, Policy
-from jaxperf.train.manifest import DamagedError, verified, write_manifest
+from jaxperf.train.manifest import DamagedError, read_verified, write_manifest
 from jaxperf.train.progress import progress_from
 
 STEP = step_of()
@@ -82,9 +82,9 @@ def test_the_batches_after_resuming_are_those_that_were_left(tmp_path: Path) -> 
 
 def test_a_training_that_ended_is_told_again_and_not_trained_again(tmp_path: Path) -> None:
     expected = trained(STEP, tmp_path)
-    found = trained(STEP, tmp_path, before=at(1))
-    assert_same(found, expected)
-    assert found[0] == expected[0]  # with its seconds
+    again = trained(STEP, tmp_path, before=at(1))
+    assert_same(again, expected)
+    assert again[0] == expected[0]  # with its seconds
     longer = trained(STEP, tmp_path, epochs=3)
     assert figures(longer[0][:2]) == figures(expected[0])
     assert_same(longer, trained(STEP, epochs=3))
@@ -108,10 +108,10 @@ def test_another_training_is_refused_with_both_values_and_left_alone(tmp_path: P
         (STEP, {"settings": {"lr": 0.2}}, "lr is 0.1 in the checkpoint, and 0.2 here"),
         (STEP, {"settings": {}}, "lr is 0.1 in the checkpoint, and missing here"),
     ]  # fmt: skip
-    for step, options, words in others:
+    for step, options, message in others:
         with pytest.raises(
             JaxperfError,
-            match=f"^[^\n]*{NAME}: {words}[^\n]*; give what it was saved with, or another folder$",
+            match=f"^[^\n]*{NAME}: {message}[^\n]*; give what it was saved with, or another folder$",
         ):
             trained(step, tmp_path, **({"settings": {"lr": 0.1}} | options))
         assert steps_in(tmp_path) == before
@@ -124,10 +124,10 @@ def test_another_way_or_version_goes_on_and_says_that_the_bits_may_differ(
     with pytest.raises(InterruptedTrainingError):
         trained(STEP, tmp_path / "way", before=at(6))
     _, leaves = trained(step_of("manual"), tmp_path / "way")
-    for ours, theirs in zip(leaves, expected[1], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    told = "way is jit in the checkpoint, and manual here; the same bits are not promised"
-    assert told in capfd.readouterr().err
+    for actual, desired in zip(leaves, expected[1], strict=True):
+        np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-6)
+    message = "way is jit in the checkpoint, and manual here; the same bits are not promised"
+    assert message in capfd.readouterr().err
     with pytest.raises(InterruptedTrainingError):
         trained(STEP, tmp_path / "version", before=at(2))
     monkeypatch.setattr("jaxperf.train.run.versions", lambda: {"jax": "99.9"})
@@ -135,11 +135,11 @@ def test_another_way_or_version_goes_on_and_says_that_the_bits_may_differ(
     assert "and 99.9 here; the same bits are not" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["XLA_FLAGS", "JAXPERF_ONEDNN", "jax_default_matmul_precision"])
+@pytest.mark.parametrize("name", ["XLA_FLAGS", "_JAXPERF_ONEDNN", "jax_default_matmul_precision"])
 def test_other_settings_go_on_and_say_that_the_bits_may_differ(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in ("XLA_FLAGS", "JAXPERF_ONEDNN"):
+    for variable in ("XLA_FLAGS", "_JAXPERF_ONEDNN"):
         monkeypatch.delenv(variable, raising=False)
     for _ in range(2):
         with pytest.raises(InterruptedTrainingError):
@@ -151,8 +151,8 @@ def test_other_settings_go_on_and_say_that_the_bits_may_differ(
     else:
         monkeypatch.setenv(name, "1")
         trained(STEP, tmp_path)
-    told = rf"^{name} is \w+ in the checkpoint, and (1|float32) here; the same bits are not promised$"
-    assert re.search(told, capfd.readouterr().err, re.MULTILINE)
+    message = rf"^{name} is \w+ in the checkpoint, and (1|float32) here; the same bits are not promised$"
+    assert re.search(message, capfd.readouterr().err, re.MULTILINE)
 
 
 def test_a_checkpoint_that_does_not_tell_its_settings_is_gone_on_from(
@@ -161,12 +161,12 @@ def test_a_checkpoint_that_does_not_tell_its_settings_is_gone_on_from(
     with pytest.raises(InterruptedTrainingError):
         trained(STEP, tmp_path, before=at(3))
     folder = tmp_path / NAME / "step-00000002"
-    about = verified(folder)
+    about = read_verified(folder)
     (folder / "manifest.json").unlink()
     write_manifest(folder, dataclasses.replace(about, surroundings={"way": "jit"}))
     assert_same(trained(STEP, tmp_path), trained(STEP))
-    said = capfd.readouterr().err
-    assert "going on after step 2 " in said and "is missing in the checkpoint" in said
+    errors = capfd.readouterr().err
+    assert "going on after step 2 " in errors and "is missing in the checkpoint" in errors
 
 
 def test_no_checkpoints_yet_means_from_the_beginning(
@@ -180,7 +180,7 @@ def test_no_checkpoints_yet_means_from_the_beginning(
 
 def test_no_made_up_progress_gets_further_than_a_named_error(tmp_path: Path) -> None:
     trained(STEP, tmp_path, policy=Policy(every_steps=3))
-    about = verified(tmp_path / NAME / "step-00000006")
+    about = read_verified(tmp_path / NAME / "step-00000006")
     rng, accepted = random.Random(0), 0
     values = [
         -1,
@@ -229,7 +229,7 @@ def test_a_progress_that_does_not_lead_to_its_step_is_damage(
         (6, {"update": 6, "losses": [1.0] * 6, "accuracies": [1.0] * 6}),
     ):
         folder = tmp_path / NAME / f"step-0000000{step}"
-        about = verified(folder)
+        about = read_verified(folder)
         (folder / "manifest.json").unlink()
         write_manifest(folder, dataclasses.replace(about, progress={**about.progress, **progress}))
     with pytest.raises(InterruptedTrainingError):
@@ -248,12 +248,12 @@ def exploding(from_step: int) -> Any:
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_is_never_saved(tmp_path: Path) -> None:
     """Step 3 makes the parameters infinite, so the loss of step 4 is not a number."""
     step = step_of(optimizer=exploding(3))
-    words = (
+    message = (
         r"^the loss is (nan|inf) at step 4, the last finite loss was \d\.\d+; use a smaller learning rate$"
     )
-    with pytest.raises(JaxperfError, match=words):
+    with pytest.raises(JaxperfError, match=message):
         trained(step)
-    with pytest.raises(JaxperfError, match=words.replace(";", "; step 2 is the newest checkpoint;")):
+    with pytest.raises(JaxperfError, match=message.replace(";", "; step 2 is the newest checkpoint;")):
         trained(step, tmp_path / "every 2", policy=Policy(every_steps=2))
     assert steps_in(tmp_path / "every 2") == ["step-00000002"]
     with pytest.raises(JaxperfError, match=r"^a parameter is not finite at step 3, the last finite loss was"):
@@ -271,7 +271,7 @@ def test_a_first_loss_that_is_not_finite_says_so() -> None:
 def test_seconds_of_an_epoch_are_those_of_all_its_processes(tmp_path: Path) -> None:
     with pytest.raises(InterruptedTrainingError):
         trained(STEP, tmp_path, before=at(4))
-    about = verified(tmp_path / NAME / "step-00000003")
+    about = read_verified(tmp_path / NAME / "step-00000003")
     before = about.progress["train_s"]
     (first, _), _ = trained(STEP, tmp_path)
     assert 0 < before < first.train_s

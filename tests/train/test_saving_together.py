@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from trainings import NAME, figures, in_two_processes, step_of, steps_in, trained
 
-from jaxperf.train.manifest import verified, write_manifest
+from jaxperf.train.manifest import read_verified, write_manifest
 
 TRAINING = """
 import sys, time
@@ -41,12 +41,12 @@ def expected() -> str:
 def told_by_two(folder: Path, expected: str, trouble: str = "") -> list[list[str]]:
     """What each process says on standard error of a training in `folder`; it must end as expected."""
     ended = in_two_processes(TRAINING, *[(str(folder), trouble)] * 2)
-    for status, told, said in ended:
-        assert (status, told.splitlines()[-1:]) == (0, [expected]), said
-    return [said.splitlines() for _, _, said in ended]
+    for status, output, errors in ended:
+        assert (status, output.splitlines()[-1:]) == (0, [expected]), errors
+    return [errors.splitlines() for _, _, errors in ended]
 
 
-def found(lines: list[str], pattern: str) -> list[str]:
+def matching(lines: list[str], pattern: str) -> list[str]:
     return [line for line in lines if re.search(pattern, line)]
 
 
@@ -57,14 +57,14 @@ def test_a_full_disk_costs_two_processes_checkpoints_but_not_the_training(
     trouble: str, small_disk: Path, expected: str
 ) -> None:
     first, second = told_by_two(small_disk, expected, trouble)
-    lost = found(first, "cannot save")
+    lost = matching(first, "cannot save")
     assert lost and all(line.endswith(": No space left on device; step 3 is the newest") for line in lost)
-    assert not found(second, "cannot save")
+    assert not matching(second, "cannot save")
     assert not list(small_disk.rglob("*.part"))
     ballast = small_disk / "ballast"
     ballast.unlink() if ballast.is_file() else shutil.rmtree(ballast)
-    for said in told_by_two(small_disk, expected):
-        assert found(said, "^going on after step 3 "), said
+    for errors in told_by_two(small_disk, expected):
+        assert matching(errors, "^going on after step 3 "), errors
 
 
 CLOCKED = """
@@ -91,9 +91,9 @@ def test_two_processes_save_by_the_clock_of_the_first_and_go_on_from_there(tmp_p
     continued: list[str] = []
     by_clock: list[int] = []
     for _ in range(2):
-        for status, told, said in in_two_processes(CLOCKED, *[(str(tmp_path),)] * 2):
-            assert (status, told.splitlines()[-1:]) == (0, [expected]), said
-            continued += found(said.splitlines(), "^going on after ")
+        for status, output, errors in in_two_processes(CLOCKED, *[(str(tmp_path),)] * 2):
+            assert (status, output.splitlines()[-1:]) == (0, [expected]), errors
+            continued += matching(errors.splitlines(), "^going on after ")
         by_clock = by_clock or [step for name in steps_in(tmp_path) if (step := int(name[5:])) % 30]
         shutil.rmtree(tmp_path / NAME / "step-00000060")  # the second time they go on from one by the clock
     assert len(by_clock) >= 4
@@ -112,11 +112,11 @@ def test_two_processes_go_on_from_the_checkpoint_before_those_that_are_damaged(
     last, other = (tmp_path / NAME / f"step-{step:08d}" for step in (8, 7))
     array = max((last / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
     os.truncate(array, 10)
-    about = verified(other)
+    about = read_verified(other)
     (other / "state" / "_METADATA").write_text("{}")
     write_manifest(other, about)
-    for said in told_by_two(tmp_path, expected, "second comes late"):
-        assert found(said, "step-00000008 is damaged .*; using step 7$"), said
-        assert found(said, "step-00000007 is damaged .*; using step 6$"), said
-        assert found(said, "^going on after step 6 "), said
+    for errors in told_by_two(tmp_path, expected, "second comes late"):
+        assert matching(errors, "step-00000008 is damaged .*; using step 7$"), errors
+        assert matching(errors, "step-00000007 is damaged .*; using step 6$"), errors
+        assert matching(errors, "^going on after step 6 "), errors
     assert last.with_suffix(".damaged").is_dir() and other.with_suffix(".damaged").is_dir()

@@ -1,4 +1,4 @@
-"""Arguments as words: every spec survives being written and read, and a wrong word is one line."""
+"""Arguments as text: every spec survives being written and read, and a wrong word is one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.user_function.argument_specs import DTYPES, Array, Key, Literal, Spec, make, parse, parse_all
+from jaxperf.user_function.argument_specs import (
+    DTYPES,
+    Array,
+    Literal,
+    RandomKey,
+    Spec,
+    make,
+    parse,
+    parse_all,
+)
 
 
 def drawn(rng: random.Random) -> Spec:
@@ -20,7 +29,7 @@ def drawn(rng: random.Random) -> Spec:
         shape = tuple(rng.randrange(0, 10 ** rng.randrange(1, 7)) for _ in range(rng.randrange(5)))
         return Array(rng.choice(list(DTYPES.values())), shape)
     if kind == 1:
-        return Key(rng.randrange(10**9))
+        return RandomKey(rng.randrange(10**9))
     plain = [rng.randrange(-9, 9), rng.random(), True, None, "same", "f32[3]", "key", ""]
     return Literal(rng.choice([*plain, tuple(plain), {"a": [1, 2.5]}]))
 
@@ -38,7 +47,7 @@ def test_long_names_and_blanks_mean_the_same_as_short_ones() -> None:
         parse("float32[ 256, 28,28 ,1 ]") == parse("f32[256,28,28,1]") == Array("float32", (256, 28, 28, 1))
     )
     assert parse("bfloat16[]") == parse("bf16[ ]") == Array("bfloat16", ())
-    assert parse("key") == parse("key(0)") == Key(0)
+    assert parse("key") == parse("key(0)") == RandomKey(0)
 
 
 def test_specs_have_positions_and_names() -> None:
@@ -52,8 +61,8 @@ def test_an_array_has_its_shape_and_dtype_and_the_same_values_each_time() -> Non
     for short, dtype in DTYPES.items():
         if dtype in ("int64", "uint64", "float64", "complex128"):
             continue
-        found = make(parse(f"{short}[3,0,2]"), seed=1)
-        assert (found.shape, found.dtype) == ((3, 0, 2), jnp.dtype(dtype))
+        array = make(parse(f"{short}[3,0,2]"), seed=1)
+        assert (array.shape, array.dtype) == ((3, 0, 2), jnp.dtype(dtype))
         some = [np.asarray(make(parse(f"{short}[40]"), seed=seed)).astype(complex) for seed in (1, 1, 2)]
         np.testing.assert_array_equal(some[0], some[1])
         assert np.isfinite(some[0]).all() and len(set(some[0])) > 1 and (some[0] != some[2]).any(), short
@@ -92,11 +101,11 @@ def test_a_wrong_word_is_one_line_that_names_it() -> None:
         with pytest.raises(JaxperfError) as caught:
             parse(word)
         assert says in str(caught.value) and "\n" not in str(caught.value), word
-    for words, says in (
+    for arguments, says in (
         (["n=1", "n=2"], "'n' is given twice"),
         (["n=1", "3"], "'3' has no name but follows"),
     ):
         with pytest.raises(JaxperfError, match=says):
-            parse_all(words)
+            parse_all(arguments)
     with pytest.raises(JaxperfError, match="400,000,000,000,000 bytes, but only"):
         make(parse("f32[10000000,10000000]"))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.user_function.loading import Arguments, arguments, load, theirs
+from jaxperf.user_function.loading import Arguments, load_arguments, load_function, reader_code
 
 MODULE = """
 import jax, jax.numpy as jnp
@@ -51,11 +51,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_function_is_found_by_module_by_file_and_inside_a_class() -> None:
-    assert load("own_train:step")(2) == 4
-    assert load("own_train.py:step")(2) == 4
-    assert load("sub/own_other.py:step")(2) == 6  # with its folder on the path, as when it is run
-    assert load("own_train:Net.apply")(2) == 3
-    assert load("math:sqrt")(4) == 2
+    assert load_function("own_train:step")(2) == 4
+    assert load_function("own_train.py:step")(2) == 4
+    assert load_function("sub/own_other.py:step")(2) == 6  # with its folder on the path, as when it is run
+    assert load_function("own_train:Net.apply")(2) == 3
+    assert load_function("math:sqrt")(4) == 2
 
 
 def test_what_is_not_there_is_one_line_and_shows_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,7 @@ def test_what_is_not_there_is_one_line_and_shows_no_traceback(capsys: pytest.Cap
     }
     for word, says in mistakes.items():
         with pytest.raises(JaxperfError) as caught:
-            load(word)
+            load_function(word)
         assert says in str(caught.value) and "\n" not in str(caught.value), word
     assert capsys.readouterr().err == ""
 
@@ -89,7 +89,7 @@ def test_a_module_that_cannot_be_imported_shows_its_own_traceback(capsys: pytest
         ("own_syntax", "raised SyntaxError", ""),
     ):
         with pytest.raises(JaxperfError, match=says):
-            load(f"{module}:step")
+            load_function(f"{module}:step")
         shown = capsys.readouterr().err
         assert line in shown and "importlib" not in shown
 
@@ -97,40 +97,40 @@ def test_a_module_that_cannot_be_imported_shows_its_own_traceback(capsys: pytest
 def test_what_a_function_raises_is_shown_from_its_own_first_line_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fails = load("own_train:fails")
-    with pytest.raises(JaxperfError, match=r"^fails raised ValueError: wrong$"), theirs("fails"):
+    fails = load_function("own_train:fails")
+    with pytest.raises(JaxperfError, match=r"^fails raised ValueError: wrong$"), reader_code("fails"):
         fails(1)
     shown = capsys.readouterr().err
     assert shown.index("return inner(x)") < shown.index('raise ValueError("wrong')
-    with pytest.raises(JaxperfError, match=r"^ours$"), theirs("fails"):
+    with pytest.raises(JaxperfError, match=r"^ours$"), reader_code("fails"):
         raise JaxperfError("ours")
-    with pytest.raises(KeyboardInterrupt), theirs("fails"):
+    with pytest.raises(KeyboardInterrupt), reader_code("fails"):
         raise KeyboardInterrupt
 
 
 def test_arguments_come_from_words_a_setup_or_a_file() -> None:
-    words = arguments(["f32[2,3]", "4", "n=i32[2]"], "", None)
-    assert (words.by_position[0].shape, words.by_position[1], words.by_name["n"].dtype) == (
+    from_text = load_arguments(["f32[2,3]", "4", "n=i32[2]"], "", None)
+    assert (from_text.by_position[0].shape, from_text.by_position[1], from_text.by_name["n"].dtype) == (
         (2, 3),
         4,
         jnp.int32,
     )
     assert not np.array_equal(
-        *arguments(["f32[8]", "f32[8]"], "", None).by_position
+        *load_arguments(["f32[8]", "f32[8]"], "", None).by_position
     )  # each has its own values
-    made = arguments([], "own_train:pair", None)
+    made = load_arguments([], "own_train:pair", None)
     assert (len(made.by_position), made.by_position[1], made.by_name) == (2, 4, {})
-    assert len(arguments([], "own_train:single", None).by_position) == 1
-    assert arguments([], "", None) == ((), {})
+    assert len(load_arguments([], "own_train:single", None).by_position) == 1
+    assert load_arguments([], "", None) == ((), {})
 
 
 def test_a_file_of_arrays_gives_positions_and_names(tmp_path: Path) -> None:
     x, y = np.arange(6.0, dtype="f").reshape(2, 3), np.arange(3)
     np.savez(tmp_path / "a.npz", x, y, scale=y)
-    found = arguments([], "", tmp_path / "a.npz")
-    np.testing.assert_array_equal(found.by_position[0], x)
-    np.testing.assert_array_equal(found.by_position[1], y)
-    np.testing.assert_array_equal(found.by_name["scale"], y)
+    from_file = load_arguments([], "", tmp_path / "a.npz")
+    np.testing.assert_array_equal(from_file.by_position[0], x)
+    np.testing.assert_array_equal(from_file.by_position[1], y)
+    np.testing.assert_array_equal(from_file.by_name["scale"], y)
 
 
 def test_mistakes_in_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,16 +146,16 @@ def test_mistakes_in_arguments_are_one_line(tmp_path: Path, capsys: pytest.Captu
         ([], "", "sub", "cannot read sub"),
         *(([], "", f, f"{f} is not an .npz file") for f in ("one.npy", "object.npz", "text.npz", "cut.npz")),
     ]
-    for words, setup, npz, says in mistakes:
+    for specs, setup, npz, says in mistakes:
         with pytest.raises(JaxperfError, match=says) as caught:
-            arguments(words, setup, Path(npz) if npz else None)
+            load_arguments(specs, setup, Path(npz) if npz else None)
         assert "\n" not in str(caught.value)
 
 
 def test_copies_are_used_up_and_the_originals_are_not() -> None:
-    given = Arguments((jnp.ones(3), 2, "word", jax.random.key(0)), {"y": jnp.zeros(2)})
-    copies = given.fresh()
+    originals = Arguments((jnp.ones(3), 2, "word", jax.random.key(0)), {"y": jnp.zeros(2)})
+    copies = originals.fresh()
     assert not copies.used_up
     jax.block_until_ready(jax.jit(lambda x: x + 1, donate_argnums=0)(copies.by_position[0]))
-    assert copies.used_up and not given.used_up
+    assert copies.used_up and not originals.used_up
     assert copies.by_position[1:3] == (2, "word")

@@ -18,27 +18,27 @@ UNTOLD = "does not tell what it traces and compiles"
 UNCALLED = "does not tell when programs are called"
 
 
-def remarks(found: Watched) -> list[str]:
-    assert found.record is not None
-    return found.record.remarks
+def remarks(outcome: Watched) -> list[str]:
+    assert outcome.record is not None
+    return outcome.record.remarks
 
 
 def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     step = jax.jit(lambda x: x * 43)
     monkeypatch.setattr(compiles, "_STAGES", {})
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         step(jnp.ones(43))
-    assert [UNTOLD in remark for remark in remarks(found)] == [True]
-    assert found.result is not None
-    assert not [b for b in found.result.of(Note) if "Nothing in it used JAX" in b.text]
+    assert [UNTOLD in remark for remark in remarks(outcome)] == [True]
+    assert outcome.result is not None
+    assert not [b for b in outcome.result.of(Note) if "Nothing in it used JAX" in b.text]
 
 
 def test_a_block_without_new_programs_needs_no_event() -> None:
     step, x = jax.jit(lambda x: x * 47), jnp.ones(47)
     step(x)
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         step(x)
-    assert remarks(found) == []
+    assert remarks(outcome) == []
 
 
 @pytest.mark.thorough
@@ -50,8 +50,8 @@ def test_devices_that_compute_without_a_call_are_a_remark(
     step(x)
     if renamed:
         monkeypatch.setattr(windows, "_DISPATCH", re.compile("another name"))
-    with jaxperf.watch(show=False) as found:
+    with jaxperf.watch(show=False) as outcome:
         end = time.perf_counter() + 1.5
         while time.perf_counter() < end:
             x = step(x)
-    assert any(UNCALLED in remark for remark in remarks(found)) == renamed
+    assert any(UNCALLED in remark for remark in remarks(outcome)) == renamed

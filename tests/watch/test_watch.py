@@ -37,21 +37,21 @@ from jaxperf.report.terminal import render_text
 from jaxperf.result import Code, Grid, Heading, Text
 from jaxperf.result.store import load_result
 from jaxperf.watch import Watched, session
-from jaxperf.watch.advice.advice import _OTHER, _TEXTS, advice
-from jaxperf.watch.advice.explanations import parse
+from jaxperf.watch.advice.advice import _OTHER, _TEXTS, advice_for
+from jaxperf.watch.advice.explanations import parse_explanation
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe import sampler, source_location
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.sampler import Sample
-from jaxperf.watch.observe.source_location import NOWHERE, Place, shorten
+from jaxperf.watch.observe.sampler import StackSample
+from jaxperf.watch.observe.source_location import NOWHERE, Place, shorten_path
 from jaxperf.watch.observe.waits import Wait
-from jaxperf.watch.observe.windows import Profiler, Program, Seen, queued
+from jaxperf.watch.observe.windows import ExecutedProgram, Profiler, Seen, queued_intervals
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.find import RULES, find
-from jaxperf.watch.rules.programs import donation, replaces_argument
-from jaxperf.watch.rules.traces import retraced
+from jaxperf.watch.rules.find import RULES, find_causes
+from jaxperf.watch.rules.programs import find_donations, replaces_argument
+from jaxperf.watch.rules.traces import find_retraces
 from jaxperf.watch.session import Record
 
 PROGRAMS = Path(__file__).parents[1] / "slow_programs"
@@ -77,26 +77,26 @@ def as_users_do() -> Iterator[None]:
 def watched(path: Path) -> tuple[Watched, list[Finding]]:
     """What a watch finds in a program."""
     jax.clear_caches()
-    with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as found:
+    with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as outcome:
         runpy.run_path(str(path), run_name="__main__")
-    assert found.record is not None
-    return found, find(Analysis(found.record))
+    assert outcome.record is not None
+    return outcome, find_causes(Analysis(outcome.record))
 
 
 def found_in(path: Path, right: Callable[[list[Finding]], bool]) -> tuple[Watched, list[Finding]]:
     """What the first of at most `RUNS` runs finds that is as it should be."""
     runs: list[tuple[list[Finding], list[str], float]] = []
     for _ in range(RUNS):
-        found, findings = watched(path)
+        outcome, findings = watched(path)
         if right(findings):
-            return found, findings
-        assert found.record is not None
+            return outcome, findings
+        assert outcome.record is not None
         below = [
             f"{f.cause} at {f.at.line}: {f.seconds:.4f} s x{f.doubt}"
             for rule in RULES
-            for f in rule(Analysis(found.record))
+            for f in rule(Analysis(outcome.record))
         ]
-        runs.append((findings, below, found.record.wall_s))
+        runs.append((findings, below, outcome.record.wall_s))
     pytest.fail(f"no run is as it should be: {runs}")
 
 
@@ -120,16 +120,18 @@ def test_every_section_that_advice_names_is_a_heading_of_the_chapter() -> None:
 def test_each_cause_is_found_at_its_line(name: str) -> None:
     path = PROGRAMS / f"{name}.py"
     kind, line = cause(path)
-    found, findings = found_in(
+    outcome, findings = found_in(
         path, lambda findings: [f.at.line for f in findings if f.cause == kind] == [line]
     )
     finding = next(f for f in findings if f.cause == kind)
     assert finding.at.file == str(path)
-    told = advice(finding)
-    assert not {"{name}", "{line}"} & set(told.change.split()) and told.section
-    assert found.result is not None
-    shown = [b for b in found.result.of(Code) if (b.file, b.line) == (shorten(str(path)), line)]
-    assert told.change in [b.source for b in shown]
+    suggestion = advice_for(finding)
+    assert suggestion.section
+    assert outcome.result is not None
+    shown = [b for b in outcome.result.of(Code) if (b.file, b.line) == (shorten_path(str(path)), line)]
+    assert all(path.read_text().splitlines()[line - 1].strip() in b.source for b in shown) and shown
+    assert {suggestion.change} <= {b.text for b in outcome.result.of(Text)} | {""}
+    assert {suggestion.example} <= {b.source for b in outcome.result.of(Code)} | {""}
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK[:1]))
@@ -171,28 +173,32 @@ DICT = "<class 'dict'> with {}"
     ],
 )
 def test_an_explanation_is_read_and_an_unknown_one_is_kept(text: str, change: tuple[str, ...]) -> None:
-    said = parse(MISS + text)
-    assert (said.name, said.defined) == ("step", "a.py:1")
-    assert [(c.kind, c.what, c.before, c.now) for c in said.changes] == [change]
+    explanation = parse_explanation(MISS + text)
+    assert (explanation.name, explanation.defined) == ("step", "a.py:1")
+    assert [(c.kind, c.what, c.before, c.now) for c in explanation.changes] == [change]
 
 
 def test_a_new_function_is_told_from_a_changed_call() -> None:
     new = (
         "TRACING CACHE MISS at a.py:3:4 (main):\n  never seen function:\n    <lambda> id=12 defined at a.py:3"
     )
-    assert parse(new) == parse(f"{new}\n  but seen another one") == ("<lambda>", "a.py:3", ())
-    assert parse("TRACING CACHE MISS in words of another release").changes[0].kind == "other"
+    assert (
+        parse_explanation(new)
+        == parse_explanation(f"{new}\n  but seen another one")
+        == ("<lambda>", "a.py:3", ())
+    )
+    assert parse_explanation("TRACING CACHE MISS in words of another release").changes[0].kind == "other"
 
 
 def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> None:
         raise RuntimeError("no such frame")
 
-    monkeypatch.setattr("jaxperf.watch.observe.source_location.own", broken)
-    with jaxperf.watch(show=False) as found:
+    monkeypatch.setattr("jaxperf.watch.observe.source_location.reader_and_library_frames", broken)
+    with jaxperf.watch(show=False) as outcome:
         assert float(jax.jit(lambda x: x + 23)(1.0)) == 24.0
-    assert found.record is not None
-    assert any("no such frame" in remark for remark in found.record.remarks)
+    assert outcome.record is not None
+    assert any("no such frame" in remark for remark in outcome.record.remarks)
 
 
 def test_only_what_a_call_replaces_can_be_donated(tmp_path: Path) -> None:
@@ -208,11 +214,11 @@ def test_bytes_that_an_argument_could_give_are_counted_from_the_program() -> Non
     w, x = jnp.ones((8, 8)), jnp.ones(3)
 
     def unshared(**options: object) -> int:
-        with jaxperf.watch(show=False, profile=False) as found:
+        with jaxperf.watch(show=False, profile=False) as outcome:
             step = jax.jit(lambda w, x: (w * 1.5, x.sum()), **options)
             step(w.copy(), x)
-        assert found.record is not None
-        (facts,) = (f for f in found.record.programs if "lambda" in f.name and not f.old)
+        assert outcome.record is not None
+        (facts,) = (f for f in outcome.record.programs if "lambda" in f.name and not f.old)
         return facts.unshared_bytes()
 
     assert unshared() == 256
@@ -222,7 +228,7 @@ def test_bytes_that_an_argument_could_give_are_counted_from_the_program() -> Non
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text("w = step(w)\n")
     compiled = Compiled("step", Place(str(tmp_path / "steps.py"), 1), {"compile": (0.0, 0.1)}, explained=True)
-    program = Program("step", 100, [1e-4] * 100)
+    program = ExecutedProgram("step", 100, [1e-4] * 100)
     program.devices["cpu 0"], program.ops["cpu 0", "copy.1"] = [(0.1, 0.9)], [0.008] * 100
 
     def seconds(size: int) -> float:
@@ -230,15 +236,15 @@ def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Pa
         facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
         seen = Seen([(0.1, 1.0)], {"step": program})
         record = Record("a", 0.0, 1.0, [compiled], [], [], [], [], [facts], seen)
-        return sum(f.seconds for f in donation(Analysis(record)))
+        return sum(f.seconds for f in find_donations(Analysis(record)))
 
     assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1
 
 
 def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end() -> None:
-    program = Program("step", 2, [0.1] * 2)
+    program = ExecutedProgram("step", 2, [0.1] * 2)
     program.devices["cpu 0"] = [(1.0, 2.0), (5.0, 6.0)]
-    sample = Sample("between", NOWHERE, 0.0, 10.0)
+    sample = StackSample("between", NOWHERE, 0.0, 10.0)
     idle = []
     for waiting in ([], [(1.5, 4.0)]):
         seen = Seen([(0.0, 10.0)], {"step": program}, queued=waiting)
@@ -262,27 +268,27 @@ def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end() ->
 def test_an_execution_belongs_to_the_call_that_came_as_many_calls_before(
     calls: list[tuple[float, float]], starts: list[float], spans: list[tuple[float, float]]
 ) -> None:
-    assert queued(calls, starts) == spans
+    assert queued_intervals(calls, starts) == spans
 
 
 def test_a_window_begins_with_the_first_execution_that_it_saw() -> None:
     step = jax.jit(lambda w: jnp.tanh(w @ w))
     w = jnp.ones((300, 300))
-    with jaxperf.watch(show=False) as found:
+    with jaxperf.watch(show=False) as outcome:
         for _ in range(200):
             w = step(w)
         w.block_until_ready()
-    assert found.record is not None
-    seen = found.record.seen
+    assert outcome.record is not None
+    seen = outcome.record.seen
     firsts = {a for spans in seen.busy.values() for a, _ in spans}
     assert any(a in firsts for a, _ in seen.windows)
 
 
 def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took() -> None:
-    program = Program("step", 1, [0.1])
+    program = ExecutedProgram("step", 1, [0.1])
     program.devices["cpu 0"] = [(0.0, 3.0)]
     compiled = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
-    wait, sample = Wait("item", NOWHERE, 2.0, 4.0, 4), Sample("between", NOWHERE, 4.0, 10.0)
+    wait, sample = Wait("item", NOWHERE, 2.0, 4.0, 4), StackSample("between", NOWHERE, 4.0, 10.0)
     seen = Seen([(0.0, 10.0)], {"step": program})
     analysis = Analysis(Record("a", 0.0, 10.0, [compiled], [wait], [sample], [], [], [], seen))
     every = [sum(analysis.idle_at(lambda s: True, itself=i).values()) for i in (False, True)]
@@ -291,12 +297,12 @@ def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took() -> None:
 
 def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit() -> None:
     optimizer = optax.adam(0.1)
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         state = optimizer.init(jnp.ones(37))
         optimizer.update(jnp.ones(37), state)
         jax.jit(optimizer.update)(jnp.ones(37), state)  # the reader's own jit of a library's function
-    assert found.record is not None
-    explained = {c.name: c.at.source for c in found.record.compiled if c.explained}
+    assert outcome.record is not None
+    explained = {c.name: c.at.source for c in outcome.record.compiled if c.explained}
     assert any("own jit" in source for source in explained.values())
     assert not any(source.startswith("optimizer.update") for source in explained.values())
 
@@ -308,12 +314,12 @@ def test_every_slow_program_names_its_cause_and_has_a_repaired_twin() -> None:
 
 
 def test_what_was_compiled_is_counted_at_the_callers_line() -> None:
-    with jaxperf.watch(show=False) as found:
+    with jaxperf.watch(show=False) as outcome:
         step = jax.jit(lambda x: x * 3)
         for n in (2, 3, 4):
             step(np.ones(n, np.float32))  # here
-    assert found.record is not None
-    lambdas = [c for c in found.record.compiled if c.name == "<lambda>"]
+    assert outcome.record is not None
+    lambdas = [c for c in outcome.record.compiled if c.name == "<lambda>"]
     assert len(lambdas) == 3 and all(c.at.file == __file__ for c in lambdas)
     assert {linecache.getline(__file__, c.at.line).strip() for c in lambdas} == {
         "step(np.ones(n, np.float32))  # here"
@@ -339,10 +345,10 @@ def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes() -> None:
         "effects_barrier": lambda: jax.effects_barrier(),
     }
     for kind, wait in ways.items():
-        with jaxperf.watch(show=False, profile=False) as found:
+        with jaxperf.watch(show=False, profile=False) as outcome:
             wait()
-        assert found.record is not None
-        (seen,) = found.record.waits
+        assert outcome.record is not None
+        (seen,) = outcome.record.waits
         assert (seen.kind, seen.at.file) == (kind, __file__)
         assert seen.at.line == wait.__code__.co_firstlineno
         whole = 24 if "x" in wait.__code__.co_freevars else 4
@@ -352,26 +358,29 @@ def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes() -> None:
 
 def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not() -> None:
     x, key = jnp.arange(6.0), jax.random.PRNGKey(0)
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         np.array([x, x])
         key, sub = jax.random.split(key)
         rows = [row * 2 for row in jnp.ones((3, 2))]
         pickle.dumps([x, sub, rows])  # a file that is written, most likely
         jax.block_until_ready(x=x)
-    assert found.record is not None
-    assert [(w.kind, w.nbytes) for w in found.record.waits] == [("np.asarray", 48), ("block_until_ready", 0)]
+    assert outcome.record is not None
+    assert [(w.kind, w.nbytes) for w in outcome.record.waits] == [
+        ("np.asarray", 48),
+        ("block_until_ready", 0),
+    ]
 
 
 def test_wrapped_functions_are_taken_for_the_librarys_own() -> None:
     with jaxperf.watch(show=False, profile=False):
         assert np.array.__module__ == "numpy" and jax.device_get.__module__.startswith("jax")
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         rows = [[float(i + j) for j in range(300)] for i in range(300)]
         samples = session._open_watch.sampler.samples  # type: ignore[union-attr]
         while len(samples) < 20:  # by count, since a busy machine takes few in a given time
             np.array(rows)
-    assert found.record is not None
-    assert Counter(s.kind for s in found.record.samples).most_common(1)[0][0] == sampler.NUMPY
+    assert outcome.record is not None
+    assert Counter(s.kind for s in outcome.record.samples).most_common(1)[0][0] == sampler.NUMPY
 
 
 def test_everything_is_as_before_once_a_watch_is_over() -> None:
@@ -390,11 +399,11 @@ def test_everything_is_as_before_once_a_watch_is_over() -> None:
 
 
 def test_a_second_watch_is_refused_and_the_first_goes_on() -> None:
-    with jaxperf.watch("first", show=False) as found:
+    with jaxperf.watch("first", show=False) as outcome:
         with pytest.raises(JaxperfError, match="first is being watched already"), jaxperf.watch(show=False):
             pass
         jax.jit(lambda x: x - 7)(1.0)
-    assert found.record is not None and "<lambda>" in {c.name for c in found.record.compiled}
+    assert outcome.record is not None and "<lambda>" in {c.name for c in outcome.record.compiled}
 
 
 def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
@@ -409,11 +418,11 @@ def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
 
 def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> None:
     path = tmp_path / "watch.json"
-    with jaxperf.watch("a block", show=False, json=path) as found:
+    with jaxperf.watch("a block", show=False, json=path) as outcome:
         for n in range(3, 7):
             jax.jit(lambda x: jnp.tanh(x) @ x)(jnp.ones((n, n)))
     stored = load_result(path)
-    assert stored == found.result
+    assert stored == outcome.result
     text = render_text([stored])
     assert "new function" in text and Path(__file__).name in text
     titles = [b.title for b in stored.blocks if isinstance(b, Grid | Heading)]
@@ -437,24 +446,27 @@ def test_a_block_is_reported_under_pytest_however_it_ends(capsys: pytest.Capture
 
 
 def test_what_a_debug_print_formats_is_no_wait_of_the_front_end() -> None:
-    with jaxperf.watch(show=False, profile=False) as found, contextlib.redirect_stdout(io.StringIO()) as out:
+    with (
+        jaxperf.watch(show=False, profile=False) as outcome,
+        contextlib.redirect_stdout(io.StringIO()) as out,
+    ):
         jax.jit(lambda x: jax.debug.print("value {}", x))(jnp.float32(3))
         jax.effects_barrier()
         print(jnp.float32(4))
-    assert found.record is not None and out.getvalue() == "value 3.0\n4.0\n"
-    assert ["print(jnp" in w.at.source for w in found.record.waits if w.kind == "print"] == [True]
+    assert outcome.record is not None and out.getvalue() == "value 3.0\n4.0\n"
+    assert ["print(jnp" in w.at.source for w in outcome.record.waits if w.kind == "print"] == [True]
 
 
 def test_jax_in_other_threads_is_said_to_be_unwatched() -> None:
     def work() -> None:
         float(jax.jit(lambda x: x - 31)(2.0))
 
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    assert found.record is not None and not found.record.waits
-    (remark,) = found.record.remarks
+    assert outcome.record is not None and not outcome.record.waits
+    (remark,) = outcome.record.remarks
     assert remark.startswith("other threads waited 1 times and compiled ")
 
 
@@ -463,16 +475,16 @@ def test_importing_is_told_from_computing_in_python(tmp_path: Path, monkeypatch:
     folder.mkdir()
     (folder / "slow_to_import_31.py").write_text("import time\ntime.sleep(0.3)\n")
     monkeypatch.syspath_prepend(folder)
-    source_location.library.cache_clear()
+    source_location.library_of.cache_clear()
     source_location._roots.cache_clear()
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         import slow_to_import_31  # type: ignore[import-not-found]  # noqa: F401
 
         time.sleep(0.05)
-    assert found.record is not None
-    kinds = Counter(s.kind for s in found.record.samples)
+    assert outcome.record is not None
+    kinds = Counter(s.kind for s in outcome.record.samples)
     assert kinds["import"] > 0
-    shares = list(Analysis(found.record).shares().values())[:5]
+    shares = list(Analysis(outcome.record).shares().values())[:5]
     assert sum(shares) == pytest.approx(1.0)
 
 
@@ -482,11 +494,11 @@ def test_a_static_object_that_compares_by_identity_is_named_without_its_address(
         def scaled(self, x: jax.Array) -> jax.Array:
             return x * 41
 
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         for _ in range(3):
             Model().scaled(jnp.ones(2))  # here
-    assert found.record is not None
-    (finding,) = (f for f in retraced(Analysis(found.record)) if f.name == "scaled")
+    assert outcome.record is not None
+    (finding,) = (f for f in find_retraces(Analysis(outcome.record)) if f.name == "scaled")
     assert finding.cause == "static object", finding
     assert " 0x" not in finding.reason and "Model" in finding.reason
     assert finding.at.source == "Model().scaled(jnp.ones(2))  # here"
@@ -522,7 +534,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("word", "status", "said"),
+    ("word", "status", "message"),
     [
         ("fail", 1, "failed with ValueError"),
         ("stop", 130, "interrupted"),
@@ -533,17 +545,16 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_the_program_ends_as_it_would_alone_and_is_reported(
-    program: Path, word: str, status: int, said: str, capfd: pytest.CaptureFixture[str]
+    program: Path, word: str, status: int, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert command_line.main(["watch", str(program), word, "--lr", "0.1"]) == status
     out, err = capfd.readouterr()
     assert out.splitlines() == [f"words {[str(program), word, '--lr', '0.1']} __main__", "3.0"]
-    assert "watch: train.py" in err and "Shares of the time" in err and said in err
+    assert "watch: train.py" in err and "Shares of the time" in err and message in err
     assert ("Traceback" in err) == (word == "fail")
     if word == "fail":
         assert (
-            "ValueError: no such batch" in err
-            and "jaxperf/watching" not in err.partition("watch: train.py")[0]
+            "ValueError: no such batch" in err and "jaxperf/watch/" not in err.partition("watch: train.py")[0]
         )
         assert 'train.py", line 10, in <module>' in err
 
@@ -578,23 +589,23 @@ def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tm
 
 def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.py").write_text("def :\n")
-    for words, said in {
+    for arguments, message in {
         (): "no program to watch",
         (str(tmp_path / "none.py"),): "cannot read the script",
         (str(tmp_path / "bad.py"),): "is not Python",
         ("--json", str(tmp_path / "no" / "where" / "x.json"), str(tmp_path / "bad.py")): "is not Python",
     }.items():
-        assert command_line.main(["watch", *words]) == 2
+        assert command_line.main(["watch", *arguments]) == 2
         err = capfd.readouterr().err
-        assert err.startswith("error: ") and said in err and len(err.splitlines()) == 1
+        assert err.startswith("error: ") and message in err and len(err.splitlines()) == 1
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "words", cases([(("train.py",),), (("-m", "train"),)], quick=lambda words: len(words) == 1)
+    "arguments", cases([(("train.py",),), (("-m", "train"),)], quick=lambda arguments: len(arguments) == 1)
 )
 def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
-    words: tuple[str, ...], tmp_path: Path
+    arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
@@ -605,14 +616,14 @@ def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
         "jax.config.update('jax_num_cpu_devices', 3)  # refused once a backend runs\n"
         "print(jax.device_count(), jax.jit(lambda x: x + 1)(1).item())\n"
     )
-    status, out, err = run(tmp_path, "watch", *words)
+    status, out, err = run(tmp_path, "watch", *arguments)
     assert (status, out) == (0, "3 2\n"), err
     assert "train.py:7" in err and "item" in err
 
 
-def run(folder: Path, *words: str, **variables: str) -> tuple[int, str, str]:
+def run(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
     """Exit status, output and errors of jaxperf in a process of its own."""
-    command = [sys.executable, "-m", "jaxperf", *words]
+    command = [sys.executable, "-m", "jaxperf", *arguments]
     environment = os.environ | {"PYTHONPATH": str(PROGRAMS.parents[1])} | variables
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
     return done.returncode, done.stdout, done.stderr
@@ -643,8 +654,10 @@ jax.distributed.shutdown()
 @pytest.mark.thorough
 def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TOGETHER)
-    words = ("--", "python", "-m", "jaxperf", "watch", "--json", "watch.json", "train.py")
-    status, out, err = run(tmp_path, "launch", "-n", "2", "--logs", "logs", *words, JAX_NUM_CPU_DEVICES="1")
+    arguments = ("--", "python", "-m", "jaxperf", "watch", "--json", "watch.json", "train.py")
+    status, out, err = run(
+        tmp_path, "launch", "-n", "2", "--logs", "logs", *arguments, JAX_NUM_CPU_DEVICES="1"
+    )
     assert status == 0, out + err
     logs = [(tmp_path / "logs" / f"process-{i}.log").read_text() for i in range(2)]
     for i, log in enumerate(logs):
@@ -713,21 +726,21 @@ def test_what_the_profiler_writes_after_the_program_is_no_part_of_the_overhead(
 
     monkeypatch.setattr(Profiler, "_open", begins)
     monkeypatch.setattr(jax.profiler, "stop_trace", stops)
-    with jaxperf.watch(show=False) as found:
+    with jaxperf.watch(show=False) as outcome:
         while not is_open.is_set():
             jnp.ones(2).block_until_ready()
         ending.set()
-    assert found.record is not None
-    all_of_it = sum(end - start for start, end in found.record.seen.spent)
-    assert found.record.overhead_s["profiler"] < all_of_it - 0.5
+    assert outcome.record is not None
+    all_of_it = sum(end - start for start, end in outcome.record.seen.spent)
+    assert outcome.record.overhead_s["profiler"] < all_of_it - 0.5
 
 
 def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:
     waits = [Wait("item", Place("a.py", i), float(i), i + 0.1, 4) for i in range(1, 121)]
-    result = text.result(Record("a", 0.0, 200.0, [], waits, [], [], [], [], Seen()))
+    result = text.make_result(Record("a", 0.0, 200.0, [], waits, [], [], [], [], Seen()))
     (grid,) = (g for g in result.of(Grid) if g.title.startswith("Where the front end waits"))
-    assert (len(grid.rows), grid.first) == (text.KEPT, text.ROWS)
-    assert f"and {text.KEPT - text.ROWS} more in the result's file" in render_text([result])
+    assert (len(grid.rows), grid.first) == (text.STORED_ROWS, text.ROWS)
+    assert f"and {text.STORED_ROWS - text.ROWS} more in the result's file" in render_text([result])
     assert any("a.py:99" in cell for row in grid.rows for cell in row)
 
 
@@ -735,11 +748,11 @@ def test_findings_from_the_sixth_on_have_their_line_seconds_and_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     findings = [Finding("wait", Place("a.py", i), 9.0 - i, f"reason {i}", "item") for i in range(8)]
-    monkeypatch.setattr(text, "find", lambda analysis: findings)
+    monkeypatch.setattr(text, "find_causes", lambda analysis: findings)
     wait = Wait("item", Place("a.py", 1), 1.0, 1.1, 4)
-    result = text.result(Record("a", 0.0, 200.0, [], [wait], [], [], [], [], Seen()))
-    said = [b.text for b in result.of(Text) if b.text[0].isdigit()]
-    assert len(list(result.of(Code))) == text.FINDINGS and len(said) == 8
+    result = text.make_result(Record("a", 0.0, 200.0, [], [wait], [], [], [], [], Seen()))
+    texts = [b.text for b in result.of(Text) if b.text[0].isdigit()]
+    assert len(list(result.of(Code))) == text.FINDINGS and len(texts) == 8
     assert all(
-        f"a.py:{i}" in text and "saves up to" in text and f"eason {i}" in text for i, text in enumerate(said)
+        f"a.py:{i}" in text and "saves up to" in text and f"eason {i}" in text for i, text in enumerate(texts)
     )

@@ -17,24 +17,23 @@ from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe import instructions
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.sampler import EAGER, Sample
+from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import Program, Seen
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
-from jaxperf.watch.rules.programs import constant_work
+from jaxperf.watch.rules.programs import find_constant_work
 from jaxperf.watch.rules.settings import _one_by_one, _set_at
-from jaxperf.watch.rules.steps import small_puts
-from jaxperf.watch.rules.traces import placed, retraced, together_s
+from jaxperf.watch.rules.steps import find_small_puts
+from jaxperf.watch.rules.traces import find_placements, find_retraces, together_s
 from jaxperf.watch.session import Record
-from jaxperf.watch.source import snippets, source_arguments
 
 
 def watched(program: Callable[[], object]) -> Analysis:
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         program()
-    assert found.record is not None
-    return Analysis(found.record)
+    assert outcome.record is not None
+    return Analysis(outcome.record)
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -50,9 +49,9 @@ def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike
         for x in (fixed, fixed) if alike else (free, fixed):
             step(x)  # here
 
-    found: list[Finding] = list(placed(watched(program)))
-    assert [f.cause for f in found] == ([] if alike else ["placement"])
-    for finding in found:
+    findings: list[Finding] = list(find_placements(watched(program)))
+    assert [f.cause for f in findings] == ([] if alike else ["placement"])
+    for finding in findings:
         assert finding.at.source.endswith("# here") and "argument 0" in finding.reason
         assert "not committed, on device 0 -> committed to device 0" in finding.reason
 
@@ -62,7 +61,7 @@ def test_another_device_needs_a_program_of_its_own() -> None:
         pytest.skip("there is one device")
     step = jax.jit(lambda x: x * 67)
     arrays = [jax.device_put(jnp.ones(67), device) for device in jax.devices()[:2]]
-    assert list(placed(watched(lambda: [step(x) for x in arrays]))) == []
+    assert list(find_placements(watched(lambda: [step(x) for x in arrays]))) == []
 
 
 def test_the_part_of_a_graph_that_is_new_each_time_is_named() -> None:
@@ -75,39 +74,9 @@ def test_the_part_of_a_graph_that_is_new_each_time_is_named() -> None:
             model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
             step(nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), model)
 
-    (finding,) = (f for f in retraced(watched(program)) if f.name == "Optimizer")
+    (finding,) = (f for f in find_retraces(watched(program)) if f.name == "Optimizer")
     assert (finding.cause, finding.argument) == ("static part", "tx")
     assert "tx of the Optimizer" in finding.reason and "GradientTransformation" in finding.reason
-
-
-def test_a_part_is_made_once_before_the_loop(tmp_path: Path) -> None:
-    file = tmp_path / "train.py"
-    file.write_text(
-        "for epoch in range(3):\n"
-        "    optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)\n"
-        "    step(optimizer, model)\n"
-    )
-    assert source_arguments.part_made_once(Place(str(file), 3), "Optimizer") == [
-        "+ adam = optax.adam(1e-3)   # once, before the loop",
-        "- optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)",
-        "+ optimizer = nnx.Optimizer(model, adam, wrt=nnx.Param)",
-    ]
-
-
-def test_a_function_keeps_the_decorator_that_jits_it(tmp_path: Path) -> None:
-    file = tmp_path / "train.py"
-    file.write_text(
-        "def train(model, x):\n"
-        "    @nnx.jit\n"
-        "    def update(model, x):\n"
-        "        return model(x)\n"
-        "    return update(model, x)\n"
-    )
-    rows = snippets.defined_once(Place(str(file), 5), "update")
-    assert rows[:2] == ["- @nnx.jit     # in line 2", "- def update(model, x):"]
-    assert rows[2].startswith("+ @nnx.jit     # once") and not any("jax.jit" in row for row in rows)
-    assert snippets.jit_used(str(file)) == "nnx.jit"
-    assert snippets.in_jitted(Place(str(file), 4)) and not snippets.in_jitted(Place(str(file), 5))
 
 
 def test_a_function_that_is_made_anew_for_each_size_could_share_no_program() -> None:
@@ -115,7 +84,7 @@ def test_a_function_that_is_made_anew_for_each_size_could_share_no_program() -> 
         for n in range(71, 75):
             jax.jit(lambda x: x * 2)(jnp.ones(n))
 
-    assert [f.cause for f in retraced(watched(program))] == []
+    assert [f.cause for f in find_retraces(watched(program))] == []
 
 
 def test_seconds_of_several_threads_count_once() -> None:
@@ -144,8 +113,8 @@ def test_a_setting_is_found_in_a_module_of_settings(tmp_path: Path) -> None:
 # what a program's text shows
 
 
-def compiled_text(function: Callable[..., object], *given: object) -> str:
-    text = jax.jit(function).lower(*given).compile().as_text()
+def compiled_text(function: Callable[..., object], *arguments: object) -> str:
+    text = jax.jit(function).lower(*arguments).compile().as_text()
     assert text is not None
     return text
 
@@ -160,10 +129,10 @@ def test_work_that_depends_on_no_argument_is_told_from_what_fills_memory() -> No
 
     text = compiled_text(step, jnp.ones(100))
     facts = facts_of(text)
-    found = list(instructions.instructions(text))
-    fixed = instructions.independent(found, facts.steps)
-    assert "sort" in {i.opcode for i in found if i.name in fixed}
-    assert not fixed & {i.name for i in found if i.opcode in ("parameter", "broadcast", "constant")}
+    parsed = list(instructions.parse_instructions(text))
+    fixed = instructions.independent_instructions(parsed, facts.steps)
+    assert "sort" in {i.opcode for i in parsed if i.name in fixed}
+    assert not fixed & {i.name for i in parsed if i.opcode in ("parameter", "broadcast", "constant")}
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.9, 1), (0.1, 0)])
@@ -178,12 +147,14 @@ def test_constant_work_is_a_finding_if_it_takes_a_share(share: float, count: int
         "}\n"
     )
     ops = defaultdict(list, {("cpu 0", "sort.1"): [share] * 4, ("cpu 0", "add.1"): [1 - share] * 4})
-    program = Program("step", 4, [1e-4] * 4, devices=defaultdict(list, {"cpu 0": [(1.0, 5.0)]}), ops=ops)
+    program = ExecutedProgram(
+        "step", 4, [1e-4] * 4, devices=defaultdict(list, {"cpu 0": [(1.0, 5.0)]}), ops=ops
+    )
     call = Compiled("step", Place("a.py", 3), {"trace": (0.0, 0.5)}, explained=True)
     record = Record(
         "a", 0, 5, [call], [], [], [], [], [facts_of(text)], Seen([(1.0, 5.0)], {"step": program})
     )
-    assert [f.cause for f in constant_work(Analysis(record))] == ["constant work"] * count
+    assert [f.cause for f in find_constant_work(Analysis(record))] == ["constant work"] * count
 
 
 WHILE = (
@@ -206,12 +177,12 @@ WHILE = (
 @pytest.mark.parametrize(("devices", "count"), [(4, 2), (1, 0)])
 def test_collectives_in_a_condition_and_large_gathers_are_located(devices: int, count: int) -> None:
     call = Compiled("step", Place("a.py", 3))
-    found = list(instructions.instructions(WHILE))
-    said = list(program_notes._collectives(facts_of(WHILE, devices=devices), call, found))
-    assert len(said) == count  # the sum of a gradient is no fault
+    parsed = list(instructions.parse_instructions(WHILE))
+    notes = list(program_notes._collectives(facts_of(WHILE, devices=devices), call, parsed))
+    assert len(notes) == count  # the sum of a gradient is no fault
     if count:
-        assert "all-gather of f32[2048,2048], 16.8 MB per call at a.py:3" in said[1]
-        assert "all-reduce in the condition of a loop at a.py:3" in said[0]
+        assert "all-gather of f32[2048,2048], 16.8 MB per call at a.py:3" in notes[1]
+        assert "all-reduce in the condition of a loop at a.py:3" in notes[0]
 
 
 def costly(x: jax.Array) -> jax.Array:
@@ -230,12 +201,12 @@ def test_a_costly_branch_under_vmap_is_named(branch: Callable[[jax.Array], jax.A
         return jax.lax.cond(x > 2, cheap, lambda x: x, x)
 
     text = compiled_text(jax.vmap(chosen), jnp.ones(64))
-    said = list(
+    notes = list(
         program_notes._branches(
-            facts_of(text), Compiled("step", Place("a.py", 3)), list(instructions.instructions(text))
+            facts_of(text), Compiled("step", Place("a.py", 3)), list(instructions.parse_instructions(text))
         )
     )
-    assert len(said) == count
+    assert len(notes) == count
 
 
 def test_a_convolution_in_groups_that_takes_most_of_the_time_is_named() -> None:
@@ -252,9 +223,9 @@ def test_a_convolution_in_groups_that_takes_most_of_the_time_is_named() -> None:
         "}\n"
     )
     ops = defaultdict(list, {("cpu 0", "fusion.1"): [0.9], ("cpu 0", "add.1"): [0.1]})
-    call, found = Compiled("step", Place("a.py", 3)), list(instructions.instructions(text))
-    (said,) = program_notes._grouped(facts_of(text), call, Program("step", ops=ops), found)
-    assert "a convolution in 4 groups takes 90% of step's time (a.py:3)" in said
+    call, parsed = Compiled("step", Place("a.py", 3)), list(instructions.parse_instructions(text))
+    (note,) = program_notes._grouped(facts_of(text), call, ExecutedProgram("step", ops=ops), parsed)
+    assert "a convolution in 4 groups takes 90% of step's time (a.py:3)" in note
 
 
 @pytest.mark.parametrize(("cache", "count"), [("", 1), ("/cache", 0)])
@@ -268,8 +239,8 @@ def test_a_start_that_compiles_for_long_is_told_of_the_cache(cache: str, count: 
 def test_many_small_puts_per_step_are_one_finding(each: int, count: int) -> None:
     at, step = Place("a.py", 3), Place("a.py", 5)
     times = [1 + i / 100 / each for i in range(100 * each)]
-    samples = [Sample(EAGER, at, 1 + i / 100, 1.01 + i / 100) for i in range(100)]
-    program = Program(
+    samples = [StackSample(EAGER, at, 1 + i / 100, 1.01 + i / 100) for i in range(100)]
+    program = ExecutedProgram(
         "step", 100, [1e-4] * 100, devices=defaultdict(list, {"cpu 0": [(1.0, 1.1), (1.9, 2.0)]})
     )
     call = Compiled("step", step, {"trace": (0.0, 0.5)}, explained=True)
@@ -277,4 +248,4 @@ def test_many_small_puts_per_step_are_one_finding(each: int, count: int) -> None
         "a", 0, 2, [call], [], samples, [], [], [], Seen([(1.0, 2.0)], {"step": program}),
         small_puts={at: times},
     )  # fmt: skip
-    assert [f.at for f in small_puts(Analysis(record))] == [at] * count
+    assert [f.at for f in find_small_puts(Analysis(record))] == [at] * count

@@ -1,4 +1,4 @@
-"""The gains of the changed snippets: each slow program is measured, and its row is in the docs."""
+"""The gains of the repairs: each slow program is measured, and its row is in the docs."""
 
 from __future__ import annotations
 

@@ -15,18 +15,22 @@ import pytest
 import jaxperf
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.watch.observe import stuck
-from jaxperf.watch.observe.sampler import IMPORT, PYTHON, Sample
+from jaxperf.watch.observe.sampler import IMPORT, PYTHON, StackSample
 from jaxperf.watch.observe.waits import Wait
-from jaxperf.watch.observe.windows import Program, Seen
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.report.top_programs import hottest
+from jaxperf.watch.report.top_programs import hottest_programs
 from jaxperf.watch.session import Record
 
 AT = jaxperf.watch.observe.source_location.Place("a.py", 3)
 
 
 def record(
-    program: Program, *, windows: list[tuple[float, float]], samples: list[Sample], waits: list[Wait]
+    program: ExecutedProgram,
+    *,
+    windows: list[tuple[float, float]],
+    samples: list[StackSample],
+    waits: list[Wait],
 ) -> Record:
     """A run of ten seconds."""
     return Record(
@@ -35,15 +39,15 @@ def record(
 
 
 def test_devices_compute_no_longer_than_the_run_without_imports() -> None:
-    program = Program("step", calls=5, devices={"cpu 0": [(9.0, 9.2)]})  # all of the only window
-    imports = Sample(IMPORT, AT, 0.0, 8.0)
-    rest = Sample(PYTHON, AT, 8.0, 10.0)
+    program = ExecutedProgram("step", calls=5, devices={"cpu 0": [(9.0, 9.2)]})  # all of the only window
+    imports = StackSample(IMPORT, AT, 0.0, 8.0)
+    rest = StackSample(PYTHON, AT, 8.0, 10.0)
     shares = Analysis(record(program, windows=[(9.0, 9.2)], samples=[imports, rest], waits=[])).shares()
     assert 0.02 <= shares["devices compute"] <= 0.2
 
 
 def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_event() -> None:
-    program = Program("step", devices={"cpu 0": [(5.0, 5.05)]})
+    program = ExecutedProgram("step", devices={"cpu 0": [(5.0, 5.05)]})
     wait = Wait("float", AT, 5.0, 6.0, 4)
     seen = record(program, windows=[(5.0, 5.5)], samples=[], waits=[wait])
     assert Analysis(seen).shares()["devices compute"] == pytest.approx(1.0)
@@ -57,8 +61,10 @@ def test_an_empty_window_within_a_wait_says_nothing() -> None:
 
 @pytest.mark.parametrize(("whole", "longer"), [(0, True), (1, False)])
 def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool) -> None:
-    program = Program("step", calls=1, devices={"cpu 0": [(1.0, 1.25)]}, runs=2, whole=whole, longest_s=0.25)
-    (hot,) = hottest(Analysis(record(program, windows=[(1.0, 1.25)], samples=[], waits=[])))
+    program = ExecutedProgram(
+        "step", calls=1, devices={"cpu 0": [(1.0, 1.25)]}, runs=2, whole=whole, longest_s=0.25
+    )
+    (hot,) = hottest_programs(Analysis(record(program, windows=[(1.0, 1.25)], samples=[], waits=[])))
     assert (hot.longer, hot.device_s) == (longer, 0.25)
     assert ("within a window" in hot.doubt) == longer
 
@@ -66,8 +72,8 @@ def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool
 # a program as a process sees it
 
 
-def run(path: Path, *words: str, within: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "jaxperf", "watch", str(path), *words]
+def run(path: Path, *arguments: str, within: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "jaxperf", "watch", str(path), *arguments]
     environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, cwd=within, check=False

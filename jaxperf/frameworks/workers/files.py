@@ -12,19 +12,19 @@ import numpy as np
 
 
 def arrays(path: str) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file by name, in the order written."""
+    """Return all arrays of an .npz file by name, in the order written."""
     with np.load(path) as file:
         return {name: file[name] for name in file.files}
 
 
 def batches(settings: dict[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The batches that training cycles through: X (n, 1, 28, 28) in 0..1, y (n,) int32."""
-    found, n = arrays(settings["images"]), settings["batch"]
-    X = found["X"].astype(np.float32).reshape(-1, 1, 28, 28) / 255
-    y = found["y"].astype(np.int32)
+    """Return the batches that training cycles through: X (n, 1, 28, 28) in 0..1, y (n,) int32."""
+    dataset, n = arrays(settings["images"]), settings["batch"]
+    X = dataset["X"].astype(np.float32).reshape(-1, 1, 28, 28) / 255
+    y = dataset["y"].astype(np.int32)
     return [(X[i : i + n], y[i : i + n]) for i in range(0, len(X) - n + 1, n)]
 
 
 def images(settings: dict[str, Any]) -> np.ndarray:
-    """The first `batch` images, (n, 1, 28, 28) in 0..1."""
+    """Return the first `batch` images, (n, 1, 28, 28) in 0..1."""
     return batches(settings)[0][0]

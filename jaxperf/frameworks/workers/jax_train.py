@@ -13,7 +13,7 @@ from .wire import Task
 
 
 def build(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
-    """The module of `settings["net"]` with the common weights."""
+    """Return the module of `settings["net"]` with the common weights."""
     import jax.numpy as jnp
     from flax import nnx
 
@@ -32,7 +32,7 @@ def build(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
 
 
 def train(settings: dict[str, Any], configuration: str) -> Task:
-    """Steps of stochastic gradient descent; the configuration is the way, the answers are the losses."""
+    """Take steps of stochastic gradient descent; the configuration is the way, the answers are the losses."""
     import jax
     import optax
 
@@ -77,7 +77,7 @@ def _model(settings: dict[str, Any]) -> Any:
 
 
 def memory(settings: dict[str, Any], configuration: str) -> Task:
-    """Section 8.2.4: train an MLP on batches made as they are needed; wait for each loss, or for nothing."""
+    """Train section 8.2.4's MLP on batches made as they are needed; wait for each loss, or for nothing."""
     import jax
     import jax.numpy as jnp
     import optax

@@ -40,7 +40,7 @@ def greet(start: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """The task that `settings["task"]` names."""
+    """Return the task that `settings["task"]` names."""
     tasks: dict[str, Callable[..., Task]] = {
         "forward": forward,
         "export": export,
@@ -111,7 +111,7 @@ def _input(settings: dict[str, Any]) -> Any:
 
 
 def export(settings: dict[str, Any], configuration: str) -> Task:
-    """`export_net`, and `load_net` until the first output is ready; traced only the first time."""
+    """Export the network, and load it until the first output is ready; traced only the first time."""
     from jaxperf.models.export import export_net
     from jaxperf.models.hybridize import hybridize
 
@@ -152,7 +152,7 @@ def _reload(stem: Path, x: Any) -> Any:
 
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:
-    """Section 8.2.1: the time until queued and until finished, both from the start."""
+    """Time section 8.2.1's product until it is queued and until it is finished, both from the start."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -176,7 +176,7 @@ def dot(settings: dict[str, Any], configuration: str) -> Task:
 
 
 def loop(settings: dict[str, Any], configuration: str) -> Task:
-    """Section 8.2.3: `y = x + 1`, waiting each time or once; one device finishes them in order."""
+    """Time section 8.2.3's `y = x + 1`, waiting each time or once; one device finishes them in order."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -201,7 +201,7 @@ def loop(settings: dict[str, Any], configuration: str) -> Task:
 
 
 def together(settings: dict[str, Any], start: dict[str, Any]) -> Task:
-    """Section 8.3.1's `run` on every device, one after the other or all at once.
+    """Time section 8.3.1's `run` on every device, one after the other or all at once.
 
     JAX's CPU devices share one pool of threads, so one that works alone must be kept on its own cores.
     """

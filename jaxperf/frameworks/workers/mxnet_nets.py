@@ -8,7 +8,7 @@ import numpy as np
 
 
 def build(settings: dict[str, Any], weights: dict[str, np.ndarray], ctx: list[Any]) -> Any:
-    """The network of `settings["net"]` with the common weights on every context."""
+    """Return the network of `settings["net"]` with the common weights on every context."""
     from mxnet import nd
 
     example: tuple[int, ...] = (1, 1, 28, 28)
@@ -30,7 +30,7 @@ def build(settings: dict[str, Any], weights: dict[str, np.ndarray], ctx: list[An
 
 
 def mlp(sizes: list[int]) -> Any:
-    """Section 8.1.2's network: dense layers, relu after each but the last."""
+    """Return section 8.1.2's network: dense layers, relu after each but the last."""
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()
@@ -39,12 +39,12 @@ def mlp(sizes: list[int]) -> Any:
 
 
 def as_gluon(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """LeNet's list of arrays with its dense weights in Gluon's layout."""
+    """Return LeNet's list of arrays with its dense weights in Gluon's layout."""
     return {name: a.T if name in ("W3", "W4") else a for name, a in params.items()}
 
 
 def lenet_gluon() -> Any:
-    """Section 8.4's LeNet, built from layers."""
+    """Return section 8.4's LeNet, built from layers."""
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()
@@ -60,7 +60,7 @@ def lenet_gluon() -> Any:
 
 
 def lenet(X: Any, params: list[Any]) -> Any:
-    """Section 8.4.2's LeNet from scratch."""
+    """Compute section 8.4.2's LeNet from scratch."""
     from mxnet import nd
 
     W1, b1, W2, b2, W3, b3, W4, b4 = params
@@ -73,7 +73,7 @@ def lenet(X: Any, params: list[Any]) -> Any:
 
 
 def resnet(stages: list[list[int]]) -> Any:
-    """Section 8.5.1's ResNet with `stages` of (channels, blocks), in hybrid blocks."""
+    """Return section 8.5.1's ResNet with `stages` of (channels, blocks), in hybrid blocks."""
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()
@@ -110,7 +110,7 @@ def _residual() -> Any:
 
 
 def hybridize(net: Any, configuration: str) -> Any:
-    """`net`, hybridized as the configuration's name says."""
+    """Return `net`, hybridized as the configuration's name says."""
     if configuration == "hybridized":
         net.hybridize()
     elif configuration == "static":

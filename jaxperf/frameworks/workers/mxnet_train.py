@@ -13,7 +13,7 @@ from .wire import Task
 
 
 def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Steps of stochastic gradient descent on one or several CPU contexts; the answers are the losses."""
+    """Take steps of stochastic gradient descent on one or more CPU contexts; the answers are the losses."""
     import mxnet as mx
     from mxnet import nd
 
@@ -108,7 +108,7 @@ def _trainer(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> An
 
 
 def memory(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.4: train an MLP on batches made as they are needed; wait for each loss, or for nothing."""
+    """Train section 8.2.4's MLP on batches made as they are needed; wait for each loss, or for nothing."""
     import mxnet as mx
     from mxnet import autograd, gluon, nd
 

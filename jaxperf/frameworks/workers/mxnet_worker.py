@@ -22,7 +22,7 @@ def greet(start: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """The task that `settings["task"]` names."""
+    """Return the task that `settings["task"]` names."""
     tasks: dict[str, Callable[..., Task]] = {
         "forward": forward,
         "export": export,
@@ -37,7 +37,7 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
 
 
 def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """`net(x)` many times, then `waitall` (section 8.1.2's benchmark)."""
+    """Call `net(x)` many times, then `waitall` (section 8.1.2's benchmark)."""
     import mxnet as mx
     from mxnet import nd
 
@@ -64,7 +64,7 @@ def _input(settings: dict[str, Any]) -> Any:
 
 
 def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """`net.export`, then import into a `SymbolBlock` until the first output is ready."""
+    """Export with `net.export`, then import into a `SymbolBlock` until the first output is ready."""
     import mxnet as mx
     from mxnet import nd
 
@@ -103,7 +103,7 @@ def _reload(stem: str, x: Any) -> Any:
 
 
 def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.1: the time until queued and until finished, both from the start."""
+    """Time section 8.2.1's product until it is queued and until it is finished, both from the start."""
     from mxnet import nd
 
     x = nd.array(files.arrays(settings["square"])["x"])
@@ -124,7 +124,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
 
 
 def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.3: `y = x + 1`, waiting each time or once."""
+    """Time section 8.2.3's `y = x + 1`, waiting each time or once."""
     from mxnet import nd
 
     x = nd.array(files.arrays(settings["square"])["x"])
@@ -147,7 +147,7 @@ def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
 
 
 def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.3.1's `run` on every context, one after the other or all at once."""
+    """Time section 8.3.1's `run` on every context, one after the other or all at once."""
     import mxnet as mx
     from mxnet import nd
 

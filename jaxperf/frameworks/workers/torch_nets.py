@@ -10,19 +10,19 @@ RENAMED = {"gamma": "weight", "beta": "bias"}
 
 
 def device(settings: dict[str, Any]) -> str:
-    """PyTorch's name for the device to compute on."""
+    """Return PyTorch's name for the device to compute on."""
     return "cuda" if settings["platform"] == "gpu" else "cpu"
 
 
 def halved(settings: dict[str, Any], held: Any) -> Any:
-    """A network or images, in bfloat16 if the settings say so."""
+    """Return a network or images, in bfloat16 if the settings say so."""
     import torch
 
     return held.to(torch.bfloat16) if settings["precision"] == "bfloat16" else held
 
 
 def mixed(settings: dict[str, Any]) -> Any:
-    """A block that computes in bfloat16, if the settings say so, from parameters that stay float32."""
+    """Return a context that computes in bfloat16 if the settings say so; parameters stay float32."""
     import torch
 
     wanted = settings["precision"] == "bfloat16"
@@ -57,14 +57,14 @@ class Events:
 
 
 def in_layout(held: Any, configuration: str) -> Any:
-    """A network or images in the layout of the configuration."""
+    """Return a network or images in the layout of the configuration."""
     import torch
 
     return held.to(memory_format=torch.channels_last) if configuration == "channels-last" else held
 
 
 def as_configured(net: Any, configuration: str) -> Any:
-    """The network in the layout of the configuration, compiled if the configuration says so."""
+    """Return the network in the layout of the configuration, compiled if the configuration says so."""
     import torch
 
     if configuration in ("compiled", "CUDA graphs"):
@@ -75,7 +75,7 @@ def as_configured(net: Any, configuration: str) -> Any:
 
 
 def build(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
-    """The network of `settings["net"]` with the common weights, on its device."""
+    """Return the network of `settings["net"]` with the common weights, on its device."""
     return _on_the_host(settings, weights).to(device(settings))
 
 
@@ -107,7 +107,7 @@ def _fill(net: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def mlp(sizes: list[tuple[int, int]]) -> Any:
-    """Dense layers of (in, out), relu after each but the last."""
+    """Return dense layers of (in, out), relu after each but the last."""
     from torch import nn
 
     layers = [layer for shape in sizes for layer in (nn.Linear(*shape), nn.ReLU())]
@@ -115,7 +115,7 @@ def mlp(sizes: list[tuple[int, int]]) -> Any:
 
 
 def lenet(weights: dict[str, np.ndarray]) -> Any:
-    """Section 8.4's LeNet as a module that holds the book's list of parameters."""
+    """Return section 8.4's LeNet as a module that holds the book's list of parameters."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -136,7 +136,7 @@ def lenet(weights: dict[str, np.ndarray]) -> Any:
 
 
 def resnet(stages: list[list[int]]) -> Any:
-    """Section 8.5.1's ResNet with `stages` of (channels, blocks)."""
+    """Return section 8.5.1's ResNet with `stages` of (channels, blocks)."""
     from torch import nn
 
     channels = stages[0][0]

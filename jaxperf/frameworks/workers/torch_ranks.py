@@ -29,18 +29,18 @@ class Group:
         self.rank, self.world, self.others = rank, world, others
 
     def wrap(self, net: Any) -> Any:
-        """The network whose gradients are averaged over all processes."""
+        """Return the network whose gradients are averaged over all processes."""
         from torch.nn.parallel import DistributedDataParallel
 
         return DistributedDataParallel(net)
 
     def share(self, a: np.ndarray) -> np.ndarray:
-        """This process's part of a batch, in `split_and_load`'s order."""
+        """Return this process's part of a batch, in `split_and_load`'s order."""
         m = len(a) // self.world
         return a[self.rank * m : (self.rank + 1) * m]
 
     def mean(self, value: Any) -> float:
-        """A scalar's mean over all processes."""
+        """Return a scalar's mean over all processes."""
         import torch.distributed as dist
 
         total = value.clone()
@@ -68,16 +68,16 @@ class Group:
         except Exception as e:
             raise SystemExit(f"{type(e).__name__}: {e}") from e
 
-    def turn(self, own: Callable[[int], dict[str, float]], calls: int) -> dict[str, float]:
-        """One turn of all processes, as rank 0 sees it; "cores" are those of the others."""
+    def turn(self, rank_turn: Callable[[int], dict[str, float]], calls: int) -> dict[str, float]:
+        """Take one turn of all processes, as rank 0 sees it; "cores" are those of the others."""
         with self.doing(op="turn", calls=calls, lead=0) as answers:
-            value = own(calls)
+            value = rank_turn(calls)
         return {**value, "cores": sum(answer["cores"] for answer in answers)}
 
 
 @contextmanager
 def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Iterator[Group]:
-    """Inside, all ranks build what `settings` describes; rank 0 starts the others on its first call."""
+    """Have all ranks build what `settings` describes inside the block; rank 0 first starts the others."""
     rank, world, others = start.get("rank", 0), settings["devices"], []
     if rank == 0:
         others = _start_others(world, json.dumps(start), settings["folder"])
@@ -94,8 +94,8 @@ def _start_others(world: int, start: str, folder: str) -> list[Any]:
     for rank in range(1, world):
         extra = {"rank": rank, "world": world, "store": store}
         program = [sys.executable, str(Path(__file__).with_name("__main__.py")), "torch"]
-        words = [*program, json.dumps({**json.loads(start), **extra})]
-        others.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        command = [*program, json.dumps({**json.loads(start), **extra})]
+        others.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
     join(0, world, store)
     _hear(others)  # their greeting
     return others

@@ -14,7 +14,7 @@ from .wire import Task
 
 
 def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Steps of stochastic gradient descent; the answers are the losses of the full batches."""
+    """Take steps of stochastic gradient descent; the answers are the losses of the full batches."""
     if settings["devices"] == 1:
         return _train(settings, configuration, _Alone())
     with torch_ranks.together(settings, configuration, start) as group:
@@ -80,7 +80,7 @@ def _as_task(step: Callable[[], Any], group: Any, settings: dict[str, Any]) -> T
 
 
 def memory(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.4: train an MLP on batches made as they are needed; read each loss, or none."""
+    """Train section 8.2.4's MLP on batches made as they are needed; read each loss, or none."""
     import torch
     from torch.nn import functional
 

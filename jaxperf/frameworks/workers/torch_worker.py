@@ -31,7 +31,7 @@ def greet(start: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """The task that `settings["task"]` names."""
+    """Return the task that `settings["task"]` names."""
     tasks: dict[str, Callable[..., Task]] = {
         "forward": forward,
         "export": export,
@@ -51,7 +51,7 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
 
 
 def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """`net(x)` in inference mode, so that no graph is kept; MXNet and JAX keep none either."""
+    """Call `net(x)` in inference mode, so that no graph is kept; MXNet and JAX keep none either."""
     import torch
 
     net, x = _net_and_input(settings)
@@ -90,7 +90,7 @@ def _net_and_input(settings: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """`torch.jit.save`, or `torch.export.save`, then loading until the first output is ready.
+    """Save with `torch.jit.save` or `torch.export.save`, then load until the first output is ready.
 
     Traced only once, as the other systems do automatically.
     """
@@ -135,7 +135,7 @@ def _reload(path: str, configuration: str, x: Any) -> Any:
 
 
 def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.1: the time until the call returned, and until the value was ready."""
+    """Time section 8.2.1's product until the call returns, and until the value is ready."""
     import torch
 
     x = torch.from_numpy(files.arrays(settings["square"])["x"]).to(torch_nets.device(settings))
@@ -155,7 +155,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
 
 
 def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.2.3: `y = x + 1`, waiting each time or once, which is the same on a CPU."""
+    """Time section 8.2.3's `y = x + 1`, waiting each time or once, which is the same on a CPU."""
     import torch
 
     x = torch.from_numpy(files.arrays(settings["square"])["x"]).to(torch_nets.device(settings))
@@ -178,7 +178,7 @@ def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
 
 
 def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Section 8.3.1's `run`, one after the other or each in a thread of its own."""
+    """Time section 8.3.1's `run`, one after the other or each in a thread of its own."""
     import torch
 
     x, k = files.arrays(settings["square"])["x"], settings["devices"]

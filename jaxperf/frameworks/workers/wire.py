@@ -66,10 +66,10 @@ def _handle(
     if request["op"] == "turn":
         if request["lead"]:
             tasks[key].turn(request["lead"])  # the last turn was another system's: warm the caches again
-        watch = Watch()
-        with watch:
+        timer = CpuTimer()
+        with timer:
             value = tasks[key].turn(request["calls"])
-        return {**value, "cores": watch.cores + value.get("cores", 0.0)}
+        return {**value, "cores": timer.cores + value.get("cores", 0.0)}
     task = make(request["settings"], request["configuration"], start)
     answers: dict[str, Any] = {name: np.asarray(a) for name, a in task.answers.items()}
     np.savez(request["answers"], **answers)
@@ -78,13 +78,13 @@ def _handle(
 
 
 def timed_first(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of a first call, and what it returned; `call` waits for its own result."""
+    """Return the seconds of a first call, and what it returned; `call` waits for its own result."""
     began = time.perf_counter()
     output = call()
     return time.perf_counter() - began, output
 
 
-class Watch:
+class CpuTimer:
     """Adds up the time that blocks take: of the clock, and of all threads of this process on a processor."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Watch:
 def apart_and_together(
     calls: int, shares: Sequence[Sequence[int]], alone: Callable[[int], Any], at_once: Callable[[], Any]
 ) -> dict[str, float]:
-    """Seconds of work on several devices one after the other, and all at once.
+    """Return the seconds of work on several devices one after the other, and all at once.
 
     A device that works alone has its share of the cores, and no other.
 
@@ -116,7 +116,7 @@ def apart_and_together(
       alone: `alone(i)` works on device i, and waits.
       at_once: works on all devices, and waits.
     """
-    apart, together = Watch(), Watch()
+    apart, together = CpuTimer(), CpuTimer()
     for _ in range(calls):
         for i, cores in enumerate(shares):
             with on_cores(cores), apart:

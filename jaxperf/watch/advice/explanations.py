@@ -39,11 +39,11 @@ class Change:
 
 
 def _around_difference(before: str, now: str) -> tuple[str, str]:
-    """Two values; long ones start shortly before the point at which they differ."""
+    """Shorten two values; long ones start shortly before the point at which they differ."""
     pairs = enumerate(zip(before, now))
     common = next((i for i, (then, later) in pairs if then != later), min(len(before), len(now)))
     start = max(0, common - _SHOWN // 3) if max(len(before), len(now)) > _SHOWN else 0
-    return shortened(before, start), shortened(now, start)
+    return shorten_value(before, start), shorten_value(now, start)
 
 
 class Part(NamedTuple):
@@ -54,16 +54,16 @@ class Part(NamedTuple):
     owner: str
 
 
-def part(before: str, now: str) -> Part | None:
-    """Which part of a Flax graph differs between two printed ones; None if that is not clear."""
+def differing_part(before: str, now: str) -> Part | None:
+    """Return which part of a Flax graph differs between two printed ones; None if that is not clear."""
     first = next((i for i, (then, later) in enumerate(zip(before, now)) if then != later), None)
     owner = re.search(r"NodeDef\(type='(\w+)'", now)
     parts = [m for m in _STATIC_PART.finditer(now) if first is not None and m.end() <= first]
     return Part(parts[-1][1], parts[-1][2], owner[1]) if parts and owner else None
 
 
-def shortened(value: str, start: int = 0) -> str:
-    """A value from the character at `start` on, cut to the length that fits in a reason."""
+def shorten_value(value: str, start: int = 0) -> str:
+    """Cut a value, from the character at `start` on, to the length that fits in a reason."""
     end = start + _SHOWN
     return "..." * (start > 0) + value[start:end] + "..." * (end < len(value))
 
@@ -76,7 +76,7 @@ class Explanation(NamedTuple):
     changes: tuple[Change, ...]
 
 
-def parse(message: str) -> Explanation:
+def parse_explanation(message: str) -> Explanation:
     """Read an explanation of a cache miss.
 
     The wording is JAX's and may change: what is not recognized is kept as one change of kind "other".
@@ -114,34 +114,34 @@ def _change(what: str, before: str, now: str) -> Change:
 
 
 def _on_one_line(value: str) -> str:
-    """A printed value on one line, without comments; a Linen module, for one, prints several lines."""
+    """Put a printed value on one line, without comments; a Linen module, for one, prints several."""
     rows = [row.strip() for row in value.splitlines() if not row.strip().startswith("#")]
     return " ".join(rows).replace("( ", "(").replace(" )", ")")
 
 
 def _argument(path: str) -> str:
-    """The reader's word for an input path: "rate" for "[1]['rate']", "argument 2" for "[0][2]"."""
-    found = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
-    if not found:
+    """Return the reader's word for an input path: "rate" for "[1]['rate']", "argument 2" for "[0][2]"."""
+    match = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
+    if not match:
         return path
-    return (f"argument {found[1]}" if found[1].isdigit() else found[1].strip("'")) + found[2]
+    return (f"argument {match[1]}" if match[1].isdigit() else match[1].strip("'")) + match[2]
 
 
 def _aval(text: str) -> tuple[str, str, str]:
-    """Dtype, shape and weak type of "f32[3,4]{weak_type=True}"."""
+    """Return dtype, shape and weak type of "f32[3,4]{weak_type=True}"."""
     dtype, _, rest = text.partition("[")
     shape, _, tail = rest.partition("]")
     return dtype, shape, tail if "weak_type" in tail else ""
 
 
 def shape_of(text: str) -> tuple[int, ...]:
-    """The shape in "f32[3,4]"; empty if it holds no numbers."""
+    """Return the shape in "f32[3,4]"; empty if it holds no numbers."""
     numbers = _aval(text)[1].split(",")
     return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
 
 
-def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    """What differs between two calls' arguments."""
+def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+    """Compare two calls' arguments, and return what differs."""
     pairs = [(name, old.get(name, "nothing"), new[name]) for name in new]
     return tuple(_difference(name, before, now) for name, before, now in pairs if before != now)
 

@@ -5,14 +5,13 @@ A program may still choose its platform, or call `jax.distributed.initialize`, u
 
 from __future__ import annotations
 
-import sys
+from jaxperf import jax_internals
 
 
-def started(*, otherwise: bool = False) -> bool:
-    """Whether a backend runs in this process; `otherwise` if this JAX version does not say.
+def is_running(*, otherwise: bool = False) -> bool:
+    """Return whether a backend runs in this process; `otherwise` if this JAX version does not say.
 
     JAX has no public way to ask: `jax.devices()` and `jax.live_arrays()` start one.
     """
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    asked = getattr(bridge, "backends_are_initialized", None)
-    return bool(asked()) if asked else otherwise
+    backends_are_initialized = jax_internals.loaded(jax_internals.BACKEND_STARTED)
+    return bool(backends_are_initialized()) if backends_are_initialized else otherwise

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType
 from typing import Any
 
-from jaxperf.result.intervals import Interval, length
-from jaxperf.watch.advice.explanations import MISS, Change, Explanation, differences, parse
+from jaxperf.result.intervals import Interval, total_length
+from jaxperf.watch.advice.explanations import MISS, Change, Explanation, argument_changes, parse_explanation
 from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.executables import Facts, array_type
 from jaxperf.watch.observe.hook_errors import Trouble
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.transfers import named_as
-from jaxperf.watch.observe.windows import Program, plain
+from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
 
 TRACE, LOWER, COMPILE = "trace", "lower", "compile"
 _STAGES = {
@@ -83,26 +83,26 @@ class Compiled:
 
     @property
     def called(self) -> str:
-        """The reader's name for the function."""
+        """Return the reader's name for the function."""
         return self.label or self.name
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of all NumPy arrays that a call passes."""
+        """Return the bytes of all NumPy arrays that a call passes."""
         return sum(self.host.values())
 
     @property
     def host_argument(self) -> str:
-        """The largest of them."""
+        """Return the name of the largest NumPy array that a call passes; "" for none."""
         return max(self.host, key=lambda where: self.host[where], default="")
 
     @property
     def total_s(self) -> float:
-        """Seconds of all stages."""
-        return length(self.stages.values())
+        """Return the seconds of all stages."""
+        return total_length(self.stages.values())
 
     def seconds(self, stage: str) -> float:
-        """Seconds of one stage; 0 if it did not take place."""
+        """Return the seconds of one stage; 0 if it did not take place."""
         start, end = self.stages.get(stage, (0.0, 0.0))
         return end - start
 
@@ -122,7 +122,7 @@ class Listener:
         self.spent_s = 0.0  # handling them
         self.elsewhere = 0  # compiled in threads other than the one that created this
         self._thread = threading.get_ident()
-        self._said = threading.local()
+        self._local = threading.local()
         self._lock = threading.Lock()
         self.settings: dict[str, Place] = {}  # JAX settings that were on, and where each was first seen
         self._known: set[tuple[Any, ...]] = set()  # calls that were traced
@@ -135,19 +135,19 @@ class Listener:
         self._thread = ident
 
     def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
-        """A listener for `jax.monitoring.register_scalar_listener`: JAX reports when each stage begins."""
+        """Count a stage that begins, as a listener for `jax.monitoring.register_scalar_listener`."""
         if event.rsplit("/", 1)[-1] in _STAGES:
             self.open += 1
 
     def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
-        """A listener for `jax.monitoring.register_event_duration_secs_listener`."""
+        """Record a stage that has ended, as a listener for `register_event_duration_secs_listener`."""
         stage = _STAGES.get(event.rsplit("/", 1)[-1])
         if stage is None:
             return
         end = time.perf_counter()
         name = str(kwargs.get("fun_name", "a program"))
         name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
-        with self._lock, self.trouble.kept("a compiled function"):
+        with self._lock, self.trouble.catch_errors("a compiled function"):
             self._take(stage, name, (end - duration_secs, end))
         self.open = max(0, self.open - 1)
         self.count += 1
@@ -162,48 +162,49 @@ class Listener:
                     return
         while stage == TRACE and self.compiled and _inside(self.compiled[-1], span):
             self.compiled.pop()  # traced on the way: part of this one
-        mine, called = source_location.own(sys._getframe(2))
-        found = Compiled(
-            name, source_location.place_of(mine), {stage: span}, callers=source_location.callers(mine)
+        mine, called = source_location.reader_and_library_frames(sys._getframe(2))
+        compiled = Compiled(
+            name, source_location.place_of(mine), {stage: span}, callers=source_location.caller_places(mine)
         )
         if stage == TRACE:
-            self._describe(found, mine, called)
+            self._describe(compiled, mine, called)
         before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
         if stage != TRACE and before:  # traced before, so it is the reader's function
-            placements = frame_arguments.placements(frame_arguments.arguments(called))
-            found = replace(
-                before, at=found.at, stages=found.stages, callers=found.callers, cleared=None,
+            placements = frame_arguments.array_placements(frame_arguments.call_arguments(called))
+            compiled = replace(
+                before, at=compiled.at, stages=compiled.stages, callers=compiled.callers, cleared=None,
                 placements=placements, changes=_moved(before.placements, placements) or (_PLACED,),
             )  # fmt: skip
-        self.compiled.append(found)
+        self.compiled.append(compiled)
 
-    def _describe(self, found: Compiled, mine: FrameType | None, called: FrameType | None) -> None:
+    def _describe(self, compiled: Compiled, mine: FrameType | None, called: FrameType | None) -> None:
         """Record a trace's arguments, its cause, and what its function gets from elsewhere."""
-        found.through = source_location.library(called.f_code.co_filename) if called else ""
-        arguments = frame_arguments.arguments(called)
+        compiled.through = source_location.library_of(called.f_code.co_filename) if called else ""
+        arguments = frame_arguments.call_arguments(called)
         arrays = {
             where: a
             for where, a in arguments.items()
             if type(a).__module__ == "numpy" and hasattr(a, "nbytes")
         }
-        found.host = {where: a.nbytes for where, a in arrays.items()}
-        found.host_float64 = any(a.dtype == "float64" for a in arrays.values())
-        found.signature = {where: frame_arguments.described(a) for where, a in arguments.items()}
-        found.placements = frame_arguments.placements(arguments)
-        self._explain(found)
-        found.explained = found.explained and not source_location.by_a_library(found.defined, called)
-        if mine is not None and not found.explained and _by_pmap(found.name, called):
-            self._explain_pmap(found, source_location.callee(mine))
+        compiled.host = {where: a.nbytes for where, a in arrays.items()}
+        compiled.host_float64 = any(a.dtype == "float64" for a in arrays.values())
+        compiled.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
+        compiled.placements = frame_arguments.array_placements(arguments)
+        self._explain(compiled)
+        compiled.explained = compiled.explained and not source_location.by_a_library(compiled.defined, called)
+        if mine is not None and not compiled.explained and _by_pmap(compiled.name, called):
+            self._explain_pmap(compiled, source_location.callee(mine))
         function = None
-        if found.explained and not found.changes:  # a new function object, as far as JAX can tell
-            function = frame_arguments.traced(sys._getframe(3), mine, found.defined)
+        if compiled.explained and not compiled.changes:  # a new function object, as far as JAX can tell
+            function = frame_arguments.traced_function(sys._getframe(3), mine, compiled.defined)
             if function:
-                found.closure = {
-                    n: frame_arguments.identified(v) for n, v in frame_arguments.outside(function).items()
+                compiled.closure = {
+                    n: frame_arguments.identify_value(v)
+                    for n, v in frame_arguments.captured_values(function).items()
                 }
-                found.refers_to = frame_arguments.arrays(function)
-        self._remember(found, function)
-        self.look_at_settings(found.at)
+                compiled.refers_to = frame_arguments.referenced_arrays(function)
+        self._remember(compiled, function)
+        self.look_at_settings(compiled.at)
 
     def look_at_settings(self, at: Place = NOWHERE) -> None:
         """Note the settings that are on now, for the calling thread."""
@@ -211,85 +212,90 @@ class Listener:
             if value is True:
                 self.settings.setdefault(setting, at)
 
-    def _remember(self, found: Compiled, function: FunctionType | None) -> None:
+    def _remember(self, compiled: Compiled, function: FunctionType | None) -> None:
         """Recognize traces that happen only because the program made JAX forget the same trace."""
-        call = found.name, found.defined, tuple(found.signature.items())
-        new = function is not None and self._functions.get(found.defined) is not function
-        if self._forgotten and not found.changes and not new:
+        call = compiled.name, compiled.defined, tuple(compiled.signature.items())
+        new = function is not None and self._functions.get(compiled.defined) is not function
+        if self._forgotten and not compiled.changes and not new:
             last = next(
-                (c for c in reversed(self.compiled) if c.explained and c.defined == found.defined), None
+                (c for c in reversed(self.compiled) if c.explained and c.defined == compiled.defined), None
             )
             if call in self._forgotten:
-                found.cleared, found.changes = self._cleared_at, (_CLEARED,)
-            elif found.explained and last:
-                found.changes = differences(last.signature, found.signature)
+                compiled.cleared, compiled.changes = self._cleared_at, (_CLEARED,)
+            elif compiled.explained and last:
+                compiled.changes = argument_changes(last.signature, compiled.signature)
         if function is not None:
-            self._functions[found.defined] = function
+            self._functions[compiled.defined] = function
         self._known.add(call)
 
     def clearing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Replacement for `jax.clear_caches`: it notes that what was traced until then is forgotten."""
+        """Wrap `jax.clear_caches` to note that what was traced until then is forgotten."""
 
         def clear(*args: Any, **kwargs: Any) -> Any:
-            with self._lock, self.trouble.kept("a call of clear_caches"):
-                self._cleared_at = source_location.place_of(source_location.own(sys._getframe(1))[0])
+            with self._lock, self.trouble.catch_errors("a call of clear_caches"):
+                self._cleared_at = source_location.place_of(
+                    source_location.reader_and_library_frames(sys._getframe(1))[0]
+                )
                 self._forgotten |= self._known
             return function(*args, **kwargs)
 
         return named_as(function, clear)
 
     def without_jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Replacement for `jax.disable_jit`, which JAX turns off while it traces one operation."""
+        """Wrap `jax.disable_jit`, which JAX turns off while it traces one operation, to note its line."""
 
         def disable(*args: Any, **kwargs: Any) -> Any:
-            with self.trouble.kept("a call of disable_jit"):
-                at = source_location.place_of(source_location.own(sys._getframe(1))[0])
+            with self.trouble.catch_errors("a call of disable_jit"):
+                at = source_location.place_of(source_location.reader_and_library_frames(sys._getframe(1))[0])
                 self.settings.setdefault("jax_disable_jit", at)
             return function(*args, **kwargs)
 
         return named_as(function, disable)
 
-    def _explain(self, found: Compiled) -> None:
+    def _explain(self, compiled: Compiled) -> None:
         """Take the explanation of this function, and drop those of what was traced inside it."""
-        said: list[Explanation] = getattr(self._said, "explanations", [])
-        for i in reversed(range(len(said))):
-            if said[i].name == found.name:
-                found.explained = True
-                found.defined, found.changes = said[i].defined, said[i].changes
-                del said[i:]
+        explanations: list[Explanation] = getattr(self._local, "explanations", [])
+        for i in reversed(range(len(explanations))):
+            if explanations[i].name == compiled.name:
+                compiled.explained = True
+                compiled.defined, compiled.changes = explanations[i].defined, explanations[i].changes
+                del explanations[i:]
                 break
-        if not found.explained and found.name in _WITH_BODY and said:  # all of it belongs to this call
-            new = [e.name for e in said if not e.changes]
+        # all that is left of them belongs to the call of an operation with a body
+        if not compiled.explained and compiled.name in _WITH_BODY and explanations:
+            new = [e.name for e in explanations if not e.changes]
             body = Change("new body", "", "", f"{new[-1]} is a new function each time") if new else None
-            found.changes = (body,) if body else said[-1].changes
-            said.clear()
-        elif [c.kind for c in found.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
-            before = (c for c in reversed(self.compiled) if c.defined == found.defined)
-            found.changes = differences(next(before, found).signature, found.signature) or found.changes
+            compiled.changes = (body,) if body else explanations[-1].changes
+            explanations.clear()
+        elif [c.kind for c in compiled.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
+            before = (c for c in reversed(self.compiled) if c.defined == compiled.defined)
+            compiled.changes = (
+                argument_changes(next(before, compiled).signature, compiled.signature) or compiled.changes
+            )
 
-    def _explain_pmap(self, found: Compiled, function: Any) -> None:
+    def _explain_pmap(self, compiled: Compiled, function: Any) -> None:
         """Explain what JAX does not: a function under `pmap`, whose name in the program is JAX's own."""
         code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
-        found.explained, found.label = True, code.co_name if code else ""
-        found.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(found.at)
-        before = next((c for c in reversed(self.compiled) if c.defined == found.defined), None)
-        found.changes = differences(before.signature, found.signature) if before else ()
+        compiled.explained, compiled.label = True, code.co_name if code else ""
+        compiled.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(compiled.at)
+        before = next((c for c in reversed(self.compiled) if c.defined == compiled.defined), None)
+        compiled.changes = argument_changes(before.signature, compiled.signature) if before else ()
 
     def on_log(self, record: logging.LogRecord) -> bool:
-        """A filter for JAX's loggers: it keeps explanations of cache misses, and passes on all else."""
+        """Keep explanations of cache misses and pass on all else, as a filter for JAX's loggers."""
         message = str(record.msg)  # JAX formats explanations itself; other records do not concern us
         if message.startswith(MISS):
-            with self.trouble.kept("an explanation of a cache miss"):
-                if not hasattr(self._said, "explanations"):
-                    self._said.explanations = []
-                self._said.explanations.append(parse(message))
+            with self.trouble.catch_errors("an explanation of a cache miss"):
+                if not hasattr(self._local, "explanations"):
+                    self._local.explanations = []
+                self._local.explanations.append(parse_explanation(message))
         return self.pass_on or not message.startswith(_EXPLANATIONS)
 
 
 def _moved(
     before: Mapping[str, frame_arguments.Placement], now: Mapping[str, frame_arguments.Placement]
 ) -> tuple[Change, ...]:
-    """The arguments that are on the same devices as before, but split or committed in another way.
+    """Return arguments that are on the same devices as before, but split or committed in another way.
 
     None if some are on other devices, which need a program of their own.
     """
@@ -306,23 +312,25 @@ def _inside(known: Compiled, span: Interval) -> bool:
 
 
 def _by_pmap(name: str, called: FrameType | None) -> bool:
-    """Whether it is the function that pmap makes from the reader's, not one that moves its arguments."""
+    """Return whether it is the function that pmap makes of the reader's, not one that moves arguments."""
     return name == "_fun" and called is not None and called.f_code.co_filename.endswith("pmap.py")
 
 
 def keep_what_later_calls_hand_over(
-    compiled: Iterable[Compiled], seen: Mapping[str, Program], programs: Iterable[Facts]
+    compiled: Iterable[Compiled], seen: Mapping[str, ExecutedProgram], programs: Iterable[Facts]
 ) -> None:
     """Drop from `host` the arrays that were NumPy at the first call only, as parameters often are.
 
     Windows count how many arrays (and Python numbers) a later call copies, but not their sizes, so the
     smallest arrays are kept.
     """
-    taken = {plain(facts.name): len(facts.layout[0]) for facts in programs if not facts.old}
+    argument_counts = {
+        canonical_name(facts.name): len(facts.layout[0]) for facts in programs if not facts.old
+    }
     for c in compiled:
-        program, name = seen.get(plain(c.name)), plain(c.name)
+        program, name = seen.get(canonical_name(c.name)), canonical_name(c.name)
         if program and program.calls:
             arrays = sum(array_type(text) is not None for text in c.signature.values())
-            copied = round(program.copies / program.calls) - max(0, taken.get(name, 0) - arrays)
+            copied = round(program.copies / program.calls) - max(0, argument_counts.get(name, 0) - arrays)
             smallest = sorted(c.host, key=lambda where: c.host[where])
             c.host = {where: c.host[where] for where in smallest[: max(0, copied)]}

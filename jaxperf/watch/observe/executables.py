@@ -53,65 +53,65 @@ class Facts:
 
     @functools.cached_property
     def frames(self) -> dict[int, list[Place]]:
-        """For each stack frame that instructions refer to, the lines from the innermost out."""
+        """Return, for each stack frame that instructions refer to, the lines from the innermost out."""
         return _frames(self.text)
 
     @functools.cached_property
     def loops(self) -> int:
-        """How many loops there are; the compiler's estimates count one turn of each."""
+        """Count the loops; the compiler's estimates count one turn of each."""
         return sum(opcode == "while" for opcode, _, _ in _instructions(self.text))
 
     @functools.cached_property
     def opcodes(self) -> frozenset[str]:
-        """The opcodes of its instructions, also those inside fusions and loops; none without its text."""
+        """Return the opcodes of all instructions, also inside fusions and loops; none without its text."""
         return frozenset(opcode for opcode, _, _ in _instructions(self.text))
 
     @functools.cached_property
     def matrix_dtype(self) -> str:
-        """What matrix products and convolutions compute in ("float32"); "" without any."""
+        """Return what matrix products and convolutions compute in ("float32"); "" without any."""
         from jaxperf.measure.stages import compiled_matrix_dtype  # which imports JAX
 
         return compiled_matrix_dtype(self.text)
 
     @functools.cached_property
     def steps(self) -> frozenset[str]:
-        """The instructions that each execution runs once: those outside loops, branches and fusions."""
+        """Return the instructions that each execution runs once: outside loops, branches and fusions."""
         return frozenset(_INSTRUCTION.findall(self.text.partition("\nENTRY ")[2]))
 
     @functools.cached_property
     def layout(self) -> tuple[list[Array], list[Array]]:
-        """The arrays that an execution takes and those that it makes; none if the text does not say."""
-        found = _LAYOUT.search(self.text.partition("\n")[0] + ", x=")
-        return (_ARRAY.findall(found[1]), _ARRAY.findall(found[2])) if found else ([], [])
+        """Return the arrays that an execution takes and those that it makes; none if the text lacks them."""
+        match = _LAYOUT.search(self.text.partition("\n")[0] + ", x=")
+        return (_ARRAY.findall(match[1]), _ARRAY.findall(match[2])) if match else ([], [])
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes of all arrays that an execution takes."""
-        return sum(size(*array) for array in self.layout[0])
+        """Return the bytes of all arrays that an execution takes."""
+        return sum(array_bytes(*array) for array in self.layout[0])
 
     def at(self, line: str) -> Place:
-        """The innermost line of the reader's own code that an instruction comes from."""
-        if found := _SOURCE.search(line):
-            places = [Place(found[1], int(found[2]))]
+        """Return the innermost line of the reader's own code that an instruction comes from."""
+        if match := _SOURCE.search(line):
+            places = [Place(match[1], int(match[2]))]
         else:
-            found = _FRAME.search(line)
-            places = self.frames.get(int(found[1]), []) if found else []
-        return next((p for p in places if not source_location.library(p.file)), NOWHERE)
+            match = _FRAME.search(line)
+            places = self.frames.get(int(match[1]), []) if match else []
+        return next((p for p in places if not source_location.library_of(p.file)), NOWHERE)
 
     def around(self, line: str) -> list[Place]:
-        """All lines that an instruction comes from, the innermost first."""
-        found = _FRAME.search(line)
-        return self.frames.get(int(found[1]), []) if found else []
+        """Return all lines that an instruction comes from, the innermost first."""
+        match = _FRAME.search(line)
+        return self.frames.get(int(match[1]), []) if match else []
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
-        """Instructions that call back into Python: their names and lines."""
+        """Yield the instructions that call back into Python: their names and lines."""
         for opcode, _, line in _instructions(self.text):
             target = re.search(r'custom_call_target="([^"]*callback[^"]*)"', line)
             if opcode == "custom-call" and target and (name := _INSTRUCTION.search(line)):
                 yield name[1], self.at(line)
 
     def widened(self) -> Iterator[Place]:
-        """Lines at which a 32-bit or smaller float becomes a 64-bit one."""
+        """Yield the lines at which a 32-bit or smaller float becomes a 64-bit one."""
         narrow = {
             m[1] for m in re.finditer(r"%([\w.-]+) = (?:f32|bf16|f16)\[", self.text)
         }  # every instruction and parameter of such a type
@@ -122,35 +122,35 @@ class Facts:
                     yield self.at(line)
 
     def constants(self) -> Iterator[tuple[Array, int]]:
-        """The arrays that are part of the program: type and bytes."""
+        """Yield the arrays that are part of the program: type and bytes."""
         for opcode, result, _ in _instructions(self.text):
-            if opcode == "constant" and (found := _ARRAY.match(result)):
-                array = found[1], found[2]
-                yield array, size(*array)
+            if opcode == "constant" and (match := _ARRAY.match(result)):
+                array = match[1], match[2]
+                yield array, array_bytes(*array)
 
     def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
-        """Bytes of outputs for which there is an argument of the same type that shares its memory with none.
+        """Return the bytes of outputs that could take the memory of an argument, but share none.
 
         Args:
           among: the arguments in question, by type; all of them if None.
         """
         head, (arguments, results) = self.text.partition("\n")[0], self.layout
-        given = {int(m[2]) for m in _ALIAS.finditer(_aliases(head))}
-        taken = {int(m[1] or 0) for m in _ALIAS.finditer(_aliases(head))}
-        free = Counter(a for i, a in enumerate(arguments) if i not in given)
+        aliased_arguments = {int(m[2]) for m in _ALIAS.finditer(_aliases(head))}
+        aliased_results = {int(m[1] or 0) for m in _ALIAS.finditer(_aliases(head))}
+        free = Counter(a for i, a in enumerate(arguments) if i not in aliased_arguments)
         free = free if among is None else free & Counter(among)
         total = 0
         for i, array in enumerate(results):
-            if i not in taken and free[array]:
+            if i not in aliased_results and free[array]:
                 free[array] -= 1
-                total += size(*array)
+                total += array_bytes(*array)
         return total
 
 
 def array_type(described: str) -> Array | None:
-    """The compiler's name for "float32[3,4]"; None for anything but an array."""
-    found = _DESCRIBED.fullmatch(described)
-    return (_TYPES[found[1]] + found[2], found[3]) if found and found[1] in _TYPES else None
+    """Return the compiler's name for "float32[3,4]"; None for anything but an array."""
+    match = _DESCRIBED.fullmatch(described)
+    return (_TYPES[match[1]] + match[2], match[3]) if match and match[1] in _TYPES else None
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
@@ -160,17 +160,17 @@ def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _aliases(head: str) -> str:
-    found = re.search(r"input_output_alias=\{(.*?)\}, entry_", head)
-    return found[1] if found else ""
+    match = re.search(r"input_output_alias=\{(.*?)\}, entry_", head)
+    return match[1] if match else ""
 
 
-def size(dtype: str, dims: str) -> int:
-    """Bytes of an array."""
+def array_bytes(dtype: str, dims: str) -> int:
+    """Return the bytes of an array."""
     return _BYTES.get(dtype, 4) * math.prod(int(d) for d in dims.split(",") if d)
 
 
 def _frames(text: str) -> dict[int, list[Place]]:
-    """The tables at the head of a program's text, combined; empty if it has none."""
+    """Combine the tables at the head of a program's text; empty if it has none."""
     tables: dict[str, dict[int, Any]] = {}
     rows: dict[int, Any] = {}
     for line in text.splitlines():
@@ -188,11 +188,11 @@ def _frames(text: str) -> dict[int, list[Place]]:
         )
         for i, x in tables.get("FileLocations", {}).items()
     }
-    found: dict[int, list[Place]] = {}
+    frames: dict[int, list[Place]] = {}
     for i, frame in sorted(tables.get("StackFrames", {}).items()):
         parent = frame.get("parent_frame_id", 1) - 1  # counted from one; one means that there is none
-        found[i] = [places.get(frame.get("file_location_id"), NOWHERE), *found.get(parent, [])]
-    return found
+        frames[i] = [places.get(frame.get("file_location_id"), NOWHERE), *frames.get(parent, [])]
+    return frames
 
 
 class Programs:
@@ -247,7 +247,7 @@ class Programs:
 
 
 def _peak_bytes(executable: Any) -> int:
-    """Arguments, outputs and temporaries of an execution, less what outputs share with arguments."""
+    """Return bytes of arguments, outputs and temporaries, less what outputs share with arguments."""
     sizes = executable.get_compiled_memory_stats()
     named = (getattr(sizes, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
     return int(sum(named) - sizes.alias_size_in_bytes)

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 from jaxperf.watch.observe import source_location
 
 
-def arguments(frame: FrameType | None) -> dict[str, Any]:
-    """The leaves of the arguments in the library's frame that the reader called, by name."""
+def call_arguments(frame: FrameType | None) -> dict[str, Any]:
+    """Return the leaves of the arguments in the library's frame that the reader called, by name."""
     if frame is None:
         return {}
     import jax  # has been imported by the program
 
     names, varargs, keywords, values = inspect.getargvalues(frame)
-    given = {n: values.get(n) for n in (*names, varargs, keywords) if n}
-    found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(given):
+    passed = {n: values.get(n) for n in (*names, varargs, keywords) if n}
+    leaves = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(passed):
         first, where = str(getattr(path[0], "key", "")), jax.tree_util.keystr(path[1:])
         if first == varargs:
             where = f"argument {where[1:].replace(']', '', 1)}"
@@ -29,12 +29,12 @@ def arguments(frame: FrameType | None) -> dict[str, Any]:
             where = where.removeprefix("['").replace("']", "", 1)
         else:
             where = first + where
-        found[where] = leaf
-    return found
+        leaves[where] = leaf
+    return leaves
 
 
-def described(value: Any) -> str:
-    """An array's type, a number or text itself, and for other values what tells them apart."""
+def describe_value(value: Any) -> str:
+    """Return an array's type, a number or text itself, and for other values what tells them apart."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if isinstance(value, bool | int | float | str | slice):
@@ -56,50 +56,52 @@ class Placement(NamedTuple):
         return f"{how} {where}" + (f" as {self.split}" if self.split else "")
 
 
-def placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
-    """Where the arrays among a call's arguments are, by name; nothing about those that are being traced."""
-    found = {}
+def array_placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
+    """Return where the arrays among a call's arguments are, by name; none of those being traced."""
+    placements = {}
     for name, value in arguments.items():
         with contextlib.suppress(Exception):  # NumPy's have no such attributes, and tracers raise
             sharding = value.sharding
             devices = tuple(sorted(d.id for d in sharding.device_set))
             split = str(getattr(sharding, "spec", "")) if len(devices) > 1 else ""
-            found[name] = Placement(devices, split, bool(value.committed))
-    return found
+            placements[name] = Placement(devices, split, bool(value.committed))
+    return placements
 
 
-def traced(frame: FrameType, mine: FrameType | None, defined: str) -> FunctionType | None:
-    """The function that is traced, a variable of some frame between JAX's and the reader's."""
-    inner = itertools.takewhile(lambda f: f is not mine, source_location.stack(frame))
+def traced_function(frame: FrameType, mine: FrameType | None, defined: str) -> FunctionType | None:
+    """Find the function that is traced, a variable of some frame between JAX's and the reader's."""
+    inner = itertools.takewhile(lambda f: f is not mine, source_location.frames_outwards(frame))
     held = (value for f in inner for value in f.f_locals.values())
     functions = (inspect.unwrap(value) for value in held if isinstance(value, FunctionType))
     codes = ((f, getattr(f, "__code__", None)) for f in functions)
     return next((f for f, c in codes if c and f"{c.co_filename}:{c.co_firstlineno}" == defined), None)
 
 
-def outside(function: FunctionType) -> dict[str, Any]:
-    """What a function gets from outside, in its closure and as its defaults."""
+def captured_values(function: FunctionType) -> dict[str, Any]:
+    """Return what a function gets from outside, in its closure and as its defaults."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    found = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
+    captured = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
         with contextlib.suppress(ValueError):  # it is empty
-            found[name] = cell.cell_contents
-    return found
+            captured[name] = cell.cell_contents
+    return captured
 
 
-def arrays(function: FunctionType) -> dict[str, str]:
-    """The arrays that a function refers to, in its closure and among the variables of its module."""
+def referenced_arrays(function: FunctionType) -> dict[str, str]:
+    """Return the arrays that a function refers to, in its closure and in its module, by name."""
     names = function.__code__.co_names
-    found = outside(function) | {n: function.__globals__[n] for n in names if n in function.__globals__}
-    return {name: described(value) for name, value in found.items() if _is_array(value)}
+    referenced = captured_values(function) | {
+        n: function.__globals__[n] for n in names if n in function.__globals__
+    }
+    return {name: describe_value(value) for name, value in referenced.items() if _is_array(value)}
 
 
 def _is_array(value: Any) -> bool:
     return type(value).__module__.startswith(("numpy", "jax")) and hasattr(value, "nbytes")
 
 
-def identified(value: Any) -> str:
-    """A value's description, with the object's address if the description does not identify it."""
-    said = described(value)
-    return f"{said} at {id(value):#x}" if hasattr(value, "dtype") else said
+def identify_value(value: Any) -> str:
+    """Describe a value, with the object's address if the description does not identify it."""
+    description = describe_value(value)
+    return f"{description} at {id(value):#x}" if hasattr(value, "dtype") else description

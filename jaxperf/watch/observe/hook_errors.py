@@ -14,7 +14,7 @@ class Trouble:
         self._lost: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def kept(self, what: str) -> Iterator[None]:
+    def catch_errors(self, what: str) -> Iterator[None]:
         """Catch any error inside and record it as the loss of `what`."""
         try:
             yield
@@ -27,5 +27,5 @@ class Trouble:
 
     @property
     def remarks(self) -> list[str]:
-        """One line for each kind of loss."""
+        """Return one line for each kind of loss."""
         return [f"lost {what}, {times} times; please report it" for what, times in self._lost.items()]

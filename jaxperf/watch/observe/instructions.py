@@ -15,7 +15,7 @@ _FILLING = {
 OPERANDS = re.compile(r"%([\w.-]+)")
 
 
-class Instruction(NamedTuple):
+class ProgramInstruction(NamedTuple):
     """One instruction of a program: its name, opcode, type, computation and line of text."""
 
     name: str
@@ -25,29 +25,29 @@ class Instruction(NamedTuple):
     text: str
 
 
-def instructions(text: str) -> Iterator[Instruction]:
-    """The instructions of a program's text, each with the computation that it is in."""
+def parse_instructions(text: str) -> Iterator[ProgramInstruction]:
+    """Yield the instructions of a program's text, each with the computation that it is in."""
     from jaxperf.measure.stages import instructions as lines  # which imports JAX
 
     for part in re.split(r"\n(?=%|ENTRY )", text):
         within = re.match(r"(?:ENTRY )?%?([\w.-]+)", part)
         for opcode, kind, line in lines(part):
             if name := re.match(r"\s*(?:ROOT )?%?([\w.-]+) = ", line):
-                yield Instruction(name[1], opcode, kind, within[1] if within else "", line)
+                yield ProgramInstruction(name[1], opcode, kind, within[1] if within else "", line)
 
 
-def independent(found: Sequence[Instruction], entry: frozenset[str]) -> set[str]:
-    """Instructions of an execution that compute what depends on no argument, and on nothing that varies.
+def independent_instructions(instructions: Sequence[ProgramInstruction], entry: frozenset[str]) -> set[str]:
+    """Return instructions of an execution that depend on no argument, and on nothing that varies.
 
     Those that only fill memory, as for what a loop will write, are not among them.
     """
     varying = ("parameter", "rng", "rng-bit-generator", "custom-call", "infeed", "partition-id", "replica-id")
     opcodes: dict[str, set[str]] = defaultdict(set)
-    for i in found:
+    for i in instructions:
         opcodes[i.within].add(i.opcode)
     depends: set[str] = set()
     fixed: set[str] = set()
-    for i in found:
+    for i in instructions:
         if i.name not in entry:
             continue
         operands = set(OPERANDS.findall(i.text.partition(" = ")[2])) & entry

@@ -28,7 +28,7 @@ import psutil
 from jaxperf.watch.observe import backend, source_location
 from jaxperf.watch.observe.hook_errors import Trouble
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.source.call_sites import Steps, jitted, module_of
+from jaxperf.watch.source.call_sites import CallSites, jitted_program, module_of
 
 CLOSE_S = 0.005  # from one sample to the next, in a window of the profiler
 WIDE_S = 0.025  # the same outside of windows, after a second or so
@@ -37,7 +37,7 @@ SPARSE = 2  # times as long if no window ever comes; a sample costs an eager pro
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
 WRITE = "write"  # a checkpoint, most likely
-BETWEEN = "between"  # Python in a loop of steps, as `between` determines
+BETWEEN = "between"  # Python in a loop of steps, as `report.attribution` determines
 IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # or the call of a jitted function
@@ -52,7 +52,7 @@ _MEMORY_EVERY_S = 0.05  # reading it costs as much as the sample
 _PEAK_STEP = 1.05  # live arrays are listed when memory is this many times that at the last list
 
 
-class Sample(NamedTuple):
+class StackSample(NamedTuple):
     """The reader's line and what it was doing, for the stretch from `start` to `end`."""
 
     kind: str
@@ -68,7 +68,7 @@ class Sampler:
 
     Attributes:
       samples: what was seen each time.
-      steps: the lines that call jitted functions.
+      call_sites: the lines that call jitted functions.
       memory: resident bytes over time, as (time, bytes).
       held: the arrays alive near the peak, largest first, as (type, number, bytes).
       on_look: called after each sample, in the sampler's thread; returns whether to sample often.
@@ -82,12 +82,12 @@ class Sampler:
         trouble: Trouble,
         *,
         on_look: Callable[[], bool] = lambda: True,
-        started: Callable[[], bool] = backend.started,
+        started: Callable[[], bool] = backend.is_running,
         sparse: bool = False,
     ) -> None:
         self.trouble, self.started, self._slower = trouble, started, SPARSE if sparse else 1
-        self.samples: list[Sample] = []
-        self.steps = Steps()
+        self.samples: list[StackSample] = []
+        self.call_sites = CallSites()
         self.memory: list[tuple[float, int]] = []
         self.held: list[tuple[str, int, int]] = []
         self.on_look, self.spent_s = on_look, 0.0
@@ -103,7 +103,7 @@ class Sampler:
         self._first = self._last
         self._before = sys.getswitchinterval()
         sys.setswitchinterval(min(_SWITCH_S, self._before))
-        self._ours = sys.getswitchinterval()
+        self._switch_interval_s = sys.getswitchinterval()
         self._thread = threading.Thread(target=self._run, name="jaxperf-watch", daemon=True)
         self._thread.start()
 
@@ -115,7 +115,7 @@ class Sampler:
         """Stop sampling."""
         self._stop.set()
         self._thread.join()
-        if sys.getswitchinterval() == self._ours:  # else the program has set its own
+        if sys.getswitchinterval() == self._switch_interval_s:  # else the program has set its own
             sys.setswitchinterval(self._before)
         self._weigh()
 
@@ -123,14 +123,14 @@ class Sampler:
         interval_s, weighed = self._slower * CLOSE_S, 0.0
         while not self._stop.wait(interval_s):
             began = time.thread_time()
-            with self.trouble.kept("a sample"):
+            with self.trouble.catch_errors("a sample"):
                 self._look()
                 if self._last - weighed >= _MEMORY_EVERY_S:
                     weighed = self._last
                     self._weigh()
             self.spent_s += time.thread_time() - began
             interval_s = self._slower * min(WIDE_S, max(CLOSE_S, WIDER * (self._last - self._first)))
-            with self.trouble.kept("a window of the profiler"):
+            with self.trouble.catch_errors("a window of the profiler"):
                 if self.on_look():
                     interval_s = CLOSE_S
 
@@ -139,13 +139,13 @@ class Sampler:
         now = time.perf_counter()
         with _undisturbed():
             frame = sys._current_frames().get(self._thread_id)
-            seen = Sample(*_seen(frame, self._last, now))
+            seen = StackSample(*_seen(frame, self._last, now))
             self.samples.append(seen)
             where = seen.at, seen.inside, seen.callers
-            if "jax" in sys.modules and where not in self._known:  # the same lines lead to the same steps
+            if "jax" in sys.modules and where not in self._known:  # the same lines have the same call sites
                 self._known.add(where)
-                with self.trouble.kept("lines that call jitted functions"):
-                    self.steps.look(frame)
+                with self.trouble.catch_errors("lines that call jitted functions"):
+                    self.call_sites.look(frame)
             del frame
         self._last = now
 
@@ -153,12 +153,14 @@ class Sampler:
         """Read what a sample needs before taking it: files release the lock, bytecode takes up to 5 ms."""
         began = time.perf_counter()
         with _undisturbed():
-            codes = [f.f_code for f in source_location.stack(sys._current_frames().get(self._thread_id))]
+            codes = [
+                f.f_code for f in source_location.frames_outwards(sys._current_frames().get(self._thread_id))
+            ]
         for file in {code.co_filename for code in codes} - self._read:
             linecache.getlines(file)
             self._read.add(file)
         for code in codes:
-            source_location.analyze(code)
+            source_location.cache_bytecode(code)
         if time.perf_counter() - began > _TURN_S:  # a thread that waits would ask for the lock in mid-sample
             time.sleep(_TURN_S)
 
@@ -187,31 +189,31 @@ def _undisturbed() -> Iterator[None]:
     """
     before, collects = sys.getswitchinterval(), gc.isenabled()
     sys.setswitchinterval(_LONG_S)
-    ours = sys.getswitchinterval()
+    switch_interval_s = sys.getswitchinterval()
     gc.disable()
     try:
         yield
     finally:
         if collects:
             gc.enable()
-        if sys.getswitchinterval() == ours:
+        if sys.getswitchinterval() == switch_interval_s:
             sys.setswitchinterval(before)
 
 
 def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
-    """The fields of a sample, from the frames of the thread that is watched."""
-    mine, called = source_location.own(frame)
+    """Return the fields of a sample, from the frames of the thread that is watched."""
+    mine, called = source_location.reader_and_library_frames(frame)
     if mine is None:
         return PYTHON, NOWHERE, start, end
     at, kind, callers = (
         source_location.place_of(mine),
         _kind(frame, mine, called),
-        source_location.callers(mine),
+        source_location.caller_places(mine),
     )
     if kind in (DISPATCH, EAGER, IMPORT):
         return kind, at, start, end, NOWHERE, callers
-    for outer in source_location.stack(mine):  # who asked for this work?
-        library = source_location.library(outer.f_code.co_filename)
+    for outer in source_location.frames_outwards(mine):  # who asked for this work?
+        library = source_location.library_of(outer.f_code.co_filename)
         if library == "jax":
             return CALLBACK, at, start, end
         if not library and source_location.waits_for_next(outer):
@@ -220,7 +222,7 @@ def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
 
 
 def _kind(frame: FrameType | None, mine: FrameType, called: FrameType | None) -> str:
-    """What the reader's frame is busy with: by the library that it called into, or else by what it calls."""
+    """Return what the reader's frame is busy with, by the library or else by the callee."""
     if source_location.called_name(mine).rpartition(".")[2] in _WRITERS:
         return WRITE
     if called is None:
@@ -229,27 +231,27 @@ def _kind(frame: FrameType | None, mine: FrameType, called: FrameType | None) ->
         return IMPORT
     if called.f_code.co_name == _COLLECTED:  # at any line: Python collects garbage
         return _kind_of_callee(source_location.callee(mine))
-    name = source_location.library(called.f_code.co_filename)
+    name = source_location.library_of(called.f_code.co_filename)
     if name in _EAGER:
-        return DISPATCH if jitted(source_location.callee(mine)) else EAGER
+        return DISPATCH if jitted_program(source_location.callee(mine)) else EAGER
     if name in _LOADERS:
         return DATA
     return NUMPY if name == "numpy" else _kind_inside(frame, mine)
 
 
 def _kind_inside(frame: FrameType | None, mine: FrameType) -> str:
-    """What another library does for the reader: JAX's operations, as distrax and jaxopt do, or Python."""
+    """Return what another library does for the reader: JAX's operations, as distrax does, or Python."""
     if frame is None or source_location.waits_for_next(mine):  # a loader's, whatever it does
         return PYTHON
-    inside = itertools.takewhile(lambda f: f is not mine, source_location.stack(frame))
-    if any(source_location.library(f.f_code.co_filename) == "jax" for f in inside):
+    inside = itertools.takewhile(lambda f: f is not mine, source_location.frames_outwards(frame))
+    if any(source_location.library_of(f.f_code.co_filename) == "jax" for f in inside):
         return EAGER
     kind = _kind_of_callee(source_location.callee(frame))
     return kind if kind in (EAGER, DISPATCH) else PYTHON
 
 
 def _kind_of_callee(called: object) -> str:
-    if jitted(called):
+    if jitted_program(called):
         return DISPATCH
     whose = {module_of(type(called)), module_of(called)}
     if whose & {"jax", "jaxlib"}:
@@ -258,13 +260,13 @@ def _kind_of_callee(called: object) -> str:
 
 
 def _live(jax: Any) -> list[tuple[str, int, int]]:
-    """Live arrays by type, those with the most bytes first."""
-    found: dict[str, tuple[int, int]] = {}
+    """Return the live arrays by type, those with the most bytes first."""
+    totals: dict[str, tuple[int, int]] = {}
     try:
         for array in jax.live_arrays():
             name = f"{array.dtype}[{','.join(map(str, array.shape))}]"
-            number, total = found.get(name, (0, 0))
-            found[name] = number + 1, total + array.nbytes
+            number, total = totals.get(name, (0, 0))
+            totals[name] = number + 1, total + array.nbytes
     except Exception:  # the program may delete arrays, or start its backend, meanwhile
         return []
-    return sorted(((n, *v) for n, v in found.items()), key=lambda row: -row[2])[:5]
+    return sorted(((n, *v) for n, v in totals.items()), key=lambda row: -row[2])[:5]

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
-_OWN = str(Path(__file__).resolve().parents[2])
+_PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
 class Place(NamedTuple):
@@ -31,19 +31,19 @@ class Place(NamedTuple):
     function: str = ""
 
     def __str__(self) -> str:
-        return f"{shorten(self.file)}:{self.line}"
+        return f"{shorten_path(self.file)}:{self.line}"
 
     @property
     def source(self) -> str:
-        """The line itself, without its indentation; "" if the file cannot be read."""
+        """Return the line itself, without its indentation; "" if the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
 
 NOWHERE = Place("", 0)
 
 
-def shorten(file: str) -> str:
-    """A file's path relative to the working directory if it is inside it, else its last two parts."""
+def shorten_path(file: str) -> str:
+    """Make a path relative to the working directory if it is inside it, or else keep its last two parts."""
     path = Path(file)
     try:
         return str(path.relative_to(Path.cwd()))
@@ -52,8 +52,8 @@ def shorten(file: str) -> str:
 
 
 @functools.cache
-def library(file: str, name: str = "") -> str:
-    """The library that a file belongs to ("jax", "numpy", "queue"); "" for the reader's own code."""
+def library_of(file: str, name: str = "") -> str:
+    """Return the library that a file belongs to ("jax", "numpy", "queue"); "" for the reader's own code."""
     if file.startswith("<frozen") or file == "<string>":
         return name.split(".")[0] or "python"
     if file.startswith(tuple(_own_roots)):
@@ -62,7 +62,7 @@ def library(file: str, name: str = "") -> str:
         if file.startswith(root):
             first = Path(file[len(root) :].lstrip("/\\")).parts[0]
             return first.removesuffix(".py")
-    return "jaxperf" if file.startswith(_OWN) else ""
+    return "jaxperf" if file.startswith(_PACKAGE) else ""
 
 
 _own_roots: list[str] = []
@@ -72,70 +72,65 @@ _own_roots: list[str] = []
 def own_code(roots: Iterable[str]) -> Iterator[None]:
     """Treat files below some paths as the reader's own code, wherever they are installed."""
     _own_roots[:] = roots
-    library.cache_clear()
+    library_of.cache_clear()
     try:
         yield
     finally:
         _own_roots.clear()
-        library.cache_clear()
+        library_of.cache_clear()
 
 
 @functools.cache
 def _roots() -> tuple[str, ...]:
-    """Folders of installed code, the longest first: site-packages is inside the standard library's folder."""
+    """Return the folders of installed code, the longest first: one may be inside another."""
     paths = {sysconfig.get_paths()[key] for key in ("purelib", "platlib", "stdlib", "platstdlib")}
     paths |= {p for p in sys.path if p.endswith(("site-packages", "dist-packages"))}
     return tuple(sorted({p.rstrip("/\\") + os.sep for p in paths}, key=len, reverse=True))
 
 
 def by_a_library(defined: str, called: FrameType | None) -> bool:
-    """Whether a library jits a function for its own use, as Optax does; Equinox does so for the reader.
+    """Return whether a library jits a function for its own use, as Optax does; Equinox does so for others.
 
     Args:
       defined: file and line of the function.
       called: the library's frame that the reader called.
     """
-    caller = library(called.f_code.co_filename) if called else ""
-    return caller not in ("", "jax", "equinox") and bool(library(defined.rpartition(":")[0]))
+    caller = library_of(called.f_code.co_filename) if called else ""
+    return caller not in ("", "jax", "equinox") and bool(library_of(defined.rpartition(":")[0]))
 
 
-def stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame and its callers, innermost first."""
+def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frame and its callers, innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def own(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
-    """The innermost frame of the reader's own code, and the library's frame that it called (None: none)."""
+def reader_and_library_frames(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
+    """Return the innermost frame of the reader's own code, and the library's that it called or None."""
     called = None
-    for f in stack(frame):
-        if not library(f.f_code.co_filename):
+    for f in frames_outwards(frame):
+        if not library_of(f.f_code.co_filename):
             return f, called
-        called = f if library(f.f_code.co_filename) != "jaxperf" else called  # one of our wrappers
+        called = f if library_of(f.f_code.co_filename) != "jaxperf" else called  # one of our wrappers
     return None, None
 
 
 def place_of(frame: FrameType | None) -> Place:
-    """The line that a frame is at."""
+    """Return the line that a frame is at."""
     if frame is None:
         return NOWHERE
     return Place(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
 
 
-def callers(frame: FrameType | None) -> tuple[Place, ...]:
-    """The reader's own lines around a frame's, outwards."""
-    around = stack(frame.f_back if frame else None)
-    return tuple(place_of(f) for f in around if not library(f.f_code.co_filename))
-
-
-def here() -> Place:
-    """The line of the reader's own code that called the caller of this function."""
-    return place_of(own(sys._getframe(1))[0])
+def caller_places(frame: FrameType | None) -> tuple[Place, ...]:
+    """Return the reader's own lines around a frame's, outwards."""
+    around = frames_outwards(frame.f_back if frame else None)
+    return tuple(place_of(f) for f in around if not library_of(f.f_code.co_filename))
 
 
 def waits_for_next(frame: FrameType) -> bool:
-    """Whether the frame is at a `for` that asks for its next item, or calls `next`."""
+    """Return whether the frame is at a `for` that asks for its next item, or calls `next`."""
     return frame.f_lasti in _asking(frame.f_code) or called_name(frame) == "next"
 
 
@@ -145,72 +140,72 @@ def _asking(code: CodeType) -> frozenset[int]:
 
 
 def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
-    """Instructions with the offsets that `f_lasti` may have in them: Python 3.12 stops in an inline cache."""
-    found = list(dis.get_instructions(code))
-    ends = [i.offset for i in found[1:]] + [len(code.co_code)]
-    return ((range(i.offset, end), i) for i, end in zip(found, ends))
+    """Return instructions with the offsets of `f_lasti`: Python 3.12 stops in an inline cache."""
+    instructions = list(dis.get_instructions(code))
+    ends = [i.offset for i in instructions[1:]] + [len(code.co_code)]
+    return ((range(i.offset, end), i) for i, end in zip(instructions, ends))
 
 
 def callee(frame: FrameType) -> Any:
-    """What the frame's running instruction calls, by its dotted name; None if that is unknown."""
-    return named(called_name(frame), functools.partial(variable, frame))[0]
+    """Return what the frame's running instruction calls, by its dotted name; None if unknown."""
+    return resolve_name(called_name(frame), functools.partial(variable_value, frame))[0]
 
 
-def named(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
-    """What a dotted name refers to; for a method, the object that owns it and the rest of the name.
+def resolve_name(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
+    """Find what a dotted name refers to; for a method, its object and the rest of the name.
 
     Names and attributes are looked up where they are stored, so that no code of the program runs.
     """
     first, *rest = dotted.split(".")
-    found = lookup(first) if first else None
+    value = lookup(first) if first else None
     for i, name in enumerate(rest):
-        if isinstance(found, ModuleType):
-            found = object.__getattribute__(found, "__dict__").get(name)  # a lazy one stays unloaded
+        if isinstance(value, ModuleType):
+            value = object.__getattribute__(value, "__dict__").get(name)  # a lazy one stays unloaded
             continue
-        held = _held(found, name)
+        held = _held(value, name)
         if held is _METHOD:
-            return found, ".".join(rest[i:])
-        found = held
-    while type(found) is functools.partial:
-        found = found.func
-    return found, ""
+            return value, ".".join(rest[i:])
+        value = held
+    while type(value) is functools.partial:
+        value = value.func
+    return value, ""
 
 
-def variable(frame: FrameType, name: str) -> Any:
-    """What a name refers to in a running function or module; None if it is not defined yet."""
+def variable_value(frame: FrameType, name: str) -> Any:
+    """Return what a name refers to in a running function or module; None if it is not defined yet."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class
-        found = frame.f_locals.get(name)
+        value = frame.f_locals.get(name)
     elif name in (local := {*code.co_varnames, *code.co_cellvars, *code.co_freevars}):
         return _local(frame, name, local)
     else:
-        found = None
-    return frame.f_globals.get(name, frame.f_builtins.get(name)) if found is None else found
+        value = None
+    return frame.f_globals.get(name, frame.f_builtins.get(name)) if value is None else value
 
 
 _ALONE = 3  # reference count of what only a frame and `_local` hold
 
 
 def _local(frame: FrameType, name: str, local: Iterable[str]) -> Any:
-    """A variable of a running function.
+    """Return a variable of a running function.
 
     Before Python 3.13, a frame keeps the copy of its variables that it hands out, and with it arrays that the
     program has since dropped. So the copy is emptied, unless the program holds it from `locals()`, or a trace
     function is set, which would write it back.
     """
     held = frame.f_locals
-    found = held.get(name)
+    value = held.get(name)
     if sys.version_info < (3, 13) and sys.getrefcount(held) <= _ALONE and frame.f_trace is None:
         for known in local:
             held.pop(known, None)
-    return found
+    return value
 
 
 _METHOD = object()
 
 
 def _held(owner: Any, name: str) -> Any:
-    """What an object or its class stores under a name; `_METHOD` if that is a method, or not known."""
+    """Return what an object or its class stores under a name; `_METHOD` if that is a method or unknown."""
     with contextlib.suppress(AttributeError):  # it may have no dictionary
         if name in (stored := object.__getattribute__(owner, "__dict__")):
             return stored[name]
@@ -223,26 +218,26 @@ def _held(owner: Any, name: str) -> Any:
     return _METHOD if type(held).__module__ == "builtins" else held
 
 
-def analyze(code: CodeType) -> None:
+def cache_bytecode(code: CodeType) -> None:
     """Read the bytecode of a function of the reader's own, so that later questions take microseconds."""
-    if not library(code.co_filename):
+    if not library_of(code.co_filename):
         _asking(code)
-        _called_names(code)
+        _calls_by_offset(code)
 
 
 def called_name(frame: FrameType) -> str:
-    """The dotted name that is being called, as in "np.dot"; "" if the expression is not such a call."""
-    return _called_names(frame.f_code).get(frame.f_lasti, ("", 0))[0]
+    """Return the dotted name that is being called, as in "np.dot"; "" if there is no such call."""
+    return _calls_by_offset(frame.f_code).get(frame.f_lasti, ("", 0))[0]
 
 
-def calls(code: CodeType) -> frozenset[tuple[str, int]]:
-    """The dotted names that a function calls, each with its line."""
-    return frozenset(_called_names(code).values())
+def called_names(code: CodeType) -> frozenset[tuple[str, int]]:
+    """Return the dotted names that a function calls, each with its line."""
+    return frozenset(_calls_by_offset(code).values())
 
 
 @functools.cache
-def _called_names(code: CodeType) -> dict[int, tuple[str, int]]:
-    """For each CALL instruction, the dotted name before its parenthesis, from the source, and its line."""
+def _calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
+    """Return, for each CALL instruction, the dotted name before its parenthesis, and its line."""
     names: dict[int, tuple[str, int]] = {}
     for offsets, instruction in _instructions(code):
         at = instruction.positions

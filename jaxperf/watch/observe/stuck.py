@@ -107,15 +107,21 @@ class Guard:
         return (id(frame), frame.f_lasti) if frame else (0, 0)
 
     def _in_jax(self) -> bool:
-        called = source_location.own(self._frame())[1]
-        return called is not None and source_location.library(called.f_code.co_filename) in ("jax", "jaxlib")
+        called = source_location.reader_and_library_frames(self._frame())[1]
+        return called is not None and source_location.library_of(called.f_code.co_filename) in (
+            "jax",
+            "jaxlib",
+        )
 
 
 def where_it_is(main: int | None) -> str:
-    """The reader's lines at which threads are now: the main thread's, then those of other threads."""
+    """Return the reader's lines at which threads are now: the main thread's, then those of others."""
     frames = sys._current_frames()
     order = sorted(frames, key=lambda ident: ident != main)
-    places = [(ident, source_location.place_of(source_location.own(frames[ident])[0])) for ident in order]
+    places = [
+        (ident, source_location.place_of(source_location.reader_and_library_frames(frames[ident])[0]))
+        for ident in order
+    ]
     lines = [
         f"{at}{'' if ident == main else ' (in another thread)'}: {at.source}"
         for ident, at in places

@@ -22,7 +22,7 @@ from jaxperf.watch.observe.source_location import Place
 LARGE = 1 << 20  # bytes
 MANY = 100  # numbers in a list
 _ELEMENTS = 1000  # compared
-_KEPT = 4  # arrays per line; a data set of so few batches should also be kept on the device
+_REMEMBERED = 4  # arrays per line; a data set of so few batches should also be kept on the device
 
 
 class Put(NamedTuple):
@@ -46,7 +46,7 @@ class Puts:
         self.trouble = trouble
         self.puts: list[Put] = []
         self._small: dict[tuple[CodeType, int], list[float]] = defaultdict(list)
-        self._last: dict[Place, deque[tuple[int, bytes]]] = defaultdict(lambda: deque(maxlen=_KEPT))
+        self._last: dict[Place, deque[tuple[int, bytes]]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._thread = threading.get_ident()
 
     def open(self, jax: Any, replace: Callable[[Any, str, Any], None]) -> None:
@@ -62,20 +62,20 @@ class Puts:
 
     @property
     def small(self) -> dict[Place, list[float]]:
-        """When the program's own lines called `jax.device_put` for what is not large."""
+        """Return when the program's own lines called `jax.device_put` for what is not large."""
         return {
             Place(code.co_filename, line, code.co_name): times
             for (code, line), times in self._small.items()
-            if not source_location.library(code.co_filename)
+            if not source_location.library_of(code.co_filename)
         }
 
     def _heard(self, function: Callable[..., Any], array: type) -> Callable[..., Any]:
         small = function.__name__ == "device_put"
 
         def putting(*args: Any, **kwargs: Any) -> Any:
-            given = args[0] if args else None
-            large = isinstance(given, array) and given.nbytes >= LARGE  # type: ignore[attr-defined]
-            large = large or _numbers(given) >= MANY
+            value = args[0] if args else None
+            large = isinstance(value, array) and value.nbytes >= LARGE  # type: ignore[attr-defined]
+            large = large or _numbers(value) >= MANY
             if not large and small:
                 caller = sys._getframe(1)
                 self._small[caller.f_code, caller.f_lineno or 0].append(time.perf_counter())
@@ -86,13 +86,13 @@ class Puts:
                 return function(*args, **kwargs)
             finally:
                 end = time.perf_counter()
-                with self.trouble.kept("an array put on a device"):
-                    self._note(given, start, end)
+                with self.trouble.catch_errors("an array put on a device"):
+                    self._note(value, start, end)
 
         return named_as(function, putting)
 
     def _note(self, array: Any, start: float, end: float) -> None:
-        at = source_location.place_of(source_location.own(sys._getframe(1))[0])
+        at = source_location.place_of(source_location.reader_and_library_frames(sys._getframe(1))[0])
         if numbers := _numbers(array):
             self.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
             return
@@ -105,7 +105,7 @@ class Puts:
 
 
 def _numbers(value: Any) -> int:
-    """How many Python numbers there are in a list, or in a list of lists; 0 if it holds anything else."""
+    """Count the Python numbers in a list, or in a list of lists; 0 if it holds anything else."""
     count = 1
     while type(value) in (list, tuple) and value:
         count, value = count * len(value), value[0]

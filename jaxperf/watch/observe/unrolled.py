@@ -67,8 +67,8 @@ class _Instruction(NamedTuple):
     kind: _Kind | None  # None if it is not an operation of its own, or if its result is a number
 
 
-def loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
-    """The unrolled loops of a program, those with the most copies first.
+def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
+    """Find the unrolled loops of a program, those with the most copies first.
 
     Args:
       facts: the program.
@@ -87,7 +87,7 @@ def loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -
     for kind in equal:
         lines[facts.at(kind.origin)].append(kind)
     read, described = _read(program), sum(map(len, equal.values()))
-    found = []
+    loops = []
     for at, kinds in lines.items():
         most = max(kinds, key=lambda kind: len(equal[kind]))
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
@@ -98,88 +98,88 @@ def loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -
         copies, turns = len(equal[most]), _chain(program, most)
         if turns >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
             share = sum(len(equal[kind]) for kind in kinds) / described
-            found.append(Loop(at, most.op_name.rpartition("/")[2], copies, turns, share))
-    return sorted(found, key=lambda loop: -loop.copies)
+            loops.append(Loop(at, most.op_name.rpartition("/")[2], copies, turns, share))
+    return sorted(loops, key=lambda loop: -loop.copies)
 
 
 def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Place]:
-    """The reader's lines within a program from which an operation comes, the innermost first."""
-    found = _FRAME.search(origin)
+    """Return the reader's lines in a program from which an operation comes, the innermost first."""
+    match = _FRAME.search(origin)
     ends = {(p.file, p.line) for p in outside}
-    places = facts.frames.get(int(found[1]), []) if found else []
+    places = facts.frames.get(int(match[1]), []) if match else []
     inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, places)
-    return (p for p in inside if not source_location.library(p.file))
+    return (p for p in inside if not source_location.library_of(p.file))
 
 
 def _in_a_loop(places: Iterable[Place]) -> bool:
-    """Whether one of some lines is in a loop of its own function."""
+    """Return whether one of some lines is in a loop of its own function."""
     for at in places:
-        function = max((n.lineno for n in statements.enclosing(at, ast.FunctionDef)), default=0)
-        if any(loop.lineno > function for loop in statements.enclosing(at, _LOOPS)):
+        function = max((n.lineno for n in statements.enclosing_nodes(at, ast.FunctionDef)), default=0)
+        if any(loop.lineno > function for loop in statements.enclosing_nodes(at, _LOOPS)):
             return True
     return False
 
 
 def _layers(sets: Counter[tuple[int, ...]]) -> bool:
-    """Whether equal operations read many different things, as layers with their own weights do."""
+    """Return whether equal operations read many different things, as layers with their own weights do."""
     return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
 
 
 def _parsed(text: str) -> dict[str, list[_Instruction]]:
-    """The computations of a program by name, called ones before those that call them, the entry last."""
+    """Return the computations of a program by name, called ones before their callers, the entry last."""
     program: dict[str, list[_Instruction]] = {}
     computation: list[_Instruction] = []
     for line in text.splitlines():
         if head := _HEAD.match(line):
             computation = program.setdefault(head[1], [])
-        elif found := _INSTRUCTION.match(line):
-            computation.append(_instruction(*found.groups()))
+        elif match := _INSTRUCTION.match(line):
+            computation.append(_instruction(*match.groups()))
     return program
 
 
 def _instruction(name: str, result: str, opcode: str, rest: str) -> _Instruction:
-    given = rest.partition("), ")[0]
-    number = int(given.partition(")")[0]) if opcode == "parameter" else 0
+    operands = rest.partition("), ")[0]
+    number = int(operands.partition(")")[0]) if opcode == "parameter" else 0
     called, op_name, origin = _CALLED.search(rest), _OP_NAME.search(rest), _ORIGIN.search(rest)
     several, kind = bool(_SEVERAL.search(result)), None
     if several and opcode not in _CALLS and op_name and origin and _ROUNDS not in op_name[1]:
         kind = _Kind(opcode, op_name[1], origin[0], result.partition("{")[0])
     return _Instruction(
-        name, opcode, _NAME.findall(given), number, called[1] if called else "", several, kind
+        name, opcode, _NAME.findall(operands), number, called[1] if called else "", several, kind
     )
 
 
 def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
-    """For each instruction, the arguments and constants that its operands come from, one bit for each.
+    """Return the arguments and constants behind each instruction's operands, one bit for each.
 
     Callers come after what they call, so in reverse order a computation's parameters are known before it.
     """
     read: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int] = {}
-    given: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    parameter_sources: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     entry, bits = next(reversed(program), ""), (1 << n for n in itertools.count())
     for name in reversed(program):
         for i in program[name]:
             operands = tuple(sources.get(operand, 0) for operand in i.operands)
             read[i.name] = operands
             if i.opcode == "parameter":
-                sources[i.name] = next(bits) if name == entry else given[name][i.number]
+                sources[i.name] = next(bits) if name == entry else parameter_sources[name][i.number]
             elif i.opcode == "constant" and i.several:
                 sources[i.name] = next(bits)
             else:
                 sources[i.name] = functools.reduce(operator.or_, operands, 0)
             for number, source in enumerate(operands if i.opcode in _CALLS else ()):
-                given[i.called][number] |= source
+                parameter_sources[i.called][number] |= source
     return read
 
 
 def _chain(program: dict[str, list[_Instruction]], kind: _Kind) -> int:
-    """How many operations of a kind follow each other on a path through the program."""
+    """Count how many operations of a kind follow each other on a path through the program."""
     until: dict[str, int] = {}
     inside: dict[str, int] = defaultdict(int)
     for name, computation in program.items():
         for i in computation:
-            own = inside[i.called] if i.opcode in _CALLS else int(i.kind == kind)
-            until[i.name] = own + max((until.get(operand, 0) for operand in i.operands), default=0)
+            count = inside[i.called] if i.opcode in _CALLS else int(i.kind == kind)
+            until[i.name] = count + max((until.get(operand, 0) for operand in i.operands), default=0)
             inside[name] = max(inside[name], until[i.name])
     return max(inside.values(), default=0)

@@ -61,7 +61,7 @@ class Waits:
         self._undo = ExitStack()
 
     def open(self, jax: Any) -> None:
-        """Begin, for the calling thread; `jax` is the imported module."""
+        """Begin to record, for the calling thread; `jax` is the imported module."""
         self._thread = threading.get_ident()
         for kind in jax.Array.__subclasses__():
             for method, name in METHODS.items():
@@ -105,10 +105,10 @@ class Waits:
         concrete = tuple(c for c in subclasses if "__array__" in vars(c))
 
         def converting(*args: Any, **kwargs: Any) -> Any:
-            given = args[0] if args else None
-            if type(given) in (list, tuple) and given:
-                given = given[0]  # np.array([loss, accuracy])
-            if isinstance(given, concrete):
+            value = args[0] if args else None
+            if type(value) in (list, tuple) and value:
+                value = value[0]  # np.array([loss, accuracy])
+            if isinstance(value, concrete):
                 return self._timed("np.asarray", function, args, kwargs)
             return function(*args, **kwargs)
 
@@ -127,22 +127,22 @@ class Waits:
         finally:
             end = time.perf_counter()
             self._inside = False
-            try:  # after a wait nothing of this is in a cache: through `kept` it takes 30 us more
+            try:  # after a wait nothing of this is in a cache: through `catch_errors` it takes 30 us more
                 self._record(kind, sys._getframe(1), start, end, args, kwargs)
             except Exception as e:
                 self.trouble.lost("a wait", e)
 
     def _record(self, kind: str, frame: FrameType, start: float, end: float, args: Any, kwargs: Any) -> None:
-        mine, called = source_location.own(frame)
-        # jax.debug.print formats in the call that runs its program; the rule `callbacks` covers it
-        if kind == "print" and called and source_location.library(called.f_code.co_filename) == "jax":
+        mine, called = source_location.reader_and_library_frames(frame)
+        # jax.debug.print formats in the call that runs its program; `find_callbacks` covers it
+        if kind == "print" and called and source_location.library_of(called.f_code.co_filename) == "jax":
             return
         nbytes = 0 if kind in _NOTHING_COMES else _nbytes(args, kwargs)
         self.waits.append(Wait(kind, source_location.place_of(mine), start, end, nbytes))
 
 
 def _nbytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Bytes of all arrays among the arguments; a key or a tracer has none that come to the host."""
+    """Return the bytes of all arrays among the arguments; a key or a tracer has none that come."""
     if len(args) == 1 and not kwargs and hasattr(args[0], "nbytes"):  # walking a tree takes 30 us more
         return int(args[0].nbytes)
     leaves = sys.modules["jax"].tree.leaves((args, kwargs))

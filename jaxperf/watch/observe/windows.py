@@ -29,7 +29,7 @@ _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
 
 
 @dataclass
-class Program:
+class ExecutedProgram:
     """What windows saw of one program.
 
     Attributes:
@@ -54,11 +54,11 @@ class Program:
 
     @property
     def cut_off(self) -> bool:
-        """Whether a window may have cut off each execution that was seen."""
+        """Return whether a window may have cut off each execution that was seen."""
         return self.runs > 0 and not self.whole
 
     def op_s(self, wanted: Callable[[str], bool]) -> float:
-        """Seconds of the instructions whose names are `wanted`, on all devices."""
+        """Return the seconds of the instructions whose names are `wanted`, on all devices."""
         return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
 
 
@@ -67,23 +67,23 @@ class Seen:
     """All windows together, in seconds of `time.perf_counter`."""
 
     windows: list[Interval] = field(default_factory=list)
-    programs: dict[str, Program] = field(default_factory=dict)
+    programs: dict[str, ExecutedProgram] = field(default_factory=dict)
     spent: list[Interval] = field(default_factory=list)  # starting and stopping
     queued: list[Interval] = field(default_factory=list)  # a call has ended, but its execution has not begun
     empty: list[Interval] = field(default_factory=list)  # windows in which no instruction began
 
-    def program(self, name: str) -> Program:
-        """The program of that name, created if it is new."""
-        return self.programs.setdefault(name, Program(name))
+    def program(self, name: str) -> ExecutedProgram:
+        """Return the program of that name, created if it is new."""
+        return self.programs.setdefault(name, ExecutedProgram(name))
 
     @property
     def busy(self) -> dict[str, list[Interval]]:
-        """When each device computed anything."""
-        found: dict[str, list[Interval]] = defaultdict(list)
+        """Return when each device computed anything."""
+        spans_by_device: dict[str, list[Interval]] = defaultdict(list)
         for program in self.programs.values():
             for device, spans in program.devices.items():
-                found[device] += spans
-        return {device: union(spans) for device, spans in sorted(found.items())}
+                spans_by_device[device] += spans
+        return {device: union(spans) for device, spans in sorted(spans_by_device.items())}
 
     def drop_unseen(self, waits: Iterable[Interval]) -> None:
         """Drop the empty windows in which the front end waited for a device.
@@ -166,7 +166,7 @@ class Profiler:
             self._next = now + (cost_s + 0.05 * (ended - opened)) / COST_SHARE
 
     def read(self) -> Seen:
-        """Everything that the windows saw; the raw traces are deleted."""
+        """Return everything that the windows saw, and delete the raw traces."""
         seen = Seen(spent=self.spent)
         for folder, tied, ended in self.folders:
             for file in folder.rglob("*.xplane.pb"):
@@ -188,8 +188,8 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
     def clock(ns: float) -> float:
         return tied + (ns - marks[0]) / 1e9
 
-    done = trace.ends(lines)
-    executed = [list(trace.executed(line, done)) for line in lines]
+    done = trace.end_times(lines)
+    executed = [list(trace.executed_instructions(line, done)) for line in lines]
     # what was queued on a CPU before the window leaves no trace: what runs first shows where to begin
     first = min((clock(e[3]) for events in executed for e in events), default=tied)
     window = (max(first, tied), ended)
@@ -201,21 +201,21 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
     for line, events in zip(lines, executed):
         for device, program, op, start, end, run in events:
             spans = clip([(clock(start), clock(end))], *window)
-            found = seen.program(plain(program))
-            found.devices[device] += spans
-            found.ops[device, op] += [b - a for a, b in spans]
+            record = seen.program(canonical_name(program))
+            record.devices[device] += spans
+            record.ops[device, op] += [b - a for a, b in spans]
             if run:
-                known = runs[device, plain(program)]
+                known = runs[device, canonical_name(program)]
                 began, until = known.get(run, (ended, tied))
                 known[run] = min(clock(start), began), max(min(clock(end), ended), until)
         for name, start, end, copies in _dispatches(line):
-            found = seen.program(plain(name))
-            found.calls += 1
-            found.copies += copies
-            found.dispatch_s.append((end - start) / 1e9)
-            calls[plain(name)].append((clock(start), clock(end)))
+            record = seen.program(canonical_name(name))
+            record.calls += 1
+            record.copies += copies
+            record.dispatch_s.append((end - start) / 1e9)
+            calls[canonical_name(name)].append((clock(start), clock(end)))
     for (_, name), known in runs.items():
-        seen.queued += clip(queued(calls[name], (start for start, _ in known.values())), *window)
+        seen.queued += clip(queued_intervals(calls[name], (start for start, _ in known.values())), *window)
     for device in {device for device, _ in runs}:
         in_order = sorted(
             (*span, name) for (at, name), known in runs.items() if at == device for span in known.values()
@@ -230,8 +230,8 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
             ran.longest_s = max(ran.longest_s, end - start)
 
 
-def queued(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:
-    """From the end of each call of a program to the start of its execution, where that is later.
+def queued_intervals(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:
+    """Return the stretches from the end of each call of a program to a later start of its execution.
 
     Executions come in the order of calls. The first ones may belong to calls before the window: at least as
     many as it takes for no execution to begin before its call. There may be more, so this is a lower bound.
@@ -243,19 +243,19 @@ def queued(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]
 
 
 def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
-    """Outermost calls of jitted functions in a thread, and how many host arrays each passed."""
+    """Yield the outermost calls of jitted functions in a thread, and how many host arrays each passed."""
     over, name, start, copies = 0.0, "", 0.0, 0
     for e in line.events:
-        if e.start >= over and (found := _DISPATCH.fullmatch(e.name)):
+        if e.start >= over and (match := _DISPATCH.fullmatch(e.name)):
             if name:
                 yield name, start, over, copies
-            name, start, over, copies = found[1], e.start, e.end, 0
+            name, start, over, copies = match[1], e.start, e.end, 0
         elif e.name == "DevicePut" and e.start < over:
             copies += 1
     if name:
         yield name, start, over, copies
 
 
-def plain(name: str) -> str:
-    """One name for "jit__lambda", "jit__lambda_", "jit(<lambda>)", "<lambda>" and "lambda"."""
+def canonical_name(name: str) -> str:
+    """Return one name for "jit__lambda", "jit__lambda_", "jit(<lambda>)", "<lambda>" and "lambda"."""
     return re.sub(r"\W+", "_", name).removeprefix("jit_").strip("_")

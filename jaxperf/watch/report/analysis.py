@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from jaxperf.result.intervals import Interval, clip, intersection, length, union
+from jaxperf.result.intervals import Interval, clip, intersection, total_length, union
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import DATA, IMPORT, NUMPY, Sample
+from jaxperf.watch.observe.sampler import DATA, IMPORT, NUMPY, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
-from jaxperf.watch.observe.windows import plain
+from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.report import attribution
 from jaxperf.watch.session import Record
 from jaxperf.watch.source import call_sites
@@ -27,8 +27,8 @@ from jaxperf.watch.source import call_sites
 LONG_WAIT_S = 0.02  # of a wait; copies to the host and calls take less
 
 
-def without(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """The stretches of `a` that no interval of `b` covers."""
+def subtract_intervals(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
+    """Return the stretches of `a` that no interval of `b` covers."""
     left = union(a)
     holes = union(b)
     if not left:
@@ -47,7 +47,7 @@ class Clock:
         self._sums = [0.0, *itertools.accumulate(b - a for a, b in self.stretches)]
 
     def until(self, moment: float) -> float:
-        """Seconds of the stretches before `moment`."""
+        """Return the seconds of the stretches before `moment`."""
         i = bisect.bisect_right(self._starts, moment)
         if not i:
             return 0.0
@@ -55,17 +55,17 @@ class Clock:
         return self._sums[i - 1] + min(moment, b) - a
 
     def within(self, start: float, end: float) -> float:
-        """Seconds of the stretches between two moments."""
+        """Return the seconds of the stretches between two moments."""
         return self.until(end) - self.until(start)
 
     def after(self, moment: float) -> Interval | None:
-        """The stretch that contains `moment`."""
+        """Return the stretch that contains `moment`; None if there is none."""
         i = bisect.bisect_right(self._starts, moment) - 1
         return self.stretches[i] if i >= 0 and moment <= self.stretches[i][1] else None
 
 
 @dataclass(frozen=True)
-class Line:
+class WaitingLine:
     """One line at which the front end waits: how often, how long, and what that cost.
 
     Attributes:
@@ -91,56 +91,56 @@ class Analysis:
         self.record = record
 
     @functools.cached_property
-    def samples(self) -> list[Sample]:
-        """What the front end did, classified with the help of the program's loops."""
+    def samples(self) -> list[StackSample]:
+        """Classify what the front end did with the help of the program's loops."""
         r = self.record
-        return attribution.explained(r.samples, r.compiled, r.puts, r.steps)
+        return attribution.reclassified_samples(r.samples, r.compiled, r.puts, r.call_sites)
 
     @functools.cached_property
     def compiling(self) -> Clock:
-        """When something was traced or compiled."""
+        """Return when something was traced or compiled."""
         r = self.record
         spans = (span for c in r.compiled for span in c.stages.values())
         return Clock(clip(spans, r.start, r.end))
 
     @functools.cached_property
     def waits(self) -> list[Wait]:
-        """Waits of the program itself; JAX also reads arrays while it compiles."""
+        """Return the waits of the program itself; JAX also reads arrays while it compiles."""
         return [w for w in self.record.waits if not self.compiling.within(w.start, w.end)]
 
     @functools.cached_property
     def waiting(self) -> Clock:
-        """When the front end waited for a device."""
+        """Return when the front end waited for a device."""
         return Clock((w.start, w.end) for w in self.waits)
 
-    def front(self, sample: Sample) -> float:
-        """Seconds of a sample in which the front end neither compiled nor waited."""
+    def front(self, sample: StackSample) -> float:
+        """Return the seconds of a sample in which the front end neither compiled nor waited."""
         span = (sample.start, sample.end)
         return max(0.0, sample.end - sample.start - self.compiling.within(*span) - self.waiting.within(*span))
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
-        """Seconds of the front end by what it did: "data", "eager", "numpy", "import" and so on."""
-        found: dict[str, float] = defaultdict(float)
+        """Return the seconds of the front end by what it did: "data", "eager", "numpy" and so on."""
+        seconds: dict[str, float] = defaultdict(float)
         for sample in self.samples:
-            found[sample.kind] += self.front(sample)
-        return found
+            seconds[sample.kind] += self.front(sample)
+        return seconds
 
     @functools.cached_property
     def called(self) -> list[tuple[Compiled, Place]]:
-        """The reader's jitted functions, each with the line that calls it again and again."""
+        """Return the reader's jitted functions, each with the line that calls it again and again."""
         r = self.record
-        return call_sites.called_at(r.compiled, r.steps, r.seen.programs)
+        return call_sites.called_at(r.compiled, r.call_sites, r.seen.programs)
 
     @functools.cached_property
     def begin(self) -> float:
-        """When the reader's first function (or else anything) was compiled: the time before is preparation.
+        """Return when the reader's first function (else anything) was compiled: before is preparation.
 
         For a function that was compiled before the watch, when it first ran. If JAX does not report what it
         compiles, the start of the watch.
         """
         programs = self.record.seen.programs
-        older = [programs[plain(c.name)] for c, _ in self.called if not c.stages]
+        older = [programs[canonical_name(c.name)] for c, _ in self.called if not c.stages]
         ran = [start for p in older for spans in p.devices.values() for start, _ in spans]
         compiled = [c for c, _ in self.called if c.stages] or ([] if ran else self.record.compiled)
         none = self.record.start if self.record.seen.busy else self.record.end
@@ -148,43 +148,43 @@ class Analysis:
 
     @functools.cached_property
     def steady(self) -> list[Interval]:
-        """The windows of the profiler from `begin` on, less what was traced and compiled in them."""
+        """Return the profiler's windows from `begin` on, less what was traced and compiled in them."""
         windows = clip(self.record.seen.windows, self.begin, self.record.end)
-        return without(windows, self.compiling.stretches)
+        return subtract_intervals(windows, self.compiling.stretches)
 
     @property
     def scale(self) -> float:
-        """Seconds of the run per second of the windows: from `begin` on, less tracing and compiling."""
-        seen_s, end = length(self.steady), self.record.end
+        """Return seconds of the run per second of the windows, from `begin` on, less compiling."""
+        seen_s, end = total_length(self.steady), self.record.end
         return (end - self.begin - self.compiling.within(self.begin, end)) / seen_s if seen_s else 0.0
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
-        """When any device computed, in the windows."""
+        """Return when any device computed, in the windows."""
         return union(span for spans in self.record.seen.busy.values() for span in spans)
 
     @functools.cached_property
     def idle(self) -> Clock:
-        """When no device computed or had anything to compute, in the windows, while nothing was compiled.
+        """Return when no device computed or had anything to, in the windows, while nothing was compiled.
 
         A device that has work queued but does not compute lacks a processor: other programs use it.
         """
-        return Clock(without(self.steady, [*self.busy, *self.record.seen.queued]))
+        return Clock(subtract_intervals(self.steady, [*self.busy, *self.record.seen.queued]))
 
     def shares(self) -> dict[str, float]:
-        """Fractions of the wall time. The first five add up to 1; the last two are from windows."""
+        """Return fractions of the wall time; the first five add up to 1, the last two are from windows."""
         wall_s, r = self.record.wall_s, self.record
         compiled = self.compiling.within(r.start, r.end)
         waited, data = self.waiting.within(r.start, r.end), self.front_s[DATA]
         imports = self.front_s[IMPORT]
-        found = {
+        by_activity = {
             "front end imports modules": imports,
             "front end traces and compiles": compiled,
             "front end waits for devices": waited,
             "front end waits for data": data,
             "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
         }
-        shares = {name: seconds / wall_s for name, seconds in found.items()}
+        shares = {name: seconds / wall_s for name, seconds in by_activity.items()}
         if r.seen.windows:
             most = max(0.0, wall_s - imports - compiled)
             shares["devices compute"] = min(self.computing_s, most) / wall_s
@@ -194,7 +194,7 @@ class Analysis:
 
     @functools.cached_property
     def computing_s(self) -> float:
-        """Seconds of the run in which a device computed: what windows saw, scaled from `begin` on.
+        """Return the seconds of the run in which a device computed: in windows, scaled from `begin` on.
 
         While the front end waits for long, a device computes, even if the profiler has no event: it tells
         nothing of an instruction that began before a window or ends after it.
@@ -210,22 +210,22 @@ class Analysis:
 
     def idle_at(
         self,
-        wanted: Callable[[Sample], bool],
-        where: Callable[[Sample], Place] = lambda s: s.at,
+        wanted: Callable[[StackSample], bool],
+        where: Callable[[StackSample], Place] = lambda s: s.at,
         *,
         itself: bool = False,
     ) -> dict[Place, float]:
-        """Seconds of the run in which devices were idle while the front end was somewhere, the most first.
+        """Return the seconds in which devices were idle while the front end was somewhere, the most first.
 
         With `itself`, idle time that a wait just before has caused is left out.
         """
-        found: dict[Place, float] = defaultdict(float)
+        idle_s: dict[Place, float] = defaultdict(float)
         blamed = self._idle_by_waits if itself else self._idle_in_waits
         for s in filter(wanted, self.samples):
             idle = self.idle.within(s.start, s.end) - blamed.within(s.start, s.end)
             if idle > 0:
-                found[where(s)] += idle * self.scale
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+                idle_s[where(s)] += idle * self.scale
+        return dict(sorted(idle_s.items(), key=lambda item: -item[1]))
 
     @functools.cached_property
     def _idle_in_waits(self) -> Clock:
@@ -233,7 +233,7 @@ class Analysis:
 
     @functools.cached_property
     def _idle_by_waits(self) -> Clock:
-        """Idle stretches in waits, and after each for as long as it took: work that could have run ahead.
+        """Return idle stretches in waits, and after each for as long as it took.
 
         Also those in which a list becomes an array, which has a rule of its own.
         """
@@ -242,15 +242,15 @@ class Analysis:
         return Clock(intersection(self.idle.stretches, longer))
 
     @functools.cached_property
-    def lines(self) -> list[Line]:
-        """Every line that waits, the longest waits first."""
-        found: dict[tuple[Place, str], list[Wait]] = defaultdict(list)
+    def lines(self) -> list[WaitingLine]:
+        """Return every line that waits, the longest waits first."""
+        groups: dict[tuple[Place, str], list[Wait]] = defaultdict(list)
         for wait in self.waits:
-            found[wait.at, wait.kind].append(wait)
-        lines = [self._line(at, kind, waits) for (at, kind), waits in found.items()]
+            groups[wait.at, wait.kind].append(wait)
+        lines = [self._line(at, kind, waits) for (at, kind), waits in groups.items()]
         return sorted(lines, key=lambda line: -line.total_s)
 
-    def _line(self, at: Place, kind: str, waits: list[Wait]) -> Line:
+    def _line(self, at: Place, kind: str, waits: list[Wait]) -> WaitingLine:
         lost, after = [], []
         starts = [a for a, _ in self.busy]
         for wait in waits:
@@ -265,7 +265,7 @@ class Analysis:
             lost.append(min(wait.end - wait.start, cost) if followed else 0.0)
             after.append(wait.end - max(gap[0], wait.start))
         total = sum(w.end - w.start for w in waits)
-        return Line(
+        return WaitingLine(
             at, kind, len(waits), total, sum(w.nbytes for w in waits),
             statistics.median(after) if after else None,
             statistics.fmean(lost) * len(waits) if lost else 0.0,
@@ -273,10 +273,10 @@ class Analysis:
 
     @property
     def data_idle(self) -> dict[Place, float]:
-        """Seconds of idle devices while the front end waited for data, by line."""
+        """Return the seconds of idle devices while the front end waited for data, by line."""
         return self.idle_at(lambda s: s.kind == DATA)
 
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:
-        """Seconds of idle devices while NumPy computed, by line, without its waits for JAX arrays."""
+        """Return the seconds of idle devices while NumPy computed, by line, without waits for JAX arrays."""
         return self.idle_at(lambda s: s.kind == NUMPY and not self.waiting.after(s.end))

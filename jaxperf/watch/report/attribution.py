@@ -10,55 +10,55 @@ import ast
 from collections.abc import Collection, Iterable
 
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import BETWEEN, DATA, DISPATCH, EAGER, NUMPY, PYTHON, WRITE, Sample
+from jaxperf.watch.observe.sampler import BETWEEN, DATA, DISPATCH, EAGER, NUMPY, PYTHON, WRITE, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.source import loop_body, statements
-from jaxperf.watch.source.call_sites import Step
+from jaxperf.watch.source.call_sites import CallSite
 
 
-def step_lines(compiled: Iterable[Compiled], steps: Iterable[Step] = ()) -> frozenset[Place]:
-    """The lines that call the reader's jitted functions, directly or indirectly."""
-    calls: list[Compiled | Step] = [*(c for c in compiled if c.explained), *steps]
+def step_lines(compiled: Iterable[Compiled], sites: Iterable[CallSite] = ()) -> frozenset[Place]:
+    """Return the lines that call the reader's jitted functions, directly or indirectly."""
+    calls: list[Compiled | CallSite] = [*(c for c in compiled if c.explained), *sites]
     return frozenset(p for call in calls for p in (call.at, *call.callers) if p != NOWHERE)
 
 
-def explained(
-    samples: Iterable[Sample],
+def reclassified_samples(
+    samples: Iterable[StackSample],
     compiled: Collection[Compiled],
     puts: Collection[Put] = (),
-    steps: Collection[Step] = (),
-) -> list[Sample]:
-    """The samples, reclassified by their loops.
+    sites: Collection[CallSite] = (),
+) -> list[StackSample]:
+    """Return the samples, reclassified by their loops.
 
     What could be computed ahead of the steps is data, at the loop's statement; other Python code in a loop of
     steps is `BETWEEN`, also there; and all that happens at the call of a jitted function is its dispatch.
     """
-    lines = step_lines(compiled, steps)
-    dispatching = {c.at for c in compiled if c.explained} | {s.at for s in steps if s.program}
+    lines = step_lines(compiled, sites)
+    dispatching = {c.at for c in compiled if c.explained} | {s.at for s in sites if s.program}
     batches = {p.at for p in puts} - {p.at for p in puts if p.again or p.numbers}
     known: dict[tuple[str, Place, tuple[Place, ...]], tuple[str, Place]] = {}
-    found = []
+    results = []
     for s in samples:
         key = s.kind, s.at, s.callers
         if key not in known:
-            known[key] = _explained(s, lines, dispatching, batches)
+            known[key] = _reclassify(s, lines, dispatching, batches)
         kind, at = known[key]
-        found.append(s if at == s.at else s._replace(at=at, inside=s.at))
-        found[-1] = found[-1]._replace(kind=kind)
-    return found
+        results.append(s if at == s.at else s._replace(at=at, inside=s.at))
+        results[-1] = results[-1]._replace(kind=kind)
+    return results
 
 
-def _explained(
-    s: Sample, steps: frozenset[Place], dispatching: Collection[Place], batches: Collection[Place]
+def _reclassify(
+    s: StackSample, lines: frozenset[Place], dispatching: Collection[Place], batches: Collection[Place]
 ) -> tuple[str, Place]:
-    makes_jit = "jit(" in s.at.source  # the rule `eager` covers it
+    makes_jit = "jit(" in s.at.source  # `find_eager_operations` covers it
     if s.kind in (EAGER, PYTHON, WRITE) and s.at in dispatching and not makes_jit:
         return DISPATCH, s.at
     preparing = s.kind in (PYTHON, NUMPY, DATA) or (s.kind == EAGER and s.at in batches)
     if not (preparing or s.kind == WRITE) or s.inside != NOWHERE:
         return s.kind, s.at
-    at, called = _in_loop(s, steps)
+    at, called = _in_loop(s, lines)
     if at == NOWHERE:
         return (
             PYTHON if s.kind == WRITE else s.kind
@@ -66,13 +66,13 @@ def _explained(
     file = _file_written(s.at, s.kind) if s.kind in (WRITE, PYTHON) else NOWHERE
     if s.kind == WRITE or file != NOWHERE:
         return WRITE, (file if file != NOWHERE else s.at)
-    if loop_body.could_run_ahead(at, steps, called):
+    if loop_body.could_run_ahead(at, lines, called):
         return DATA, at
     return (BETWEEN, at) if s.kind == PYTHON else (s.kind, s.at)
 
 
-def _in_loop(s: Sample, steps: frozenset[Place]) -> tuple[Place, str]:
-    """The statement, in a loop of steps, that a sample belongs to; and its function, if that is a step.
+def _in_loop(s: StackSample, steps: frozenset[Place]) -> tuple[Place, str]:
+    """Return the statement, in a loop of steps, of a sample; and its function, if that is a step.
 
     The body of a function that a loop calls as its step is repeated as the loop's own body is.
     """
@@ -90,9 +90,9 @@ def _in_loop(s: Sample, steps: frozenset[Place]) -> tuple[Place, str]:
 
 
 def _file_written(at: Place, kind: str) -> Place:
-    """The `with` that opens the file that a line writes, or that writes it when it closes; else NOWHERE."""
-    loop = statements.enclosing(at, loop_body.LOOP)[-1:]
-    for node in statements.enclosing(at, ast.With):
+    """Return the `with` that opens the file that a line writes or closes; NOWHERE for none."""
+    loop = statements.enclosing_nodes(at, loop_body.LOOP)[-1:]
+    for node in statements.enclosing_nodes(at, ast.With):
         mine = node.lineno == at.line if kind == PYTHON else not loop or loop[0].lineno < node.lineno
         if mine and any(_opens_to_write(item.context_expr) for item in node.items):
             return at._replace(line=node.lineno)
@@ -100,7 +100,7 @@ def _file_written(at: Place, kind: str) -> Place:
 
 
 def _opens_to_write(call: ast.expr) -> bool:
-    """Whether an expression is `open(path, "wb")` or `path.open("wb")`."""
+    """Return whether an expression is `open(path, "wb")` or `path.open("wb")`."""
     match call:
         case ast.Call(func=ast.Name(id="open"), args=[_, ast.Constant(value=str(mode))]):
             return bool({*mode} & {*"wax"})

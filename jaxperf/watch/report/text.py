@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 
-from jaxperf.report.words import quantity
+from jaxperf.report.formatting import format_quantity
 from jaxperf.result import (
     Axis,
     Block,
@@ -22,24 +22,25 @@ from jaxperf.result import (
     Result,
     Text,
 )
-from jaxperf.watch.advice.advice import advice
+from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.observe import backend, compiles
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.source_location import NOWHERE, shorten
+from jaxperf.watch.observe.source_location import NOWHERE, shorten_path
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.report.top_programs import KEPT, ROWS
+from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import program_notes
-from jaxperf.watch.rules.find import find
+from jaxperf.watch.rules.find import find_causes
 from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause
 from jaxperf.watch.session import Record
+from jaxperf.watch.source import statements
 
-FINDINGS = 5  # shown with their snippets
+FINDINGS = 5  # shown with their statements and what to change
 WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a table
 
 
-def result(record: Record, *, command: str = "", ended: str = "") -> Result:
-    """The record as a result; `ended` says how the program ended if it did not end normally."""
+def make_result(record: Record, *, command: str = "", ended: str = "") -> Result:
+    """Make a result of the record; `ended` says how the program ended if it did not end normally."""
     analysis, environment = Analysis(record), _environment()
     return Result(
         experiment="watch",
@@ -56,7 +57,7 @@ def result(record: Record, *, command: str = "", ended: str = "") -> Result:
 
 
 def _environment() -> Environment:
-    if "jax" not in sys.modules or not backend.started(otherwise=True):
+    if "jax" not in sys.modules or not backend.is_running(otherwise=True):
         return Environment()
     from jaxperf.measure.environment import current_environment
 
@@ -65,18 +66,18 @@ def _environment() -> Environment:
 
 def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterator[Block]:
     record = analysis.record
-    said = f"It ran for {quantity(record.wall_s, 's')}{ended and ', ' + ended}. "
+    summary = f"It ran for {format_quantity(record.wall_s, 's')}{ended and ', ' + ended}. "
     if not record.used_jax:
-        yield Note(said + "Nothing in it used JAX.")
+        yield Note(summary + "Nothing in it used JAX.")
         return
-    yield Text(said + _overhead(record))
+    yield Text(summary + _overhead(record))
     yield _shares(analysis)
     yield from _compiled(record)
     yield from _waits(analysis)
-    yield from top_programs.blocks(analysis, environment)
+    yield from top_programs.program_blocks(analysis, environment)
     yield from _memory(analysis)
     yield from _findings(analysis)
-    yield from program_notes.blocks(analysis)
+    yield from program_notes.note_blocks(analysis)
     for remark in record.remarks:
         yield Note(remark)
 
@@ -86,13 +87,13 @@ def _overhead(record: Record) -> str:
     seen = sum(b - a for a, b in record.seen.windows)
     return (
         f"Watching itself took {sum(record.overhead_s.values()) / record.wall_s:.1%} of that ({parts}); "
-        f"devices were seen for {quantity(seen, 's')}."
+        f"devices were seen for {format_quantity(seen, 's')}."
     )
 
 
 def _shares(analysis: Analysis) -> Grid:
     wall_s, shares = analysis.record.wall_s, analysis.shares()
-    rows = [(name, f"{share:.0%}", quantity(share * wall_s, "s")) for name, share in shares.items()]
+    rows = [(name, f"{share:.0%}", format_quantity(share * wall_s, "s")) for name, share in shares.items()]
     return Grid("Shares of the time", ("", "share", "seconds"), tuple(rows), (1, 2))
 
 
@@ -102,7 +103,7 @@ def _compiled(record: Record) -> Iterator[Block]:
         groups[c.name, c.defined if c.explained else str(c.at)].append(c)
     longest = sorted(groups.values(), key=lambda group: -sum(c.total_s for c in group))
     rows = []
-    for group in longest[:KEPT]:
+    for group in longest[:STORED_ROWS]:
         seconds = [
             sum(c.seconds(s) for c in group) for s in (compiles.TRACE, compiles.LOWER, compiles.COMPILE)
         ]
@@ -110,14 +111,14 @@ def _compiled(record: Record) -> Iterator[Block]:
             (
                 group[0].called[:NAME],
                 str(len(group)),
-                *(quantity(s, "s") for s in seconds),
+                *(format_quantity(s, "s") for s in seconds),
                 _at(group[-1]),
                 _why(group),
             )
         )
     if rows:
         total = sum(c.total_s for c in record.compiled)
-        title = f"Traced and compiled: {len(record.compiled)} times, {quantity(total, 's')}"
+        title = f"Traced and compiled: {len(record.compiled)} times, {format_quantity(total, 's')}"
         heads = ("", "times", "trace", "lower", "compile", "called at", "why again")
         yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
 
@@ -131,8 +132,8 @@ def _why(group: list[Compiled]) -> str:
         return ""
     last = group[-1]
     if last.changes:
-        said = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
-        return said if len(said) <= WIDEST else f"{said[: WIDEST - 3]}..."
+        description = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
+        return description if len(description) <= WIDEST else f"{description[: WIDEST - 3]}..."
     if last.explained:
         return "a new function object"
     return f"{EAGER_CAUSES[eager_cause(group)]}, not in jit"
@@ -141,10 +142,11 @@ def _why(group: list[Compiled]) -> str:
 def _waits(analysis: Analysis) -> Iterator[Block]:
     rows = [
         (
-            line.kind, str(line.count), quantity(line.total_s, "s"),
-            quantity(line.after_s, "s"), quantity(line.nbytes, "bytes"), str(line.at), line.at.source[:40],
+            line.kind, str(line.count), format_quantity(line.total_s, "s"),
+            format_quantity(line.after_s, "s"), format_quantity(line.nbytes, "bytes"), str(line.at),
+            line.at.source[:40],
         )
-        for line in analysis.lines[:KEPT]
+        for line in analysis.lines[:STORED_ROWS]
     ]  # fmt: skip
     if rows:
         heads = ("", "times", "waited", "t3", "to the host", "at", "")
@@ -157,13 +159,13 @@ def _memory(analysis: Analysis) -> Iterator[Block]:
         return
     peak = max(b for _, b in record.memory)
     held = "; ".join(
-        f"{number} x {name}, {quantity(total, 'bytes')}" for name, number, total in record.held[:3]
+        f"{number} x {name}, {format_quantity(total, 'bytes')}" for name, number, total in record.held[:3]
     )
     yield Fact("peak_bytes", peak, "bytes", "Peak of resident memory")
     if held:
         yield Fact("held", held, meaning="Largest arrays alive near the peak")
-    for said in program_notes.temporaries(analysis):
-        yield Note(said)
+    for note in program_notes.temporaries_note(analysis):
+        yield Note(note)
     step = -(-len(record.memory) // 200)
     points = [
         max(record.memory[i : i + step], key=lambda p: p[1]) for i in range(0, len(record.memory), step)
@@ -176,21 +178,26 @@ def _memory(analysis: Analysis) -> Iterator[Block]:
 
 
 def _findings(analysis: Analysis) -> Iterator[Block]:
-    found = find(analysis)
-    most_first = f"Findings: {len(found)}, by the seconds that they could save"
-    yield Heading(most_first if found else "Findings: none")
+    findings = find_causes(analysis)
+    most_first = f"Findings: {len(findings)}, by the seconds that they could save"
+    yield Heading(most_first if findings else "Findings: none")
     if not analysis.steady:
         yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
-    for i, finding in enumerate(found, start=1):
-        what = advice(finding)
-        saves = f"saves up to {quantity(finding.seconds, 's')}"
+    for i, finding in enumerate(findings, start=1):
+        what = advice_for(finding)
+        saves = f"saves up to {format_quantity(finding.seconds, 's')}"
         if finding.memory_bytes:
-            saves += f" and {quantity(finding.memory_bytes, 'bytes')} of memory"
+            saves += f" and {format_quantity(finding.memory_bytes, 'bytes')} of memory"
         reason = finding.reason[0].upper() + finding.reason[1:]
-        said = f"{i}. {what.title}, {finding.at}: {saves}. {reason}."
+        summary = f"{i}. {what.title}, {finding.at}: {saves}. {reason}."
         if i > FINDINGS:
-            yield Text(said)
+            yield Text(summary)
             continue
         section = f"section {what.section}" if what.section[0].isdigit() else f'section "{what.section}"'
-        yield Text(f"{said} See {section}.")
-        yield Code(what.change, shorten(finding.at.file), finding.at.line)
+        yield Text(f"{summary} See {section}.")
+        statement = "\n".join(statements.statement_rows(finding.at))
+        yield Code(statement, shorten_path(finding.at.file), finding.at.line)
+        if what.change:
+            yield Text(what.change)
+        if what.example:
+            yield Code(what.example)

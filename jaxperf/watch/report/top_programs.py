@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxperf.errors import JaxperfError
-from jaxperf.report.words import listed, quantity
+from jaxperf.report.formatting import format_list, format_quantity
 from jaxperf.result import Block, Environment, Grid, Note, Text
-from jaxperf.result.intervals import length
+from jaxperf.result.intervals import total_length
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.windows import Program, plain
+from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
 from jaxperf.watch.report.analysis import Analysis
 
 if TYPE_CHECKING:
     from jaxperf.measure.roofline import Position, Roofline
 
-ROWS, KEPT = 6, 100  # in a table on a terminal, and in the result
+ROWS, STORED_ROWS = 6, 100  # in a table on a terminal, and in the result
 PLACED = 3  # programs that get a place under the roofline
 NAME = 22  # letters of a program's name in the table
 ABOVE = 1.05  # of the roofline; noise explains less than this
@@ -53,49 +53,49 @@ class Hot:
     longer: bool = False
 
 
-def blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
-    """The table of the hottest programs, and their places under the stored roofline or why there are none."""
-    found = hottest(analysis)[:KEPT]
-    if not found:
+def program_blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
+    """Yield the table of the hottest programs, and their places under the stored roofline."""
+    programs = hottest_programs(analysis)[:STORED_ROWS]
+    if not programs:
         return
     rows = [
         (
-            h.name[:NAME], str(h.calls), quantity(h.dispatch_s, "s"),
-            "> " * h.longer + quantity(h.device_s, "s"),
+            h.name[:NAME], str(h.calls), format_quantity(h.dispatch_s, "s"),
+            "> " * h.longer + format_quantity(h.device_s, "s"),
             *_work(h.facts),
-            quantity(h.host_bytes, "bytes") if h.host_bytes else "-",
+            format_quantity(h.host_bytes, "bytes") if h.host_bytes else "-",
         )
-        for h in found
+        for h in programs
     ]  # fmt: skip
     heads = ("", "seen", "t1", "t2", "FLOPs", "bytes", "from the host")
     yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 7)), first=ROWS)
-    yield from _places(found[:PLACED], environment)
+    yield from _places(programs[:PLACED], environment)
 
 
 def _work(facts: Facts | None) -> tuple[str, str]:
-    """FLOPs and bytes; lower bounds if there are loops, of which the compiler counts one turn."""
+    """Return FLOPs and bytes; lower bounds if there are loops, of which the compiler counts one turn."""
     least = "> " if facts and facts.loops else ""
     return (
-        least + quantity(facts.flops if facts else None, "FLOP"),
-        least + quantity(facts.bytes_accessed if facts else None, "bytes"),
+        least + format_quantity(facts.flops if facts else None, "FLOP"),
+        least + format_quantity(facts.bytes_accessed if facts else None, "bytes"),
     )
 
 
-def hottest(analysis: Analysis) -> list[Hot]:
-    """The programs that devices computed in the windows, longest first."""
+def hottest_programs(analysis: Analysis) -> list[Hot]:
+    """Return the programs that devices computed in the windows, longest first."""
     known: dict[str, list[Facts]] = defaultdict(list)
     for facts in analysis.record.programs:
-        known[plain(facts.name)].append(facts)
-    host = {plain(c.name): c.host_bytes for c in analysis.record.compiled}
+        known[canonical_name(facts.name)].append(facts)
+    host = {canonical_name(c.name): c.host_bytes for c in analysis.record.compiled}
     programs = analysis.record.seen.programs
-    busy = {name: sum(map(length, p.devices.values())) for name, p in programs.items()}
+    busy = {name: sum(map(total_length, p.devices.values())) for name, p in programs.items()}
     names = sorted((n for n in busy if busy[n]), key=lambda n: -busy[n])
     return [_hot(programs[n], busy[n], known[n], host.get(n, 0)) for n in names]
 
 
-def _hot(program: Program, busy_s: float, known: list[Facts], host_bytes: int) -> Hot:
+def _hot(program: ExecutedProgram, busy_s: float, known: list[Facts], host_bytes: int) -> Hot:
     facts = _only(known)
-    runs = executions(program, facts) if facts else 0.0
+    runs = execution_count(program, facts) if facts else 0.0
     devices = len([spans for spans in program.devices.values() if spans])
     doubt = "" if runs and facts else _doubt(known)
     return Hot(
@@ -111,13 +111,13 @@ def _hot(program: Program, busy_s: float, known: list[Facts], host_bytes: int) -
 
 
 def _only(known: list[Facts]) -> Facts | None:
-    """The program of a name, if all programs with it do the same work; preferably one whose text was kept."""
+    """Return the program of a name, if all with it do the same work; preferably one with its text."""
     work = {(f.platform, f.flops, f.bytes_accessed) for f in known}
     return max(known, key=lambda f: len(f.text)) if len(work) == 1 else None
 
 
-def executions(program: Program, facts: Facts) -> float:
-    """How often each device executed a program in the windows, including fractions that a window cut off.
+def execution_count(program: ExecutedProgram, facts: Facts) -> float:
+    """Return how often each device executed a program in the windows, including cut-off fractions.
 
     The front end runs ahead, so its calls may not be those that a device computed at the same time. The
     count is how often the instructions ran that an execution runs once, weighted by the time they take.
@@ -133,11 +133,11 @@ def _doubt(known: list[Facts]) -> str:
     return "its program's text is not known" if _only(known) else f"{len(known)} programs have this name"
 
 
-def _places(found: list[Hot], environment: Environment) -> Iterator[Block]:
+def _places(programs: list[Hot], environment: Environment) -> Iterator[Block]:
     from jaxperf.measure import roofline  # which imports JAX
 
     try:
-        stored = roofline.stored(environment)
+        stored = roofline.stored_roofline(environment)
     except JaxperfError as e:
         yield Note(str(e))
         return
@@ -145,14 +145,14 @@ def _places(found: list[Hot], environment: Environment) -> Iterator[Block]:
         yield Note(roofline.MISSING)
         return
     doubts = {}
-    for hot in found:
+    for hot in programs:
         if doubt := hot.doubt or _no_place(hot.facts, environment):
             doubts[hot.name] = doubt
         elif hot.facts and (at := stored.position(hot.facts, seconds=hot.device_s)):
-            yield Text(f"{hot.name}: {sentence(at)}")
+            yield Text(f"{hot.name}: {roofline_sentence(at)}")
     if doubts:
-        said = listed([f"{name} ({doubt})" for name, doubt in doubts.items()])
-        yield Note(f"no place under the roofline: {said}")
+        reasons = format_list([f"{name} ({doubt})" for name, doubt in doubts.items()])
+        yield Note(f"no place under the roofline: {reasons}")
     yield from _conditions(stored, environment)
 
 
@@ -168,15 +168,15 @@ def _no_place(facts: Facts | None, environment: Environment) -> str:
     return ""
 
 
-def sentence(at: Position) -> str:
-    """The rate that a program reaches, and its share of the limit."""
-    reached = f"{quantity(at.flops_per_s, 'FLOP/s')} and {quantity(at.bytes_per_s, 'bytes/s')}"
+def roofline_sentence(at: Position) -> str:
+    """Say which rate a program reaches, and its share of the limit."""
+    reached = f"{format_quantity(at.flops_per_s, 'FLOP/s')} and {format_quantity(at.bytes_per_s, 'bytes/s')}"
     if at.limit == "dispatch":
         return f"{reached}; so little work that dispatching a call limits it"
-    said = f"{reached}, {at.share:.0%} of what {at.limit} allows"
+    text = f"{reached}, {at.share:.0%} of what {at.limit} allows"
     if at.share > ABOVE:
-        said += "; the compiler's estimate is too large, or the roofline was measured on a busy machine"
-    return said
+        text += "; the compiler's estimate is too large, or the roofline was measured on a busy machine"
+    return text
 
 
 def _conditions(stored: Roofline, environment: Environment) -> Iterator[Block]:

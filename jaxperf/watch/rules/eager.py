@@ -6,13 +6,13 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
-from jaxperf.result.intervals import Interval, length
+from jaxperf.result.intervals import Interval, total_length
 from jaxperf.watch.finding import IDLE_DOUBT, Finding
-from jaxperf.watch.observe.sampler import EAGER, Sample
+from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import plain
+from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.idle import OFTEN, REPEATS, by_function
+from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 
 RATE = 200  # operations per second; fewer do not explain idle devices
 A_SHARE = 0.2  # of the samples at a line within: a caller that dispatches this much is part of the cause
@@ -29,24 +29,25 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 
 
-def eager(analysis: Analysis) -> Iterator[Finding]:
-    """Functions that dispatch one operation after the other while devices are idle, or over large arrays."""
+def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
+    """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
     idle = analysis.idle_at(lambda s: s.kind == EAGER, line := _outermost(analysis))
-    idle = {at: s for at, s in idle.items() if at not in analysis.record.small_puts}  # `small_puts` has them
+    # `find_small_puts` covers the other lines
+    idle = {at: s for at, s in idle.items() if at not in analysis.record.small_puts}
     traced = Counter(c.at for c, _ in analysis.called)
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
         seconds = idle.pop(at)
-        if traced[at] <= REPEATS:  # else the rule `retraced` covers it
+        if traced[at] <= REPEATS:  # else `find_retraces` covers it
             yield Finding("new function", at, seconds, reason, "function", doubt=IDLE_DOUBT)
-    own = {plain(c.name) for c, _ in analysis.called}
+    jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
     programs = analysis.record.seen.programs
-    small = sum(p.calls for n, p in programs.items() if n not in own and p.calls >= OFTEN)
+    small = sum(p.calls for n, p in programs.items() if n not in jitted_names and p.calls >= OFTEN)
     windows_s = sum(b - a for a, b in analysis.record.seen.windows)
     rate = small / windows_s if windows_s else 0.0
     if rate < RATE:
         idle = {}
-    unfused = {at: s for at, s in _unfused(analysis, own, line).items() if "jit(" not in at.source}
+    unfused = {at: s for at, s in _unfused(analysis, jitted_names, line).items() if "jit(" not in at.source}
     often = f"{rate:,.0f} operations per second"
     reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
     if sum(unfused.values()) > sum(idle.values()):
@@ -55,11 +56,11 @@ def eager(analysis: Analysis) -> Iterator[Finding]:
             "them would go through memory once"
         )
     both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
-    yield from by_function("eager", both, reason)
+    yield from findings_by_function("eager", both, reason)
 
 
-def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
-    """The line that an operation belongs to: its caller's, if the caller dispatches about as much itself.
+def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
+    """Make the function that returns the line of an operation: its caller's, if that dispatches as much.
 
     `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` derives from it: one cause, on two lines.
     It does so in turns. A caller that dispatches something before or after a whole loop is not the cause.
@@ -71,23 +72,27 @@ def _outermost(analysis: Analysis) -> Callable[[Sample], Place]:
         for caller in s.callers:
             inside.setdefault(caller, []).append(s.start)
     ends = {caller: (min(starts), max(starts)) for caller, starts in inside.items()}
-    own = Counter(s.at for s in samples if s.at in ends and ends[s.at][0] < s.start < ends[s.at][1])
+    caller_counts = Counter(s.at for s in samples if s.at in ends and ends[s.at][0] < s.start < ends[s.at][1])
 
-    def line(s: Sample) -> Place:
-        return next((p for p in reversed(s.callers) if own[p] >= A_SHARE * looks[s.at]), s.at)
+    def line(s: StackSample) -> Place:
+        return next((p for p in reversed(s.callers) if caller_counts[p] >= A_SHARE * looks[s.at]), s.at)
 
     return line
 
 
-def _unfused(analysis: Analysis, own: Collection[str], line: Callable[[Sample], Place]) -> dict[Place, float]:
-    """Device seconds that a single program would save, by the lines that dispatch operations outside jit.
+def _unfused(
+    analysis: Analysis, jitted_names: Collection[str], line: Callable[[StackSample], Place]
+) -> dict[Place, float]:
+    """Return device seconds that one program would save, by lines that dispatch operations outside jit.
 
     Nothing if such operations take less than half of the devices' time.
     """
     known: dict[str, set[bool]] = {}
-    for facts in (f for f in analysis.record.programs if f.opcodes and plain(f.name) not in own):
-        known.setdefault(plain(facts.name), set()).add(facts.opcodes <= _ELEMENTWISE)
-    light = {name for name, found in known.items() if found == {True}}
+    for facts in (
+        f for f in analysis.record.programs if f.opcodes and canonical_name(f.name) not in jitted_names
+    ):
+        known.setdefault(canonical_name(facts.name), set()).add(facts.opcodes <= _ELEMENTWISE)
+    light = {name for name, elementwise in known.items() if elementwise == {True}}
     saved_s = max((_saved_s(analysis, device, light) for device in analysis.record.seen.busy), default=0.0)
     looks: Counter[Place] = Counter()
     for s in analysis.samples if saved_s else ():
@@ -97,7 +102,7 @@ def _unfused(analysis: Analysis, own: Collection[str], line: Callable[[Sample], 
 
 
 def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
-    """Seconds in the windows that a device would save if elementwise operations in a row were one program."""
+    """Return the seconds that a device would save if elementwise operations in a row were one program."""
     executed = sorted(
         (start, end, name in light)
         for name, program in analysis.record.seen.programs.items()
@@ -109,5 +114,5 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
         spans = [(start, end) for start, end, _ in row]
         if together and len(spans) >= IN_A_ROW:
             rows += spans
-    total_s = length((start, end) for start, end, _ in executed)
-    return SAVED * length(rows) if length(rows) >= total_s / 2 and len(rows) >= OFTEN else 0.0
+    total_s = total_length((start, end) for start, end, _ in executed)
+    return SAVED * total_length(rows) if total_length(rows) >= total_s / 2 and len(rows) >= OFTEN else 0.0

@@ -13,23 +13,35 @@ from dataclasses import replace
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.eager import eager
-from jaxperf.watch.rules.idle import data, numpy, transfers, waits
+from jaxperf.watch.rules.eager import find_eager_operations
+from jaxperf.watch.rules.idle import find_data_waits, find_numpy_work, find_transfers, find_waits
 from jaxperf.watch.rules.programs import (
-    accelerators,
-    callbacks,
-    captured,
-    constant_work,
-    donation,
-    eager_copies,
-    float64,
-    shards,
-    state,
-    unrolled,
+    find_callbacks,
+    find_constant_work,
+    find_constants,
+    find_cpu_programs,
+    find_donations,
+    find_eager_copies,
+    find_float64,
+    find_module_state,
+    find_unequal_shards,
+    find_unrolled_loops,
 )
-from jaxperf.watch.rules.settings import EXPLAINS, debugging
-from jaxperf.watch.rules.steps import dispatch, lists, puts, python, small_puts, write
-from jaxperf.watch.rules.traces import cleared, eager_recompiles, placed, retraced
+from jaxperf.watch.rules.settings import EXPLAINS, find_debug_settings
+from jaxperf.watch.rules.steps import (
+    find_list_conversions,
+    find_python_work,
+    find_repeated_puts,
+    find_slow_dispatch,
+    find_small_puts,
+    find_writes,
+)
+from jaxperf.watch.rules.traces import (
+    find_cleared_caches,
+    find_eager_recompiles,
+    find_placements,
+    find_retraces,
+)
 
 LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
 LEAST_OF_ALL = 0.005  # of the wall time
@@ -37,31 +49,33 @@ LEAST_S = 0.02  # seconds that are worth reading a line about
 LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
 
 RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
-    debugging, retraced, placed, cleared, eager_recompiles, waits, data, numpy, eager, transfers,
-    donation, eager_copies, state, float64, unrolled, captured, constant_work, callbacks, accelerators,
-    shards, dispatch, python, lists, puts, small_puts, write,
+    find_debug_settings, find_retraces, find_placements, find_cleared_caches, find_eager_recompiles,
+    find_waits, find_data_waits, find_numpy_work, find_eager_operations, find_transfers, find_donations,
+    find_eager_copies, find_module_state, find_float64, find_unrolled_loops, find_constants,
+    find_constant_work, find_callbacks, find_cpu_programs, find_unequal_shards, find_slow_dispatch,
+    find_python_work, find_list_conversions, find_repeated_puts, find_small_puts, find_writes,
 )  # fmt: skip
 
 
-def find(analysis: Analysis) -> list[Finding]:
-    """Everything that could save a share of the run's time, largest first."""
+def find_causes(analysis: Analysis) -> list[Finding]:
+    """Return everything that could save a share of the run's time, largest first."""
     r = analysis.record
     steady_s = r.wall_s - analysis.compiling.within(r.start, r.end)
     settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
-    found = _worst(f for rule in RULES for f in rule(analysis) if f.cause not in settled)
-    kept = [
+    candidates = _worst(f for rule in RULES for f in rule(analysis) if f.cause not in settled)
+    findings = [
         f
-        for f in found
+        for f in candidates
         if f.seconds >= max(max(LEAST_SHARE * steady_s, LEAST_S) * f.doubt, LEAST_OF_ALL * r.wall_s)
         or f.memory_bytes >= LARGE
     ]
-    kept = [replace(f, seconds=min(f.seconds, r.wall_s)) for f in kept]
-    return sorted(kept, key=lambda f: (-f.seconds, f.at))
+    findings = [replace(f, seconds=min(f.seconds, r.wall_s)) for f in findings]
+    return sorted(findings, key=lambda f: (-f.seconds, f.at))
 
 
-def _worst(found: Iterable[Finding]) -> list[Finding]:
-    """The costliest of the findings with one cause at one line, such as for programs of several sizes."""
+def _worst(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the costliest finding with one cause at one line, as for programs of several sizes."""
     worst: dict[tuple[str, Place], Finding] = {}
-    for finding in sorted(found, key=lambda f: (f.seconds, f.memory_bytes)):
+    for finding in sorted(findings, key=lambda f: (f.seconds, f.memory_bytes)):
         worst[finding.cause, finding.at] = finding
     return list(worst.values())

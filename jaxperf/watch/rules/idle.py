@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jaxperf.report.words import quantity
+from jaxperf.report.formatting import format_quantity
 from jaxperf.watch.finding import IDLE_DOUBT, Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, DISPATCH, EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import plain
-from jaxperf.watch.report.analysis import Analysis, Line
+from jaxperf.watch.observe.windows import canonical_name
+from jaxperf.watch.report.analysis import Analysis, WaitingLine
 from jaxperf.watch.source import loop_body
 
 REPEATS = 3  # waits at one line that count as repeated
@@ -20,18 +20,18 @@ OFTEN = 20  # calls of one operation in the windows: fewer belong to the program
 COPIED = 1 << 20  # bytes of NumPy arrays per call
 
 
-def waits(analysis: Analysis) -> Iterator[Finding]:
-    """Lines whose waiting keeps the front end from running ahead."""
+def find_waits(analysis: Analysis) -> Iterator[Finding]:
+    """Find lines whose waiting keeps the front end from running ahead."""
     for line in analysis.lines:
         if any(_for_numpy(line, at) for at in analysis.numpy_idle):
-            continue  # the rule `numpy` covers it
+            continue  # `find_numpy_work` covers it
         if line.count >= REPEATS and line.at != NOWHERE:
             cause = "logging" if line.kind == "print" or _prints(line) else "wait"
             yield Finding(cause, line.at, line.lost_s, _wait_reason(line), line.kind)
 
 
-def _for_numpy(line: Line, at: Place) -> bool:
-    """Whether NumPy computes something from the awaited value at a line of the same function."""
+def _for_numpy(line: WaitingLine, at: Place) -> bool:
+    """Return whether NumPy computes something from the awaited value at a line of the same function."""
     return line.kind == "np.asarray" and loop_body.reads_from(at, line.at)
 
 
@@ -39,11 +39,11 @@ def _function(at: Place) -> tuple[str, str]:
     return at.file, at.function
 
 
-def _prints(line: Line) -> bool:
+def _prints(line: WaitingLine) -> bool:
     return line.at.source.startswith(("print(", "logging.", "logger.", "log."))
 
 
-def _wait_reason(line: Line) -> str:
+def _wait_reason(line: WaitingLine) -> str:
     each = line.total_s / line.count
     return (
         f"the front end waits {line.count} times in {line.kind}, {each * 1e3:.2g} ms each, "
@@ -51,40 +51,44 @@ def _wait_reason(line: Line) -> str:
     )
 
 
-def data(analysis: Analysis) -> Iterator[Finding]:
-    """Lines that wait for the next batch while devices are idle."""
+def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
+    """Find lines that wait for the next batch while devices are idle."""
     reason = "devices are idle while this line waits for the next batch"
-    for finding in by_function("data", analysis.data_idle, reason):
-        yield replace(finding, reason=reason + mostly(analysis, DATA, finding.at))
+    for finding in findings_by_function("data", analysis.data_idle, reason):
+        yield replace(finding, reason=reason + describe_longest_inside(analysis, DATA, finding.at))
 
 
-def numpy(analysis: Analysis) -> Iterator[Finding]:
-    """Functions in which NumPy computes while devices are idle, with the waits for what it computes from."""
-    for finding in by_function("numpy", analysis.numpy_idle, "devices are idle while NumPy computes here"):
+def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
+    """Find functions in which NumPy computes while devices are idle, with the waits for its inputs."""
+    for finding in findings_by_function(
+        "numpy", analysis.numpy_idle, "devices are idle while NumPy computes here"
+    ):
         here = [at for at in analysis.numpy_idle if _function(at) == _function(finding.at)]
         lost = [line.lost_s for line in analysis.lines if any(_for_numpy(line, at) for at in here)]
         yield replace(finding, seconds=max(finding.seconds, sum(lost)))
 
 
-def transfers(analysis: Analysis) -> Iterator[Finding]:
-    """Calls that copy large NumPy arrays to the device while it is idle."""
+def find_transfers(analysis: Analysis) -> Iterator[Finding]:
+    """Find calls that copy large NumPy arrays to the device while it is idle."""
     idle = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))  # pmap puts its arguments in Python
     for c, at in analysis.called:
         if c.host_bytes >= COPIED and copies_much(analysis, c) and at in idle:
-            copied, argument = quantity(c.host_bytes, "bytes"), c.host_argument
+            copied, argument = format_quantity(c.host_bytes, "bytes"), c.host_argument
             reason = f"each call of {c.called} copies {copied} of NumPy arrays to the device"
             yield Finding("transfer", at, idle.pop(at), reason, c.called, argument=argument, doubt=IDLE_DOUBT)
 
 
 def copies_much(analysis: Analysis, c: Compiled) -> bool:
-    """Whether calls of a program pass it large NumPy arrays, or may do so if that is not known."""
-    program = analysis.record.seen.programs.get(plain(c.name))
-    sizes = (f.argument_bytes for f in analysis.record.programs if plain(f.name) == plain(c.name))
+    """Return whether calls of a program pass it large NumPy arrays, or may do so if that is not known."""
+    program = analysis.record.seen.programs.get(canonical_name(c.name))
+    sizes = (
+        f.argument_bytes for f in analysis.record.programs if canonical_name(f.name) == canonical_name(c.name)
+    )
     return bool(program and program.copies) and (c.host_bytes or max(sizes, default=0)) >= COPIED
 
 
-def mostly(analysis: Analysis, kind: str, at: Place) -> str:
-    """The line, inside what a statement calls, that takes most of its time, in words; "" if it is its own."""
+def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
+    """Name the line inside what a statement calls that takes most of its time; "" if it is its own."""
     inside = Counter(
         s.inside for s in analysis.samples if s.kind == kind and _function(s.at) == _function(at)
     )
@@ -92,8 +96,8 @@ def mostly(analysis: Analysis, kind: str, at: Place) -> str:
     return f", most of the time at {made}: {made.source}" if made != NOWHERE else ""
 
 
-def by_function(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
-    """One finding per function, at its worst line: neighboring lines share one cause."""
+def findings_by_function(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
+    """Yield one finding per function, at its worst line: neighboring lines share one cause."""
     functions: dict[tuple[str, str], list[tuple[Place, float]]] = defaultdict(list)
     for at, seconds in idle.items():
         if at != NOWHERE:

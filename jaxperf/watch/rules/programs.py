@@ -10,18 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from jaxperf.report.words import quantity
-from jaxperf.result.intervals import intersection, length
+from jaxperf.report.formatting import format_quantity
+from jaxperf.result.intervals import intersection, total_length
 from jaxperf.watch.finding import Finding
-from jaxperf.watch.observe import instructions, source_location
+from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.compiles import COMPILE, Compiled
 from jaxperf.watch.observe.executables import Facts, array_type
+from jaxperf.watch.observe.instructions import independent_instructions, parse_instructions
 from jaxperf.watch.observe.sampler import EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.unrolled import loops
-from jaxperf.watch.observe.windows import plain
+from jaxperf.watch.observe.unrolled import unrolled_loops
+from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.report.top_programs import executions
+from jaxperf.watch.report.top_programs import execution_count
 from jaxperf.watch.source import source_arguments, statements
 
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
@@ -35,8 +36,8 @@ A_SHARE = 0.2  # of a program's time
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
-def donation(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that copy an argument that the caller replaces by the result."""
+def find_donations(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that copy an argument that the caller replaces by the result."""
     for facts, c, program_s in called_programs(analysis):
         shared = facts.unshared_bytes()
         if shared and replaces_argument(c.at):
@@ -44,51 +45,56 @@ def donation(analysis: Analysis) -> Iterator[Finding]:
             yield _copies(analysis, facts, c, program_s, shared, "donation", what)
 
 
-def eager_copies(analysis: Analysis) -> Iterator[Finding]:
-    """Updates outside jit that copy an array to change a part of it, as in `x = x.at[i].set(y)`."""
-    calls = {plain(c.name): c for c in analysis.record.compiled if not c.explained and _changes_part(c.at)}
+def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
+    """Find updates outside jit that copy an array to change a part, as in `x = x.at[i].set(y)`."""
+    calls = {
+        canonical_name(c.name): c for c in analysis.record.compiled if not c.explained and _changes_part(c.at)
+    }
     looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
     most = next((at for at, _ in looks.most_common() if _changes_part(at)), None)
-    for facts, c, busy_s in called_programs(analysis, lambda facts: calls.get(plain(facts.name))):
+    for facts, c, busy_s in called_programs(analysis, lambda facts: calls.get(canonical_name(facts.name))):
         if not facts.old and (shared := facts.unshared_bytes()):
             c = replace(c, at=most or c.at)
-            reason = f"each call copies an array of {quantity(shared, 'bytes')}, of which it changes a part"
+            reason = (
+                f"each call copies an array of {format_quantity(shared, 'bytes')}, of which it changes a part"
+            )
             yield replace(_copies(analysis, facts, c, busy_s, shared, "eager copy", ""), reason=reason)
 
 
 def _changes_part(at: Place) -> bool:
-    """Whether a statement is an update like `x = x.at[i].set(y)`."""
-    for node in statements.enclosing(at, ast.Assign):
+    """Return whether a statement is an update like `x = x.at[i].set(y)`."""
+    for node in statements.enclosing_nodes(at, ast.Assign):
         parts = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Attribute) and n.attr == "at"]
         return bool({ast.unparse(t) for t in node.targets} & set(map(ast.unparse, parts)))
     return False
 
 
-def state(analysis: Analysis) -> Iterator[Finding]:
-    """Programs of `nnx.jit`, which return all arrays of the modules that they get, changed or not."""
+def find_module_state(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs of `nnx.jit`, which return all arrays of their modules, changed or not."""
     for facts, c, program_s in called_programs(analysis):
         leaves = {where: array_type(text) for where, text in c.signature.items() if _IN_MODULE.match(where)}
         arrays = {where: array for where, array in leaves.items() if array}
         if c.through == "flax" and (shared := facts.unshared_bytes(arrays.values())):
-            found = _copies(analysis, facts, c, program_s, shared, "module state", "of its modules' state")
-            yield replace(found, argument=_donated(arrays))
+            finding = _copies(analysis, facts, c, program_s, shared, "module state", "of its modules' state")
+            yield replace(finding, argument=_donated(arrays))
 
 
 def _copies(
     analysis: Analysis, facts: Facts, c: Compiled, program_s: float, shared: int, cause: str, what: str
 ) -> Finding:
-    program = analysis.record.seen.programs[plain(facts.name)]
+    program = analysis.record.seen.programs[canonical_name(facts.name)]
     copied_s = program.op_s(lambda op: "copy" in op and "transpose" not in op) * analysis.scale
-    times = max(program.calls, executions(program, facts))  # calls may all have been made before a window
+    # calls may all have been made before a window
+    times = max(program.calls, execution_count(program, facts))
     copied_s = min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
-    size = quantity(shared, "bytes")
+    size = format_quantity(shared, "bytes")
     reason = f"{facts.name} returns {size} {what}, and each call makes new memory for them"
     return Finding(cause, c.at, copied_s, reason, facts.name, shared)
 
 
 def _donated(leaves: Iterable[str]) -> str:
-    """The option of `jit` that donates the arguments that some leaves ("argument 0.rows") belong to."""
-    arguments = {found[1]: None for leaf in leaves if (found := _IN_MODULE.match(leaf))}
+    """Return the option of `jit` that donates the arguments of some leaves ("argument 0.rows")."""
+    arguments = {match[1]: None for leaf in leaves if (match := _IN_MODULE.match(leaf))}
     numbers = [a for a in arguments if a.isdigit()]
     if len(numbers) == len(arguments):
         return f"donate_argnums={numbers[0] if len(numbers) == 1 else '(' + ', '.join(numbers) + ')'}"
@@ -96,8 +102,8 @@ def _donated(leaves: Iterable[str]) -> str:
 
 
 def replaces_argument(at: Place) -> bool:
-    """Whether the statement assigns a call's result to what it passes, as in `w, loss = step(w, x)`."""
-    for node in statements.enclosing(at, ast.Assign):
+    """Return whether a statement assigns a call's result to what it passes, as in `w, loss = step(w, x)`."""
+    for node in statements.enclosing_nodes(at, ast.Assign):
         targets = {name for target in node.targets for name in _names(target)}
         calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
         return any(targets & set(_names(argument)) for call in calls for argument in call.args)
@@ -105,12 +111,12 @@ def replaces_argument(at: Place) -> bool:
 
 
 def _names(node: ast.expr) -> Iterator[str]:
-    """The variables in an expression, such as "w" and "self.w"."""
+    """Return the variables in an expression, such as "w" and "self.w"."""
     return (ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
 
 
-def float64(analysis: Analysis) -> Iterator[Finding]:
-    """Programs in which a 32-bit float becomes a 64-bit one, and those whose float arrays are all 64-bit."""
+def find_float64(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that turn 32-bit floats into 64-bit ones, and those with only 64-bit arrays."""
     compiled = analysis.record.compiled
     for facts, c, program_s in called_programs(analysis):
         lines = Counter(p for p in facts.widened())
@@ -135,15 +141,15 @@ def float64(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _only_wide(facts: Facts) -> bool:
-    """Whether a program takes arrays of floats, all of them at least 64 bits wide."""
+    """Return whether a program takes arrays of floats, all of them at least 64 bits wide."""
     floats = {kind for kind, dims in facts.layout[0] if dims and kind[0] in "fbc"}  # as in f32, bf16, c64
     return bool(floats) and floats <= {"f64", "c128"}
 
 
 @functools.cache
 def _asks_for_float64(file: str) -> bool:
-    """Whether the code of a file names a type of 64-bit floats, so that they are intended."""
-    for node in ast.walk(statements.parsed(file)):
+    """Return whether the code of a file names a type of 64-bit floats, so that they are intended."""
+    for node in ast.walk(statements.syntax_tree(file)):
         named = getattr(node, "attr", "") or getattr(node, "id", "") or getattr(node, "value", "")
         if isinstance(node, ast.Attribute | ast.Name | ast.Constant) and named in WIDE:
             return True
@@ -151,29 +157,29 @@ def _asks_for_float64(file: str) -> bool:
 
 
 def _made(c: Compiled) -> tuple[Place, str]:
-    """Where the largest argument is made, and its variable; the call itself if that is not known."""
+    """Return where the largest argument is made, and its variable; the call itself if unknown."""
     arrays = {where: array for where, text in c.signature.items() if (array := array_type(text))}
     sizes = {where: math.prod(int(n) for n in dims.split(",") if n) for where, (_, dims) in arrays.items()}
     largest = max(sizes, key=lambda where: sizes[where], default="")
-    given = source_arguments.given_for(c.at, c.called, largest) if largest else None
-    if not isinstance(given, ast.Name):
+    expression = source_arguments.argument_expression(c.at, c.called, largest) if largest else None
+    if not isinstance(expression, ast.Name):
         return c.at, ""
-    around = statements.enclosing(c.at, ast.FunctionDef)[-1:] or [statements.parsed(c.at.file)]
+    around = statements.enclosing_nodes(c.at, ast.FunctionDef)[-1:] or [statements.syntax_tree(c.at.file)]
     lines = [
         n.lineno
         for n in ast.walk(around[0])
-        if isinstance(n, ast.Assign) and n.lineno < c.at.line and given.id in map(ast.unparse, n.targets)
+        if isinstance(n, ast.Assign) and n.lineno < c.at.line and expression.id in map(ast.unparse, n.targets)
     ]
-    return (c.at._replace(line=max(lines)), given.id) if lines else (c.at, "")
+    return (c.at._replace(line=max(lines)), expression.id) if lines else (c.at, "")
 
 
-def unrolled(analysis: Analysis) -> Iterator[Finding]:
-    """Python loops that were traced into one operation per turn."""
-    explained = {plain(c.name) for c in analysis.record.compiled if c.explained}
-    for facts in (f for f in analysis.record.programs if not f.old and plain(f.name) in explained):
+def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
+    """Find Python loops that were traced into one operation per turn."""
+    explained = {canonical_name(c.name) for c in analysis.record.compiled if c.explained}
+    for facts in (f for f in analysis.record.programs if not f.old and canonical_name(f.name) in explained):
         c = _call(analysis, facts)
-        if c and (found := loops(facts, few=c.total_s >= LONG_S, outside=(c.at, *c.callers))):
-            loop, share = found[0], sum(x.share for x in found)  # the lines of a loop are one cause
+        if c and (loops := unrolled_loops(facts, few=c.total_s >= LONG_S, outside=(c.at, *c.callers))):
+            loop, share = loops[0], sum(x.share for x in loops)  # the lines of a loop are one cause
             reason = (
                 f"{facts.name} holds {loop.copies} copies of {loop.operation} from this line, a loop that "
                 "Python unrolled"
@@ -181,34 +187,34 @@ def unrolled(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("unrolled", loop.at, c.total_s * share * (1 - 1 / loop.turns), reason, facts.name)
 
 
-def captured(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that contain arrays as constants because their functions only refer to them."""
+def find_constants(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that contain arrays as constants because their functions only refer to them."""
     for facts in (f for f in analysis.record.programs if not f.old):
         c = _call(analysis, facts)
-        if c is None or c.at == NOWHERE or source_location.library(c.defined.rpartition(":")[0]):
+        if c is None or c.at == NOWHERE or source_location.library_of(c.defined.rpartition(":")[0]):
             continue
         constants = [(array, size) for array, size in facts.constants() if size >= SMALL]
         names = [name for name, text in c.refers_to.items() if array_type(text) in dict(constants)]
         if (total := sum(size for _, size in constants)) >= CONSTANT:
             which = f" ({', '.join(names)})" if names else ""
             reason = (
-                f"{quantity(total, 'bytes')} of arrays{which} are constants of {c.called}, which compiling "
-                "takes through all its stages, and which each program holds once more"
+                f"{format_quantity(total, 'bytes')} of arrays{which} are constants of {c.called}, which "
+                "compiling takes through all its stages, and which each program holds once more"
             )
             seconds = min(c.seconds(COMPILE), total / COMPILED)
             yield Finding("constant", c.at, seconds, reason, c.called, total, argument=(names or [""])[0])
 
 
-def constant_work(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that compute in each call what depends on none of their arguments."""
+def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that compute in each call what depends on none of their arguments."""
     for facts, c, program_s in called_programs(analysis):
-        program = analysis.record.seen.programs[plain(facts.name)]
-        found = list(instructions.instructions(facts.text)) if facts.layout[0] else []
-        fixed = instructions.independent(found, facts.steps)
+        program = analysis.record.seen.programs[canonical_name(facts.name)]
+        instructions = list(parse_instructions(facts.text)) if facts.layout[0] else []
+        fixed = independent_instructions(instructions, facts.steps)
         total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
         if total_s and fixed_s >= A_SHARE * total_s and max(program.calls, program.runs) >= 2:
             most = max(fixed, key=lambda op: program.op_s(op.__eq__))
-            at = next(facts.at(i.text) for i in found if i.name == most)
+            at = next(facts.at(i.text) for i in instructions if i.name == most)
             reason = (
                 f"{fixed_s / total_s:.0%} of each call of {c.called} goes to what depends on none of its "
                 "arguments, and gives the same each time"
@@ -217,18 +223,18 @@ def constant_work(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("constant work", at if at != NOWHERE else c.at, seconds, reason, c.called)
 
 
-def callbacks(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that call back into Python."""
+def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that call back into Python."""
     for facts, c, _ in called_programs(analysis):
-        program = analysis.record.seen.programs[plain(facts.name)]
+        program = analysis.record.seen.programs[canonical_name(facts.name)]
         for op, line in facts.callbacks():
             seconds = program.op_s(op.__eq__) * analysis.scale
             reason = f"each call of {facts.name} stops for Python on the host here"
             yield Finding("callback", line if line != NOWHERE else c.at, seconds, reason, facts.name)
 
 
-def accelerators(analysis: Analysis) -> Iterator[Finding]:
-    """Programs that run on the CPU although there is an accelerator."""
+def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that run on the CPU although there is an accelerator."""
     r = analysis.record
     others = dict.fromkeys([r.backend, *(f.platform for f in r.programs)])
     beside = [name for name in others if name not in ("", "cpu")]
@@ -238,26 +244,30 @@ def accelerators(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("on the cpu", c.at, program_s, reason, facts.name)
 
 
-def shards(analysis: Analysis) -> Iterator[Finding]:
-    """Functions that were compiled for more work on one device than on the others."""
+def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
+    """Find functions that were compiled for more work on one device than on the others."""
     work: dict[str, dict[tuple[int, ...], float]] = defaultdict(dict)
     for facts in analysis.record.programs:
-        name = plain(facts.name)
+        name = canonical_name(facts.name)
         work[name][facts.devices] = max(facts.flops, work[name].get(facts.devices, 0.0))
     for name, flops in work.items():
         program, at = analysis.record.seen.programs.get(name), _call_line(analysis, name)
         apart = len({d for devices in flops for d in devices}) == sum(map(len, flops))
-        defined = {c.defined for c in analysis.record.compiled if c.explained and plain(c.name) == name}
+        defined = {
+            c.defined for c in analysis.record.compiled if c.explained and canonical_name(c.name) == name
+        }
         if program is None or at == NOWHERE or len(flops) < 2 or not apart:
             continue
         if len(defined) > 1 or not min(flops.values()):  # several functions with one name, like lambdas
             continue
         most, mean = max(flops.values()), sum(flops.values()) / len(flops)
         if most >= UNEQUAL * mean:
-            busy_s = max((length(spans) for spans in program.devices.values()), default=0.0) * analysis.scale
+            busy_s = (
+                max((total_length(spans) for spans in program.devices.values()), default=0.0) * analysis.scale
+            )
             reason = (
-                f"{name} computes {quantity(most, 'FLOP')} per call on one device and "
-                f"{quantity(mean, 'FLOP')} in the mean of {len(flops)}, and the others wait for it"
+                f"{name} computes {format_quantity(most, 'FLOP')} per call on one device and "
+                f"{format_quantity(mean, 'FLOP')} in the mean of {len(flops)}, and the others wait for it"
             )
             yield Finding("shards", at, busy_s * (1 - mean / most), reason, name)
 
@@ -265,31 +275,31 @@ def shards(analysis: Analysis) -> Iterator[Finding]:
 def called_programs(
     analysis: Analysis, call: Callable[[Facts], Compiled | None] | None = None
 ) -> Iterator[tuple[Facts, Compiled, float]]:
-    """Programs that ran in windows: facts, the call that made each, device seconds.
+    """Yield programs that ran in windows: facts, the call that made each, device seconds.
 
     Only those for which `call` gives a call; without `call`, the reader's own functions.
 
     Windows know a program by its name, so if several share one, each gets the time of
     its instructions' names.
     """
-    several = Counter(plain(facts.name) for facts in analysis.record.programs)
+    several = Counter(canonical_name(facts.name) for facts in analysis.record.programs)
     for facts in analysis.record.programs:
-        name = plain(facts.name)
+        name = canonical_name(facts.name)
         program = analysis.record.seen.programs.get(name)
         c = call(facts) if call else _call(analysis, facts)
         if program and c and c.at != NOWHERE and program.devices:
-            busy_s = max(map(length, program.devices.values()))
+            busy_s = max(map(total_length, program.devices.values()))
             if several[name] > 1:
                 busy_s = min(busy_s, program.op_s(facts.steps.__contains__) / len(program.devices))
             if program.cut_off:  # instructions that no window saw whole are not among the devices' events
-                seen_s = length(intersection(analysis.busy, analysis.steady)) * analysis.scale
+                seen_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
                 busy_s *= max(1.0, analysis.computing_s / seen_s) if seen_s else 1.0
             yield facts, c, busy_s * analysis.scale
 
 
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
-    """The call that made a program: the one with its name whose line its instructions come from."""
-    named = [(c, at) for c, at in analysis.called if plain(c.name) == plain(facts.name)]
+    """Return the call that made a program: of that name, at a line its instructions come from."""
+    named = [(c, at) for c, at in analysis.called if canonical_name(c.name) == canonical_name(facts.name)]
     lines = {(p.file, p.line) for places in facts.frames.values() for p in places} if named[1:] else set()
     traced = (call for call in named if (call[0].at.file, call[0].at.line) in lines)
     c, at = next(traced, next(iter(named), (None, NOWHERE)))
@@ -297,4 +307,4 @@ def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
 
 
 def _call_line(analysis: Analysis, name: str) -> Place:
-    return next((at for c, at in analysis.called if plain(c.name) == name), NOWHERE)
+    return next((at for c, at in analysis.called if canonical_name(c.name) == name), NOWHERE)

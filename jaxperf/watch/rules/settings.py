@@ -10,11 +10,11 @@ from jaxperf.watch.observe.compiles import TRACE, Compiled
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.source import snippets
+from jaxperf.watch.source import statements
 
 _WHILE_TRACING = ("jax_check_tracer_leaks", "jax_enable_checks")
 _FOR_NOTHING = ("jax_log_compiles",)  # one line per program, which costs almost nothing
-_SAID = {
+_EFFECTS = {
     "jax_disable_jit": "runs jitted functions one operation at a time",
     "jax_debug_nans": "reads every result on the host, so that each call waits for the device",
     "jax_debug_infs": "reads every result on the host, so that each call waits for the device",
@@ -32,15 +32,15 @@ EXPLAINS = {
 }
 
 
-def debugging(analysis: Analysis) -> Iterator[Finding]:
-    """Debug settings of JAX that were on while something was traced."""
+def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
+    """Find debug settings of JAX that were on while something was traced."""
     from jaxperf.measure.compile_log import DEBUG_FLAGS  # which imports JAX
 
     for flag in DEBUG_FLAGS:
         seen = analysis.record.settings.get(flag)
         if seen is not None and flag not in _FOR_NOTHING:
             seen = next((c.at for c in analysis.record.compiled), seen) if seen == NOWHERE else seen
-            what, line = _SAID.get(flag, "is for looking for mistakes"), _set_at(flag, analysis, seen)
+            what, line = _EFFECTS.get(flag, "is for looking for mistakes"), _set_at(flag, analysis, seen)
             yield Finding(
                 "debug setting", line or seen, _cost_s(flag, analysis), f"{flag} is on, which {what}", flag,
                 argument=str(line or ""),
@@ -48,7 +48,7 @@ def debugging(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _cost_s(flag: str, analysis: Analysis) -> float:
-    """Seconds that a setting may cost: tracing time, or devices' idle time during dispatch."""
+    """Return the seconds that a setting may cost: tracing, or devices' idle time during dispatch."""
     if flag in _WHILE_TRACING:
         return sum(c.seconds(TRACE) for c in analysis.record.compiled)
     compiled_s = sum(c.total_s for c in _one_by_one(analysis)) if flag == "jax_disable_jit" else 0.0
@@ -56,9 +56,9 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
 
 
 def _one_by_one(analysis: Analysis) -> Iterator[Compiled]:
-    """Operations that were compiled by themselves, within functions that the program jits."""
+    """Yield operations that were compiled by themselves, within functions that the program jits."""
     for c in analysis.record.compiled:
-        if not c.explained and any(snippets.in_jitted(at) for at in (c.at, *c.callers) if at != NOWHERE):
+        if not c.explained and any(statements.in_jitted(at) for at in (c.at, *c.callers) if at != NOWHERE):
             yield c
 
 
@@ -71,13 +71,13 @@ def _dispatching_s(flag: str, analysis: Analysis) -> float:
 
 
 def _set_at(flag: str, analysis: Analysis, seen: Place) -> Place | None:
-    """The line that turns a setting on, in the files whose code was traced or in other own modules."""
-    words = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
+    """Return the line that turns a setting on, in files whose code was traced or other own modules."""
+    names = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
     places = (p for c in analysis.record.compiled for p in (c.at, *c.callers))
     files = [p.file for p in (seen, *places)] + analysis.record.modules
     for file in dict.fromkeys(files):
         for number, line in enumerate(linecache.getlines(file), start=1):
             code = line.partition("#")[0]
-            if any(word in code for word in words) and "(" in code and "False" not in code:
+            if any(name in code for name in names) and "(" in code and "False" not in code:
                 return Place(file, number)
     return None

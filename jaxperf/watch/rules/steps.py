@@ -7,41 +7,47 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from jaxperf.report.words import quantity
-from jaxperf.result.intervals import Interval, intersection, length, union
+from jaxperf.report.formatting import format_quantity
+from jaxperf.result.intervals import Interval, intersection, total_length, union
 from jaxperf.watch.finding import IDLE_DOUBT, Finding
 from jaxperf.watch.observe.sampler import BETWEEN, DISPATCH, EAGER, WRITE
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
-from jaxperf.watch.observe.windows import Program, plain
-from jaxperf.watch.report.analysis import Analysis, without
-from jaxperf.watch.rules.idle import OFTEN, REPEATS, by_function, copies_much, mostly
+from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
+from jaxperf.watch.report.analysis import Analysis, subtract_intervals
+from jaxperf.watch.rules.idle import (
+    OFTEN,
+    REPEATS,
+    copies_much,
+    describe_longest_inside,
+    findings_by_function,
+)
 
 MANY = 5  # small arrays per step, which one call would put together
 
 
-def dispatch(analysis: Analysis) -> Iterator[Finding]:
-    """Calls that take the front end longer than the device, one after the other."""
+def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
+    """Find calls that take the front end longer than the device, one after the other."""
     idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
     for c, at in analysis.called:
-        program = analysis.record.seen.programs.get(plain(c.name))
+        program = analysis.record.seen.programs.get(canonical_name(c.name))
         if program is None or program.calls < OFTEN or at not in idle or copies_much(analysis, c):
             continue
         call_s, device_s = statistics.quantiles(program.dispatch_s, n=4)[0], _device_s(program)
         if device_s < call_s:
             reason = (
-                f"a call of {c.called} takes the front end {quantity(call_s, 's')} and the device "
-                f"{quantity(device_s, 's')}, so the device waits for the next call"
+                f"a call of {c.called} takes the front end {format_quantity(call_s, 's')} and the device "
+                f"{format_quantity(device_s, 's')}, so the device waits for the next call"
             )
             yield Finding("dispatch", at, idle.pop(at), reason, c.called, doubt=IDLE_DOUBT)
 
 
-def _device_s(program: Program) -> float:
-    return max(map(length, program.devices.values()), default=0.0) / program.calls
+def _device_s(program: ExecutedProgram) -> float:
+    return max(map(total_length, program.devices.values()), default=0.0) / program.calls
 
 
-def lists(analysis: Analysis) -> Iterator[Finding]:
-    """Lines that make arrays from many Python numbers, one after the other."""
+def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
+    """Find lines that make arrays from many Python numbers, one after the other."""
     for at, made in _by_line(p for p in analysis.record.puts if p.numbers).items():
         lost_s = sum(analysis.idle.within(put.start, put.end) for put in made) * analysis.scale
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
@@ -49,27 +55,34 @@ def lists(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("list", at, lost_s, reason, doubt=IDLE_DOUBT)
 
 
-def puts(analysis: Analysis) -> Iterator[Finding]:
-    """Lines that put the same large NumPy array on a device again and again."""
-    own = {plain(c.name) for c, _ in analysis.called}
+def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
+    """Find lines that put the same large NumPy array on a device again and again."""
+    jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
     programs = analysis.record.seen.programs
-    busy = [span for n in own & programs.keys() for spans in programs[n].devices.values() for span in spans]
-    idle = without(analysis.steady, busy)  # while at most the copy itself runs
+    busy = [
+        span
+        for n in jitted_names & programs.keys()
+        for spans in programs[n].devices.values()
+        for span in spans
+    ]
+    idle = subtract_intervals(analysis.steady, busy)  # while at most the copy itself runs
     for at, made in _by_line(p for p in analysis.record.puts if p.nbytes).items():
         again = [put for put in made if put.again]
-        copying = list(_copying(analysis, at, own)) if len(again) > len(made) / 2 else []
+        copying = list(_copying(analysis, at, jitted_names)) if len(again) > len(made) / 2 else []
         lost = [(put.start, put.end) for put in again] + copying
         if again:
-            copied = quantity(again[0].nbytes, "bytes")
+            copied = format_quantity(again[0].nbytes, "bytes")
             reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
-            yield Finding("put again", at, length(intersection(idle, union(lost))) * analysis.scale, reason)
+            yield Finding(
+                "put again", at, total_length(intersection(idle, union(lost))) * analysis.scale, reason
+            )
 
 
-def small_puts(analysis: Analysis) -> Iterator[Finding]:
-    """Lines that put many small arrays on devices for each step, one after the other."""
-    own = {plain(c.name) for c, _ in analysis.called}
+def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
+    """Find lines that put many small arrays on devices for each step, one after the other."""
+    jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
     seen = analysis.record.seen
-    steps = max((p.calls for name, p in seen.programs.items() if name in own), default=0)
+    steps = max((p.calls for name, p in seen.programs.items() if name in jitted_names), default=0)
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
     for at, times in analysis.record.small_puts.items():
         count = sum(any(a <= t <= b for a, b in seen.windows) for t in times)
@@ -82,30 +95,30 @@ def small_puts(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("puts one by one", at, idle[at] * (1 - 1 / each), reason, doubt=IDLE_DOUBT)
 
 
-def _copying(analysis: Analysis, at: Place, own: set[str]) -> Iterator[Interval]:
-    """When devices ran JAX's own programs that copy what this line gives them, as `jnp.asarray` does."""
-    names = {plain(c.name) for c in analysis.record.compiled if c.at == at} - own
+def _copying(analysis: Analysis, at: Place, jitted_names: set[str]) -> Iterator[Interval]:
+    """Yield when devices ran JAX's own programs that copy what this line gives them."""
+    names = {canonical_name(c.name) for c in analysis.record.compiled if c.at == at} - jitted_names
     for program in (p for n, p in analysis.record.seen.programs.items() if n in names and p.copies):
         for spans in program.devices.values():
             yield from spans
 
 
 def _by_line(puts: Iterable[Put]) -> dict[Place, list[Put]]:
-    found: dict[Place, list[Put]] = defaultdict(list)
+    by_line: dict[Place, list[Put]] = defaultdict(list)
     for put in puts:
-        found[put.at].append(put)
-    return found
+        by_line[put.at].append(put)
+    return by_line
 
 
-def write(analysis: Analysis) -> Iterator[Finding]:
-    """Lines that write files, such as checkpoints, while devices are idle."""
+def find_writes(analysis: Analysis) -> Iterator[Finding]:
+    """Find lines that write files, such as checkpoints, while devices are idle."""
     idle = analysis.idle_at(lambda s: s.kind == WRITE, itself=True)
-    yield from by_function("write", idle, "devices are idle while this line writes")
+    yield from findings_by_function("write", idle, "devices are idle while this line writes")
 
 
-def python(analysis: Analysis) -> Iterator[Finding]:
-    """The reader's Python code between two steps, which delays the dispatch of the next step."""
+def find_python_work(analysis: Analysis) -> Iterator[Finding]:
+    """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
     idle = analysis.idle_at(lambda s: s.kind == BETWEEN, itself=True)
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
-    for finding in by_function("python", idle, reason):
-        yield replace(finding, reason=reason + mostly(analysis, BETWEEN, finding.at))
+    for finding in findings_by_function("python", idle, reason):
+        yield replace(finding, reason=reason + describe_longest_inside(analysis, BETWEEN, finding.at))

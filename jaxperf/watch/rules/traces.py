@@ -7,8 +7,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from jaxperf.result.intervals import length, union
-from jaxperf.watch.advice.explanations import Change, differences, part, shape_of, shortened
+from jaxperf.result.intervals import total_length, union
+from jaxperf.watch.advice.explanations import (
+    Change,
+    argument_changes,
+    differing_part,
+    shape_of,
+    shorten_value,
+)
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import COMPILE, Compiled
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -16,14 +22,14 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.source import source_arguments
 
 REPEATS = 3  # traces that count as repeated
-_ELSEWHERE = ("placement", "cleared")  # each device needs a program; the rule `cleared` covers the other
+_ELSEWHERE = ("placement", "cleared")  # each device needs a program; `find_cleared_caches` covers the other
 _ANYWHERE = ("new function", "weak type")  # never wanted, from whichever lines it comes
 # one of these may be wanted: two functions, the two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape")
 
 
-def retraced(analysis: Analysis) -> Iterator[Finding]:
-    """The reader's functions that were traced and compiled again, by the reason that cost most.
+def find_retraces(analysis: Analysis) -> Iterator[Finding]:
+    """Find the reader's functions that were traced and compiled again, by the costliest reason.
 
     The first trace from a line, called from the same lines, does not count: training and testing may differ.
     """
@@ -46,18 +52,18 @@ def retraced(analysis: Analysis) -> Iterator[Finding]:
 
 
 def together_s(compiled: Iterable[Compiled]) -> float:
-    """Seconds in which some of them were traced or compiled; several threads may do so at the same time."""
-    return length(union(span for c in compiled for span in c.stages.values()))
+    """Return seconds in which some of them were traced or compiled; several threads may overlap."""
+    return total_length(union(span for c in compiled for span in c.stages.values()))
 
 
 def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
-    """Those repeats whose types of arguments had occurred before: one function would share programs."""
-    known, found = {_call(group[0])}, []
+    """Return repeats whose types of arguments had occurred before: one function would share programs."""
+    known, needless = {_call(group[0])}, []
     for c in group[1:]:
         if c in repeats and (_call(c) in known or not c.signature):
-            found.append(c)
+            needless.append(c)
         known.add(_call(c))
-    return found
+    return needless
 
 
 def _call(c: Compiled) -> tuple[tuple[str, str], ...]:
@@ -65,14 +71,14 @@ def _call(c: Compiled) -> tuple[tuple[str, str], ...]:
 
 
 def _kind(c: Compiled) -> str:
-    """The reason for a trace; of several, the one that explains the others."""
+    """Return the reason for a trace; of several, the one that explains the others."""
     kinds = {change.kind for change in c.changes}
     order = (*_ELSEWHERE, "structure", "static value", "shape", "dtype", "weak type", "setting", "other")
     return next((kind for kind in order if kind in kinds), "new function")
 
 
 def _habit(repeats: list[Compiled]) -> bool:
-    """Whether one line did it again and again; several lines may each have their own."""
+    """Return whether one line did it again and again; several lines may each have their own."""
     return Counter(c.at for c in repeats).most_common(1)[0][1] >= REPEATS - 1
 
 
@@ -85,7 +91,7 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     if kind == "shape" and _partial_batch(repeats):
         cause = "partial batch"
     if kind == "static value" and changes and all(map(_another_object, changes)):
-        if differs := part(changes[0].before, changes[0].now):
+        if differs := differing_part(changes[0].before, changes[0].now):
             made = source_arguments.made_at(at, differs.owner)
             where = f", which {made} makes," if made else ""
             reason = (
@@ -93,7 +99,7 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
                 "and is compared by identity"
             )
             return Finding("static part", at, seconds, reason, differs.owner, argument=differs.name)
-        other = f"{changes[0].what} is another {shortened(_plain_value(changes[0].now))} each time"
+        other = f"{changes[0].what} is another {shorten_value(_plain_value(changes[0].now))} each time"
         reason = f"{times}: static {other}"
         return Finding("static object", at, seconds, reason, first.called, argument=changes[0].what)
     if kind == "new function":
@@ -101,37 +107,41 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
         if names:
             reason += f", and {'; '.join(names.values())}"
         return Finding(cause, at, seconds, reason, first.called, argument=", ".join(names))
-    said = list(dict.fromkeys(map(str, changes)))
-    shown = "; ".join(said[:2]) + (f"; and {len(said) - 2} more" if len(said) > 2 else "")
+    descriptions = list(dict.fromkeys(map(str, changes)))
+    shown = "; ".join(descriptions[:2]) + (
+        f"; and {len(descriptions) - 2} more" if len(descriptions) > 2 else ""
+    )
     reason = shown if kind == "other" else f"{kind} of {shown}"
     return Finding(cause, at, seconds, f"{times}: {reason}", first.called, argument=changes[0].what)
 
 
 def _closed_over(traces: list[Compiled]) -> dict[str, str]:
-    """What differs in the new functions' closures and defaults, by name, and how it first differed."""
-    found: dict[str, str] = {}
+    """Return how the new functions' closures and defaults first differed, by name."""
+    reasons: dict[str, str] = {}
     for old, new in itertools.pairwise(traces):
-        for change in differences(old.closure, new.closure) if old.closure else ():
-            before, now = _plain_value(change.before), shortened(_plain_value(change.now))
+        for change in argument_changes(old.closure, new.closure) if old.closure else ():
+            before, now = _plain_value(change.before), shorten_value(_plain_value(change.now))
             how = (
-                f"is another {now}" if _another_object(change) else f"goes from {shortened(before)} to {now}"
+                f"is another {now}"
+                if _another_object(change)
+                else f"goes from {shorten_value(before)} to {now}"
             )
-            found.setdefault(change.what, f"{change.what} in its closure {how}")
-    return found
+            reasons.setdefault(change.what, f"{change.what} in its closure {how}")
+    return reasons
 
 
 def _plain_value(value: str) -> str:
-    """A value without its address, and without the functions in which its class is defined."""
+    """Return a value without its address, and without the functions in which its class is defined."""
     return re.sub(r" at 0x[0-9a-f]+|[\w.]+\.<locals>\.", "", value)
 
 
 def _another_object(change: Change) -> bool:
-    """Whether a static value prints the same except for its address, so that it is another object."""
+    """Return whether a static value prints the same except for its address: another object."""
     return _plain_value(change.before) == _plain_value(change.now)
 
 
 def _partial_batch(repeats: list[Compiled]) -> bool:
-    """Whether only one smaller leading dimension came up, like that of the last batch of an epoch."""
+    """Return whether only one smaller leading dimension came up, like an epoch's last batch's."""
     changes: list[Change] = [change for c in repeats for change in c.changes if change.kind == "shape"]
     pairs = [(shape_of(c.before), shape_of(c.now)) for c in changes]
     smaller = {(before[0], now[0]) for before, now in pairs if before and now and before[1:] == now[1:]}
@@ -139,8 +149,8 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
     return whole and len(repeats) == 1 and len(smaller) == 1 and all(now < before for before, now in smaller)
 
 
-def placed(analysis: Analysis) -> Iterator[Finding]:
-    """Functions that were compiled again because arguments of equal types were placed in another way."""
+def find_placements(analysis: Analysis) -> Iterator[Finding]:
+    """Find functions compiled again because arguments of equal types were placed in another way."""
     groups: dict[str, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
         if any(change.kind == "placement" and change.what for change in c.changes):
@@ -157,28 +167,28 @@ def placed(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("placement", at, seconds, reason, group[0].called, argument=changes[0].what)
 
 
-def cleared(analysis: Analysis) -> Iterator[Finding]:
-    """Calls of `jax.clear_caches` after which the same functions were traced and compiled again."""
-    found: dict[Place, list[Compiled]] = defaultdict(list)
+def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
+    """Find calls of `jax.clear_caches` after which the same functions were compiled again."""
+    by_line: dict[Place, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
         if c.cleared is not None:
-            found[c.cleared].append(c)
-    for at, again in found.items():
+            by_line[c.cleared].append(c)
+    for at, again in by_line.items():
         seconds, names = together_s(again), ", ".join({c.called: None for c in again})
         reason = (
-            f"jax.clear_caches makes JAX forget its programs: {shortened(names)} took {seconds:.2g} s to be "
-            f"traced and compiled {len(again)} times more"
+            f"jax.clear_caches makes JAX forget its programs: {shorten_value(names)} took {seconds:.2g} s "
+            f"to be traced and compiled {len(again)} times more"
         )
         yield Finding("cleared", at, seconds, reason, "clear_caches")
 
 
-def eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
-    """Operations outside `jit` that were compiled again and again at one line."""
-    found: dict[Place, list[Compiled]] = defaultdict(list)
+def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
+    """Find operations outside `jit` that were compiled again and again at one line."""
+    by_line: dict[Place, list[Compiled]] = defaultdict(list)
     for c in analysis.record.compiled:
         if not c.explained and COMPILE in c.stages and c.at != NOWHERE and c.cleared is None:
-            found[c.at].append(c)
-    for at, compiled in found.items():
+            by_line[c.at].append(c)
+    for at, compiled in by_line.items():
         name, times = Counter(c.name for c in compiled).most_common(1)[0]
         if times >= 2 * REPEATS:
             cause = eager_cause([c for c in compiled if c.name == name])
@@ -195,7 +205,7 @@ EAGER_CAUSES = {
 
 
 def eager_cause(compiled: list[Compiled]) -> str:
-    """What differs most often between one call of an operation outside jit and the next."""
+    """Return what differs most often between one call of an operation outside jit and the next."""
     causes = Counter(itertools.starmap(_eager_cause, itertools.pairwise(compiled)))
     return causes.most_common(1)[0][0] if causes else "eager recompiles"
 
@@ -203,7 +213,7 @@ def eager_cause(compiled: list[Compiled]) -> str:
 def _eager_cause(before: Compiled, now: Compiled) -> str:
     if any(change.kind == "new body" for change in now.changes):
         return "new body"
-    changes = differences(before.signature, now.signature)
+    changes = argument_changes(before.signature, now.signature)
     sized = any(
         c.kind == "shape" or c.what.startswith("shape") or c.before == "nothing" or c.now.startswith("slice(")
         for c in changes

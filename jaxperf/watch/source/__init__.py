@@ -1,1 +1,1 @@
-"""What the reader's source says: statements, loops, call sites, and changes made from them."""
+"""What the reader's source says: statements, loops, call sites and arguments."""

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import plain
+from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.source import loop_body, statements
 
 DEPTH = 3  # how many nested functions are followed from one that a sample finds
 
 
-class Step(NamedTuple):
+class CallSite(NamedTuple):
     """A line that calls a jitted function; `program` is empty if it does so indirectly."""
 
     at: Place
@@ -31,47 +31,54 @@ class Step(NamedTuple):
     callers: tuple[Place, ...] = ()  # the reader's lines around `at`, outwards
 
 
-class Steps:
-    """The steps `found` so far."""
+class CallSites:
+    """The call sites seen so far, in `sites`."""
 
     def __init__(self) -> None:
-        self.found: set[Step] = set()
+        self.sites: set[CallSite] = set()
         self._left: dict[CodeType, Collection[tuple[str, int]]] = {}  # names that were not defined yet
-        self._stepping: set[CodeType] = set()  # functions that have steps
+        self._stepping: set[CodeType] = set()  # functions that have call sites
 
     def look(self, frame: FrameType | None) -> None:
         """Note what the reader's functions of a frame and of its callers call."""
         frames = [
-            f for f in source_location.stack(frame) if not source_location.library(f.f_code.co_filename)
+            f
+            for f in source_location.frames_outwards(frame)
+            if not source_location.library_of(f.f_code.co_filename)
         ]
         chain, below = tuple(map(source_location.place_of, frames)), False
         for i, f in enumerate(frames):
             if below:
-                self.found.add(Step(chain[i]))
-            here = self._note(f.f_code, functools.partial(source_location.variable, f), chain[i + 1 :], DEPTH)
+                self.sites.add(CallSite(chain[i]))
+            here = self._note(
+                f.f_code, functools.partial(source_location.variable_value, f), chain[i + 1 :], DEPTH
+            )
             below = below or here
 
     def _note(
         self, code: CodeType, lookup: Callable[[str], Any], callers: tuple[Place, ...], depth: int
     ) -> bool:
-        """Note the steps of a function, and whether it has any."""
-        names = self._left[code] if code in self._left else source_location.calls(code)
+        """Note the call sites of a function, and return whether it has any."""
+        names = self._left[code] if code in self._left else source_location.called_names(code)
         left: set[tuple[str, int]] = set()
         self._left[code] = left  # before all else, since it may call itself
         for name, line in names:
-            called, method = source_location.named(name, lookup)
-            at, program = Place(code.co_filename, line, code.co_name), "" if method else jitted(called, name)
-            if called is None:
+            value, method = source_location.resolve_name(name, lookup)
+            at, program = (
+                Place(code.co_filename, line, code.co_name),
+                "" if method else jitted_program(value, name),
+            )
+            if value is None:
                 left.add((name, line))
-            elif program or self._goes_on(called, method, (at, *callers), depth):
-                self.found.add(Step(at, program, callers))
+            elif program or self._goes_on(value, method, (at, *callers), depth):
+                self.sites.add(CallSite(at, program, callers))
                 self._stepping.add(code)
         return code in self._stepping
 
     def _goes_on(self, called: Any, method: str, callers: tuple[Place, ...], depth: int) -> bool:
-        """Whether what is called is one of the reader's functions that has steps."""
+        """Return whether what is called is one of the reader's functions that has call sites."""
         function, owner = _function(called, method)
-        if function is None or not depth or source_location.library(function.__code__.co_filename):
+        if function is None or not depth or source_location.library_of(function.__code__.co_filename):
             return False
         if function.__code__ not in self._left:
             self._note(function.__code__, _names(function, owner), callers, depth - 1)
@@ -79,26 +86,26 @@ class Steps:
 
 
 def _function(called: Any, method: str) -> tuple[FunctionType | None, Any]:
-    """The Python function behind what is called, and the object whose method it is."""
+    """Return the Python function behind what is called, and the object whose method it is."""
     owner = called
     if not method and type(called) in (FunctionType, MethodType):
-        owner, found = getattr(called, "__self__", None), getattr(called, "__func__", called)
+        owner, function = getattr(called, "__self__", None), getattr(called, "__func__", called)
     else:
-        found = inspect.getattr_static(type(called), method or "__call__", None)
-    return (found, owner) if isinstance(found, FunctionType) else (None, None)
+        function = inspect.getattr_static(type(called), method or "__call__", None)
+    return (function, owner) if isinstance(function, FunctionType) else (None, None)
 
 
 def _names(function: FunctionType, owner: Any) -> Callable[[str], Any]:
-    """What names refer to in a function that is not running, and so has no local variables yet."""
-    code, known = function.__code__, frame_arguments.outside(function)
+    """Return the lookup of names in a function that is not running, and so has no local variables."""
+    code, known = function.__code__, frame_arguments.captured_values(function)
     if owner is not None and code.co_argcount:
         known[code.co_varnames[0]] = owner
     local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     return lambda name: known.get(name) if name in local else function.__globals__.get(name)
 
 
-def jitted(called: Any, name: str = "") -> str:
-    """The program of one of the reader's jitted functions, or of its `compile` result; else "".
+def jitted_program(called: Any, name: str = "") -> str:
+    """Name the program of a reader's jitted function, or of its `compile` result; else "".
 
     Everything that jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`.
 
@@ -114,54 +121,54 @@ def jitted(called: Any, name: str = "") -> str:
         return ""
     if inspect.getattr_static(called, "lower", None) is None:
         return ""
-    own = getattr(called, "__name__", "")
-    return own if isinstance(own, str) and own else name or "a program"
+    function_name = getattr(called, "__name__", "")
+    return function_name if isinstance(function_name, str) and function_name else name or "a program"
 
 
 def module_of(value: object) -> str:
-    """The package that an object or its class is from: "jax" for JAX's own, not for a reader's "jaxrl"."""
+    """Return the package of an object or its class: "jax" for JAX's own, not for a reader's "jaxrl"."""
     return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
 def called_at(
-    compiled: Iterable[Compiled], steps: Iterable[Step], ran: Iterable[str]
+    compiled: Iterable[Compiled], call_sites: Iterable[CallSite], ran: Iterable[str]
 ) -> list[tuple[Compiled, Place]]:
-    """The reader's jitted functions, each with the line that calls it again and again.
+    """Return the reader's jitted functions, each with the line that calls it again and again.
 
     That is where it was traced, unless a line that is deeper in loops and has traced nothing also calls it.
 
     Args:
       compiled: what was traced.
-      steps: lines that call jitted functions.
+      call_sites: lines that call jitted functions.
       ran: programs that ran, by name; those that were not traced were compiled before the watch.
     """
     traced = [c for c in compiled if c.explained]
-    free = {(plain(s.program), s.at): s for s in sorted(steps) if s.program}
+    free = {(canonical_name(s.program), s.at): s for s in sorted(call_sites) if s.program}
     for c in traced:
         for name in _called(c):
             free.pop((name, c.at), None)
-    found = []
+    calls = []
     for c in traced:
-        others = [step for (program, _), step in free.items() if program in _called(c)]
+        others = [site for (program, _), site in free.items() if program in _called(c)]
         most = max(others, key=_turns, default=None)
         if most and _turns(most) > _turns(c):
-            found.append((c, most.at))
-            del free[plain(most.program), most.at]
+            calls.append((c, most.at))
+            del free[canonical_name(most.program), most.at]
         else:
-            found.append((c, c.at))
+            calls.append((c, c.at))
     known = {name for c in traced for name in _called(c)}
     for name in sorted({*ran} - known):
-        if sites := [step for (program, _), step in free.items() if program == name]:
+        if sites := [site for (program, _), site in free.items() if program == name]:
             most = max(sites, key=_turns)
             c = Compiled(most.program, most.at, explained=True, callers=most.callers)
-            found.append((c, c.at))
-    return found
+            calls.append((c, c.at))
+    return calls
 
 
 def _called(c: Compiled) -> set[str]:
-    return {plain(c.name), plain(c.called)}
+    return {canonical_name(c.name), canonical_name(c.called)}
 
 
-def _turns(call: Compiled | Step) -> int:
-    """How many loops are around a call."""
-    return sum(len(statements.enclosing(p, loop_body.LOOP)) for p in (call.at, *call.callers))
+def _turns(call: Compiled | CallSite) -> int:
+    """Count the loops around a call."""
+    return sum(len(statements.enclosing_nodes(p, loop_body.LOOP)) for p in (call.at, *call.callers))

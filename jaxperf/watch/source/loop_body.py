@@ -14,7 +14,6 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
 LOOP = ast.For | ast.While | ast.AsyncFor
-_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Flow(NamedTuple):
@@ -26,23 +25,23 @@ class Flow(NamedTuple):
 
 
 def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bool:
-    """Whether a statement feeds a step of its loop, and needs nothing that a step has computed.
+    """Return whether a statement feeds a step of its loop, and needs nothing that a step has computed.
 
     Args:
       at: a line of the statement.
       steps: lines that call jitted functions, directly or indirectly.
       called: if the statement is a step, the function among its arguments that is meant.
     """
-    loop, own = stepping_loop(at, steps), statements.enclosing(at, ast.stmt)
+    loop, enclosing = stepping_loop(at, steps), statements.enclosing_nodes(at, ast.stmt)
     if loop is None:
         return False
     flows = _flows(at.file, loop)
     stepping = [f for f in flows if _is_step(f.node, at.file, steps)]
     computed = _reached(_writes(stepping), flows)
     if called:
-        calls = (n for n in ast.walk(own[-1]) if isinstance(n, ast.Call) and _last(n.func) == called)
+        calls = (n for n in ast.walk(enclosing[-1]) if isinstance(n, ast.Call) and _last(n.func) == called)
         return any(not _share(_reads(call), computed) for call in calls)
-    mine = next((f for f in flows if f.node is own[-1]), None)
+    mine = next((f for f in flows if f.node is enclosing[-1]), None)
     if mine is None or not isinstance(mine.node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         return False
     feeds = any(_share(f.reads, _reached(mine.writes, flows)) for f in stepping if f.node is not mine.node)
@@ -50,15 +49,17 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
 
 
 def is_step(at: Place, steps: Collection[Place]) -> bool:
-    """Whether the statement at a line is, or calls, one of the steps."""
-    own = statements.enclosing(at, ast.stmt)
-    return bool(own) and _is_step(own[-1], at.file, steps)
+    """Return whether the statement at a line is, or calls, one of the steps."""
+    enclosing = statements.enclosing_nodes(at, ast.stmt)
+    return bool(enclosing) and _is_step(enclosing[-1], at.file, steps)
 
 
 def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
-    """The innermost loop around a line, in the same function, that has a step in its body."""
-    functions = statements.enclosing(at, _FUNCTION)
-    loops = [n for n in statements.enclosing(at, LOOP) if not functions or n.lineno > functions[-1].lineno]
+    """Return the innermost loop around a line, in the same function, that has a step in its body."""
+    functions = statements.enclosing_nodes(at, statements.FUNCTION)
+    loops = [
+        n for n in statements.enclosing_nodes(at, LOOP) if not functions or n.lineno > functions[-1].lineno
+    ]
     lines = {p.line for p in steps if p.file == at.file and p.function == at.function}
     for loop in reversed(loops):
         if any(statements.head_end(loop) < line <= loop.end_lineno for line in lines):
@@ -67,44 +68,24 @@ def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
 
 
 def comes_back(at: Place) -> bool:
-    """Whether what a statement assigns affects what it reads in the next turn of its loop."""
-    loop, own = statements.enclosing(at, LOOP)[-1:], statements.enclosing(at, ast.stmt)[-1:]
-    if not loop or not own or own == loop:
+    """Return whether what a statement assigns affects what it reads in the next turn of its loop."""
+    loop, innermost = statements.enclosing_nodes(at, LOOP)[-1:], statements.enclosing_nodes(at, ast.stmt)[-1:]
+    if not loop or not innermost or innermost == loop:
         return False
-    mine = _flow(own[0])
-    return _share(mine.reads, depending(loop[0], at.file, mine.writes) - mine.writes)
+    mine = _flow(innermost[0])
+    return _share(mine.reads, _reached(mine.writes, _flows(at.file, loop[0])) - mine.writes)
 
 
 def reads_from(at: Place, other: Place) -> bool:
-    """Whether a statement reads what another one in its function makes, or is that statement itself."""
+    """Return whether a statement reads what another one in its function makes, or is that statement."""
     if (at.file, at.function) != (other.file, other.function):
         return False
-    mine, making = (statements.enclosing(p, ast.stmt)[-1:] for p in (at, other))
+    mine, making = (statements.enclosing_nodes(p, ast.stmt)[-1:] for p in (at, other))
     if not mine or not making or mine == making:
         return mine == making
-    around = (statements.enclosing(other, _FUNCTION) or [statements.parsed(other.file)])[-1]
-    flows = [_flow(node) for statement in around.body for node in _statements(statement)]
+    bodies = [statements.syntax_tree(other.file), *statements.enclosing_nodes(other, statements.FUNCTION)]
+    flows = [_flow(node) for statement in bodies[-1].body for node in _statements(statement)]
     return _share(_flow(mine[0]).reads, _reached(_flow(making[0]).writes, flows))
-
-
-def changed_in(loop: ast.stmt, file: str) -> frozenset[str]:
-    """Variables that a turn of a loop changes, including its counter."""
-    return _writes(_flows(file, loop))
-
-
-def depending(loop: ast.stmt, file: str, names: Collection[str]) -> frozenset[str]:
-    """Variables of a loop that depend on `names`, in this turn or a later one."""
-    return _reached(names, _flows(file, loop))
-
-
-def made_ahead(statement: ast.Assign, loop: ast.stmt, file: str, *, count: str) -> ast.expr | None:
-    """What a statement of a loop could compute turns ahead: its value, or the outermost such call in it.
-
-    It reads nothing that a turn of the loop changes, other than the loop's counter `count`.
-    """
-    changed = changed_in(loop, file) - {count}
-    calls = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call))
-    return next((n for n in (statement.value, *calls) if not _share(_reads(n), changed)), None)
 
 
 def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
@@ -114,13 +95,13 @@ def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
 
 @functools.cache
 def _flows(file: str, loop: ast.stmt) -> tuple[Flow, ...]:
-    """Every statement of a loop, including its head; a function defined inside counts as one statement."""
+    """Return every statement of a loop with its head; a function defined inside counts as one."""
     return tuple(_flow(node) for node in _statements(loop))
 
 
 def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
     yield node
-    if not isinstance(node, _FUNCTION | ast.ClassDef):
+    if not isinstance(node, statements.FUNCTION | ast.ClassDef):
         for child in ast.iter_child_nodes(node):
             bodies = [child] if isinstance(child, ast.stmt) else getattr(child, "body", [])
             for inner in bodies if isinstance(bodies, list) else []:
@@ -150,40 +131,40 @@ def _flow(node: ast.stmt) -> Flow:
 
 
 def _reads(*nodes: ast.AST) -> frozenset[str]:
-    """The variables in some expressions, by their longest names: "self.table" and not "self"."""
-    found: set[str] = set()
+    """Return the variables in some expressions, by their longest names: "self.table" and not "self"."""
+    names: set[str] = set()
     for node in nodes:
-        if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
+        if isinstance(node, ast.Name | ast.Attribute) and (name := _dotted_name(node)):
             if isinstance(node.ctx, ast.Load):
-                found.add(name)
+                names.add(name)
         else:
-            found |= _reads(*ast.iter_child_nodes(node))
-    return frozenset(found)
+            names |= _reads(*ast.iter_child_nodes(node))
+    return frozenset(names)
 
 
 def _targets(*nodes: ast.expr) -> frozenset[str]:
-    """The variables that are assigned, fully or in part."""
-    found: set[str] = set()
+    """Return the variables that are assigned, fully or in part."""
+    names: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Tuple | ast.List):
-            found |= _targets(*node.elts)
+            names |= _targets(*node.elts)
         elif isinstance(node, ast.Starred | ast.Subscript):
-            found |= _targets(node.value)
-        elif name := dotted(node):
-            found.add(name)
-    return frozenset(found)
+            names |= _targets(node.value)
+        elif name := _dotted_name(node):
+            names.add(name)
+    return frozenset(names)
 
 
-def dotted(node: ast.AST) -> str:
-    """The name "self.table" of an expression that is nothing else, or ""."""
+def _dotted_name(node: ast.AST) -> str:
+    """Return the name "self.table" of an expression that is nothing else, or ""."""
     if isinstance(node, ast.Attribute):
-        owner = dotted(node.value)
+        owner = _dotted_name(node.value)
         return owner and f"{owner}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def _last(node: ast.expr) -> str:
-    return dotted(node).rpartition(".")[2]
+    return _dotted_name(node).rpartition(".")[2]
 
 
 def _writes(flows: Iterable[Flow]) -> frozenset[str]:
@@ -191,14 +172,14 @@ def _writes(flows: Iterable[Flow]) -> frozenset[str]:
 
 
 def _reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
-    """The variables that depend on `names`, in this turn of the loop or a later one."""
-    found, before = frozenset(names), frozenset[str]()
-    while found != before:
-        before = found
-        found |= _writes(f for f in flows if _share(f.reads, before))
-    return found
+    """Return the variables that depend on `names`, in this turn of the loop or a later one."""
+    reached, before = frozenset(names), frozenset[str]()
+    while reached != before:
+        before = reached
+        reached |= _writes(f for f in flows if _share(f.reads, before))
+    return reached
 
 
 def _share(a: Collection[str], b: Collection[str]) -> bool:
-    """Whether two sets have a variable in common, or one has a part of a variable in the other."""
+    """Return whether two sets have a variable in common, or one a part of a variable of the other."""
     return any(x == y or x.startswith(y + ".") or y.startswith(x + ".") for x in a for y in b)

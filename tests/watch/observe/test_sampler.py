@@ -36,10 +36,10 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     folder.mkdir()
     (folder / "jaxlike_53.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(folder)
-    source_location.library.cache_clear()
+    source_location.library_of.cache_clear()
     source_location._roots.cache_clear()
     yield types.SimpleNamespace(**runpy.run_path(str(folder / "jaxlike_53.py"), run_name="jaxlike_53"))
-    source_location.library.cache_clear()
+    source_location.library_of.cache_clear()
     source_location._roots.cache_clear()
 
 
@@ -48,7 +48,7 @@ def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:
 
     def look() -> None:
         frame = sys._getframe(1)  # the library's
-        while source_location.library(frame.f_code.co_filename) == "":
+        while source_location.library_of(frame.f_code.co_filename) == "":
             frame = frame.f_back  # type: ignore[assignment]
         kinds.append(sampler._seen(frame, 0.0, 1.0)[0])
 
@@ -62,10 +62,10 @@ def test_a_readers_own_module_may_begin_with_jax() -> None:
         def reset(self) -> None: ...
 
     Environment.__module__ = "jaxrl.environments"
-    own = Environment()
-    assert sampler._kind_of_callee(own) == sampler.PYTHON
+    environment = Environment()
+    assert sampler._kind_of_callee(environment) == sampler.PYTHON
     Environment.__module__ = "numpyro_models"
-    assert sampler._kind_of_callee(own) == sampler.PYTHON
+    assert sampler._kind_of_callee(environment) == sampler.PYTHON
     assert sampler._kind_of_callee(jnp.sin) == sampler._kind_of_callee(jax.grad) == sampler.EAGER
     assert sampler._kind_of_callee(jnp.ones(1)) == sampler.EAGER
     assert sampler._kind_of_callee(np.random.default_rng(0)) == sampler.NUMPY
@@ -89,6 +89,6 @@ def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_los
     end = time.perf_counter() + 9  # it asked for the lock after 10 s: then a single sample comes
     while len(looking.samples) < 5 and time.perf_counter() < end:
         pass
-    found = len(looking.samples)
+    count = len(looking.samples)
     looking.close()
-    assert found >= 5
+    assert count >= 5

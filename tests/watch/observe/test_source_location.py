@@ -16,12 +16,12 @@ from jaxperf.watch.run_script import _roots, run_module
 class Telling:
     """Called, it tells what its caller's frame seems to call."""
 
-    def __init__(self, told: list[Any]) -> None:
-        self.told = told
+    def __init__(self, callees: list[Any]) -> None:
+        self.callees = callees
 
     def __call__(self) -> None:
         frame = sys._getframe(1)
-        self.told.append(source_location.callee(frame))
+        self.callees.append(source_location.callee(frame))
 
     def method(self) -> None:
         self()
@@ -58,23 +58,23 @@ class Trainer:
 
 
 def test_attributes_are_followed_to_what_is_called() -> None:
-    told: list[Any] = []
-    step = Telling(told)
+    callees: list[Any] = []
+    step = Telling(callees)
     Trainer.shared = step
     Trainer(step).run()
-    assert told == [step] * 3
+    assert callees == [step] * 3
 
 
 def test_a_property_is_not_asked_for_its_value() -> None:
-    told: list[Any] = []
-    trainer = Trainer(Telling(told))
+    callees: list[Any] = []
+    trainer = Trainer(Telling(callees))
     trainer.run_made()
-    assert told == [trainer] and vars(trainer)["asked"] == 1
+    assert callees == [trainer] and vars(trainer)["asked"] == 1
 
 
 def test_a_method_an_unset_slot_and_a_number_lead_nowhere() -> None:
-    told: list[Any] = []
-    step = Telling(told)
+    callees: list[Any] = []
+    step = Telling(callees)
     assert source_location._held(step, "method") is source_location._METHOD
     assert source_location._held(Slots(), "unset") is source_location._METHOD
     assert source_location._held(3, "real") is source_location._METHOD
@@ -101,18 +101,18 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.setattr(sys, "argv", sys.argv)
-    source_location.library.cache_clear()
+    source_location.library_of.cache_clear()
     source_location._roots.cache_clear()
     return folder
 
 
 def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(installed: Path) -> None:
     file = str(installed / "train.py")
-    assert source_location.library(file) == "installed_37"
+    assert source_location.library_of(file) == "installed_37"
     with source_location.own_code(_roots("installed_37.train")):
-        assert source_location.library(file) == ""
-        assert source_location.library(str(installed.parent / "installed_38.py")) == "installed_38"
-    assert source_location.library(file) == "installed_37"
+        assert source_location.library_of(file) == ""
+        assert source_location.library_of(str(installed.parent / "installed_38.py")) == "installed_38"
+    assert source_location.library_of(file) == "installed_37"
 
 
 def test_a_module_that_is_installed_has_findings(installed: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -134,9 +134,9 @@ def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables() -> None:
     def run() -> tuple[Any, Any]:
         large = Held()
         dropped = weakref.ref(large)
-        found = source_location.variable(sys._getframe(), "large")
-        assert found is large
-        del large, found
+        value = source_location.variable_value(sys._getframe(), "large")
+        assert value is large
+        del large, value
         return dropped(), dropped
 
     alive, _ = run()
@@ -144,9 +144,9 @@ def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables() -> None:
 
 
 def test_variables_that_a_program_has_from_locals_stay() -> None:
-    kept, other = 3, Held()
+    number, other = 3, Held()
     mine = locals()
-    assert source_location.variable(sys._getframe(), "other") is other
-    assert mine["kept"] == kept and mine["other"] is other
+    assert source_location.variable_value(sys._getframe(), "other") is other
+    assert mine["number"] == number and mine["other"] is other
     exec("added = 5", globals(), mine)
-    assert source_location.variable(sys._getframe(), "nothing") is None and mine["added"] == 5
+    assert source_location.variable_value(sys._getframe(), "nothing") is None and mine["added"] == 5

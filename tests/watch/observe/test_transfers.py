@@ -17,25 +17,25 @@ from jaxperf.watch.observe.transfers import LARGE
 def test_bytes_that_were_put_there_before_are_told_from_new_ones(put: object) -> None:
     name = getattr(put, "__name__", "")
     table = np.zeros(LARGE // 4, np.float32)
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         for value in (1, 1, 2, 2, 3):
             table[:] = value
             {"array": jnp.array, "asarray": jnp.asarray}.get(name, jax.device_put)(table)
-    assert found.record is not None
-    assert [p.again for p in found.record.puts] == [False, True, False, True, False]
-    assert {(p.at.file, p.nbytes) for p in found.record.puts} == {(__file__, LARGE)}
+    assert outcome.record is not None
+    assert [p.again for p in outcome.record.puts] == [False, True, False, True, False]
+    assert {(p.at.file, p.nbytes) for p in outcome.record.puts} == {(__file__, LARGE)}
 
 
 def test_small_arrays_arrays_of_jax_and_other_threads_are_left_alone() -> None:
     large = np.zeros(LARGE, np.float32)
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         jnp.array(np.ones(3))
         jnp.array(jnp.array([1.0]))
         jnp.array(object=2.0)
         thread = threading.Thread(target=lambda: jnp.array(large))
         thread.start()
         thread.join()
-    assert found.record is not None and found.record.puts == []
+    assert outcome.record is not None and outcome.record.puts == []
 
 
 def test_the_functions_are_as_before_after_a_watch() -> None:
@@ -50,22 +50,22 @@ def test_a_line_that_puts_several_arrays_in_turns_remembers_each() -> None:
         return jnp.asarray(array)
 
     x, y = np.zeros(LARGE // 4, np.float32), np.ones(LARGE // 4, np.float32)
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         for _ in range(2):
             put(x)
             put(y)
         for value in range(2, 9):  # batches that come once
             put(np.full(LARGE // 4, value, np.float32))
         put(x)  # so long ago that it may be an epoch
-    assert found.record is not None
-    assert [p.again for p in found.record.puts] == [False, False, True, True] + [False] * 8
+    assert outcome.record is not None
+    assert [p.again for p in outcome.record.puts] == [False, False, True, True] + [False] * 8
 
 
 def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not() -> None:
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         jnp.array([[1.0, 2.0]] * 60)
         jnp.asarray((1, 2, 3))
         jnp.array([np.ones(200)])
         jnp.array([])
-    assert found.record is not None
-    assert [(p.numbers, p.nbytes, p.again) for p in found.record.puts] == [(120, 0, False)]
+    assert outcome.record is not None
+    assert [(p.numbers, p.nbytes, p.again) for p in outcome.record.puts] == [(120, 0, False)]

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.unrolled import FEW, LEAST, Loop, loops
+from jaxperf.watch.observe.unrolled import FEW, LEAST, Loop, unrolled_loops
 
 TURNS = LEAST + 6
 W, X = jnp.ones((8, 8)), jnp.ones((4, 8))
 
 
-def found(function: Callable[..., Any], *arguments: Any, few: bool = False) -> list[Loop]:
+def loops_of(function: Callable[..., Any], *arguments: Any, few: bool = False) -> list[Loop]:
     text = jax.jit(function).lower(*arguments).compile().as_text()
     assert text is not None
-    return loops(Facts("f", "cpu", 1.0, 1.0, text=text), few=few)
+    return unrolled_loops(Facts("f", "cpu", 1.0, 1.0, text=text), few=few)
 
 
 def shared(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -50,9 +50,9 @@ def shapes(x: jax.Array) -> jax.Array:
     return jnp.stack(parts)
 
 
-@pytest.mark.parametrize(("function", "given"), [(shared, W), (stacked, jnp.ones((TURNS, 8, 8)))])
-def test_turns_that_could_share_a_body_are_a_loop(function: Callable[..., Any], given: jax.Array) -> None:
-    loop = found(function, given, X)[0]
+@pytest.mark.parametrize(("function", "weights"), [(shared, W), (stacked, jnp.ones((TURNS, 8, 8)))])
+def test_turns_that_could_share_a_body_are_a_loop(function: Callable[..., Any], weights: jax.Array) -> None:
+    loop = loops_of(function, weights, X)[0]
     assert f"# {function.__name__}" in loop.at.source
     assert loop.copies >= TURNS and loop.turns >= TURNS
     assert 0.5 < loop.share <= 1.0
@@ -69,14 +69,14 @@ def test_turns_that_could_share_a_body_are_a_loop(function: Callable[..., Any], 
     ],
 )
 def test_what_no_single_body_could_do_is_none(function: Callable[..., Any], arguments: Any) -> None:
-    assert found(function, *arguments) == []
+    assert loops_of(function, *arguments) == []
 
 
 def test_a_loop_among_other_work_has_its_share_only() -> None:
     def both(w: jax.Array, ws: list[jax.Array], x: jax.Array) -> jax.Array:
         return layers(ws, shared(w, x))
 
-    (loop,) = found(both, W, [W] * TURNS, X)
+    (loop,) = loops_of(both, W, [W] * TURNS, X)
     assert "# shared" in loop.at.source and 0.1 < loop.share < 0.6
 
 
@@ -102,12 +102,12 @@ def normal(key: jax.Array) -> jax.Array:
 def test_where_compiling_takes_long_a_loop_of_few_turns_counts_and_layers_do_not() -> None:
     for turns, count in ((FEW + 4, 1), (FEW - 4, 0)):
         once = jax.tree_util.Partial(recurrent, turns=turns)
-        assert len(found(lambda w, x, once=once: once(w, x), W, X, few=True)) == count
-        assert found(lambda w, x, once=once: once(w, x), W, X) == []
+        assert len(loops_of(lambda w, x, once=once: once(w, x), W, X, few=True)) == count
+        assert loops_of(lambda w, x, once=once: once(w, x), W, X) == []
     for function in (layers, normal_layers, jax.grad(lambda ws, x: normal_layers(ws, x).sum())):
-        assert found(function, [W] * 24, X, few=True) == []
-    assert found(updates, [W] * 24, X, few=True) == []
-    assert found(normal, jax.random.key(0), few=True) == []
+        assert loops_of(function, [W] * 24, X, few=True) == []
+    assert loops_of(updates, [W] * 24, X, few=True) == []
+    assert loops_of(normal, jax.random.key(0), few=True) == []
 
 
 @pytest.mark.parametrize("unroll", [True, TURNS])
@@ -118,7 +118,7 @@ def test_a_scan_that_is_unrolled_on_purpose_is_no_loop_of_python(unroll: int) ->
 
         return jax.lax.scan(turn, x, None, length=2 * TURNS, unroll=unroll)[0]
 
-    assert found(scanned, W, X) == []
+    assert loops_of(scanned, W, X) == []
 
 
 def test_a_jitted_function_in_a_loop_of_python_is_one() -> None:
@@ -129,4 +129,4 @@ def test_a_jitted_function_in_a_loop_of_python_is_one() -> None:
             x = turn(w, x)
         return x
 
-    assert len(found(looped, W, X)) == 1
+    assert len(loops_of(looped, W, X)) == 1

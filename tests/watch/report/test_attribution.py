@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import Sample
+from jaxperf.watch.observe.sampler import StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.transfers import Put
-from jaxperf.watch.report.attribution import explained
+from jaxperf.watch.report.attribution import reclassified_samples
 
 PROGRAM = """\
 def get_batch(i):
@@ -103,6 +103,8 @@ def test_what_a_look_was_busy_with_follows_from_its_loop(
         )
     ]
     put = Put(Place(file, line("x = jnp"), "main"), 0.0, 1.0, 1 << 20, again=False)
-    (found,) = explained([Sample(kind, innermost, 0.0, 1.0, NOWHERE, tuple(callers))], steps, [put])
-    assert (found.kind, found.at.line) == (as_kind, line(at))
-    assert found.inside == (innermost if found.at != innermost else NOWHERE)
+    (sample,) = reclassified_samples(
+        [StackSample(kind, innermost, 0.0, 1.0, NOWHERE, tuple(callers))], steps, [put]
+    )
+    assert (sample.kind, sample.at.line) == (as_kind, line(at))
+    assert sample.inside == (innermost if sample.at != innermost else NOWHERE)

@@ -12,10 +12,10 @@ import pytest
 
 import jaxperf
 from jaxperf.measure import ceilings, roofline
-from jaxperf.measure.stages import build, compiled_matrix_dtype
+from jaxperf.measure.stages import build_program, compiled_matrix_dtype
 from jaxperf.result import Environment, Grid, Measurement, Note, Result, Table, Text, save_result
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.windows import Program, Seen
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Record
@@ -46,7 +46,7 @@ def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Record:
         ops[f"cpu {i}", "fusion.1"] = [0.003] * 4
         ops[f"cpu {i}", "dot.1"] = [0.0001] * 99  # inside, where the profiler tells of it
         spans[f"cpu {i}"] = [(j * 0.004, (j + 1) * 0.004) for j in range(4)]
-    program = Program("step", calls, [0.0002] * calls, 0, defaultdict(list, spans), ops)
+    program = ExecutedProgram("step", calls, [0.0002] * calls, 0, defaultdict(list, spans), ops)
     seen = Seen([(0.0, 1.0)], {"step": program})
     return Record("a", 0.0, 1.0, [], [], [], [], [], list(facts), seen)
 
@@ -65,27 +65,27 @@ def keep_roofline(monkeypatch: pytest.MonkeyPatch, folder: Path, environment: En
             (ceilings.COPY, ceilings.TO_HOST, "bytes/s", 1e9),
         )
     ]
-    kept = Result("roofline", "", "T", "Q?", {}, environment, blocks=(Table("", tuple(rows)),))
-    save_result(kept, roofline.path_for(environment))
+    result = Result("roofline", "", "T", "Q?", {}, environment, blocks=(Table("", tuple(rows)),))
+    save_result(result, roofline.path_for(environment))
 
 
 HERE = Environment(cpu="Z80", backend="cpu", devices=("cpu:0 cpu",))
 
 
-def said(record: Record, environment: Environment = HERE) -> tuple[list[str], list[str]]:
+def texts_and_notes(record: Record, environment: Environment = HERE) -> tuple[list[str], list[str]]:
     """Places and notes of a record."""
-    blocks = list(top_programs.blocks(Analysis(record), environment))
+    blocks = list(top_programs.program_blocks(Analysis(record), environment))
     assert isinstance(blocks[0], Grid)
     return [b.text for b in blocks if isinstance(b, Text)], [b.text for b in blocks if isinstance(b, Note)]
 
 
 def test_executions_are_counted_by_what_devices_ran_and_not_by_calls() -> None:
     (program,) = record(STEP).seen.programs.values()
-    assert top_programs.executions(program, STEP) == pytest.approx(4.0)
+    assert top_programs.execution_count(program, STEP) == pytest.approx(4.0)
     program.ops["cpu 0", "multiply.1"] = [0.001] * 5  # the window's end cut the fifth execution off
-    assert 4 < top_programs.executions(program, STEP) < 4.5
+    assert 4 < top_programs.execution_count(program, STEP) < 4.5
     for devices in (1, 3):
-        (hot,) = top_programs.hottest(Analysis(record(STEP, calls=1, devices=devices)))
+        (hot,) = top_programs.hottest_programs(Analysis(record(STEP, calls=1, devices=devices)))
         assert hot.device_s == pytest.approx(0.004)
 
 
@@ -93,19 +93,19 @@ def test_a_program_has_its_place_where_a_roofline_is_stored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keep_roofline(monkeypatch, tmp_path, HERE)
-    for changes, words in (
+    for changes, reason in (
         ({}, "1 TFLOP/s and 250 MB/s, 100% of what arithmetic allows"),
         ({"flops": 1e6, "bytes_accessed": 1e7}, "250 MFLOP/s and 2.50 GB/s, 25% of what memory allows"),
         ({"flops": 1e3, "bytes_accessed": 1e3}, "so little work that dispatching a call limits it"),
         ({"flops": 8e9}, "200% of what arithmetic allows; the compiler's estimate is too large"),
     ):
-        (place,), notes = said(record(replace(STEP, **changes)))  # type: ignore[arg-type]
-        assert place.startswith("step: ") and words in place and notes == []
+        (place,), notes = texts_and_notes(record(replace(STEP, **changes)))  # type: ignore[arg-type]
+        assert place.startswith("step: ") and reason in place and notes == []
 
 
 def test_without_a_place_one_line_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    assert said(record(STEP)) == ([], [roofline.MISSING])
+    assert texts_and_notes(record(STEP)) == ([], [roofline.MISSING])
     keep_roofline(monkeypatch, tmp_path, HERE)
     fake = replace(HERE, devices_are_fake=True)
     for facts, environment, why in (
@@ -117,14 +117,17 @@ def test_without_a_place_one_line_says_why(monkeypatch: pytest.MonkeyPatch, tmp_
         ((replace(STEP, platform="gpu"),), HERE, "it runs on gpu, the roofline is of cpu"),
         ((STEP,), fake, "CPU devices share the cores that the roofline is of"),
     ):
-        assert said(record(*facts), environment) == ([], [f"no place under the roofline: step ({why})"])
+        assert texts_and_notes(record(*facts), environment) == (
+            [],
+            [f"no place under the roofline: step ({why})"],
+        )
     roofline.path_for(HERE).write_text("{")
-    places, (note,) = said(record(STEP))
+    places, (note,) = texts_and_notes(record(STEP))
     assert places == [] and "is not JSON" in note
 
 
 def test_of_a_loop_figures_are_least_values() -> None:
-    (grid, *_) = top_programs.blocks(Analysis(record(LOOP)), HERE)
+    (grid, *_) = top_programs.program_blocks(Analysis(record(LOOP)), HERE)
     assert isinstance(grid, Grid) and grid.rows[0][4:6] == ("> 4 GFLOP", "> 1 MB")
 
 
@@ -133,11 +136,11 @@ def test_facts_of_a_live_program_are_those_of_its_stages() -> None:
         return jax.lax.fori_loop(0, 3, lambda i, a: jnp.tanh(a @ a), x)
 
     x, jitted = jnp.ones((16, 16)), jax.jit(both)
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         jitted(x).block_until_ready()
-    assert found.record is not None
-    (facts,) = (f for f in found.record.programs if f.name == "both")
-    program = build(both, x).program
+    assert outcome.record is not None
+    (facts,) = (f for f in outcome.record.programs if f.name == "both")
+    program = build_program(both, x).program
     assert (facts.flops, facts.bytes_accessed) == (program.flops, program.bytes_accessed)
     assert (facts.loops, facts.matrix_dtype) == (program.loops, program.matrix_dtype) == (1, "float32")
     assert facts.peak_bytes == program.peak_bytes

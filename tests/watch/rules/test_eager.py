@@ -5,18 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from jaxperf.watch.observe.sampler import EAGER, Sample
+from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.rules import eager
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
 
-def sample(at: Place, start: float, *callers: Place) -> Sample:
-    return Sample(EAGER, at, start, start + 0.1, NOWHERE, callers)
+def sample(at: Place, start: float, *callers: Place) -> StackSample:
+    return StackSample(EAGER, at, start, start + 0.1, NOWHERE, callers)
 
 
-def belongs(samples: list[Sample]) -> set[Place]:
+def belongs(samples: list[StackSample]) -> set[Place]:
     analysis: Any = SimpleNamespace(samples=samples)
     line = eager._outermost(analysis)
     return {line(s) for s in samples if s.at == LOSS}

@@ -12,28 +12,28 @@ import pytest
 from flax import nnx
 
 import jaxperf
-from jaxperf.watch.advice.advice import advice
+from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, array_type
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import Program, Seen
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.find import _worst
-from jaxperf.watch.rules.programs import _donated, accelerators, captured, float64
+from jaxperf.watch.rules.programs import _donated, find_constants, find_cpu_programs, find_float64
 from jaxperf.watch.session import Record
 
 
 def record(call: object, *arguments: object) -> Record:
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         call(*arguments)  # type: ignore[operator]
-    assert found.record is not None
-    return found.record
+    assert outcome.record is not None
+    return outcome.record
 
 
-def program(name: str, found: Record, function: str = "") -> tuple[Facts, Compiled]:
-    (facts,) = (f for f in found.programs if f.name == name and not f.old)
-    return facts, next(c for c in found.compiled if c.name == (function or name))
+def program(name: str, run: Record, function: str = "") -> tuple[Facts, Compiled]:
+    (facts,) = (f for f in run.programs if f.name == name and not f.old)
+    return facts, next(c for c in run.compiled if c.name == (function or name))
 
 
 def test_every_output_can_take_an_arguments_memory() -> None:
@@ -81,9 +81,9 @@ def test_the_option_names_the_arguments_that_hold_state() -> None:
 
 def test_programs_of_one_name_have_one_finding_at_a_line() -> None:
     at = Place("a.py", 3)
-    found = [Finding("float64", at, seconds, "") for seconds in (1.0, 3.0, 2.0)]
+    findings = [Finding("float64", at, seconds, "") for seconds in (1.0, 3.0, 2.0)]
     other = Finding("donation", at, 1.0, "")
-    assert sorted(_worst([*found, other]), key=lambda f: f.seconds) == [other, found[1]]
+    assert sorted(_worst([*findings, other]), key=lambda f: f.seconds) == [other, findings[1]]
 
 
 TABLE = np.random.default_rng(0).random(1 << 18, np.float32)  # XLA makes an iota of np.arange
@@ -100,21 +100,21 @@ def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_
 def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none() -> None:
     bias = jnp.ones(3)
     refers = record(jax.jit(lambda x: x * TABLE + bias[0]), jnp.float32(2))
-    (finding,) = captured(Analysis(refers))
+    (finding,) = find_constants(Analysis(refers))
     assert finding.argument == "TABLE" and finding.memory_bytes == TABLE.nbytes
     (c,) = (c for c in refers.compiled if c.name == "<lambda>")
     assert c.refers_to == {"TABLE": "float32[262144]", "bias": "float32[3]"}
     assert 0 < finding.seconds <= c.seconds("compile")
     other = TABLE + 1
     twice = record(jax.jit(lambda x: (x * TABLE, x - other)), jnp.float32(2))
-    assert [f.memory_bytes for f in captured(Analysis(twice))] == [2 * TABLE.nbytes]
-    given = record(jax.jit(lambda x, table: x * table + 1), jnp.float32(2), TABLE)
-    assert list(captured(Analysis(given))) == []
+    assert [f.memory_bytes for f in find_constants(Analysis(twice))] == [2 * TABLE.nbytes]
+    passed = record(jax.jit(lambda x, table: x * table + 1), jnp.float32(2), TABLE)
+    assert list(find_constants(Analysis(passed))) == []
 
 
 def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
     """A second of a window in which a program ran half of the time."""
-    seen = Program(facts[0].name, 100, [1e-4] * 100)
+    seen = ExecutedProgram(facts[0].name, 100, [1e-4] * 100)
     seen.devices["device 0"] = [(0.25, 0.75)]
     record = Record(
         "a", 0.0, 1.0, [compiled], [], [], [], [], list(facts), Seen([(0.0, 1.0)], {seen.name: seen})
@@ -131,9 +131,9 @@ def test_a_program_on_the_cpu_is_found_beside_an_accelerator(
 ) -> None:
     compiled = Compiled("step", Place("a.py", 3), {"compile": (-0.1, 0.0)}, explained=True)
     facts = [Facts(f"step{i or ''}", platform, 1.0, 1.0) for i, platform in enumerate(platforms)]
-    found = list(accelerators(ran(*facts, compiled=compiled, backend=backend)))
-    assert len(found) == count
-    assert all(f.seconds == pytest.approx(0.5) and "an accelerator" in f.reason for f in found)
+    findings = list(find_cpu_programs(ran(*facts, compiled=compiled, backend=backend)))
+    assert len(findings) == count
+    assert all(f.seconds == pytest.approx(0.5) and "an accelerator" in f.reason for f in findings)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_program_that_gets_only_wide_floats_is_found_unless_they_are_asked_for
     signature = {"argument 0": "float64[8,8]"}
     compiled = Compiled("step", at, {"compile": (-0.1, 0.0)}, explained=True, signature=signature)
     head = f"HloModule jit_step, entry_computation_layout={{({types})->f64[8]{{0}}}}, x=1\n"
-    found = list(float64(ran(Facts("step", "cpu", 1.0, 1.0, text=head), compiled=compiled)))
-    assert [(f.cause, f.at.line) for f in found] == [("all float64", 2)] * count
-    assert all("if float32 is enough" in f.reason for f in found)
-    assert all('+ x = x.astype("float32")' in advice(f).change for f in found)
+    findings = list(find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=head), compiled=compiled)))
+    assert [(f.cause, f.at.line) for f in findings] == [("all float64", 2)] * count
+    assert all("if float32 is enough" in f.reason for f in findings)
+    assert all("make x and all else that step gets" in advice_for(f).change for f in findings)

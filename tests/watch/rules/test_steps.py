@@ -9,7 +9,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.observe.windows import Seen
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.steps import puts
+from jaxperf.watch.rules.steps import find_repeated_puts
 from jaxperf.watch.session import Record
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
@@ -24,16 +24,16 @@ def record(*again: bool) -> Record:
         program.calls, program.copies = 10, copies
         program.devices["cpu:0"] = [(i + begin, i + end) for i in range(10)]
     step = Compiled("step", OTHER, {"compile": (-1.0, 0.0)}, explained=True)
-    own = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
-    return Record("a", -1.0, 10.0, [step, *own], [], [], [], [], [], seen, puts=made)
+    compiled = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
+    return Record("a", -1.0, 10.0, [step, *compiled], [], [], [], [], [], seen, puts=made)
 
 
 def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program() -> None:
-    (finding,) = puts(Analysis(record(False, *[True] * 9)))
+    (finding,) = find_repeated_puts(Analysis(record(False, *[True] * 9)))
     assert (finding.at, finding.seconds) == (AT, pytest.approx(9 * 0.1 + 10 * 0.4))
 
 
 def test_where_most_arrays_are_new_only_the_calls_for_the_others_are_lost() -> None:
-    (finding,) = puts(Analysis(record(*[False] * 8, True, True)))
+    (finding,) = find_repeated_puts(Analysis(record(*[False] * 8, True, True)))
     assert finding.seconds == pytest.approx(2 * 0.1)
-    assert not list(puts(Analysis(record(*[False] * 10))))
+    assert not list(find_repeated_puts(Analysis(record(*[False] * 10))))

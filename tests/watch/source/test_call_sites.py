@@ -19,8 +19,8 @@ from jaxperf.result import Note
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.find import find
-from jaxperf.watch.source.call_sites import Step, Steps, called_at, jitted
+from jaxperf.watch.rules.find import find_causes
+from jaxperf.watch.source.call_sites import CallSite, CallSites, called_at, jitted_program
 
 
 @jax.jit
@@ -47,13 +47,13 @@ class Trainer:
         return self.step(w)
 
 
-def loop(steps: Steps, trainer: Trainer, given: Callable[..., Any], compiled: Any, never: bool) -> Any:
+def loop(steps: CallSites, trainer: Trainer, function: Callable[..., Any], compiled: Any, never: bool) -> Any:
     local, bound = functools.partial(step), trainer.fit
     steps.look(sys._getframe())
     w: Any = 1
     while never:
         step(w)
-        given(w)
+        function(w)
         local(w)
         compiled(w)
         trainer.step(w)
@@ -71,7 +71,7 @@ def loop(steps: Steps, trainer: Trainer, given: Callable[..., Any], compiled: An
 
 
 PROGRAMS = {
-    "step(w)": "step", "given(w)": "<lambda>", "local(w)": "step", "compiled(w)": "update",
+    "step(w)": "step", "function(w)": "<lambda>", "local(w)": "step", "compiled(w)": "update",
     "trainer.step(w)": "<lambda>", "trainer.shared(w)": "step", "trainer.nnx(w)": "update",
     "update(w)": "", "bound(w)": "", "trainer.fit(w)": "",
 }  # fmt: skip
@@ -82,24 +82,24 @@ def source(at: Place) -> str:
 
 
 def test_the_names_that_a_function_calls_lead_to_jitted_functions() -> None:
-    steps, compiled = Steps(), jax.jit(update).lower(1.0).compile()
+    steps, compiled = CallSites(), jax.jit(update).lower(1.0).compile()
     loop(steps, Trainer(), jax.jit(lambda w: w - 1), compiled, never=False)
-    found = {source(s.at): s.program for s in steps.found if s.at.function == "loop"}
-    assert found == PROGRAMS
-    further = {(source(s.at), s.program) for s in steps.found if s.at.function in ("update", "fit")}
+    programs = {source(s.at): s.program for s in steps.sites if s.at.function == "loop"}
+    assert programs == PROGRAMS
+    further = {(source(s.at), s.program) for s in steps.sites if s.at.function in ("update", "fit")}
     assert further == {("return step(w)", "step"), ("return self.step(w)", "<lambda>")}
-    callers = {source(s.callers[0]) for s in steps.found if s.at.function == "update"}
+    callers = {source(s.callers[0]) for s in steps.sites if s.at.function == "update"}
     assert callers <= {"update(w)", "trainer.nnx(w)"}
 
 
 def test_the_lines_around_a_function_with_steps_have_them_further_down() -> None:
-    steps = Steps()
+    steps = CallSites()
     loop(steps, Trainer(), describe, describe, never=False)  # here
-    assert {s.program for s in steps.found if source(s.at).endswith("# here")} == {""}
+    assert {s.program for s in steps.sites if source(s.at).endswith("# here")} == {""}
 
 
 def test_a_name_that_stands_for_nothing_yet_is_tried_again() -> None:
-    steps = Steps()
+    steps = CallSites()
 
     def late(ready: bool) -> None:
         if ready:
@@ -110,9 +110,9 @@ def test_a_name_that_stands_for_nothing_yet_is_tried_again() -> None:
 
     with pytest.raises(UnboundLocalError):
         late(False)
-    assert not [s for s in steps.found if s.program]
+    assert not [s for s in steps.sites if s.program]
     late(True)
-    assert [s.program for s in steps.found if source(s.at).endswith("# late")] == ["<lambda>"]
+    assert [s.program for s in steps.sites if source(s.at).endswith("# late")] == ["<lambda>"]
 
 
 def test_what_is_jaxs_own_or_only_looks_jitted_is_no_step() -> None:
@@ -120,9 +120,9 @@ def test_what_is_jaxs_own_or_only_looks_jitted_is_no_step() -> None:
         def lower(self) -> None: ...
 
     for other in (jnp.sin, jax.grad, str, "text", Lower, Lower(), None, 3, update):
-        assert jitted(other) == ""
+        assert jitted_program(other) == ""
     for mine in (step, jax.pmap(update), nnx.jit(update)):
-        assert jitted(mine) in ("step", "update")
+        assert jitted_program(mine) in ("step", "update")
 
 
 PROGRAM = """\
@@ -144,7 +144,7 @@ def file(tmp_path: Path) -> str:
 
 def test_a_program_that_was_warmed_up_is_called_in_the_loop(file: str) -> None:
     warm, inner, after = (Place(file, line, "<module>") for line in (1, 4, 6))
-    steps = [Step(at, "step") for at in (warm, inner, after)]
+    steps = [CallSite(at, "step") for at in (warm, inner, after)]
     first = Compiled("step", warm, {"trace": (0.0, 1.0)}, explained=True)
     other = Compiled("step", after, {"trace": (3.0, 4.0)}, explained=True)
     assert called_at([first], steps, ["step"]) == [(first, inner)]
@@ -155,11 +155,11 @@ def test_a_program_that_was_warmed_up_is_called_in_the_loop(file: str) -> None:
 
 
 def test_a_program_from_before_the_watch_is_known_by_the_lines_that_call_it(file: str) -> None:
-    steps = [Step(Place(file, line, "<module>"), "step") for line in (1, 4)]
+    steps = [CallSite(Place(file, line, "<module>"), "step") for line in (1, 4)]
     ((older, at),) = called_at([], steps, ["step", "multiply"])
     assert (older.name, older.stages, at.line) == ("step", {}, 4)
     assert called_at([], steps, ["multiply"]) == []
-    assert called_at([], [Step(NOWHERE)], ["step"]) == []
+    assert called_at([], [CallSite(NOWHERE)], ["step"]) == []
 
 
 @pytest.mark.thorough
@@ -178,15 +178,15 @@ def test_a_block_that_begins_after_compiling_is_judged_by_what_its_lines_call() 
 
     def right() -> bool:
         nonlocal w, x
-        with jaxperf.watch(show=False) as found:
+        with jaxperf.watch(show=False) as outcome:
             for _ in range(40):
                 w = large(w)
                 sum(i * i for i in range(200_000))  # python
             for _ in range(160_000):  # after 40,000 of 60 turns, "dispatch" was too small a share at times
                 x = tiny(x)  # dispatch
             jnp.ones((61, 67))  # the one thing that compiles
-        assert found.record is not None and not any(c.explained for c in found.record.compiled)
-        findings = find(Analysis(found.record))
+        assert outcome.record is not None and not any(c.explained for c in outcome.record.compiled)
+        findings = find_causes(Analysis(outcome.record))
         causes = {(f.cause, f.at.source.partition("# ")[2]) for f in findings}
         return causes >= {(word, word) for word in ("python", "dispatch")}
 
@@ -194,7 +194,7 @@ def test_a_block_that_begins_after_compiling_is_judged_by_what_its_lines_call() 
 
 
 def test_devices_that_were_not_seen_are_no_reason_to_find_nothing() -> None:
-    with jaxperf.watch(show=False, profile=False) as found:
+    with jaxperf.watch(show=False, profile=False) as outcome:
         jax.jit(lambda x: x + 59)(jnp.ones(59)).block_until_ready()
-    assert found.result is not None
-    assert any("devices were not seen" in note.text for note in found.result.of(Note))
+    assert outcome.result is not None
+    assert any("devices were not seen" in note.text for note in outcome.result.of(Note))

@@ -15,8 +15,8 @@ INCOMPLETE = "Incomplete: the run has not come to its end; this is what it had f
 SCALED = ("s", "bytes", "FLOP", "FLOP/s", "bytes/s")  # units that take a prefix
 
 
-def quantity(value: float | None, unit: str) -> str:
-    """A value with its unit, scaled for reading: 1.23e-5 s is "12.3 us", 4.1e7 bytes "41.0 MB"."""
+def format_quantity(value: float | None, unit: str) -> str:
+    """Return a value with its unit, scaled to read: 1.23e-5 s is "12.3 us", 4.1e7 bytes "41.0 MB"."""
     if value is None or not -LARGEST <= value <= LARGEST:  # also excludes NaN; an integer may have any size
         return "-"
     if unit not in SCALED:
@@ -28,19 +28,19 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{_digits(value / factor)} {prefix}{symbol}"
 
 
-def shown(value: float | None, unit: str) -> str:
-    """A value with its unit as a page writes it: "12.3 µs"."""
-    digits, _, symbol = quantity(value, unit).partition(" ")
+def format_on_page(value: float | None, unit: str) -> str:
+    """Return a value with its unit as a page writes it: "12.3 µs"."""
+    digits, _, symbol = format_quantity(value, unit).partition(" ")
     return f"{digits} {symbol.replace('u', 'µ', 1) if unit == 's' else symbol}".strip()
 
 
-def scalar(value: float | int | str | bool | None, unit: str = "") -> str:
-    """A fact in readable form: counts in full, other numbers to three digits with their unit."""
+def format_scalar(value: float | int | str | bool | None, unit: str = "") -> str:
+    """Return a fact in readable form: counts in full, other numbers to three digits with their unit."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, int) and unit not in SCALED:
         return f"{value:,} {unit}".strip()
-    return shown(value, unit) if isinstance(value, int | float) else value
+    return format_on_page(value, unit) if isinstance(value, int | float) else value
 
 
 def _digits(value: float) -> str:
@@ -51,16 +51,16 @@ def _digits(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
-def spread(m: Measurement) -> str:
-    """The interquartile range in percent of the median, or how few values there are."""
+def format_spread(m: Measurement) -> str:
+    """Return the interquartile range in percent of the median, or how few values there are."""
     if len(m.values) < 4:
         return f"{len(m.values)} value{'s' * (len(m.values) > 1)}"
     percent = f"{m.rel_iqr * 100:.1f} %" if m.rel_iqr < 10 else "> 999 %"  # a median near zero
     return f"{percent} noisy" if m.noise == "noisy" else percent
 
 
-def multiple(m: Measurement, base: Measurement) -> str:
-    """`m` as a multiple of `base`: with an interval if they share their rounds, else from the medians."""
+def format_multiple(m: Measurement, base: Measurement) -> str:
+    """Return `m` as a multiple of `base`: with an interval if they share rounds, else from the medians."""
     if m is base:
         return "1"
     if m.unit != base.unit or not all(base.values):
@@ -70,6 +70,6 @@ def multiple(m: Measurement, base: Measurement) -> str:
     return f"{m.median / base.median:.3g}"
 
 
-def listed(words: list[str] | tuple[str, ...]) -> str:
-    """Words as a list in a sentence: "a, b and c"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def format_list(items: list[str] | tuple[str, ...]) -> str:
+    """Return items as a list in a sentence: "a, b and c"."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

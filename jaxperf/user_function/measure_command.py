@@ -12,18 +12,18 @@ from typing import Any
 
 import jax
 
-from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.chapter.recorder import Recorder
-from jaxperf.errors import JaxperfError, one_line
+from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure import MemorySampler, Program, block, device_memory, interleaved
 from jaxperf.measure.compile_log import refuse_debug_flags
-from jaxperf.measure.roofline import MISSING, Position, Roofline, stored
-from jaxperf.measure.stages import build
-from jaxperf.report.words import listed, shown
+from jaxperf.measure.roofline import MISSING, Position, Roofline, stored_roofline
+from jaxperf.measure.stages import build_program
+from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Measurement, interval, ratio, save_result
 from jaxperf.result.store import check_writable
 from jaxperf.startup import environment as current_environment
-from jaxperf.user_function.loading import EXAMPLE, Arguments, arguments, load, theirs
+from jaxperf.user_function.loading import EXAMPLE, Arguments, load_arguments, load_function, reader_code
 from jaxperf.user_function.options import Measure
 
 LOOK_S = 0.001  # between two memory samples during a call
@@ -57,42 +57,42 @@ def main(asked: Measure) -> int:
     refuse_debug_flags()
     environment = current_environment()
     functions = _named(asked.functions, jit=asked.jit)
-    given = arguments(asked.args, asked.setup, asked.npz)
+    call_arguments = load_arguments(asked.args, asked.setup, asked.npz)
     config = {
         "functions": asked.functions, "args": asked.args, "setup": asked.setup,
         "npz": str(asked.npz or ""), "jit": asked.jit, "rounds": asked.rounds, "budget_s": asked.budget_s,
     }  # fmt: skip
-    title = listed(list(functions)) if len(functions) <= 3 else f"{len(functions)} functions"
-    section = Section("measure", "", title, "Where does the time of a call go, and what limits it?", 0)
+    title = format_list(list(functions)) if len(functions) <= 3 else f"{len(functions)} functions"
+    section = SectionEntry("measure", "", title, "Where does the time of a call go, and what limits it?", 0)
     recorder = Recorder(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
-    tell(recorder, functions, given, rounds=asked.rounds, budget_s=asked.budget_s)
+    tell(recorder, functions, call_arguments, rounds=asked.rounds, budget_s=asked.budget_s)
     if asked.json:
         save_result(recorder.result(), asked.json)
-    print(one_line(f"result: {asked.json or 'not kept; give --json PATH to keep it'}"))
+    print(to_one_line(f"result: {asked.json or 'not kept; give --json PATH to keep it'}"))
     return 0
 
 
-def _named(words: Sequence[str], *, jit: bool) -> dict[str, Callable[..., Any]]:
-    """The functions by their own names, or by the words that name them if two have the same name."""
-    if not words:
+def _named(targets: Sequence[str], *, jit: bool) -> dict[str, Callable[..., Any]]:
+    """The functions by their own names, or by the arguments that name them if two have the same name."""
+    if not targets:
         raise JaxperfError(f"no function named; {EXAMPLE}")
-    if len(set(words)) < len(words):
-        raise JaxperfError(f"{max(words, key=list(words).count)} is named twice; name each function once")
-    short = [word.rpartition(":")[2] for word in words]
-    names = words if len(set(short)) < len(short) else short
-    found = {name: load(word) for name, word in zip(names, words)}
-    return {name: jax.jit(fn) if jit and not is_jitted(fn) else fn for name, fn in found.items()}
+    if len(set(targets)) < len(targets):
+        raise JaxperfError(f"{max(targets, key=list(targets).count)} is named twice; name each function once")
+    short = [target.rpartition(":")[2] for target in targets]
+    names = targets if len(set(short)) < len(short) else short
+    functions = {name: load_function(target) for name, target in zip(names, targets)}
+    return {name: jax.jit(fn) if jit and not is_jitted(fn) else fn for name, fn in functions.items()}
 
 
 def is_jitted(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` is what `jax.jit` returned, whose stages can be taken one by one."""
+    """Return whether `fn` is what `jax.jit` returned, whose stages can be taken one by one."""
     return hasattr(fn, "trace") and hasattr(fn, "clear_cache")
 
 
 def tell(
     recorder: Recorder,
     functions: Mapping[str, Callable[..., Any]],
-    given: Arguments,
+    call_arguments: Arguments,
     *,
     rounds: int,
     budget_s: float = 0.0,
@@ -102,18 +102,18 @@ def tell(
     Args:
       recorder: takes the results.
       functions: by name; the others are compared with the first.
-      given: the arguments, which stay as they are.
+      call_arguments: of every call, which stay as they are.
       rounds, budget_s: as `count` and `budget_s` of `interleaved`.
     """
-    firsts = {name: first_call(name, fn, given) for name, fn in functions.items()}
+    firsts = {name: first_call(name, fn, call_arguments) for name, fn in functions.items()}
     rows = [Measurement(f"{n}: {stage}", "s", (s,)) for n, f in firsts.items() for stage, s in f.paid.items()]
     recorder.table(rows, title="Once, before the program is warm")
-    parts, before = _parts(functions, firsts, given)
-    with theirs("a later call"):
+    parts, before = _parts(functions, firsts, call_arguments)
+    with reader_code("a later call"):
         timed = interleaved(parts, count=rounds, budget_s=budget_s, before=before)
     base = next(iter(timed))
     recorder.table(timed.values(), title="Seconds per call, in turns", base=base if len(timed) > 1 else "")
-    roofline = stored(recorder.environment)
+    roofline = stored_roofline(recorder.environment)
     places = {n: place(f.program, timed[n], roofline) for n, f in firsts.items()}
     used = {name: memory_of(parts[name], before.get(name)) for name in parts}
     programs(recorder, firsts, places, used)
@@ -121,19 +121,19 @@ def tell(
     remarks(recorder, firsts, roofline)
     if above := [name for name, at in places.items() if at and at.share > ABOVE]:
         recorder.note(
-            f"{listed(above)}: faster than the roofline allows; either the machine was busy when that was "
+            f"{format_list(above)}: faster than the roofline allows; either the machine was busy when that was "
             "measured (run `jaxperf roofline` again), or the compiler's estimate is too large"
         )
 
 
-def first_call(name: str, fn: Callable[..., Any], given: Arguments) -> First:
+def first_call(name: str, fn: Callable[..., Any], call_arguments: Arguments) -> First:
     """Call `fn` for the first time, stage by stage if it is jitted."""
     paid: dict[str, float] = {}
     program = None
-    arguments = block(given.fresh())
-    with theirs(name):
+    arguments = block(call_arguments.fresh())
+    with reader_code(name):
         if is_jitted(fn):
-            built = build(fn, *arguments.by_position, **arguments.by_name)
+            built = build_program(fn, *arguments.by_position, **arguments.by_name)
             paid |= {"trace": built.trace_s, "lower": built.lower_s, "compile": built.compile_s}
             program = built.program
         began = time.perf_counter()
@@ -143,7 +143,7 @@ def first_call(name: str, fn: Callable[..., Any], given: Arguments) -> First:
 
 
 def _parts(
-    functions: Mapping[str, Callable[..., Any]], firsts: Mapping[str, First], given: Arguments
+    functions: Mapping[str, Callable[..., Any]], firsts: Mapping[str, First], call_arguments: Arguments
 ) -> tuple[dict[str, Callable[..., Any]], dict[str, Callable[[], Any]]]:
     """What `interleaved` calls, and what it prepares, untimed, for functions that donate."""
     parts: dict[str, Callable[..., Any]] = {}
@@ -151,9 +151,9 @@ def _parts(
     for name, fn in functions.items():
         if firsts[name].donates:
             parts[name] = functools.partial(_spread, fn)
-            before[name] = given.fresh
+            before[name] = call_arguments.fresh
         else:
-            parts[name] = functools.partial(fn, *given.by_position, **given.by_name)
+            parts[name] = functools.partial(fn, *call_arguments.by_position, **call_arguments.by_name)
     return parts, before
 
 
@@ -162,18 +162,20 @@ def _spread(fn: Callable[..., Any], arguments: Arguments) -> Any:
 
 
 def memory_of(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> int:
-    """Bytes that one warm call uses above the level before it, as far as samples show: from the device's own
-    statistics or, if there are none, from this process's resident memory."""
+    """Return the bytes that one warm call uses above the level before it, as far as samples show.
+
+    They are from the device's own statistics or, if there are none, from this process's resident memory.
+    """
     prepared = (block(prepare()),) if prepare else ()
-    own = device_memory()
-    read = (lambda: device_memory()["bytes_in_use"]) if "bytes_in_use" in own else None
-    with theirs("a later call"), MemorySampler(LOOK_S, read) as sampler:
+    statistics = device_memory()
+    read = (lambda: device_memory()["bytes_in_use"]) if "bytes_in_use" in statistics else None
+    with reader_code("a later call"), MemorySampler(LOOK_S, read) as sampler:
         block(part(*prepared))
     return sampler.increase_bytes
 
 
 def place(program: Program | None, timed: Measurement, roofline: Roofline | None) -> Position | None:
-    """Where a function is under the roofline; None without program, roofline, or a usable estimate."""
+    """Return where a function is under the roofline; None without program, roofline, or a usable estimate."""
     return roofline.position(program, seconds=timed.median) if program and roofline else None
 
 
@@ -198,9 +200,9 @@ Number = tuple[float | int | str, str]
 
 def _numbers(program: Program | None, position: Position | None, used: int) -> dict[str, Number]:
     """Value and unit of every figure about a program, in order."""
-    found: dict[str, Number] = {}
+    numbers: dict[str, Number] = {}
     if program:
-        found |= {
+        numbers |= {
             "arithmetic": (program.flops, "FLOP"),
             "memory read and written": (program.bytes_accessed, "bytes"),
             "arguments": (program.argument_bytes, "bytes"),
@@ -212,21 +214,21 @@ def _numbers(program: Program | None, position: Position | None, used: int) -> d
             "matrix products": (program.dots, ""),
             "convolutions": (program.convolutions, ""),
         }
-        found |= {name: (count, "") for name, count in program.collectives.items()}
+        numbers |= {name: (count, "") for name, count in program.collectives.items()}
     if position:
-        found |= {
+        numbers |= {
             "arithmetic per second": (position.flops_per_s, "FLOP/s"),
             "memory per second": (position.bytes_per_s, "bytes/s"),
             "least time under the roofline": (position.bound_s, "s"),
             "limited by": (position.limit, ""),
         }
-    return found | {"memory in use above the start": (used, "bytes")}
+    return numbers | {"memory in use above the start": (used, "bytes")}
 
 
 def _cell(number: Number | None) -> str:
     if number is None:
         return ""
-    return number[0] if isinstance(number[0], str) else shown(number[0], number[1])
+    return number[0] if isinstance(number[0], str) else format_on_page(number[0], number[1])
 
 
 def verdicts(
@@ -236,10 +238,10 @@ def verdicts(
     base = next(iter(timed))
     for name, m in timed.items():
         low, high = interval(m.values)
-        within = f" ({shown(low, 's')} to {shown(high, 's')})" if low == low else ""
+        within = f" ({format_on_page(low, 's')} to {format_on_page(high, 's')})" if low == low else ""
         at = places[name]
         limit = f"; limited by {at.limit}, {at.share:.0%} of what this machine can do" if at else ""
-        recorder.text(f"{name}: {shown(m.median, 's')} per call{within}{limit}")
+        recorder.text(f"{name}: {format_on_page(m.median, 's')} per call{within}{limit}")
     for name, m in list(timed.items())[1:]:
         compared = ratio(m, timed[base])
         same = compared.within(ALIKE) and compared.word == "undecided"
@@ -256,15 +258,15 @@ def remarks(recorder: Recorder, firsts: Mapping[str, First], roofline: Roofline 
     """Add the remarks that readers of the figures must know."""
     if plain := [name for name, f in firsts.items() if not f.program]:
         recorder.note(
-            f"{listed(plain)}: called as it is; only what jax.jit returned has stages, and --jit jits it"
+            f"{format_list(plain)}: called as it is; only what jax.jit returned has stages, and --jit jits it"
         )
     if donating := [name for name, f in firsts.items() if f.donates]:
         recorder.note(
-            f"{listed(donating)}: arguments are donated, so each value is one call, on copies of them"
+            f"{format_list(donating)}: arguments are donated, so each value is one call, on copies of them"
         )
     if loops := [name for name, f in firsts.items() if f.program and f.program.loops]:
         recorder.note(
-            f"{listed(loops)}: the compiler counts a loop's body once, so the program does more than it says"
+            f"{format_list(loops)}: the compiler counts a loop's body once, so the program does more than it says"
         )
     if roofline is None:
         recorder.note(MISSING)

@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from jaxperf.report.words import listed, multiple, quantity, scalar, shown, spread
+from jaxperf.report.formatting import (
+    format_list,
+    format_multiple,
+    format_on_page,
+    format_quantity,
+    format_scalar,
+    format_spread,
+)
 from jaxperf.result import Measurement
 
 POWERS = dict(zip(("n", "u", "m", "", "k", "M", "G", "T", "P"), range(-9, 18, 3)))
@@ -20,9 +27,9 @@ SYMBOLS = {
 }
 
 
-def read_back(words: str, unit: str) -> float:
+def read_back(text: str, unit: str) -> float:
     """The value that a quantity's text stands for."""
-    number, _, symbol = words.partition(" ")
+    number, _, symbol = text.partition(" ")
     prefix = "" if symbol == unit else symbol.removesuffix(SYMBOLS[unit])
     return float(number) * 10.0 ** POWERS[prefix]
 
@@ -33,11 +40,14 @@ def test_a_quantity_reads_back_within_a_percent_also_where_the_prefix_changes() 
         values = [random.choice((1, -1)) * 10 ** random.uniform(-12, 19) for _ in range(500)]
         edges = [10.0**e * nudge for e in range(-9, 16, 3) for nudge in (1 - 1e-9, 1.0, 1 + 1e-9)]
         for value in (*values, *edges):
-            assert read_back(quantity(value, unit), unit) == pytest.approx(value, rel=0.01), (value, unit)
+            assert read_back(format_quantity(value, unit), unit) == pytest.approx(value, rel=0.01), (
+                value,
+                unit,
+            )
 
 
 def test_quantities_that_a_reader_knows() -> None:
-    for value, unit, words in (
+    for value, unit, text in (
         (1.23e-5, "s", "12.3 us"),
         (0.4943, "s", "494 ms"),
         (7.3877, "s", "7.39 s"),
@@ -52,13 +62,13 @@ def test_quantities_that_a_reader_knows() -> None:
         (None, "s", "-"),
         (float("nan"), "s", "-"),
     ):
-        assert quantity(value, unit) == words
-    assert shown(1.23e-5, "s") == "12.3 µs"
-    assert shown(5.0, "units") == "5 units"
+        assert format_quantity(value, unit) == text
+    assert format_on_page(1.23e-5, "s") == "12.3 µs"
+    assert format_on_page(5.0, "units") == "5 units"
 
 
 def test_facts_are_shown_in_full_where_they_count_and_scaled_where_they_measure() -> None:
-    for value, unit, words in (
+    for value, unit, text in (
         (True, "", "yes"),
         (False, "", "no"),
         (None, "s", "none"),
@@ -69,12 +79,12 @@ def test_facts_are_shown_in_full_where_they_count_and_scaled_where_they_measure(
         (3, "devices", "3 devices"),
         (0.5, "", "0.500"),
     ):
-        assert scalar(value, unit) == words
+        assert format_scalar(value, unit) == text
 
 
 def test_spread_says_how_sure_a_median_is() -> None:
     def of(*values: float) -> str:
-        return spread(Measurement("m", "s", values))
+        return format_spread(Measurement("m", "s", values))
 
     assert (of(1.0), of(1.0, 2.0)) == ("1 value", "2 values")
     assert of(0.96, 0.98, 1.0, 1.02, 1.04) == "4.0 %"
@@ -84,12 +94,12 @@ def test_spread_says_how_sure_a_median_is() -> None:
 
 def test_a_multiple_has_an_interval_only_for_values_of_the_same_rounds() -> None:
     base = Measurement("base", "s", (1.0,) * 6, rounds="r")
-    assert multiple(base, base) == "1"
-    assert multiple(Measurement("a", "s", (2.0,) * 6, rounds="r"), base) == "2 (2 to 2)"
-    assert multiple(Measurement("a", "s", (2.0,) * 6, rounds="q"), base) == "2"
-    assert multiple(Measurement("a", "bytes", (2.0,)), base) == ""
-    assert multiple(Measurement("a", "s", (2.0,)), Measurement("zero", "s", (0.0,))) == ""
+    assert format_multiple(base, base) == "1"
+    assert format_multiple(Measurement("a", "s", (2.0,) * 6, rounds="r"), base) == "2 (2 to 2)"
+    assert format_multiple(Measurement("a", "s", (2.0,) * 6, rounds="q"), base) == "2"
+    assert format_multiple(Measurement("a", "bytes", (2.0,)), base) == ""
+    assert format_multiple(Measurement("a", "s", (2.0,)), Measurement("zero", "s", (0.0,))) == ""
 
 
 def test_words_are_listed_as_in_a_sentence() -> None:
-    assert (listed(["a"]), listed(["a", "b", "c"])) == ("a", "a, b and c")
+    assert (format_list(["a"]), format_list(["a", "b", "c"])) == ("a", "a, b and c")

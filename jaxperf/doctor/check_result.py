@@ -1,4 +1,4 @@
-"""What a check of the doctor found, and the commands that install what is missing."""
+"""The result of a check of the doctor, and the commands that install what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = Literal["ok", "note", "warn", "broken"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of the doctor's report.
 
     Attributes:
@@ -34,29 +34,29 @@ class Finding:
     fix: str = ""
 
 
-def show(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield the findings as lines of text, each command under the problem that it fixes."""
-    wide = max((len(f.topic) for f in findings), default=0)
-    for f in findings:
+def report_lines(results: Sequence[CheckResult]) -> Iterator[str]:
+    """Yield the results as lines of text, each command under the problem that it fixes."""
+    wide = max((len(f.topic) for f in results), default=0)
+    for f in results:
         yield f"{f.state:<7} {f.topic:<{wide}}  {f.text}"
         if f.fix:
             yield f"{'':<7} {'':<{wide}}  -> {f.fix}"
 
 
-def checkout() -> Path | None:
+def checkout_folder() -> Path | None:
     """Return the folder of the checkout that this package runs from; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() else None
 
 
-def pip_install(*words: str) -> str:
-    """Return the command that installs `words` into the running environment."""
-    return shlex.join([sys.executable, "-m", "pip", "install", *words])
+def pip_install(*arguments: str) -> str:
+    """Return pip's command with these arguments for the running environment."""
+    return shlex.join([sys.executable, "-m", "pip", "install", *arguments])
 
 
 def stated_requirements(extra: str = "") -> list[Requirement]:
     """Return what this package requires, or what `extra` adds, from the checkout's file or pip's metadata."""
-    root = checkout()
+    root = checkout_folder()
     if root:
         project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
         lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
@@ -72,7 +72,7 @@ def install_self(extra: str = "") -> str:
 
     For an installed package, it names the requirements one by one, since its own source file is unknown.
     """
-    root = checkout()
+    root = checkout_folder()
     if root:
         return pip_install("-e", f"{root}[{extra}]" if extra else str(root))
     return pip_install(*(str(r).split(";")[0].strip() for r in stated_requirements(extra)))

@@ -14,7 +14,7 @@ from jaxperf.cli import command_line
 from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.environment import current_environment
 from jaxperf.result import Grid, Measurement, Result, Table, load_result, save_result
-from jaxperf.user_function.measuring import is_jitted
+from jaxperf.user_function.measure_command import is_jitted
 
 MODULE = """
 import functools
@@ -69,8 +69,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("own_step", None)
 
 
-def measured(*words: str, rounds: int = 2) -> Result:
-    assert command_line.main(["measure", *words, f"--rounds={rounds}", "--budget-s=0", "--json=r.json"]) == 0
+def measured(*arguments: str, rounds: int = 2) -> Result:
+    assert (
+        command_line.main(["measure", *arguments, f"--rounds={rounds}", "--budget-s=0", "--json=r.json"]) == 0
+    )
     return load_result(Path("r.json"))
 
 
@@ -81,20 +83,20 @@ def names(result: Result, table: int) -> list[str]:
 def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = measured("own_step:step", "own_step:twice", *ARGS, rounds=6)
+    result = measured("own_step:step", "own_step:twice", *ARGS, rounds=6)
     stages = ["trace", "lower", "compile", "first run"]
-    assert names(found, 0) == [f"{fn}: {stage}" for fn in ("step", "twice") for stage in stages]
-    step, twice = list(found.of(Table))[1].rows
+    assert names(result, 0) == [f"{fn}: {stage}" for fn in ("step", "twice") for stage in stages]
+    step, twice = list(result.of(Table))[1].rows
     assert (step.name, twice.name, len(step.values)) == ("step", "twice", 6)
     assert step.rounds == twice.rounds != ""
-    assert found.facts["twice: matrix products"] == 2 and found.facts["step: matrix products"] == 1
-    assert found.facts["twice: arithmetic"] > 1.5 * found.facts["step: arithmetic"] > 0
-    assert found.facts["step: arguments"] == 2 * 4 * 4 * 4
-    [grid] = found.of(Grid)
+    assert result.facts["twice: matrix products"] == 2 and result.facts["step: matrix products"] == 1
+    assert result.facts["twice: arithmetic"] > 1.5 * result.facts["step: arithmetic"] > 0
+    assert result.facts["step: arguments"] == 2 * 4 * 4 * 4
+    [grid] = result.of(Grid)
     assert grid.heads == ("", "step", "twice")
-    said = capsys.readouterr().out
-    assert "step: " in said and " per call (" in said and "twice is " in said
-    assert found.config["args"] == ARGS[1:] and found.command.split()[0] == "jaxperf"
+    output = capsys.readouterr().out
+    assert "step: " in output and " per call (" in output and "twice is " in output
+    assert result.config["args"] == ARGS[1:] and result.command.split()[0] == "jaxperf"
     assert command_line.main(["report", "r.json"]) == 0
     assert "twice: " in capsys.readouterr().out
     assert command_line.main(["compare", "r.json", "r.json"]) == 0
@@ -103,30 +105,30 @@ def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports
 def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = measured("own_step:plain", "--setup=own_step:data")
-    assert names(found, 0) == ["plain: first call"]
-    assert any(note.startswith("plain: called as it is") for note in found.notes)
-    assert "plain: arithmetic" not in found.facts
+    result = measured("own_step:plain", "--setup=own_step:data")
+    assert names(result, 0) == ["plain: first call"]
+    assert any(note.startswith("plain: called as it is") for note in result.notes)
+    assert "plain: arithmetic" not in result.facts
     jitted = measured("own_step:plain", "--setup=own_step:data", "--jit")
     assert names(jitted, 0)[0] == "plain: trace" and jitted.facts["plain: matrix products"] == 1
 
 
 def test_donated_arguments_are_copied_for_every_call() -> None:
-    found = measured("own_step:update", "own_step:step", *ARGS)
-    update, step = list(found.of(Table))[1].rows
+    result = measured("own_step:update", "own_step:step", *ARGS)
+    update, step = list(result.of(Table))[1].rows
     assert (update.loops, len(update.values), len(step.values)) == (1, 2, 2)
-    assert any("update: arguments are donated" in note for note in found.notes)
+    assert any("update: arguments are donated" in note for note in result.notes)
 
 
 def test_static_arguments_are_given_by_name() -> None:
-    found = measured("own_step:power", "--args", "f32[3]", "n=4")
-    assert names(found, 1) == ["power"]
+    result = measured("own_step:power", "--args", "f32[3]", "n=4")
+    assert names(result, 1) == ["power"]
 
 
 def test_the_same_name_in_two_modules_is_told_apart() -> None:
     Path("own_two.py").write_text(MODULE)
-    found = measured("own_step:step", "own_two:step", *ARGS)
-    assert names(found, 1) == ["own_step:step", "own_two:step"]
+    result = measured("own_step:step", "own_two:step", *ARGS)
+    assert names(result, 1) == ["own_step:step", "own_two:step"]
 
 
 def test_only_what_jit_returned_has_stages() -> None:
@@ -175,12 +177,12 @@ def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[
         (["own_step:step", *ARGS, "--json=own_step.py/r.json"], "cannot write own_step.py/r.json"),
         ([], "MODULE:FUNCTION"),
     ]
-    for words, says in mistakes:
+    for arguments, says in mistakes:
         capfd.readouterr()
-        assert command_line.main(["measure", "--json=never.json", *words]) == 2, words
-        said = capfd.readouterr().err.splitlines()
-        assert [line for line in said if line.startswith("error: ")] == said[-1:], said
-        assert says in said[-1], said
+        assert command_line.main(["measure", "--json=never.json", *arguments]) == 2, arguments
+        lines = capfd.readouterr().err.splitlines()
+        assert [line for line in lines if line.startswith("error: ")] == lines[-1:], lines
+        assert says in lines[-1], lines
     assert not Path("never.json").exists()
 
 
@@ -188,7 +190,7 @@ def test_what_the_readers_function_raises_is_shown_from_its_own_lines(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert command_line.main(["measure", "own_step:fails", *ARGS]) == 2
-    said = capfd.readouterr().err
-    assert said.startswith("Traceback") and 'raise ValueError("no such thing")' in said
-    assert "jaxperf" not in said.split("error: ")[0]
-    assert said.endswith("error: fails raised ValueError: no such thing\n")
+    output = capfd.readouterr().err
+    assert output.startswith("Traceback") and 'raise ValueError("no such thing")' in output
+    assert "jaxperf" not in output.split("error: ")[0]
+    assert output.endswith("error: fails raised ValueError: no such thing\n")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from jaxperf.chapter.catalogue import Section
+from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.chapter.recorder import Recorder
-from jaxperf.errors import one_line
+from jaxperf.errors import to_one_line
 from jaxperf.measure import ceilings
 from jaxperf.measure.roofline import Roofline, from_result, path_for
-from jaxperf.report.words import shown
+from jaxperf.report.formatting import format_on_page
 from jaxperf.result import Axis, Curve, Environment, Measurement, save_result
 from jaxperf.result.store import check_writable
 from jaxperf.startup import environment as current_environment
 
-SECTION = Section(
+SECTION = SectionEntry(
     "roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?", 20
 )
 BUSY = 0.10  # share of the cores; from here on, a measurement says that the machine was busy
@@ -27,9 +27,9 @@ def main() -> int:
     environment = current_environment()
     path = path_for(environment)
     check_writable(path)
-    found = tell(environment)
-    save_result(found.result, path)
-    print(one_line(f"kept: {path}"))
+    roofline = tell(environment)
+    save_result(roofline.result, path)
+    print(to_one_line(f"kept: {path}"))
     return 0
 
 
@@ -61,7 +61,7 @@ def conditions(recorder: Recorder) -> None:
 
 def memory(recorder: Recorder) -> None:
     """Measure memory with arrays from 16 KiB on, and draw the rate over the size."""
-    rows: list[Measurement] = [ceilings.memory_rate(size) for size in ceilings.sizes()]
+    rows: list[Measurement] = [ceilings.memory_rate(size) for size in ceilings.array_sizes()]
     recorder.table(rows, title="Reading and writing an array, again and again", fold=True)
     sizes = [int(m.configuration) for m in rows]
     recorder.lines(
@@ -72,21 +72,24 @@ def memory(recorder: Recorder) -> None:
     )
 
 
-def summary(recorder: Recorder, found: Roofline) -> None:
+def summary(recorder: Recorder, roofline: Roofline) -> None:
     """Show the roofline itself on half a screen: the best value of every part."""
-    known = ceilings.caches()
+    known = ceilings.cache_sizes()
     levels: dict[str, list[int]] = {}
-    for size in found.bytes_per_s:
-        name = ceilings.level_of(size, known) or f"arrays of {shown(size, 'bytes')}"
+    for size in roofline.bytes_per_s:
+        name = ceilings.level_of(size, known) or f"arrays of {format_on_page(size, 'bytes')}"
         levels.setdefault(name, []).append(size)
-    rows = [("empty program, waited for", shown(found.dispatch_s, "s"))]
-    rows.append(("empty program, queued", shown(found.queueing_s, "s")))
-    rows += [(f"matrix product, {dtype}", shown(rate, "FLOP/s")) for dtype, rate in found.flops_per_s.items()]
+    rows = [("empty program, waited for", format_on_page(roofline.dispatch_s, "s"))]
+    rows.append(("empty program, queued", format_on_page(roofline.queueing_s, "s")))
+    rows += [
+        (f"matrix product, {dtype}", format_on_page(rate, "FLOP/s"))
+        for dtype, rate in roofline.flops_per_s.items()
+    ]
     for name, sizes in levels.items():
-        best = max(found.bytes_per_s[size] for size in sizes)
-        rows.append((name if name.startswith("arrays") else _place(name), shown(best, "bytes/s")))
-    rows.append(("host to device", shown(found.to_device_bytes_per_s, "bytes/s")))
-    rows.append(("device to host", shown(found.to_host_bytes_per_s, "bytes/s")))
+        best = max(roofline.bytes_per_s[size] for size in sizes)
+        rows.append((name if name.startswith("arrays") else _place(name), format_on_page(best, "bytes/s")))
+    rows.append(("host to device", format_on_page(roofline.to_device_bytes_per_s, "bytes/s")))
+    rows.append(("device to host", format_on_page(roofline.to_host_bytes_per_s, "bytes/s")))
     recorder.grid(("", "at best"), rows, title="The roofline")
 
 

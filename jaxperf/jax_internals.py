@@ -1,0 +1,77 @@
+"""All names of JAX that are private or experimental, each imported when a feature first needs it.
+
+JAX may rename them in any version. Then only the feature that needs the name is missing, and says so in one
+line. `tests/test_jax_internals.py` removes each name in turn.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+
+
+@dataclass(frozen=True)
+class Internal:
+    """A name of JAX that its public API does not promise.
+
+    Attributes:
+      module: where it is.
+      attribute: the name there, which may have dots.
+      feature: what of jaxperf needs it.
+    """
+
+    module: str
+    attribute: str
+    feature: str
+
+
+COORDINATOR = Internal("jax._src.distributed", "global_state", "agreement between processes")
+SYNC_POINT = Internal(
+    "jax.experimental.multihost_utils", "reached_preemption_sync_point", "stopping all processes together"
+)
+ALL_GATHER = Internal("jax.experimental.multihost_utils", "process_allgather", "agreement between processes")
+GLOO = Internal("jax._src.lib", "_jax.make_gloo_tcp_collectives", "sums on the loopback address only")
+CPU_CLIENT = Internal("jax._src.xla_bridge", "make_cpu_client", "sums on the loopback address only")
+CPU_FACTORY = Internal("jax.extend.backend", "register_backend_factory", "sums on the loopback address only")
+SERIALIZE = Internal("jax.experimental.serialize_executable", "serialize", "an export with machine code")
+DESERIALIZE = Internal(
+    "jax.experimental.serialize_executable", "deserialize_and_load", "an export with machine code"
+)
+RESET_CACHE = Internal(
+    "jax.experimental.compilation_cache.compilation_cache", "reset_cache", "an export with machine code"
+)
+TOPOLOGY = Internal("jax.experimental.topologies", "get_topology_desc", "jaxperf plan")
+DEVICE_TOPOLOGY = Internal("jax._src.lib", "xla_client.get_topology_for_devices", "--for this")
+LOWERINGS = Internal("jax.interpreters.mlir", "_platform_specific_lowerings", "jaxperf.onednn")
+REGISTER_LOWERING = Internal("jax.interpreters.mlir", "register_lowering", "jaxperf.onednn")
+LOWER_FUNCTION = Internal("jax.interpreters.mlir", "lower_fun", "jaxperf.onednn")
+BACKEND_STARTED = Internal("jax._src.xla_bridge", "backends_are_initialized", "the state of JAX's backend")
+ALL = tuple(value for value in list(vars().values()) if isinstance(value, Internal))
+
+
+def get(internal: Internal) -> Any:
+    """Import a name of JAX and return what it names.
+
+    Raises:
+      JaxperfError: this JAX has no such name.
+    """
+    try:
+        return attrgetter(internal.attribute)(importlib.import_module(internal.module))
+    except (ImportError, AttributeError):
+        version = getattr(sys.modules.get("jax"), "__version__", "unknown")
+        name = f"{internal.module}.{internal.attribute}"
+        line = f"{internal.feature} is not available with JAX {version}, which has no {name}"
+        raise JaxperfError(f"{line}; jaxperf knows JAX 0.10 to 0.12") from None
+
+
+def loaded(internal: Internal) -> Any:
+    """Return what a name of JAX names if its module was imported, without importing it; else None."""
+    try:
+        return attrgetter(internal.attribute)(sys.modules.get(internal.module))
+    except AttributeError:
+        return None

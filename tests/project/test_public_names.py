@@ -1,0 +1,32 @@
+"""Public names stay: programs that use jaxperf as a library import them."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+PUBLIC = {
+    "jaxperf.models": "MLP LeNet lenet resnet18 ResNet hybridize from_gluon to_gluon export_net load_net",
+    "jaxperf.parallel": "make_step model_of model_of_function first_devices split_and_load allreduce",
+    "jaxperf.measure": "measure interleaved stages Benchmark Timer",
+    "jaxperf.result": "ratio",
+    "jaxperf.data": "fashion_mnist epoch_batches",
+    "jaxperf.section": "section",
+    "jaxperf.onednn": "enable",
+    "jaxperf.plan": "plan",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_public_name_can_be_called(module: str) -> None:
+    package = importlib.import_module(module)
+    names = PUBLIC[module].split()
+    assert [name for name in names if not callable(getattr(package, name, None))] == []
+    assert {*names} <= {*getattr(package, "__all__", names)}
+
+
+def test_watch_is_a_package_and_a_function() -> None:
+    import jaxperf
+
+    assert callable(jaxperf.watch) and importlib.import_module("jaxperf.watch.session")

@@ -1,0 +1,134 @@
+"""Each private name of JAX removed in turn: its feature says so in one line, and the rest works."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from jaxperf import jax_internals as internals
+from jaxperf import onednn
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.errors import JaxperfError
+from jaxperf.models import MLP, export_net, load_compiled
+from jaxperf.onednn import convolution
+from jaxperf.parallel import multihost
+from jaxperf.plan import deviceless
+from jaxperf.plan.cards import CARDS
+from jaxperf.processes import distributed
+from jaxperf.watch.observe import backend
+
+
+def with_machine_code(folder: Path) -> None:
+    export_net(MLP(rngs=nnx.Rngs(0)), folder / "net", jnp.ones((1, 512)), compiled=True)
+
+
+def load_machine_code(folder: Path) -> None:
+    load_compiled(folder / "kept")
+
+
+def plan_eight(folder: Path) -> None:
+    deviceless.devices_of(CARDS["h100"], 8)
+
+
+# What each name is for: a call that then raises one line.
+CALLS: dict[internals.Internal, Callable[[Path], Any]] = {
+    internals.COORDINATOR: lambda _: multihost.can_agree_to_stop(),
+    internals.SYNC_POINT: lambda _: multihost.stop_after(0),
+    internals.ALL_GATHER: lambda _: multihost.gather_numbers([1]),
+    internals.SERIALIZE: with_machine_code,
+    internals.RESET_CACHE: with_machine_code,
+    internals.DESERIALIZE: load_machine_code,
+    internals.TOPOLOGY: plan_eight,
+    internals.LOWERINGS: lambda _: convolution.use_onednn(),
+    internals.REGISTER_LOWERING: lambda _: convolution.use_onednn(),
+}
+# These have a way out, so that nothing is refused.
+WAYS_OUT = {
+    internals.GLOO, internals.CPU_CLIENT, internals.CPU_FACTORY,  # a line, and JAX's own address
+    internals.DEVICE_TOPOLOGY,  # the table of cards
+    internals.BACKEND_STARTED,  # `otherwise`
+    internals.LOWER_FUNCTION,  # needed where REGISTER_LOWERING is
+}  # fmt: skip
+
+
+def remove(internal: internals.Internal, monkeypatch: pytest.MonkeyPatch) -> None:
+    *path, name = internal.attribute.split(".")
+    owner = importlib.import_module(internal.module)
+    for part in path:
+        owner = getattr(owner, part)
+    monkeypatch.delattr(owner, name)
+
+
+def test_every_name_is_here_and_has_a_test() -> None:
+    assert {*CALLS, *WAYS_OUT} == {*internals.ALL}
+    assert all(internals.get(internal) is not None for internal in internals.ALL)
+
+
+@pytest.mark.parametrize("internal", CALLS, ids=lambda internal: internal.attribute)
+def test_a_feature_whose_private_name_is_gone_says_so_in_one_line(
+    internal: internals.Internal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    export_net(MLP(rngs=nnx.Rngs(0)), tmp_path / "kept", jnp.ones((1, 512)), compiled=True)
+    monkeypatch.setattr(deviceless, "check_plugin", lambda: None)
+    remove(internal, monkeypatch)
+    with pytest.raises(JaxperfError) as caught:
+        CALLS[internal](tmp_path)
+    name = f"{internal.module}.{internal.attribute}"
+    line = f"{internal.feature} is not available with JAX {jax.__version__}, which has no {name}"
+    assert str(caught.value) == f"{line}; jaxperf knows JAX 0.10 to 0.12"
+
+
+@pytest.mark.parametrize("internal", [internals.GLOO, internals.CPU_CLIENT, internals.CPU_FACTORY])
+def test_without_its_own_gloo_a_process_says_that_sums_are_reachable(
+    internal: internals.Internal, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    remove(internal, monkeypatch)
+    distributed._exchange_on_loopback()
+    err = capfd.readouterr().err
+    assert err.startswith("note: sums between processes may be reachable from the network: ")
+    assert f"which has no {internal.module}.{internal.attribute}; " in err and err.count("\n") == 1
+
+
+def test_without_the_answer_whether_the_backend_runs_the_caller_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jax.devices()
+    assert backend.is_running()
+    remove(internals.BACKEND_STARTED, monkeypatch)
+    assert backend.is_running(otherwise=True) and not backend.is_running()
+
+
+def test_without_a_devices_topology_the_table_of_cards_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove(internals.DEVICE_TOPOLOGY, monkeypatch)
+    assert deviceless._target(jax.devices()) == ""
+
+
+def test_nothing_is_imported_that_needs_them() -> None:
+    program = """
+from jaxperf import jax_internals
+def refuse(internal): raise AssertionError(internal)
+jax_internals.get = refuse
+import jaxperf, jaxperf.models, jaxperf.parallel, jaxperf.train, jaxperf.section, jaxperf.plan.planning
+import jaxperf.onednn.convolution, jaxperf.watch.session
+from jaxperf.measure import measure
+import jax, jax.numpy as jnp
+print(measure(jax.jit(lambda x: x + 1), jnp.ones(3), budget_s=0.1).median > 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=child_environment(), capture_output=True, text=True, timeout=300
+    )
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+def test_onednn_stays_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove(internals.REGISTER_LOWERING, monkeypatch)
+    assert onednn.enable is not None and float(jax.jit(jnp.sum)(jnp.ones(3))) == 3

@@ -1,0 +1,82 @@
+"""Advice names what the reader's program names, and its examples run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.watch.advice.advice import _TEXTS, advice_for
+from jaxperf.watch.advice.examples import EXAMPLES
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.source_location import Place
+
+WIDEST = 96  # of a terminal's 100 columns, four are the indentation
+
+
+@pytest.mark.parametrize("cause", EXAMPLES)
+def test_an_example_runs_as_it_is_and_so_do_the_functions_that_it_jits(cause: str) -> None:
+    rows, names = EXAMPLES[cause].splitlines(), dict[str, Any]()
+    assert cause in _TEXTS and 2 <= len(rows) <= 6 and max(map(len, rows)) <= WIDEST
+    exec(EXAMPLES[cause], names)
+    for function in [value for value in names.values() if hasattr(value, "lower")]:
+        assert function(jnp.ones(3), jnp.ones(3)).shape == (3,)
+
+
+PROGRAM = """\
+def step(w, x, rate):
+    return w
+
+for t in range(3):
+    w = step(w, self.x, rate=0.1 * t)
+    while float(w.sum()) > 1:
+        print(w)
+    if t:
+        pass
+    elif float(w.sum()):
+        pass
+    w = step(w, f(t), 0.1)
+value = float(w[0])
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+@pytest.mark.parametrize("cause", [*_TEXTS, "a cause of the future"])
+def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
+    for number, _ in enumerate(PROGRAM.splitlines(), start=1):
+        for name, argument in (("step", "argument 1"), ("jit_step", ""), ("<lambda>", "rate"), ("", "")):
+            advice = advice_for(Finding(cause, Place(file, number), 1.0, "", name, argument=argument))
+            assert advice.title and advice.section and (advice.change or advice.example)
+            assert "{" not in advice.change and "jit_step" not in advice.change
+
+
+@pytest.mark.parametrize(
+    ("cause", "line", "argument", "change"),
+    [
+        ("transfer", 5, "argument 1", "Call jax.device_put(self.x) once"),
+        ("transfer", 12, "argument 1", "Call jax.device_put(x) once"),  # not a variable: the parameter
+        ("transfer", 12, "", "Call jax.device_put(the array) once"),
+        ("static value", 12, "argument 2", "Make rate an ordinary argument of step"),
+        ("static object", 5, "argument 1", "Make x once"),
+        ("new function", 5, "", "what varies is an argument"),
+        ("new function", 5, "rate, x", "with rate, x as arguments"),
+        ("constant", 5, "TABLE", "Put TABLE on the device once"),
+        ("module state", 5, "donate_argnums=0", "Jit step with donate_argnums=0"),
+        ("wait", 13, "", "jax.device_get"),
+        ("wait", 6, "", "jax.lax.while_loop"),  # not after the loop, as the test needs it
+        ("wait", 10, "", "jnp.where"),
+    ],
+)
+def test_a_change_names_the_readers_variables_and_functions(
+    cause: str, line: int, argument: str, change: str, file: str
+) -> None:
+    finding = Finding(cause, Place(file, line, "<module>"), 1.0, "", "step", argument=argument)
+    assert change in advice_for(finding).change
