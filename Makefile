@@ -1,5 +1,6 @@
 # make run    all sections, then the book from them (first use: makes .venv and installs, some minutes)
-# make test   the test suite; TESTS=all adds whole sections and further sizes, which take twice as long
+# make test   the tests of the package, in about three minutes; TESTS=chapter those of the sections and the book,
+#             TESTS=all everything, with whole sections and further sizes
 # make install lint types clean
 # make bundle all that a machine without a network needs, into bundle/; there, WHEELS=bundle/wheels
 #             installs without any index (docs/offline.md); BUNDLE_ARGS="--python 3.12 --kind cuda12" (or cuda13)
@@ -17,7 +18,7 @@ VENV := .venv
 ARGS := all
 OUT := results
 PYTEST_ARGS :=
-TESTS :=
+TESTS := package
 WORKERS := 2
 WHEELS :=
 BUNDLE_ARGS :=
@@ -50,9 +51,14 @@ run: $(STAMP)
 	$(MAKE) --silent --no-print-directory book RESULTS="$(OUT)" OUT="$(OUT)/site" || { [ $$status -ne 0 ] || status=1; }; \
 	exit $$status
 
+MARKS_package := not chapter and not thorough
+MARKS_chapter := chapter and not thorough
+MARKS_all := chapter or not chapter
+
 # worksteal gives each worker one half of the files in order, so most share their fixtures within one process.
 test: $(STAMP)
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(if $(filter all,$(TESTS)),,-m "not thorough") $(PYTEST_ARGS)
+	@[ -n "$(MARKS_$(TESTS))" ] || { echo "error: TESTS is '$(TESTS)'; it is package, chapter or all" >&2; exit 2; }
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS_$(TESTS))" $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(PY) -m ruff format --check .

@@ -63,6 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(OPTIMIZATION, "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what tests the sections and the book; loading a section compiles its programs."""
+    for item in items:
+        if item.path.parent.name == "experiments" or item.path.name == "test_book.py":
+            item.add_marker(pytest.mark.chapter)
+
+
 @pytest.fixture
 def optimized() -> Iterator[None]:
     """Compile as users do: ResNet-18 in float64 takes twice as long otherwise."""

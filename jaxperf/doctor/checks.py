@@ -83,7 +83,8 @@ def _driver_results(driver: Driver) -> list[CheckResult]:
         text = f"NVIDIA {driver.version} is too old, {oldest} is required; install a newer driver"
         results = [CheckResult("driver", "warn", text)]
     for i, gpu in enumerate(driver.gpus):
-        used = f", {format_quantity(gpu.used_bytes, 'bytes')} of {format_quantity(gpu.total_bytes, 'bytes')} in use"
+        used, total = (format_quantity(n, "bytes") for n in (gpu.used_bytes, gpu.total_bytes))
+        used = f", {used} of {total} in use"
         busy = gpu.used_bytes > BUSY_GPU * gpu.total_bytes
         text = f"{i}: {gpu.name}" + (used if gpu.total_bytes else "") + "".join(f", {w}" for w in gpu.pace())
         text += "; another process uses it (see `nvidia-smi`), times will scatter" if busy else ""

@@ -253,7 +253,8 @@ def _least_squares(samples: Sequence[DispatchSample], knee: float, t1_s: float |
 
     start, lowest = [1.0, 1.0, 0.1, 0.5, 0.5], [1e-6, 0.0, 0.0, 0.0, 0.0]
     solution = least_squares(residuals, start, bounds=(lowest, np.inf), loss="soft_l1", f_scale=0.1)
-    t1, t3, fixed, slope, beyond = map(float, solution.x * scale)
+    nonzero = np.where(solution.x < 1e-9, 0, solution.x)  # a parameter at its bound
+    t1, t3, fixed, slope, beyond = map(float, nonzero * scale)
     return float(solution.cost), Costs(t1, t3, fixed, slope, beyond, knee)
 
 

@@ -36,10 +36,8 @@ def _does_not_fit(plan: SizePlan, card: Card) -> str:
         if plan.argument_bytes > plan.temp_bytes
         else "take a smaller batch per device, or jax.checkpoint"
     )
-    return (
-        f"does not fit: {format_on_page(plan.peak_bytes, 'bytes')} of {format_on_page(card.memory_bytes, 'bytes')}, "
-        f"most of it for {state}; {way}"
-    )
+    peak, memory = (format_on_page(n, "bytes") for n in (plan.peak_bytes, card.memory_bytes))
+    return f"does not fit: {peak} of {memory}, most of it for {state}; {way}"
 
 
 def _does_not_divide(plan: SizePlan) -> str:
@@ -79,10 +77,10 @@ def _statistics(plan: SizePlan) -> str:
     if count < MANY or _seconds(group) < WORTH * plan.step_s:
         return ""
     return (
-        f"{count:.0f} small all-reduces, {format_on_page(_seconds(group), 's')} a step, sum over the whole batch "
-        f"in the middle of the network{_lines(group)}: jit over a sharded batch makes BatchNorm's statistics "
-        "global; for statistics of each device, write the step with jax.shard_map, and sum the gradients "
-        "only, with jax.lax.psum"
+        f"{count:.0f} small all-reduces, {format_on_page(_seconds(group), 's')} a step, sum over the whole "
+        f"batch in the middle of the network{_lines(group)}: jit over a sharded batch makes BatchNorm's "
+        "statistics global; for statistics of each device, write the step with jax.shard_map, and sum the "
+        "gradients only, with jax.lax.psum"
     )
 
 
@@ -97,7 +95,8 @@ def _per_parameter(plan: SizePlan) -> str:
         return ""
     return (
         f"{count:.0f} all-reduces of one array each{_lines(alone)}, where one of all gradients would save "
-        f"about {format_on_page(saved, 's')} a step: sum the whole tree of gradients in one jax.lax.psum, at the end"
+        f"about {format_on_page(saved, 's')} a step: sum the whole tree of gradients in one jax.lax.psum, "
+        "at the end"
     )
 
 
@@ -108,8 +107,9 @@ def _gathered(plan: SizePlan) -> str:
         return ""
     return (
         f"{format_on_page(size, 'bytes')} are gathered each step in {sum(each.count for each in group):.0f} "
-        f"all-gathers{_lines(group)}, {format_on_page(_seconds(group), 's')}: sharded parameters are gathered where "
-        f"they are used; with {format_on_page(plan.memory_bytes - plan.peak_bytes, 'bytes')} free, "
+        f"all-gathers{_lines(group)}, {format_on_page(_seconds(group), 's')}: sharded parameters are "
+        f"gathered where they are used; with "
+        f"{format_on_page(plan.memory_bytes - plan.peak_bytes, 'bytes')} free, "
         + (
             "keep a copy on every device if it fits"
             if plan.peak_bytes + size < plan.memory_bytes
@@ -136,6 +136,7 @@ def _not_overlapped(plan: SizePlan) -> str:
     if waited < 0.1 * plan.step_s:
         return ""
     return (
-        f"the step waits {format_on_page(waited, 's')}, {waited / plan.step_s:.0%} of its time, for collectives that "
-        "nothing overlaps: give each device more examples, or accumulate gradients over several steps"
+        f"the step waits {format_on_page(waited, 's')}, {waited / plan.step_s:.0%} of its time, for "
+        "collectives that nothing overlaps: give each device more examples, or accumulate gradients over "
+        "several steps"
     )

@@ -187,7 +187,8 @@ def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
         spread = _spread(s.step_low_s, s.step_high_s)
         rows.append((
             str(s.devices), *([_mesh(s)] if axes else []), str(s.batch or "-"),
-            str(sum(s.collectives.values())), format_on_page(s.step_s, "s"), spread, format_on_page(s.exposed_s, "s"),
+            str(sum(s.collectives.values())), format_on_page(s.step_s, "s"), spread,
+            format_on_page(s.exposed_s, "s"),
             _efficiency(s), f"{s.parts[s.bound] / s.step_s:.0%} {s.bound}",
         ))  # fmt: skip
     heads = ("devices", *(["mesh"] if axes else []), "batch", "collectives", "step", "between", "waits",
@@ -234,7 +235,8 @@ def _exchanges(size: SizePlan) -> Grid:
     for each in sorted(size.exchanges, key=lambda e: -e.count * e.each_s):
         c = each.collective
         rows.append((
-            c.kind, f"{each.count:g}", format_on_page(c.bytes, "bytes"), c.shown_groups, format_on_page(each.each_s, "s"),
+            c.kind, f"{each.count:g}", format_on_page(c.bytes, "bytes"), c.shown_groups,
+            format_on_page(each.each_s, "s"),
             format_on_page(each.exposed_s, "s"), c.source or "-", _operation(c.operation),
         ))  # fmt: skip
     heads = ("collective", "times", "bytes", "groups", "each", "waited for", "line", "operation")

@@ -121,8 +121,8 @@ def tell(
     remarks(recorder, firsts, roofline)
     if above := [name for name, at in places.items() if at and at.share > ABOVE]:
         recorder.note(
-            f"{format_list(above)}: faster than the roofline allows; either the machine was busy when that was "
-            "measured (run `jaxperf roofline` again), or the compiler's estimate is too large"
+            f"{format_list(above)}: faster than the roofline allows; either the machine was busy when that "
+            "was measured (run `jaxperf roofline` again), or the compiler's estimate is too large"
         )
 
 
@@ -266,7 +266,8 @@ def remarks(recorder: Recorder, firsts: Mapping[str, First], roofline: Roofline 
         )
     if loops := [name for name, f in firsts.items() if f.program and f.program.loops]:
         recorder.note(
-            f"{format_list(loops)}: the compiler counts a loop's body once, so the program does more than it says"
+            f"{format_list(loops)}: the compiler counts a loop's body once, so the program does more than "
+            "it says"
         )
     if roofline is None:
         recorder.note(MISSING)

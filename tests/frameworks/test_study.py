@@ -100,6 +100,7 @@ def test_a_turn_lasts_as_long_as_asked_by_the_warm_up_round_and_never_has_fewer_
     assert (of_first, of_second) == (["3", "1"], ["9", "3"])  # calls, and those that lead in
 
 
+@pytest.mark.thorough
 def test_each_workload_has_processes_that_have_done_nothing_before(run: Run, pool: Pool) -> None:
     for _ in range(3):
         run(1)
@@ -194,6 +195,7 @@ def test_a_system_that_does_not_start_is_given_up_and_the_rest_goes_on(
     assert "does not start" in messages[0]
 
 
+@pytest.mark.thorough
 def test_a_system_whose_workers_go_again_and_again_is_given_up(run: Run, messages: list[str]) -> None:
     run(1, jax=("good",), mxnet=("dies",) * 12)
     assert messages[-1] == "8.1 net: mxnet/dies is lost: mxnet is given up after losing 5 workers"

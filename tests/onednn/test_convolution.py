@@ -186,6 +186,7 @@ def test_many_weights_for_few_pixels_are_one_product() -> None:
     assert_close(jax.jit(few)(x, w), native(few, x, w))
 
 
+@pytest.mark.thorough
 def test_derivatives_of_any_order_and_direction_are_the_native_ones() -> None:
     x, w = 0.3 * normal(2, 6, 6, 3), 0.3 * normal(3, 3, 3, 4)  # where tanh is 1, its slope is rounding
 

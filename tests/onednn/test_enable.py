@@ -65,6 +65,7 @@ def test_two_lines_send_lenets_convolutions_and_their_gradients_through_onednn()
 
 
 @X86
+@pytest.mark.thorough
 def test_after_jaxs_first_operation_it_is_an_error_where_xla_reads_a_switch() -> None:
     done = run("import jax, jaxperf\njax.numpy.ones(2).sum()\nprint(jaxperf.onednn.enable())" + LENET)
     if SWITCHED:

@@ -75,6 +75,7 @@ def test_gradients_of_random_kernels_are_float64s(several: int) -> None:
         assert_close(jax.jit(fn)(x, w), exact(x, w, **window))
 
 
+@pytest.mark.thorough
 def test_few_channels_many_taps_and_copies_without_a_gain_keep_the_convolution() -> None:
     x = normal(2, 9, 9, 16)
     for fits, w, window in (

@@ -69,6 +69,7 @@ def test_the_median_and_the_range_are_those_of_the_rounds() -> None:
 
 
 @pytest.mark.skipif(trial._jaxlib() is None, reason="jaxlib carries oneDNN for x86 alone")
+@pytest.mark.thorough
 def test_jaxs_real_workers_train_with_and_without_enable(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import pytest
 from jax import lax
 
 from jaxperf.onednn.window import FEW_PIXELS, MANY_WEIGHTS, Window, product_of_patches
 
 
+@pytest.mark.thorough
 def test_random_products_equal_float64s_convolution_and_have_the_size_that_was_said() -> None:
     rng = np.random.default_rng(0)
     for _ in range(8):

@@ -245,6 +245,7 @@ def test_by_hand_each_program_can_be_run_alone_and_makes_the_step():
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.thorough
 def test_metrics_are_the_full_batchs_means_before_the_update(way):
     X, y = next(batches(1))
     step = lenet_step(way, 2)

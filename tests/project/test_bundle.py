@@ -84,6 +84,7 @@ def wheels(
     return sorted("-".join(path.name.split("-")[:2]) for path in collected.iterdir())
 
 
+@pytest.mark.thorough
 def test_the_wheels_are_the_targets_and_all_that_they_require_there(index: Path, tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/base-1-py3-none-any.whl").write_text("of an earlier bundle")

@@ -17,6 +17,7 @@ from jaxperf.train.on_devices import OnDevices, lie_on_devices
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.thorough
 def test_a_training_from_the_devices_has_the_bits_of_one_from_the_host(way: Any) -> None:
     for k in (1, 2):
         there, here = (
