@@ -127,7 +127,7 @@ def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 def _split_program(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """Our words, and those for the program to watch, which begin after SCRIPT or `-m MODULE`."""
-    takes_value = {"--json", "-m", "--m"}
+    takes_value = {"--json", "--fail-on", "-m", "--m"}
     i = 1
     while i < len(arguments):
         word = arguments[i]
@@ -275,11 +275,13 @@ def watch_program(watch: Watch, arguments: tuple[str, ...]) -> int:
     """Run a program under a watch; return its exit status.
 
     Raises:
-      JaxperfError: no program is named, or it cannot be read.
+      JaxperfError: no program is named, or it cannot be read; or an unknown kind of finding.
     """
     from jaxperf.watch import run_module, run_script
+    from jaxperf.watch.fail_on import parse_kinds
 
-    options: dict[str, Any] = {"profile": watch.profile, "json": watch.json}
+    kinds = parse_kinds(watch.fail_on)
+    options: dict[str, Any] = {"profile": watch.profile, "json": watch.json, "fail_on": kinds}
     if watch.m:
         return run_module(watch.m, arguments, **options)
     if not watch.program:

@@ -114,6 +114,9 @@ class Watch:
     """Take short windows of JAX's profiler, which show what devices do."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Keep the report as a result, for `jaxperf report`; of several processes each, as "PATH-1" and so on."""
+    fail_on: Annotated[str, tyro.conf.arg(metavar="KINDS")] = ""
+    """End with status 1 and a line for each finding of these kinds: retrace, sync, transfer, eager, data,
+    python, memory, program, float64, debug, or any; several with commas between them."""
 
 
 @dataclass(frozen=True)

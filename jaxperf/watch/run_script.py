@@ -12,24 +12,34 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import FAILED, INTERRUPTED, Stopped
+from jaxperf.processes.exit_status import FAILED, INTERRUPTED, Stopped, say
 from jaxperf.result.store import check_writable
 from jaxperf.watch.context import deliver_report, how_it_ended
+from jaxperf.watch.fail_on import failures
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.stuck import Guard
 from jaxperf.watch.report import text
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.find import find_causes
 from jaxperf.watch.session import Watcher
 
 
 def run_script(
-    path: Path, arguments: Sequence[str], *, profile: bool = True, json: Path | None = None
+    path: Path,
+    arguments: Sequence[str],
+    *,
+    profile: bool = True,
+    json: Path | None = None,
+    fail_on: Collection[str] = (),
 ) -> int:
     """Run a script with its own flags `arguments`, report, and return its exit status.
+
+    The status is 1 for a program that succeeded if there are findings of the kinds `fail_on` (`fail_on.py`).
 
     Raises:
       JaxperfError: there is no such script, it is not Python, or `json` cannot be written.
@@ -53,11 +63,20 @@ def run_script(
         exec(code, main.__dict__)
 
     with source_location.own_code([str(path.resolve())]):
-        return _watched(run, path.name, [str(path), *arguments], profile=profile, json=json)
+        return _watched(run, path.name, [str(path), *arguments], profile, json, fail_on)
 
 
-def run_module(name: str, arguments: Sequence[str], *, profile: bool = True, json: Path | None = None) -> int:
+def run_module(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    profile: bool = True,
+    json: Path | None = None,
+    fail_on: Collection[str] = (),
+) -> int:
     """Run a module as `python -m` does, with its flags `arguments`, and return its exit status.
+
+    `fail_on` is as of `run_script`.
 
     Raises:
       JaxperfError: `json` cannot be written.
@@ -68,7 +87,7 @@ def run_module(name: str, arguments: Sequence[str], *, profile: bool = True, jso
 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     with source_location.own_code(_roots(name)):
-        return _watched(run, name, [name, *arguments], profile=profile, json=json)
+        return _watched(run, name, [name, *arguments], profile, json, fail_on)
 
 
 def _roots(name: str) -> list[str]:
@@ -85,14 +104,24 @@ def _roots(name: str) -> list[str]:
     return []
 
 
-def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: bool, json: Path | None) -> int:
+def _watched(
+    run: Callable[[], Any],
+    name: str,
+    argv: list[str],
+    profile: bool,
+    json: Path | None,
+    fail_on: Collection[str],
+) -> int:
     if json:
         check_writable(json)
     sys.argv = argv
     watcher, status, ended, process = Watcher(name, profile=profile), 0, "", os.getpid()
+    refused: list[str] = []
 
     def finish(ended: str) -> None:
         record = watcher.close()
+        if fail_on:
+            refused.extend(failures(find_causes(Analysis(record)), fail_on))
         sys.stdout.flush()
         deliver_report(
             text.make_result(record, command=shlex.join(["jaxperf", "watch", *argv]), ended=ended), json=json
@@ -122,7 +151,9 @@ def _watched(run: Callable[[], Any], name: str, argv: list[str], *, profile: boo
             return status
         guard.claim()
         finish(ended)
-    return status
+    for line in refused:
+        say(line)
+    return FAILED if refused and not status else status
 
 
 def _wait_for_threads(watcher: Watcher) -> None:
