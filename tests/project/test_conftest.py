@@ -92,3 +92,17 @@ def test_the_compile_cache_can_be_switched_off(compiles_anew: None) -> None:
     jax.jit(never_kept)(jax.numpy.ones(987)).block_until_ready()
     names = [path.name for path in Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).iterdir()]
     assert not [name for name in names if "never_kept" in name]
+
+
+def test_another_plugin_may_warn_about_its_settings(tmp_path: Path) -> None:
+    """Warnings are errors here; pytest-asyncio, or pytest-benchmark beside xdist, warn when pytest starts."""
+    (tmp_path / "pytest_other.py").write_text(
+        "import warnings\ndef pytest_configure(config): warnings.warn('set my option')\n"
+    )
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_other"]
+    done = subprocess.run(
+        [*command, "tests/test_errors.py"], cwd=root, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
