@@ -13,6 +13,7 @@ from jaxperf.processes.exit_status import Stopped
 from jaxperf.result import Result, save_result
 from jaxperf.watch.observe import backend
 from jaxperf.watch.report import text
+from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Record, Watcher
 
 
@@ -51,7 +52,7 @@ def watch(
         raise
     finally:
         watched.record = watcher.close()
-        watched.result = text.make_result(watched.record, ended=ended)
+        watched.result = text.make_result(Analysis(watched.record), ended=ended)
         deliver_report(watched.result, show=show, json=json)
 
 

@@ -119,13 +119,12 @@ def _watched(
     refused: list[str] = []
 
     def finish(ended: str) -> None:
-        record = watcher.close()
+        analysis = Analysis(watcher.close())
         if fail_on:
-            refused.extend(failures(find_causes(Analysis(record)), fail_on))
+            refused.extend(failures(find_causes(analysis), fail_on))
         sys.stdout.flush()
-        deliver_report(
-            text.make_result(record, command=shlex.join(["jaxperf", "watch", *argv]), ended=ended), json=json
-        )
+        command = shlex.join(["jaxperf", "watch", *argv])
+        deliver_report(text.make_result(analysis, command=command, ended=ended), json=json)
 
     guard = Guard(finish)
     watcher.open()

@@ -737,7 +737,7 @@ def test_what_the_profiler_writes_after_the_program_is_no_part_of_the_overhead(
 
 def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:
     waits = [Wait("item", Place("a.py", i), float(i), i + 0.1, 4) for i in range(1, 121)]
-    result = text.make_result(Record("a", 0.0, 200.0, [], waits, [], [], [], [], Seen()))
+    result = text.make_result(Analysis(Record("a", 0.0, 200.0, [], waits, [], [], [], [], Seen())))
     (grid,) = (g for g in result.of(Grid) if g.title.startswith("Where the front end waits"))
     assert (len(grid.rows), grid.first) == (text.STORED_ROWS, text.ROWS)
     assert f"and {text.STORED_ROWS - text.ROWS} more in the result's file" in render_text([result])
@@ -750,7 +750,7 @@ def test_findings_from_the_sixth_on_have_their_line_seconds_and_reason(
     findings = [Finding("wait", Place("a.py", i), 9.0 - i, f"reason {i}", "item") for i in range(8)]
     monkeypatch.setattr(text, "find_causes", lambda analysis: findings)
     wait = Wait("item", Place("a.py", 1), 1.0, 1.1, 4)
-    result = text.make_result(Record("a", 0.0, 200.0, [], [wait], [], [], [], [], Seen()))
+    result = text.make_result(Analysis(Record("a", 0.0, 200.0, [], [wait], [], [], [], [], Seen())))
     texts = [b.text for b in result.of(Text) if b.text[0].isdigit()]
     assert len(list(result.of(Code))) == text.FINDINGS and len(texts) == 8
     assert all(

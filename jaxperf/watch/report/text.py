@@ -39,9 +39,9 @@ FINDINGS = 5  # shown with their statements and what to change
 WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a table
 
 
-def make_result(record: Record, *, command: str = "", ended: str = "") -> Result:
-    """Make a result of the record; `ended` says how the program ended if it did not end normally."""
-    analysis, environment = Analysis(record), _environment()
+def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Result:
+    """Make a result of what a watch recorded; `ended` says how the program ended if not normally."""
+    record, environment = analysis.record, _environment()
     return Result(
         experiment="watch",
         section="",
