@@ -85,7 +85,7 @@ class Baselines:
 
         measurement = measure(fn, *args, name=name, **options)
         label = f"{self._test}: {measurement.name}"
-        result = Result("pytest", "", label, "", {}, current_environment(), (Table("", (measurement,)),))
+        result = Result("pytest", "", label, "", {}, current_environment(), (Table(label, (measurement,)),))
         path = self._path(result, measurement.name)
         try:
             if self._update or not path.exists():
