@@ -1,7 +1,8 @@
 """jaxperf: the chapter "Computational Performance" of Dive into Deep Learning, measured on JAX and Flax.
 
-`with jaxperf.watch():` watches a part of a program, and `jaxperf.onednn.enable()` speeds up convolutions on
-x86 CPUs. Both are imported on first use, so that importing jaxperf imports nothing else.
+`with jaxperf.watch():` watches a part of a program, `jaxperf.onednn.enable()` speeds up convolutions on x86
+CPUs, and `%load_ext jaxperf` defines the cell magic `%%jaxperf`. All is imported on first use, so that
+importing jaxperf imports nothing else.
 """
 
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 __version__ = "1.0.0"
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Define `%%jaxperf` in a notebook; IPython calls this for `%load_ext jaxperf`."""
+    __getattr__("notebook").load_ipython_extension(shell)
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("onednn", "watch"):
+    if name in ("notebook", "onednn", "plan", "watch"):
         import importlib  # an import statement would point upwards in the layers
 
         return importlib.import_module(f"jaxperf.{name}")

@@ -68,6 +68,8 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     options, extra = _split_program(arguments) if arguments[:1] == ["watch"] else _split(arguments)
+    if "" in options:
+        raise JaxperfError(f"a word after `{options[0]}` is empty; give a value, or leave the flag out")
     if extra and options[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
         raise JaxperfError(f"only `run`, `launch` and `gate` take words after --: {extra[0]!r}")
     match _parse(options):
@@ -240,6 +242,11 @@ def show_report(report: Report) -> int:
     results = list(by_path.values())
     if not results:
         raise JaxperfError(f"no result to show in {report.results}; `{own_name()} run all` makes some")
+    if report.format != "text":
+        from jaxperf.compare import export
+
+        print({"csv": export.to_csv, "pyperf": export.to_pyperf}[report.format](results), end="")
+        return 0
     from jaxperf.report import terminal
     from jaxperf.report.tables import count_verdicts, format_counts
 
@@ -266,7 +273,12 @@ def show_comparison(asked: Compare) -> int:
     )  # imports SciPy, which other commands do not need
     from jaxperf.report.terminal import console
 
-    comparison = compare(_side(asked.a), _side(asked.b), alpha=asked.alpha, least=asked.least)
+    a, b = _side(asked.a), _side(asked.b)
+    if toys := sorted({r.experiment for r in (*a, *b) if r.smoke}):
+        raise JaxperfError(
+            f"{', '.join(toys)}: smoke runs, whose toy sizes decide nothing; compare runs without --smoke"
+        )
+    comparison = compare(a, b, alpha=asked.alpha, least=asked.least)
     print(render_comparison(comparison, color=console().is_terminal), end="")
     return comparison.status
 

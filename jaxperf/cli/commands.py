@@ -17,6 +17,8 @@ from jaxperf.plan.options import Plan
 from jaxperf.user_function.options import Measure, MeasureRoofline
 
 RESULTS = Path("results")
+# A flag `--no-NAME`: its help says what the flag does, so tyro must not add "(default: True)" to it.
+SwitchedOff = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class Launch:
 
     processes: Annotated[int, between(1, 1024), tyro.conf.arg(aliases=["-n"], metavar="N")] = 2
     """How many processes; each gets a GPU of its own if there are any."""
-    split_cores: bool = True
-    """Give each process its own share of the cores. With all cores for each, the sums of a CPU have the bits
-    that one process with as many devices computes."""
+    split_cores: SwitchedOff = True
+    """Give all cores to each process instead of a share. The sums of a CPU then have the bits that one
+    process with as many devices computes."""
     logs: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder that takes a log per process; a new one among the temporary files if not given."""
     port: Annotated[int, between(0, 65535)] = 0
@@ -78,6 +80,8 @@ class Report:
 
     results: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = RESULTS
     """Folder of the JSON files, or one of them."""
+    format: Literal["text", "csv", "pyperf"] = "text"
+    """csv: every value as a line; pyperf: JSON for `pyperf stats` and `pyperf compare_to`."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,8 @@ class Watch:
     """A Python file, and its own flags."""
     m: Annotated[str, tyro.conf.arg(metavar="MODULE", aliases=["-m"])] = ""
     """A module to run in place of a script, as `python -m` does."""
-    profile: bool = True
-    """Take short windows of JAX's profiler, which show what devices do."""
+    profile: SwitchedOff = True
+    """Leave out the short windows of JAX's profiler, which show what devices do."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Keep the report as a result, for `jaxperf report`; of several processes each, as "PATH-1" and so on."""
     fail_on: Annotated[str, tyro.conf.arg(metavar="KINDS")] = ""

@@ -38,9 +38,9 @@ class Gate:
     """Run COMMAND several times and judge it against its baseline; words after `--` are the command.
 
     `{}` among them is replaced by the path of the result that it is to write, as in
-    `jaxperf gate baselines -- jaxperf measure train:step --json {}`.
+    `jaxperf gate baselines -- jaxperf measure train:step --json {}`. The first run stores the baseline.
     Exit status: 0 not slower, 1 slower, 2 a mistake or a command that failed, 3 undecided: the machine is too
-    noisy, or it has no baseline.
+    noisy, or only other machines have a baseline.
     """
 
     baseline: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BASELINE")]
@@ -75,9 +75,10 @@ def main(asked: Gate, command: Sequence[str]) -> int:
         baseline_folder = asked.baseline / first.environment.fingerprint
         baseline = load_baseline(baseline_folder)
         other = _otherwise_measured(baseline[0], first) if baseline else ""
-        if not asked.update and not baseline:
+        update = asked.update or not stored_machines(asked.baseline)
+        if not update and not baseline:
             return _tell_missing(asked, first, command)
-        if not asked.update and other:
+        if not update and other:
             raise JaxperfError(
                 f"{baseline_folder} {other}; give the command what it had, or store a new one with --update"
             )
@@ -85,11 +86,13 @@ def main(asked: Gate, command: Sequence[str]) -> int:
         for i, path in enumerate(paths[1:], start=2):
             results.append(run_once(command, path, f"[{i}/{asked.runs}]"))
         status = _judge(asked, baseline, results) if baseline and not other else 0
-        if not asked.update:
+        if not update:
             return status
         store_baseline(paths, baseline_folder)
         machine = first.environment.machine
         print(to_one_line(f"baseline stored: {baseline_folder} ({len(results)} runs on {machine})"))
+        if not baseline:
+            print("the next run of the same command is judged against it; --update stores a new one")
         return 0
 
 
@@ -110,7 +113,7 @@ def _check(asked: Gate, command: Sequence[str]) -> None:
         raise JaxperfError(f"{asked.baseline} is a file; the baselines of all machines are kept in a folder")
     if asked.summary:
         check_writable(asked.summary)
-    if asked.update:
+    if asked.update or not stored_machines(asked.baseline):
         check_writable(asked.baseline / "probe")
 
 
@@ -149,7 +152,15 @@ def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
         sys.stderr.write(output[-TAIL:])
         raise JaxperfError(f"the command {how} {status}: {shlex.join(arguments)}")
     print(f"{progress} {time.perf_counter() - began:.1f} s", flush=True)
-    return load_result(path)
+    result = load_result(path)
+    if result.smoke:
+        raise JaxperfError("the command made a smoke run, whose toy sizes decide nothing; leave --smoke out")
+    return result
+
+
+def stored_machines(baselines: Path) -> list[str]:
+    """Return the fingerprints of the machines that have a baseline in a folder of baselines, sorted."""
+    return sorted({path.parent.name for path in baselines.glob("*/*.json")})
 
 
 def load_baseline(folder: Path) -> list[Result]:
@@ -192,16 +203,15 @@ def _otherwise_measured(before: Result, now: Result) -> str:
 def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
     """Say that there is nothing to compare with: neither "slower" nor "not slower" would be true."""
     from jaxperf.compare.gate_verdict import UNDECIDED
-    from jaxperf.result import Heading, Text
+    from jaxperf.result import Code, Heading, Text
 
     again = shlex.join(["jaxperf", "gate", str(asked.baseline), "--update", "--", *command])
-    others = sorted(p.name for p in asked.baseline.iterdir() if p.is_dir()) if asked.baseline.is_dir() else []
-    known = f" It has baselines of {', '.join(others)}." if others else ""
+    others = ", ".join(stored_machines(asked.baseline))
     text = (
-        f"{asked.baseline} has no baseline of this machine ({first.environment.machine}).{known} "
-        f"Store one from the code you trust: `{again}`."
+        f"{asked.baseline} has no baseline of this machine ({first.environment.machine}). It has baselines "
+        f"of {others}. Store one from the code you trust:"
     )
-    _show(asked, [Heading("Undecided: no baseline of this machine"), Text(text)])
+    _show(asked, [Heading("Undecided: no baseline of this machine"), Text(text), Code(again)])
     return UNDECIDED
 
 

@@ -19,9 +19,11 @@ process shows how much the machine fluctuates, and is itself subject to that. So
 interquartile range of its values or, where that is less, `DRIFT` times that of its stretches' medians: noise
 from value to value hardly moves these, but a machine whose speed drifts does. For a spread above `TURBULENT`
 nothing is decided, nor where another program had the core in more than a tenth of the values: who competes
-changes from run to run. Nor is it where the stretches of both runs overlap. On a host whose neighbors come
-and go, a core is 1.5 times as slow for tenths of a second, and one stretch in the other state shows that: 20
-of 265 pairs of equal runs were called different there before stretches had to be apart, 9 since.
+changes from run to run. With several results per side, a difference needs half of the processes of each side
+to have had their cores for themselves in most of their values. Of one process, nothing is decided where the
+stretches of both runs overlap. On a host whose neighbors come and go, a core is 1.5 times as slow for tenths
+of a second, and one stretch in the other state shows that: 20 of 265 pairs of equal runs were called
+different there before stretches had to be apart, 9 since.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ DRIFT = 1.5  # 1.5 interquartile ranges of normal values are 2.02 standard devia
 TURBULENT = 0.5  # values that spread by more than half of their median are from several states of the machine
 LARGEST = 1e75  # quantities are between its inverse and this, so that products of ratios stay finite floats
 OVERLAP = "runs overlap: the machine's speed changed"
+FEW, NOISY, IDENTICAL = "too few values", "too noisy", "identical values"
 WIDE = 0.10  # if an interval extends further from 1, we cannot say "same"
 STYLES = {"slower": "red", "faster": "green", "same": "", "changed": "yellow", "undecided": "dim"}
 
@@ -171,7 +174,9 @@ def _pooled(results: Sequence[Result]) -> Rows:
         if len({m.unit for m in some}) > 1:
             raise JaxperfError(f"results of {key.experiment} on one side have different units; compare fewer")
     return {
-        k: Measurement(k.name, some[0].unit, tuple(m.median for m in some))
+        k: Measurement(
+            k.name, some[0].unit, tuple(m.median for m in some), disturbed=sum(not m.trusted for m in some)
+        )
         for k, some in measurements.items()
     }
 
@@ -233,11 +238,15 @@ def _judge(
         differs, noisy = p <= alpha, "noisy" if "noisy" in (x.noise, y.noise) else ""
         if differs and key.experiment in lone and ranks.overlap(x.values, y.values):
             differs, noisy = False, OVERLAP
+        if differs and (busy := "" if key.experiment in lone else _busy(x, y)):
+            differs, noisy = False, busy
         if differs:
             verdict = _word(ratio, x.unit)
-        few = "" if key in able else f"too few values: {len(x.values)} and {len(y.values)}"
+        few = "" if key in able else f"{FEW}: {len(x.values)} and {len(y.values)}"
         if key.experiment in lone:
             few = _too_noisy(x, y) or few
+        if x.values == y.values:
+            verdict, few, noisy = "same", "", IDENTICAL
         remark = _excuse(x, y) or few or noisy
         compared.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
     return compared
@@ -251,9 +260,20 @@ def _swing(m: Measurement, stretches: Sequence[float]) -> float:
 def _too_noisy(x: Measurement, y: Measurement) -> str:
     """Why the values of one process per side say nothing about the program; "" if they may."""
     if (spread := max(x.rel_iqr, y.rel_iqr)) > TURBULENT:
-        return f"too noisy: values spread by {spread:.0%}"
+        return f"{NOISY}: values spread by {spread:.0%}"
     disturbance = x.disturbance or y.disturbance
-    return f"too noisy: {disturbance}" if disturbance else ""
+    return f"{NOISY}: {disturbance}" if disturbance else ""
+
+
+def _busy(x: Measurement, y: Measurement) -> str:
+    """Why the medians of several processes show no difference: most processes of a side shared their core.
+
+    How much other programs take differs from hour to hour, so it may be all that differs between the sides.
+    """
+    worst = max(x, y, key=lambda m: m.disturbed / len(m.values))
+    if worst.trusted:
+        return ""
+    return f"{NOISY}: other programs had the core in {worst.disturbed} of {len(worst.values)} processes"
 
 
 def _excuse(x: Measurement, y: Measurement) -> str:
@@ -310,6 +330,8 @@ def render_comparison(comparison: Comparison, *, color: bool = False, width: int
             console.print(literal_text(f"only in {side}: {name}"), soft_wrap=True)
     counts = Counter[str](row.verdict for row in comparison.rows)
     console.print(literal_text(", ".join(f"{counts[v]} {v}" for v in STYLES if v in counts)))
+    for line in what_would_decide(comparison):
+        console.print(literal_text(line), soft_wrap=True)
     console.print(_how(comparison), soft_wrap=True)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
@@ -332,6 +354,33 @@ def _table(comparison: Comparison) -> Shown:
         cells = row.key.name, format_quantity(row.a, row.unit), format_quantity(row.b, row.unit), times, span
         shown.add_row(*map(literal_text, cells), literal_text(verdict, style=STYLES[row.verdict]))
     return shown
+
+
+def what_would_decide(comparison: Comparison) -> list[str]:
+    """Return why rows are undecided, a line per reason, and how many runs would decide; [] if none is."""
+    undecided = [row for row in comparison.rows if row.verdict == "undecided"]
+    if not undecided:
+        return []
+    reasons = Counter((row.remark or "interval too wide").split(":")[0] for row in undecided)
+    lines = [
+        f"undecided, {reason}: {count} of {len(comparison.rows)}" for reason, count in reasons.most_common()
+    ]
+    most = max(comparison.runs)
+    enough = next(
+        n for n in range(2, 100) if ranks.smallest_p(n, n) <= comparison.alpha / len(comparison.rows)
+    )
+    if min(comparison.runs) < enough:
+        lines.append(
+            f"What would decide: {enough} results per side instead of {comparison.runs[0]} and "
+            f"{comparison.runs[1]}, each from a process of its own, taken in turns: A, B, A, B. Give them "
+            "with commas, or as a folder."
+        )
+    else:
+        lines.append(
+            f"What would decide: a machine that does nothing else, or {4 * most} results per side, which "
+            "halve the intervals."
+        )
+    return lines
 
 
 def _how(comparison: Comparison) -> str:

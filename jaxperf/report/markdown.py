@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxperf.errors import escape_control
 from jaxperf.report.tables import rows_of
-from jaxperf.result import Block, Grid, Heading, Note, Table, Text
+from jaxperf.result import Block, Code, Grid, Heading, Note, Table, Text
 
 _MEANT = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
 _LINE_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])(?=[-+=\s]|$)")
@@ -26,7 +26,7 @@ def table(heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequen
 
 
 def block_lines(block: Block) -> list[str]:
-    """Return the lines of a heading, a paragraph, a remark or a table, and an empty line after them.
+    """Return the lines of a heading, a paragraph, a remark, code or a table, and an empty line after them.
 
     Raises:
       TypeError: another kind of block.
@@ -38,6 +38,8 @@ def block_lines(block: Block) -> list[str]:
             return [escape(block.text), ""]
         case Note():
             return [f"Note: {escape(block.text)}", ""]
+        case Code():
+            return [*(f"    {escape_control(line)}" for line in block.source.splitlines()), ""]
         case Table() | Grid():
             rows = rows_of(block)
             title = [strong(rows.title), ""] if rows.title else []

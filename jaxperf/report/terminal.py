@@ -16,6 +16,7 @@ from jaxperf.result import (
     Block,
     Claim,
     Code,
+    Environment,
     Fact,
     Failed,
     Grid,
@@ -113,6 +114,8 @@ def _claim(console: Console, claim: Claim) -> None:
 def environment_lines(result: Result) -> list[str]:
     """Return machine, versions and data in a few lines, with a remark if the devices are fake."""
     e = result.environment
+    if e == Environment():  # a program that never started JAX
+        return []
     lines = [
         f"{e.cpu}, {e.cores} cores, {format_quantity(e.memory_bytes, 'bytes')}; Python {e.python}, "
         + ", ".join(f"{k} {v}" for k, v in e.versions.items() if k in ("jax", "flax"))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from jaxperf.compare import ranks
-from jaxperf.compare.results import OVERLAP, Comparison, render_comparison
+from jaxperf.compare.results import IDENTICAL, OVERLAP, Comparison, render_comparison, what_would_decide
 from jaxperf.compare.results import compare as compare_runs
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Heading, Measurement, Result, Table
@@ -108,8 +108,8 @@ def test_more_per_second_is_faster_and_other_units_only_change() -> None:
 
 def test_too_few_values_are_undecided_and_cost_the_other_rows_nothing() -> None:
     slow, quick = tuple(2 + i / 1e4 for i in range(7)), tuple(1 + i / 1e4 for i in range(7))
-    lone = [timing(f"single {i}", (1.0,)) for i in range(200)]
-    comparison = compare(result(timing("x", quick), *lone), result(timing("x", slow), *lone))
+    lone, others = ([timing(f"single {i}", (v,)) for i in range(200)] for v in (1.0, 1.001))
+    comparison = compare(result(timing("x", quick), *lone), result(timing("x", slow), *others))
     assert comparison.rows[0].verdict == "slower"
     assert {row.verdict for row in comparison.rows[1:]} == {"undecided"}
     assert "too few values: 1 and 1" in comparison.rows[1].remark
@@ -343,3 +343,32 @@ def test_values_of_one_process_that_others_disturbed_decide_nothing() -> None:
     )
     several = compare_runs([result(timing("m", slow))] * 4, [result(disturbed[1])] * 4)
     assert several.rows[0].verdict == "faster"
+    busy = [result(replace(timing("m", quick), disturbed=n)) for n in (6, 6, 0, 0)]  # half of their values
+    row = compare_runs([result(timing("m", slow))] * 4, busy).rows[0]
+    assert row.verdict == "undecided"
+    assert row.remark == "too noisy: other programs had the core in 2 of 4 processes"
+    assert compare_runs([result(timing("m", slow))] * 4, busy[1:]).rows[0].verdict == "undecided"  # 4 and 3
+    assert compare_runs([result(timing("m", slow))] * 5, [*busy[1:], *busy[2:]]).rows[0].verdict == "faster"
+
+
+def test_a_result_compared_with_itself_is_the_same_in_every_row() -> None:
+    rows = [timing("once", (1.0,)), timing("few", (1.0, 3.0)), timing("noisy", (1.0, 9.0) * 9)]
+    comparison = compare(result(*rows), result(*rows))
+    assert {(row.verdict, row.remark) for row in comparison.rows} == {("same", IDENTICAL)}
+    assert what_would_decide(comparison) == []
+
+
+def test_undecided_rows_are_counted_by_reason_and_the_number_of_results_that_decides_is_named() -> None:
+    rng = random.Random(3)
+    names = [f"m{i}" for i in range(20)]
+
+    def side(count: int) -> list[Result]:
+        return [result(*(timing(n, (rng.uniform(1, 2),)) for n in names)) for _ in range(count)]
+
+    lines = what_would_decide(compare_runs(side(1), side(1)))
+    assert lines[0] == "undecided, too few values: 20 of 20"
+    enough = int(lines[1].split(" results per side")[0].rpartition(" ")[2])
+    assert ranks.smallest_p(enough, enough) <= 0.05 / 20 < ranks.smallest_p(enough - 1, enough - 1)
+    slower = [result(*(timing(n, (rng.uniform(5, 9),)) for n in names)) for _ in range(enough)]
+    assert {row.verdict for row in compare_runs(side(enough), slower).rows} == {"slower"}
+    assert "does nothing else" in what_would_decide(compare_runs(side(40), side(40)))[-1]

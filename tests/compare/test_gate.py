@@ -72,6 +72,24 @@ def test_a_baseline_is_stored_then_judged_against_and_the_status_says_how(
     assert len(load_baseline(Path("kept-runs"))) == 4
 
 
+def test_the_first_run_stores_the_baseline_and_the_second_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gate(recorded(tmp_path / "a", 1e-3)) == 0
+    assert "the next run of the same command is judged against it" in capsys.readouterr().out
+    assert len(load_baseline(Path("kept", MACHINE.fingerprint))) == 4
+    assert gate(recorded(tmp_path / "b", 2e-3)) == 1
+    assert "Slower: step" in capsys.readouterr().out
+
+
+def test_smoke_runs_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert gate(recorded(tmp_path / "a", 1e-3, smoke=True)) == 2
+    assert "smoke run, whose toy sizes decide nothing" in capfd.readouterr().err
+    sides = [str(recorded(tmp_path / name, 1e-3, smoke=True)) for name in "bc"]
+    assert command_line.main(["compare", *sides]) == 2
+    assert capfd.readouterr().err.startswith("error: measure: smoke runs, whose toy sizes decide nothing")
+
+
 def test_another_machine_has_no_baseline_and_gets_one_beside_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

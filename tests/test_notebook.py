@@ -1,0 +1,56 @@
+"""`%%jaxperf`: a cell runs under watch, its names stay, and mistakes are one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxperf.chapter.run_sections import child_environment
+
+pytest.importorskip("IPython")
+CELLS = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in {cells!r}:
+    shell.run_cell(cell)
+"""
+DEFINE = """import jax, jax.numpy as jnp
+@jax.jit
+def step(x):
+    return jnp.tanh(x @ x).sum()
+"""
+RETRACED = """%%jaxperf --no-profile
+for n in (20, 30, 40):
+    y = float(step(jnp.ones((n, n))))
+"""
+
+
+def run(tmp_path: Path, *cells: str) -> str:
+    script = tmp_path / "cells.py"
+    script.write_text(CELLS.format(cells=["%load_ext jaxperf", *cells]))
+    environment = {**child_environment(), "IPYTHONDIR": str(tmp_path), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_cell_shows_its_compilations_and_waits_and_its_names_stay(tmp_path: Path) -> None:
+    output = run(tmp_path, DEFINE, RETRACED, "print('last', y)")
+    assert "Step was traced 3 times" in " ".join(output.split())
+    assert "float      3" in output  # waits, by line
+    assert "an argument's shape varies" in output
+    assert "last 1600.0" in output  # 40 x 40 elements, each the tanh of 40
+
+
+def test_mistakes_in_a_cell_are_shown_and_the_next_cell_is_watched_again(tmp_path: Path) -> None:
+    output = run(
+        tmp_path, "%%jaxperf --nonsense\n1", "%%jaxperf --no-profile\n1 / 0", "%%jaxperf --no-profile\n2"
+    )
+    assert "error: %%jaxperf takes --no-profile or nothing, not '--nonsense'" in output
+    assert "ZeroDivisionError" in output
+    assert output.count("watch: this cell") == 2
