@@ -6,7 +6,6 @@
 #             installs without any index (docs/offline.md); BUNDLE_ARGS="--python 3.12 --kind cuda12" (or cuda13)
 # make book  the book, from docs/, experiments/ and the kept runs, into the folder site, without a network;
 #             RESULTS=results shows your own runs instead, OUT=DIR names another folder
-# make trust  the figures of docs/trust.md: the instruments checked in full, which takes hours, and the plots
 #
 # With an NVIDIA driver, JAX's packages for CUDA 12 come too; KIND=cuda13 takes those for CUDA 13, KIND=cpu none.
 # PYTHON=python3.12 chooses the interpreter that makes the environment, VENV=DIR where to put it;
@@ -35,7 +34,7 @@ EXTRAS := dev,book$(if $(filter-out cpu,$(KIND)),$(COMMA)$(KIND))
 # Which wheels are too few, pip has said; this says what to do.
 NOT_INSTALLED = { [ -z "$(WHEELS)" ] || echo "error: $(WHEELS) lacks wheels that $$($(PY) -V) ($(KIND)) needs; make the bundle for it, see docs/offline.md" >&2; exit 2; }
 
-.PHONY: help install run test lint types bundle book trust clean
+.PHONY: help install run test lint types bundle book clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -78,11 +77,6 @@ book: $(STAMP)
 	@$(PY) -c "import myst_nb, sphinx_book_theme, sphinx_copybutton, sphinx_design" 2>/dev/null || $(PIP) --editable ".[book]" || $(NOT_INSTALLED)
 	$(PY) -m sphinx -q -W --keep-going -b html -d build/doctrees -D book_results="$(abspath $(RESULTS))" docs "$(SITE)"
 	@echo "open $(SITE)/index.html"
-
-trust: $(STAMP)
-	$(PY) -m jaxperf selfcheck --full --out "$(OUT)"
-	$(PY) benchmarks/plot_trust.py "$(OUT)" docs/trust
-	$(PY) benchmarks/simulate_verdicts.py
 
 clean:
 	rm -rf .venv .venv-* build dist site jupyter_execute .pytest_cache .mypy_cache .ruff_cache

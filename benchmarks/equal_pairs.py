@@ -48,7 +48,7 @@ def main(config: Config) -> int:
     from jaxperf.selfcheck import verdicts
     from jaxperf.selfcheck.load import cores, other_load
 
-    parts, other = verdicts.programs(), f"{config.percent} %" if config.percent else "equal"
+    parts, other = verdicts.programs(config.percent), f"{config.percent} %" if config.percent else "equal"
     pair = {name: parts[name] for name in (verdicts.BASE, other)}
     trial = {
         "Ratio": partial(verdicts.in_rounds, pair, rounds=Measure.rounds, budget_s=Measure.budget_s),

@@ -1,29 +1,15 @@
-"""`jaxperf selfcheck`: known durations, equal programs, true differences."""
+"""The command `jaxperf selfcheck`: which checks, and where their result goes."""
 
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from pathlib import Path
 
-from jaxperf.chapter.catalogue import SectionEntry
-from jaxperf.chapter.recorder import Recorder
-from jaxperf.errors import to_one_line
-from jaxperf.result.store import check_writable, save_result
-from jaxperf.selfcheck.config import FULL, QUICK
-from jaxperf.startup import environment, import_jax
-
-SECTION = SectionEntry(
-    "selfcheck",
-    "",
-    "The instruments checked",
-    "Are known durations measured right, equal programs called equal, and true differences found?",
-    60,
-)
+from jaxperf.startup import import_jax
 
 
 def main(*, full: bool = False, trials: int | None = None, out: Path) -> int:
-    """Check the instruments, print what was found, write `out/selfcheck.json`; return the exit status.
+    """Check the instruments, print the verdicts, write `out/selfcheck.json`; return the exit status.
 
     Args:
       full: 400 trials and durations up to 1 s, which take hours on a noisy machine, instead of minutes.
@@ -33,16 +19,11 @@ def main(*, full: bool = False, trials: int | None = None, out: Path) -> int:
     Raises:
       JaxperfError: JAX cannot start, or the result cannot be written.
     """
-    config = FULL if full else QUICK
-    config = dataclasses.replace(config, trials=trials) if trials else config
-    path = out / f"{SECTION.name}.json"
-    check_writable(path)
     import_jax()
-    arguments = ["jaxperf", "selfcheck", *["--full"] * full, *([f"--trials={trials}"] if trials else [])]
-    recorder = Recorder(SECTION, environment(), dataclasses.asdict(config), command=shlex.join(arguments))
-    from jaxperf.selfcheck import telling  # JAX, which must not start before
+    from jaxperf.selfcheck import checks  # imports JAX
 
-    telling.tell(recorder, config)
-    save_result(recorder.result(), path)
-    print(to_one_line(f"result: {path}"))
-    return 0
+    chosen = checks.FULL if full else checks.Checks()
+    if trials:
+        chosen = dataclasses.replace(chosen, trials=trials)
+    arguments = ["jaxperf", "selfcheck", *["--full"] * full, *([f"--trials={trials}"] if trials else [])]
+    return checks.check(chosen, out / f"{checks.SECTION.name}.json", arguments)
