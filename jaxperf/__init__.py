@@ -8,6 +8,18 @@ importing jaxperf imports nothing else.
 from typing import Any
 
 __version__ = "1.0.0"
+__all__ = [
+    "data",
+    "measure",
+    "models",
+    "notebook",
+    "onednn",
+    "parallel",
+    "plan",
+    "result",
+    "section",
+    "watch",
+]
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -16,8 +28,12 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("notebook", "onednn", "plan", "watch"):
+    if name in __all__:
         import importlib  # an import statement would point upwards in the layers
 
         return importlib.import_module(f"jaxperf.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "load_ipython_extension"]

@@ -30,3 +30,10 @@ def test_watch_is_a_package_and_a_function() -> None:
     import jaxperf
 
     assert callable(jaxperf.watch) and importlib.import_module("jaxperf.watch.session")
+
+
+def test_what_the_package_lists_is_there_without_another_import() -> None:
+    import jaxperf
+
+    assert {*PUBLIC} <= {f"jaxperf.{name}" for name in dir(jaxperf)}
+    assert all(hasattr(jaxperf, name) for name in dir(jaxperf))
