@@ -33,7 +33,9 @@ class Parts:
         self.names = ["/".join(map(str, path)) for path, _ in flat]
         self.variables = [_variable(nodes, path) for path, _ in flat]
         self._snapshots = [
-            (held, tuple(held.values())) for held in map(attributes, nodes.values()) if held is not None
+            (fields, tuple(fields.values()))
+            for fields in map(attributes, nodes.values())
+            if fields is not None
         ]
         self.settings = {
             "/".join(map(str, path)): repr(node) for path, node in nodes.items() if _is_setting(path, node)
@@ -42,8 +44,8 @@ class Parts:
     def changed(self) -> bool:
         """Return whether a variable, layer or flag of the module has been replaced or added."""
         # Compared by identity: equality would compare arrays by their values, at every call
-        for held, snapshot in self._snapshots:
-            if len(held) != len(snapshot) or not all(map(is_, held.values(), snapshot)):
+        for fields, snapshot in self._snapshots:
+            if len(fields) != len(snapshot) or not all(map(is_, fields.values(), snapshot)):
                 return True
         return False
 

@@ -98,10 +98,10 @@ class Measurement:
     @property
     def disturbance(self) -> str:
         """In how many of all values another program had the core, in words; "" if that was rare."""
-        disturbed, taken = self.disturbed + len(self.set_aside), len(self.values) + len(self.set_aside)
-        if disturbed <= RARE * taken:
+        disturbed, total = self.disturbed + len(self.set_aside), len(self.values) + len(self.set_aside)
+        if disturbed <= RARE * total:
             return ""
-        return f"another program had the core in {disturbed} of {taken} values"
+        return f"another program had the core in {disturbed} of {total} values"
 
     @property
     def items_per_s(self) -> float | None:

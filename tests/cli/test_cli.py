@@ -26,8 +26,8 @@ GOOD = """
 import pathlib, shutil, sys
 path = next(a.removeprefix("--json=") for a in sys.argv if a.startswith("--json="))
 shutil.copy(pathlib.Path(__file__).with_suffix(".sample"), path)
-words = [a for a in sys.argv[1:] if not a.startswith(("--json=", "--notebook="))]
-print("run of", pathlib.Path(__file__).stem, *words)
+arguments = [a for a in sys.argv[1:] if not a.startswith(("--json=", "--notebook="))]
+print("run of", pathlib.Path(__file__).stem, *arguments)
 """
 
 
@@ -61,10 +61,10 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_only_talks_imports_neither_jax_nor_numpy() -> None:
     code = (
         "import sys; from jaxperf.cli import command_line as cli\n"
-        "for words in ('--help', 'list', '--version', 'help', 'run --help', 'launch --help'):\n"
-        "    assert cli.main(words.split()) == 0\n"
+        "for arguments in ('--help', 'list', '--version', 'help', 'run --help', 'launch --help'):\n"
+        "    assert cli.main(arguments.split()) == 0\n"
         "    loaded = sorted({'jax', 'flax', 'numpy', 'psutil'} & set(sys.modules))\n"
-        "    assert not loaded, (words, loaded)"
+        "    assert not loaded, (arguments, loaded)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment(), timeout=60

@@ -418,8 +418,8 @@ def test_files_of_a_folder_serve_where_they_are_the_published_ones(
     named = {n: with_name(data, n.removesuffix(".gz"), 1_234) for n, data in files.items()}
     origin = tuple(dataclasses.replace(file, packed_at=1_234) for file in pins(named))
     monkeypatch.setattr("jaxperf.data.download.ORIGIN_FILES", origin)
-    for name, held in (("published", named), ("repacked", files)):
-        folder = write_folder(tmp_path / name, held)
+    for name, contents in (("published", named), ("repacked", files)):
+        folder = write_folder(tmp_path / name, contents)
         cache = fetch(url=closed_port(), cache=tmp_path / f"{name}-cache", folder=folder)
         assert {path.name: path.read_bytes() for path in cache.iterdir()} == named
     others = write_folder(tmp_path / "others", packed(generated(30, 10)))

@@ -68,8 +68,8 @@ def native(fn: Callable[..., Any], *args: Any) -> Any:
         return jax.jit(lambda *a: fn(*a))(*args)
 
 
-def assert_close(found: Any, wanted: Any) -> None:
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+def assert_close(actual: Any, wanted: Any) -> None:
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(wanted), strict=True):
         b = np.asarray(b, np.float64)
         np.testing.assert_allclose(a, b, rtol=0, atol=CLOSE * max(np.abs(b).max(initial=0), 1e-3))
 
@@ -101,10 +101,10 @@ def test_outputs_and_gradients_of_random_convolutions_are_float64s(several: int)
         }
         fn = with_gradients(partial(conv, **window))
         assert calls(fn, x, w) > 0
-        found = jax.jit(fn)(x, w)
+        actual = jax.jit(fn)(x, w)
         with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
             exact = native(fn, x.astype("float64"), w.astype("float64"))
-            assert_close(found, exact)
+            assert_close(actual, exact)
             jax.clear_caches()
             patch.setattr("jaxperf.onednn.window.MANY_WEIGHTS", 0)
             patch.setattr("jaxperf.onednn.window.FEW_PIXELS", 10**9)
@@ -147,10 +147,10 @@ def test_with_xlas_switch_pieces_are_convolutions_that_xla_hands_on(monkeypatch:
     gradient = jax.jit(jax.grad(lambda w: jnp.sin(conv(x, w)).sum()))
     text = gradient.lower(w).as_text()
     assert text.count("stablehlo.convolution") == 1 + 3 and "onednn" not in text
-    found = gradient(w)
+    actual = gradient(w)
     jax.clear_caches()
     with jax_rule():
-        assert_close(found, gradient(w))
+        assert_close(actual, gradient(w))
 
 
 def test_pieces_hold_whole_vectors_of_images_and_are_not_too_many() -> None:
@@ -175,8 +175,8 @@ def test_what_comes_before_is_computed_once_for_a_convolution_and_its_gradient_b
         return with_gradients(conv)(jnp.maximum(2 * x, -3), w)
 
     assert (jax.jit(step).lower(x, w).compile().as_text() or "").count(" maximum(") == 1
-    kept = jax.jit(convolution.computed_once)(x)
-    np.testing.assert_array_equal(np.asarray(kept).view(np.int32), x.view(np.int32))
+    computed = jax.jit(convolution.computed_once)(x)
+    np.testing.assert_array_equal(np.asarray(computed).view(np.int32), x.view(np.int32))
 
 
 def test_many_weights_for_few_pixels_are_one_product() -> None:

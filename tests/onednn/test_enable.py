@@ -89,7 +89,7 @@ def test_flags_that_xla_rejects_are_a_reason_and_do_not_end_the_process() -> Non
 def test_each_refusal_says_why_in_one_line_and_changes_nothing(
     untouched: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def said() -> str:
+    def warning() -> str:
         before = dict(os.environ)
         assert onednn.enable() is False
         assert dict(os.environ) == before
@@ -99,7 +99,7 @@ def test_each_refusal_says_why_in_one_line_and_changes_nothing(
     def with_patch(owner: Any, name: str, value: Any) -> str:
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, value)
-            return said()
+            return warning()
 
     machine = trial.platform.machine()
     assert with_patch(trial, "_jaxlib", lambda: None) == (
@@ -110,7 +110,7 @@ def test_each_refusal_says_why_in_one_line_and_changes_nothing(
     )
     assert with_patch(trial, "_failure", lambda variables: "the trial failed") == "the trial failed"
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_onednn=false")
-    assert said() == "XLA_FLAGS already sets flags for oneDNN or YNNPACK, and these stay"
+    assert warning() == "XLA_FLAGS already sets flags for oneDNN or YNNPACK, and these stay"
 
 
 def test_what_it_sets_is_what_processes_started_later_inherit(untouched: None) -> None:

@@ -55,8 +55,8 @@ def exact(x: Any, w: Any, **options: Any) -> Any:
         return np.asarray(gradient(x.astype("float64"), w.astype("float64"), **options))
 
 
-def assert_close(found: Any, wanted: Any) -> None:
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+def assert_close(actual: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("several", [3, pytest.param(15, marks=pytest.mark.thorough)])
@@ -120,16 +120,16 @@ def test_images_and_gradients_are_not_transposed() -> None:
             line for line in jax.jit(gradient).lower(x, w).as_text().splitlines()
             if "stablehlo.transpose" in line and "2x9x9" in line.split("->")[0]
         ]  # fmt: skip
-        kept = [line for line in large if "dims = [0, 1, 2, 3]" not in line]
+        large_products = [line for line in large if "dims = [0, 1, 2, 3]" not in line]
         # images of one channel may be, since no number changes its place
-        assert not [line for line in kept if "x1xf32>) -> tensor<1x" not in line]
+        assert not [line for line in large_products if "x1xf32>) -> tensor<1x" not in line]
 
 
 def test_vmap_and_devices_that_compute_their_shares_give_the_same() -> None:
     x, w = normal(3, 4, 7, 7, 8), normal(3, 3, 8, 16)
     wanted = [exact(images, w) for images in x]
-    for found, each in zip(jax.jit(jax.vmap(gradient, (0, None)))(x, w), wanted, strict=True):
-        assert_close(found, each)
+    for actual, each in zip(jax.jit(jax.vmap(gradient, (0, None)))(x, w), wanted, strict=True):
+        assert_close(actual, each)
     mesh = Mesh(jax.devices("cpu")[:2], "data")
     shares, whole = PartitionSpec("data"), PartitionSpec()
 

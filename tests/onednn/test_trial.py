@@ -73,14 +73,14 @@ def test_an_environment_asks_only_a_jaxlib_of_its_own_kind(
 
 
 def test_it_needs_x86(monkeypatch: pytest.MonkeyPatch) -> None:
-    for version, processor, found in (
+    for version, processor, loaded in (
         ("0.12.0.1", "x86_64", (0, 12)), ("0.10.2", "AMD64", (0, 10)), ("1.0", "x86_64", (1, 0)),
         ("0.12.0", "aarch64", None), ("", "x86_64", None),
     ):  # fmt: skip
         versions = {"jaxlib": version} if version else {}
         monkeypatch.setattr(trial.machine, "versions", lambda _, versions=versions: versions)
         monkeypatch.setattr(trial.platform, "machine", lambda processor=processor: processor)
-        assert trial._jaxlib() == found, (version, processor)
+        assert trial._jaxlib() == loaded, (version, processor)
 
 
 def test_flags_that_end_a_process_or_change_nothing_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +112,12 @@ def test_under_the_switch_every_transformation_and_export_gives_the_native_numbe
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = dict(np.load(path))
+    loaded = dict(np.load(path))
     # the convolution and the gradient of its images; XLA chooses who computes the products
-    assert (found.pop("calls")[0], switched.calls()) == (2, (0, 0))
+    assert (loaded.pop("calls")[0], switched.calls()) == (2, (0, 0))
     for name, wanted in switched.answers():
         close = 2e-2 if "float16" in name else 1e-5  # of the largest value
         for i, b in switched.flat(wanted).items():
-            a = found.pop(f"{name}/{i}")
+            a = loaded.pop(f"{name}/{i}")
             np.testing.assert_allclose(a, b, rtol=0, atol=close * np.abs(b).max(initial=1e-3), err_msg=name)
-    assert not found
+    assert not loaded
