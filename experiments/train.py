@@ -6,8 +6,10 @@
     jaxperf launch -n 2 -- train --way shard_map                        # two processes on this machine
 
 Sections 8.4 and 8.5 teach how several devices train one model. This program uses the same steps, made by
-`jaxperf.parallel`, in the loop of `jaxperf.train`, which evaluates, saves and resumes. How to start it in a
-cluster: docs/several-machines.md. What a checkpoint guarantees: docs/reliability.md.
+`jaxperf.parallel`, in the loop of `jaxperf.train`, which evaluates, saves and resumes. The images stay on the
+devices as bytes, and all seeds share the compiled programs. On a GPU, an epoch without checkpoints is one
+program. How to start it in a cluster: docs/several-machines.md. What a checkpoint guarantees:
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
@@ -47,8 +50,8 @@ from jaxperf.cli.flags import at_least, between, more_than
 from jaxperf.data import FashionMNIST, check_source, fashion_mnist, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.models import BOOK_INIT, HE_INIT, RESNET18_STAGES, SMALL_STAGES, ResNet, lenet, lenet_params
-from jaxperf.parallel import Model, check_divisible, first_devices, make_step, model_of, model_of_function
+from jaxperf.models import BOOK_INIT, HE_INIT, RESNET18_STAGES, SMALL_STAGES, LeNet, ResNet
+from jaxperf.parallel import Model, check_divisible, first_devices, make_step, model_of
 from jaxperf.parallel.multihost import check_same
 from jaxperf.processes.distributed import Processes, together
 from jaxperf.processes.exit_status import ended, leave, say
@@ -56,7 +59,7 @@ from jaxperf.processes.parent import follow_parent
 from jaxperf.result import Grid, Measurement, Result, save_result
 from jaxperf.result.store import check_writable, save_so_far
 from jaxperf.startup import environment
-from jaxperf.train import CheckpointFolder, Epoch, Policy, evaluator_of, train
+from jaxperf.train import CheckpointFolder, Epoch, Policy, Trainer
 
 QUESTION = "How fast does a network train on these devices, and how accurate does it become?"
 ABOUT = catalogue.SectionEntry("train", "", "Training LeNet or ResNet-18", QUESTION, 60)
@@ -91,6 +94,7 @@ class Config:
     model: Literal["lenet", "resnet18"] | None = None  # lenet, or the fast recipe's resnet18, if not given
     recipe: Literal["book", "fast"] = "book"  # fast: few epochs with one cycle of the learning rate
     way: Literal["manual", "pmap", "shard_map", "jit"] = "jit"  # how the devices share a step
+    dtype: Literal["float32", "bfloat16"] = "float32"  # to compute in; parameters stay float32
     devices: Annotated[int, between(1, 1024)] = 1  # of each process; a CPU is divided into so many
     platform: Literal["auto", "cpu", "gpu"] = "auto"  # auto takes a GPU if JAX finds one
     epochs: Annotated[int | None, at_least(1)] = None  # of each training
@@ -103,7 +107,7 @@ class Config:
     checkpoints: Path | None = None  # folder to save the training in while it runs
     resume: bool = False  # go on from the newest checkpoint, if there is one
     every_steps: Annotated[int, at_least(0)] = 100  # save after each so many updates; 0: at an epoch's end
-    every_s: Annotated[float, at_least(0)] = 0  # save once so many seconds have passed; 0: by updates only
+    every_s: Annotated[float, at_least(0)] = 0  # save after so many seconds, in one process; 0: by updates
     keep: Annotated[int, at_least(1)] = 3  # how many checkpoints of a training to keep
     json: Path | None = None  # keep the result in this file
     smoke: bool = False  # toy sizes, in seconds; the times mean nothing
@@ -144,12 +148,29 @@ def recipe_of(config: Config) -> Recipe:
     )
 
 
-def new_model(recipe: Recipe, seed: int, *, book: bool, small: bool) -> Model:
-    """The network with fresh weights: normal with deviation 0.01, as in the book, or He's."""
-    if recipe.model == "lenet":
-        return model_of_function(lenet, lenet_params(jax.random.key(seed)))
-    stages, init = SMALL_STAGES if small else RESNET18_STAGES, BOOK_INIT if book else HE_INIT
-    return model_of(ResNet(10, stages=stages, kernel_init=init, rngs=nnx.Rngs(seed)))
+def models_of(recipe: Recipe, config: Config) -> dict[int, Model]:
+    """The network for each seed, with fresh weights: normal with deviation 0.01, as in the book, or He's.
+
+    One program draws all weights of a seed, on the CPU, since a GPU's compiler takes seconds for it.
+    """
+    init = BOOK_INIT if config.recipe == "book" else HE_INIT
+    options: Any = {"kernel_init": init, "dtype": jnp.bfloat16 if config.dtype == "bfloat16" else None}
+
+    def net(key: jax.Array) -> nnx.Module:
+        if recipe.model == "lenet":
+            return LeNet(**options, rngs=nnx.Rngs(key))
+        stages = SMALL_STAGES if config.smoke else RESNET18_STAGES
+        return ResNet(10, stages=stages, **options, rngs=nnx.Rngs(key))
+
+    def draw_weights(key: jax.Array) -> tuple[Any, Any]:
+        model = model_of(net(key))
+        return model.params, model.stats
+
+    model = model_of(nnx.eval_shape(lambda: net(jax.random.key(0))))
+    draw = jax.jit(draw_weights)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        weights = {seed: draw(jax.random.key(seed)) for seed in recipe.seeds}
+    return {seed: dataclasses.replace(model, params=p, stats=s) for seed, (p, s) in weights.items()}
 
 
 def one_cycle(lr: float, updates: int) -> optax.GradientTransformation:
@@ -194,23 +215,26 @@ def run(config: Config, recipe: Recipe) -> int:
 
     book = config.recipe == "book"
     images = data if book else with_mirrored(data)
-    models = {seed: new_model(recipe, seed, book=book, small=config.smoke) for seed in recipe.seeds}
+    models = models_of(recipe, config)
     optimizer = optax.sgd(recipe.lr) if book else one_cycle(recipe.lr, recipe.epochs * recipe.updates)
     step = make_step(config.way, models[recipe.seeds[0]], optimizer, devices)
-    evaluator = evaluator_of(step, recipe.batch_size)
+    trainer = Trainer(
+        step, images, batch_size=recipe.batch_size, updates=recipe.updates, saves=bool(config.checkpoints)
+    )
     # What must be the same to resume a training; the rate of one cycle depends on the number of epochs too
-    settings = {"model": recipe.model, "recipe": config.recipe, "lr": recipe.lr}
+    settings = {"model": recipe.model, "recipe": config.recipe, "lr": recipe.lr, "dtype": config.dtype}
     settings |= {} if book else {"epochs": recipe.epochs}
     runs: dict[int, list[Epoch]] = {seed: [] for seed in recipe.seeds}
     with checkpoint_folder(config) as folder:
         for seed, model in models.items():
             print(f"seed {seed}")
-            training = train(
-                step, images, epochs=recipe.epochs, batch_size=recipe.batch_size, updates=recipe.updates,
-                seed=seed, state=step.init(model), evaluator=evaluator, progress=progress_bar,
+            training = trainer.train(
+                epochs=recipe.epochs, seed=seed, state=step.init(model), progress=progress_bar,
                 checkpoints=folder.of(f"seed {seed}", **settings) if folder else None,
             )  # fmt: skip
             for epoch, state in training:
+                if epoch.compile_s:
+                    print(f"compiling took {epoch.compile_s:.1f} sec, apart from the epochs' times")
                 print(epoch.line(), flush=True)
                 runs[seed].append(epoch)
                 if path:
@@ -234,9 +258,9 @@ def checkpoint_folder(config: Config) -> contextlib.AbstractContextManager[Check
     return CheckpointFolder(config.checkpoints, policy, resume=config.resume)
 
 
-def progress_bar(batches: Iterable[Any], updates: int) -> Iterator[Any]:
-    """The batches of an epoch, with a bar on a terminal."""
-    yield from track(batches, "", updates, transient=True, disable=not sys.stdout.isatty())
+def progress_bar(calls: Iterable[Any], updates: int) -> Iterator[Any]:
+    """The calls of an epoch, one per update or one for all, with a bar on a terminal."""
+    yield from track(calls, "", updates, transient=True, disable=not sys.stdout.isatty())
 
 
 def digest(state: Any) -> str:
@@ -274,7 +298,7 @@ def conclude(
         title="Seconds of an epoch",
     )
     epochs, last = [e for run in runs.values() for e in run], [run[-1].test_accuracy for run in runs.values()]
-    record.fact("compile_s", epochs[0].compile_s, unit="s", meaning="compiling the step")
+    record.fact("compile_s", epochs[0].compile_s, unit="s", meaning="compiling, before the first epoch")
     speed = statistics.median(e.images_per_s for e in epochs)
     record.fact("images_per_s", speed, unit="images/s", meaning="training")
     record.fact("test_accuracy", statistics.mean(last), meaning="test accuracy at the end, mean of the seeds")
@@ -290,7 +314,8 @@ def conclude(
         return
     seconds = [s for run in runs.values() if (s := seconds_to(FAST, run)) is not None]
     mean = statistics.mean(seconds) if seconds else None
-    record.fact("seconds_mean", mean, unit="s", meaning=f"training to {FAST}, mean of the seeds")
+    about = f"training to {FAST}, with the evaluation after each epoch, mean of the seeds"
+    record.fact("seconds_mean", mean, unit="s", meaning=about)
     spread = statistics.stdev(seconds) if len(seconds) > 1 else None
     record.fact("seconds_spread", spread, unit="s", meaning="standard deviation of these seconds")
     record.claim(
@@ -303,8 +328,8 @@ def conclude(
 
 
 def seconds_to(accuracy: float, run: Sequence[Epoch]) -> float | None:
-    """Seconds of training until the end of the first epoch with the accuracy; None if there is none."""
-    totals = itertools.accumulate(e.train_s for e in run)
+    """Seconds of training and evaluation until the first epoch with the accuracy; None if there is none."""
+    totals = itertools.accumulate(e.train_s + e.test_s for e in run)
     return next((s for e, s in zip(run, totals) if e.test_accuracy >= accuracy), None)
 
 

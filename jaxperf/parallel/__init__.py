@@ -3,10 +3,10 @@
 from jaxperf.parallel.by_hand import get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import allreduce
 from jaxperf.parallel.data_parallel import WAYS, BatchNorm, Step, Way, make_step
-from jaxperf.parallel.devices import first_devices, set_cpu_devices, try_all_gpus, try_gpu
+from jaxperf.parallel.devices import first_devices
 from jaxperf.parallel.model import Model, model_of, model_of_function
 from jaxperf.parallel.multihost import of_this_process, processes_of, rows_of
-from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
+from jaxperf.parallel.split import check_divisible, split_and_load
 from jaxperf.parallel.update import TrainState, softmax_cross_entropy
 
 __all__ = [
@@ -27,11 +27,7 @@ __all__ = [
     "pmap_train_batch",
     "processes_of",
     "rows_of",
-    "set_cpu_devices",
-    "share_sizes",
     "softmax_cross_entropy",
     "split_and_load",
     "train_batch",
-    "try_all_gpus",
-    "try_gpu",
 ]

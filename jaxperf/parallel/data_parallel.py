@@ -14,14 +14,13 @@ where the sums over devices are:
     jit         one program for the whole batch; the compiler divides it and inserts the sums
 
 The devices may belong to several processes, which then make the same calls, each with its own rows of a batch
-(several.py). `manual` copies from device to device, so it stays within one process.
+(multihost.py). `manual` copies from device to device, so it stays within one process.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -37,9 +36,10 @@ from jax.sharding import PartitionSpec as P
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel.by_hand import AXIS, get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import compile_sum
+from jaxperf.parallel.compilation import compile_together
 from jaxperf.parallel.model import Model, Tree
 from jaxperf.parallel.multihost import load_rows, of_this_process, processes_of, replicate
-from jaxperf.parallel.split import check_divisible, share_sizes, split_and_load
+from jaxperf.parallel.split import check_divisible, split_and_load
 from jaxperf.parallel.update import (
     Gradient,
     Loss,
@@ -76,6 +76,7 @@ class Step:
         first device runs.
       programs: the jitted functions it runs, for timing each alone: "gradient" and "update" by hand,
         otherwise "step".
+      body: `body(state, X, y)`, the step as a part of a larger program; None by hand and for `pmap`.
     """
 
     way: Way
@@ -86,11 +87,13 @@ class Step:
     run: Callable[[State, Shares], tuple[State, Metrics]]
     compile: Callable[[State, Shares], list[str]]
     programs: Mapping[str, Any]
+    body: Callable[..., tuple[TrainState, Metrics]] | None = None
 
     def init(self, model: Model | None = None) -> State:
         """Return a fresh state on all devices: copies of the values of `model`, or else of the step's own."""
         source = model or self.model
-        return self.place(TrainState(source.params, source.stats, self.optimizer.init(source.params)))
+        opt_state = jax.jit(self.optimizer.init)(source.params)
+        return self.place(TrainState(source.params, source.stats, opt_state))
 
     def place(self, state: Tree) -> State:
         """Return copies of a tree of arrays on all devices: of a `TrainState` for `run`; `read` undoes it."""
@@ -99,7 +102,7 @@ class Step:
         # Copied first, because the step donates its state, and `device_put` to a sharding reuses the memory
         # of an array that is already on one of the devices, whatever its `may_alias` says (JAX 0.10)
         devices = of_this_process(self.devices) if self.way == "pmap" else self.devices
-        return replicate(jax.tree.map(jnp.array, state), _mesh(devices))
+        return replicate(_copy(state), _mesh(devices))
 
     def read(self, state: State) -> TrainState:
         """Return the state as one `TrainState`; by hand it is the first device's, which equals the others."""
@@ -133,7 +136,6 @@ def make_step(
     *,
     batch_norm: BatchNorm = "share",
     loss: Loss = softmax_cross_entropy,
-    weights: Sequence[float] | None = None,
 ) -> Step:
     """Return a data-parallel training step.
 
@@ -146,11 +148,10 @@ def make_step(
         and averages running statistics; "whole" normalizes over the full batch, so that the result does not
         depend on the number of devices.
       loss: `loss(logits, labels)` gives each example's.
-      weights: each device's strength, for uneven shares; "manual" only.
 
     Raises:
-      JaxperfError: an unknown way or choice, no devices, `weights` with a way that takes none, "manual" with
-        batch_norm "whole" over several devices, or "manual" over several processes.
+      JaxperfError: an unknown way or choice, no devices, "manual" with batch_norm "whole" over several
+        devices, or "manual" over several processes.
     """
     if way not in WAYS:
         raise JaxperfError(f"no way {way!r} to run a step; use {', '.join(WAYS)}")
@@ -158,18 +159,12 @@ def make_step(
         raise JaxperfError(f"batch_norm {batch_norm!r} is neither 'share' nor 'whole'")
     if not devices:
         raise JaxperfError("no devices to run on; give at least 1")
-    if weights is not None:
-        share_sizes(len(devices) * 1_000_000, len(devices), weights=weights)  # bad weights before any batch
-        if way != "manual":
-            raise JaxperfError(f"way {way!r} has equal shares only; use 'manual' for shares by weight")
     if way == "manual" and processes_of(devices) > 1:
         raise JaxperfError(
             f"way 'manual' copies between the devices of one process, and these belong to "
             f"{processes_of(devices)}; use 'pmap', 'shard_map' or 'jit'"
         )
-    makers: dict[Way, Any] = {
-        "manual": partial(_manual, weights=weights), "pmap": _pmap, "shard_map": _shard_map, "jit": _jit,
-    }  # fmt: skip
+    makers = {"manual": _manual, "pmap": _pmap, "shard_map": _shard_map, "jit": _jit}
     gradient = gradient_of(_with_batch_norm(model, way, batch_norm, len(devices)), loss)
     parts = makers[way](gradient, update_of(optimizer), tuple(devices))
     return Step(way, tuple(devices), model, optimizer, *parts)
@@ -203,6 +198,11 @@ def _mapped_over_shares(model: Model, devices: int) -> Model:
     return replace(model, apply=apply)
 
 
+@jax.jit
+def _copy(tree: Tree) -> Tree:
+    return jax.tree.map(jnp.copy, tree)
+
+
 def _mesh(devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(np.array(devices), (AXIS,))
 
@@ -227,17 +227,17 @@ def _shard_map(gradient: Gradient, update: Update, devices: Sequence[jax.Device]
         sums = gradient(state, X, y)
         return update(state, lax.psum(sums, AXIS) if k > 1 else sums, k * len(y))
 
-    return partial(_load_whole, mesh), *_as_one_program(jax.jit(step, donate_argnums=0))
+    return partial(_load_whole, mesh), *_as_one_program(jax.jit(step, donate_argnums=0)), step
 
 
 def _jit(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
     mesh = _mesh(devices)
 
-    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()), donate_argnums=0)
     def step(state: TrainState, X: jax.Array, y: jax.Array) -> tuple[TrainState, Metrics]:
         return update(state, gradient(state, X, y), len(y))
 
-    return partial(_load_whole, mesh), *_as_one_program(step)
+    program = jax.jit(step, out_shardings=NamedSharding(mesh, P()), donate_argnums=0)
+    return partial(_load_whole, mesh), *_as_one_program(program), step
 
 
 def _load_whole(mesh: Mesh, X: Any, y: Any) -> Shares:
@@ -250,19 +250,17 @@ def _as_one_program(program: Any) -> tuple[Any, ...]:
         return program(state, *shares)
 
     def compile_(state: TrainState, shares: Shares) -> list[str]:
-        return [program.lower(state, *shares).compile().as_text()]
+        return [each.as_text() or "" for each in compile_together([program.lower(state, *shares)])]
 
     return run, compile_, {"step": program}
 
 
-def _manual(
-    gradient: Gradient, update: Update, devices: Sequence[jax.Device], *, weights: Sequence[float] | None
-) -> tuple[Any, ...]:
+def _manual(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
     first = jax.jit(gradient)
     second = jax.jit(update, static_argnums=2, donate_argnums=0)
 
     def load(X: Any, y: Any) -> Shares:
-        return tuple(split_and_load(a, devices, weights=weights) for a in (X, y))
+        return tuple(split_and_load(a, devices) for a in (X, y))
 
     def run(states: list[TrainState], shares: Shares) -> tuple[list[TrainState], Metrics]:
         X_shards, y_shards = shares
@@ -277,9 +275,7 @@ def _manual(
             lowered += [one, second.lower(state, sums, n)]
         if len(devices) > 1:
             compile_sum(_placed(lowered[0].out_info, devices[0]))
-        with ThreadPoolExecutor() as pool:  # XLA compiles without Python's lock, which lowering needs
-            compiled = list(pool.map(lambda each: each.compile(), lowered))
-        return [each.as_text() or "" for each in compiled[:2]]
+        return [each.as_text() or "" for each in compile_together(lowered)[:2]]
 
     return load, run, compile_, {"gradient": first, "update": second}
 

@@ -53,17 +53,19 @@ def rows_of(n: int, devices: Sequence[jax.Device]) -> slice:
     return slice(first * size, (first + 1) * size)
 
 
-def load_rows(tree: Tree, mesh: Mesh) -> Tree:
+def load_rows(tree: Tree, mesh: Mesh, *, axis: int = 0) -> Tree:
     """Start copying this process's rows of a batch to its devices.
 
     Args:
-      tree: arrays whose first axis is cut over the mesh; each process gives its own rows.
+      tree: arrays whose axis of rows is cut over the mesh; each process gives its own rows.
       mesh: of one axis.
+      axis: which of the arrays' axes has the rows.
 
     Returns:
       Global arrays of all processes' rows.
     """
-    return jax.make_array_from_process_local_data(NamedSharding(mesh, P(mesh.axis_names[0])), tree)
+    rows = NamedSharding(mesh, P(*axis * [None], mesh.axis_names[0]))
+    return jax.make_array_from_process_local_data(rows, tree)
 
 
 def replicate(tree: Tree, mesh: Mesh) -> Tree:
@@ -72,13 +74,6 @@ def replicate(tree: Tree, mesh: Mesh) -> Tree:
     if processes_of(list(mesh.devices.flat)) > 1:
         tree = jax.tree.map(np.asarray, tree)
     return jax.make_array_from_process_local_data(everywhere, tree)
-
-
-def total_count(count: int, devices: Sequence[jax.Device]) -> int:
-    """Return the sum of the counts of the processes that the devices belong to."""
-    if processes_of(devices) == 1:
-        return count
-    return sum(count for (count,) in gather_numbers([count]))
 
 
 def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:

@@ -2,17 +2,8 @@
 
 from jaxperf.train.checkpoint import Checkpoints, Policy
 from jaxperf.train.checkpoint_folder import CheckpointFolder
-from jaxperf.train.evaluate import Evaluator, evaluate_accuracy
-from jaxperf.train.loop import evaluator_of, train
+from jaxperf.train.evaluate import Evaluator
+from jaxperf.train.loop import Trainer, train
 from jaxperf.train.progress import Epoch
 
-__all__ = [
-    "CheckpointFolder",
-    "Checkpoints",
-    "Epoch",
-    "Evaluator",
-    "Policy",
-    "evaluate_accuracy",
-    "evaluator_of",
-    "train",
-]
+__all__ = ["CheckpointFolder", "Checkpoints", "Epoch", "Evaluator", "Policy", "Trainer", "train"]

@@ -1,5 +1,10 @@
 """Checkpoints of one training: written by Orbax in the background, found again, and always verified first.
 
+Not by Orbax's `CheckpointManager` (0.12): its thread gives a checkpoint its valid name and at once deletes
+older ones, so that digests of the files cannot be added in between, and a kill could leave no checkpoint that
+can be verified. With several processes all must meet at each save, where a full disk of one leaves the others
+waiting.
+
 2-devices/step-00000200/state/          what Orbax wrote
 2-devices/step-00000200/manifest.json   what it is, and the SHA-256 of every file (manifest.py)
 2-devices/step-00000300.part/           being written; the rename to its name makes it a checkpoint
@@ -23,16 +28,13 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.parallel.multihost import announce, any_process, digest_of, gather_numbers, read_announced
+from jaxperf.parallel.multihost import any_process, digest_of, gather_numbers
 from jaxperf.train.arrays import Arrays, failure_reason
 from jaxperf.train.manifest import About, DamagedError, read_verified, write_manifest
 
 Tree = Any
 PART, DAMAGED = ".part", ".damaged"
 STEP = re.compile(r"step-(\d{8,})")
-# How many steps after process 0's clock several processes save. With two steps queued (`run.AHEAD`), whoever
-# asks about step n has results of step n - 3, so process 0 has begun that one, and had asked about n - 4.
-NOTICE = 4
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Policy:
 
     Attributes:
       every_steps: save each time after this many updates; 0 for no such rule.
-      every_s: save once this many seconds have passed since the last save; 0 for no such rule. Of several
-        processes the clock of process 0 decides, and all save `NOTICE` steps later.
+      every_s: save once this many seconds have passed since the last save; 0 for no such rule. For a single
+        process, since the clocks of several differ.
       keep: how many of the newest checkpoints of a training are kept.
     """
 
@@ -61,8 +63,6 @@ class Checkpoints:
       stop: `stop()` gives the signal that asks the training to end after the current step, or 0.
       settings: what else must be the same to resume.
     """
-
-    _turns = itertools.count()  # of saving by the clock, of all trainings; the same in every process
 
     def __init__(
         self,
@@ -83,26 +83,12 @@ class Checkpoints:
         self._saved_at = time.monotonic()  # not affected by changes of the system clock
         self._arrays, self._writer = Arrays(), ThreadPoolExecutor(1)
         self._pending: tuple[int, Future[None] | None] | None = None
-        self._save_at, self._turn = 0, f"jaxperf/save/{next(self._turns)}"
 
     def due(self, step: int) -> bool:
         """Return whether the policy says to save the state after this step, which is then saved."""
         by_steps = self.policy.every_steps and step % self.policy.every_steps == 0
-        by_time = self.policy.every_s and self._due_by_time(step)
+        by_time = self.policy.every_s and time.monotonic() - self._saved_at >= self.policy.every_s
         return bool(by_steps or by_time)
-
-    def _due_by_time(self, step: int) -> bool:
-        late = time.monotonic() - self._saved_at >= self.policy.every_s
-        if jax.process_count() == 1:
-            return late
-        if jax.process_index() == 0 and late and not self._save_at:
-            self._save_at = step + NOTICE
-            announce(self._turn, self._save_at)
-        self._save_at = self._save_at or read_announced(self._turn)
-        if not 0 < self._save_at <= step:
-            return False
-        self._save_at, self._turn = 0, f"jaxperf/save/{next(self._turns)}"
-        return True
 
     def save(self, tree: Tree, about: About) -> None:
         """Save a tree of arrays, complete in every process; returns once they are copied, and then writes.

@@ -8,9 +8,7 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -46,7 +44,7 @@ class CheckpointFolder:
 
     Raises (on entering):
       JaxperfError: another run has it open, it cannot be written, or it holds checkpoints and `resume` is
-        false; with several processes, no preemption service.
+        false; with several processes, no preemption service, or a policy by the clock.
     """
 
     def __init__(self, path: Path, policy: Policy | None = None, *, resume: bool = False) -> None:
@@ -58,6 +56,8 @@ class CheckpointFolder:
         self._open: list[Checkpoints] = []
 
     def __enter__(self) -> CheckpointFolder:
+        if jax.process_count() > 1 and self.policy.every_s:
+            raise JaxperfError("several processes do not share a clock; use --every-steps, not --every-s")
         if jax.process_count() > 1 and not can_agree_to_stop():
             raise JaxperfError(
                 "several processes that save need JAX's preemption service, to stop after the same step; set "
@@ -66,8 +66,9 @@ class CheckpointFolder:
         if jax.process_index() == 0:
             self._lock = _locked(self.path, resume=self.resume)
             self._remove_parts()  # of a run that was killed
-        self._quiet = contextlib.ExitStack()
-        self._quiet.enter_context(_orbax_kept_quiet())
+        log = logging.getLogger("absl")  # where Orbax logs tracebacks of errors that we report in one line
+        self._level = log.level
+        log.setLevel(logging.CRITICAL)
         main_thread = threading.current_thread() is threading.main_thread()
         self._before = {s: signal.signal(s, self._receive) for s in ENDING if main_thread and not _ignored(s)}
         return self
@@ -114,7 +115,7 @@ class CheckpointFolder:
                 self._remove_parts()  # Orbax's other threads may continue to write after an error in one
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-            self._quiet.close()
+            logging.getLogger("absl").setLevel(self._level)
             if self._lock:
                 self._lock.release()
         if self.signal and kind is not SystemExit:  # it came after the last step
@@ -138,25 +139,6 @@ class CheckpointFolder:
         # distinguish a late signal from an early one. `signal.signal` works only on the main thread.
         for number in self._before:
             ctypes.pythonapi.PyOS_setsig(int(number), None)  # SIG_DFL
-
-
-@contextlib.contextmanager
-def _orbax_kept_quiet() -> Iterator[None]:
-    """Suppress tracebacks, in Orbax's log and from its threads, of an error that we report in one line."""
-    log, before = logging.getLogger("absl"), sys.unraisablehook
-    level = log.level
-
-    def hook(unraisable: Any) -> None:
-        if "Event loop is closed" not in str(unraisable.exc_value):
-            before(unraisable)
-
-    log.setLevel(logging.CRITICAL)
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
-        log.setLevel(level)
 
 
 def _ignored(number: signal.Signals) -> bool:

@@ -21,7 +21,7 @@ from jaxperf.result.store import write_whole
 
 NAME = "manifest.json"
 FORMAT = "jaxperf-checkpoint"
-VERSION = 2  # 2: a checkpoint holds the state alone
+VERSION = 3  # 3: epochs with the seconds of their evaluation
 LARGEST = 16 * 2**20  # bytes; ResNet-18's manifest has 40 KiB
 DEEPEST = 8  # folders; Orbax makes three
 

@@ -20,9 +20,8 @@ class Epoch:
       train_accuracy: likewise.
       test_accuracy: after the epoch, on all test images.
       train_s: seconds from the first batch until the last parameter is ready; without compiling.
-      compile_s: seconds for compiling the step, before the first epoch; 0 for the others.
-      data_s: the part of `train_s` that the devices can have waited for batches at most: the seconds in which
-        the loop prepared and sent batches while no step was running.
+      compile_s: seconds for compiling all programs, before the first epoch; 0 for the others.
+      test_s: seconds of the evaluation after it.
       images: how many were trained on.
     """
 
@@ -32,7 +31,7 @@ class Epoch:
     test_accuracy: float
     train_s: float
     compile_s: float
-    data_s: float
+    test_s: float
     images: int
 
     @property
@@ -55,7 +54,6 @@ class Progress:
     Attributes:
       update: how many updates of the current epoch were made.
       train_s: seconds of this epoch so far.
-      data_s: the part of them spent on batches while no step was running.
       losses: of each of its updates.
       accuracies: likewise.
       epochs: those that ended.
@@ -63,7 +61,6 @@ class Progress:
 
     update: int
     train_s: float
-    data_s: float
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
     epochs: tuple[Epoch, ...]
@@ -79,7 +76,7 @@ def progress_from(plain: Mapping[str, Any]) -> Progress:
         epochs = tuple(Epoch(**row) for row in plain["epochs"])
         lists = {name: tuple(plain[name]) for name in ("losses", "accuracies")}
         progress = Progress(**{**plain, **lists, "epochs": epochs})
-        numbers = [progress.update, progress.train_s, progress.data_s, *progress.losses, *progress.accuracies]
+        numbers = [progress.update, progress.train_s, *progress.losses, *progress.accuracies]
         numbers += [n for epoch in epochs for n in asdict(epoch).values()]
         counts = [progress.update, *(n for epoch in epochs for n in (epoch.number, epoch.images))]
         if (
@@ -88,7 +85,7 @@ def progress_from(plain: Mapping[str, Any]) -> Progress:
             and {progress.update} == {len(progress.losses), len(progress.accuracies)}
             and [epoch.number for epoch in epochs] == list(range(1, len(epochs) + 1))
             and all(epoch.images > 0 and epoch.train_s > 0 for epoch in epochs)
-            and min(progress.train_s, progress.data_s) >= 0
+            and progress.train_s >= 0
         ):
             return progress
     except (KeyError, TypeError, ValueError, OverflowError):

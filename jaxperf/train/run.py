@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +24,7 @@ from jaxperf.result.machine import cores, cpu_model, versions
 from jaxperf.train.arrays import describe_arrays
 from jaxperf.train.checkpoint import Checkpoints, print_line
 from jaxperf.train.manifest import About, DamagedError
+from jaxperf.train.on_devices import Call
 from jaxperf.train.progress import Epoch, Progress, progress_from
 
 # How many steps are queued behind the one that computes. Two keep the devices busy. CPU devices that sum over
@@ -39,10 +40,10 @@ OPTIONS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_disable_most_o
 class TrainingRun:
     """A training that `train` runs epoch by epoch: it makes the steps, saves the state and resumes from it.
 
-        run = Run(step, checkpoints, updates=8, training={"seed": 0})
+        run = TrainingRun(step, checkpoints, updates=8, training={"seed": 0})
         state = run.start(state, epochs=epochs)
         for number in range(len(run.done) + 1, epochs + 1):
-            state, loss, accuracy, train_s = run.epoch(state, batches_from(run.update), step.load)
+            state, loss, accuracy, train_s = run.epoch(state, calls_from(run.update))
             run.end_epoch(Epoch(number, loss, accuracy, ...), state)
 
     Args:
@@ -55,7 +56,6 @@ class TrainingRun:
       step_count: how many updates were made.
       update: how many of them in this epoch.
       done: the epochs that were trained, each with the state after it if that is known, else None.
-      data_s: seconds of this epoch that devices may have waited for batches; saved with it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TrainingRun:
         self._new_epoch()
 
     def _new_epoch(self) -> None:
-        self.update, self.data_s, self._before_s = 0, 0.0, 0.0
+        self.update, self._before_s = 0, 0.0
         self._losses: list[float] = []
         self._accuracies: list[float] = []
 
@@ -130,23 +130,20 @@ class TrainingRun:
 
     def _resume(self, step: int, progress: Progress, state: State) -> None:
         self.step_count, self.update = step, progress.update
-        self.data_s, self._before_s = progress.data_s, progress.train_s
+        self._before_s = progress.train_s
         self._losses, self._accuracies = [*progress.losses], [*progress.accuracies]
         self.done = [(epoch, None) for epoch in progress.epochs]
         if self.done and not self.update:  # saved at the end of an epoch
             self.done[-1] = self.done[-1][0], state
 
-    def epoch(
-        self, state: State, batches: Iterable[Any], load: Callable[[Any, Any], Any]
-    ) -> tuple[State, float, float, float]:
-        """Train on batches, and wait for the last step.
+    def epoch(self, state: State, calls: Iterable[Call]) -> tuple[State, float, float, float]:
+        """Make the updates that are left of an epoch, and wait for the last one.
 
-        A step is queued while the one before it computes, at most `AHEAD` steps ahead.
+        A call is queued while the one before it computes, at most `AHEAD` calls ahead.
 
         Args:
           state: where to start; it is donated.
-          batches: what is left of the epoch.
-          load: `load(X, y)` starts copying a batch's shares to the devices.
+          calls: each queues an update, or several (on_devices.py).
 
         Returns:
           The new state, the epoch's mean loss, its mean accuracy, and its seconds: all of the epoch's, also
@@ -158,15 +155,10 @@ class TrainingRun:
         """
         clock = time.perf_counter
         began = clock() - self._before_s
-        before = clock()
-        for X, y in batches:
-            shares = load(X, y)
-            if all(loss.is_ready() for loss, _ in self._queue):  # no step ran while the batch was prepared
-                self.data_s += clock() - before
-            state, metrics = self._step.run(state, shares)
+        for call in calls:
+            state, metrics = call(state)
             self._queue.append((metrics["loss"], metrics["accuracy"]))
-            self._after_step(state, began)
-            before = clock()
+            self._after_call(state, began)
         self._settle(0)
         block(state)
         return state, float(np.mean(self._losses)), float(np.mean(self._accuracies)), clock() - began
@@ -183,10 +175,11 @@ class TrainingRun:
             self._save(state, 0.0)
             self._end_if(self._checkpoints.stop())
 
-    def _after_step(self, state: State, began: float) -> None:
-        """Count a step, whose results may not be computed yet, and save the state if that is due."""
-        self.step_count += 1
-        self.update += 1
+    def _after_call(self, state: State, began: float) -> None:
+        """Count its updates, whose results may not be computed yet, and save the state if that is due."""
+        count = np.size(self._queue[-1][0])
+        self.step_count += count
+        self.update += count
         number = self._checkpoints.stop() if self._checkpoints else 0
         within = self.update < self._updates  # `end_epoch` saves what the last step of an epoch leaves
         due = number or (self._checkpoints and within and self._checkpoints.due(self.step_count))
@@ -196,15 +189,15 @@ class TrainingRun:
         self._end_if(number)
 
     def _settle(self, ahead: int) -> None:
-        """Wait for all but the last `ahead` steps that were queued."""
+        """Wait for all but the last `ahead` calls that were queued."""
         while len(self._queue) > ahead:
-            loss, accuracy = map(float, self._queue.popleft())
-            if not math.isfinite(loss):
-                raise JaxperfError(
-                    self._not_finite(f"the loss is {loss}", self.step_count - len(self._queue))
-                )
-            self._losses.append(loss)
-            self._accuracies.append(accuracy)
+            losses, accuracies = (np.atleast_1d(values).tolist() for values in self._queue.popleft())
+            step = self.step_count - sum(np.size(loss) for loss, _ in self._queue) - len(losses)
+            for i, (loss, accuracy) in enumerate(zip(losses, accuracies)):
+                if not math.isfinite(loss):
+                    raise JaxperfError(self._not_finite(f"the loss is {loss}", step + i + 1))
+                self._losses.append(loss)
+                self._accuracies.append(accuracy)
 
     def _save(self, state: State, train_s: float) -> None:
         assert self._checkpoints
@@ -212,10 +205,8 @@ class TrainingRun:
         # Neither an optimizer's moments nor its best value so far need to be finite
         if not all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves((one.params, one.stats))):
             raise JaxperfError(self._not_finite("a parameter is not finite", self.step_count))
-        progress = Progress(
-            self.update, train_s, self.data_s, tuple(self._losses), tuple(self._accuracies),
-            tuple(epoch for epoch, _ in self.done),
-        )  # fmt: skip
+        epochs = tuple(epoch for epoch, _ in self.done)
+        progress = Progress(self.update, train_s, tuple(self._losses), tuple(self._accuracies), epochs)
         about = About(self.step_count, self._arrays, self._training, self._surroundings, asdict(progress))
         self._checkpoints.save(one, about)
 

@@ -19,6 +19,7 @@ import pytest
 from jax import lax
 
 from jaxperf.chapter import cells
+from jaxperf.measure.compile_log import nothing_compiles
 from jaxperf.models import lenet, lenet_params
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus.py"
@@ -86,12 +87,48 @@ def test_a_second_psum_multiplies_by_the_number_of_devices(section: ModuleType) 
     chex.assert_trees_all_close(right, section.slope(w, x))
 
 
+def test_a_scan_over_batches_is_one_program_and_the_same_updates_as_a_step_each(section: ModuleType) -> None:
+    """Nothing is copied from the host while it runs; without shuffling it would be `step` in a loop."""
+    args = jax.device_put(
+        (section.params, section.data.train_images, section.data.train_labels), section.card
+    )
+    args, key = jax.tree.map(jnp.copy, args), jax.random.key(1)  # donated
+    order = jax.random.permutation(key, len(args[2]))[:32].reshape(2, 16)
+    expected = section.params
+    for rows in order:
+        expected = section.step(expected, args[1][rows], args[2][rows])
+    lowered = section.train_epoch.lower(*args, key, steps=2)
+    program = lowered.compile()
+    assert lowered.as_text().count("func.func public") == 1 and "infeed" not in program.as_text()
+    with nothing_compiles("an epoch"), jax.transfer_guard("disallow_explicit"):
+        new = jax.block_until_ready(program(*args, key))
+    chex.assert_trees_all_close(new, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_both_trainings_of_whole_epochs_agree(
     section: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     by_hand = section.train(num_gpus=2, batch_size=16, lr=0.2)
     assert by_hand == section.train_with_pmap(num_gpus=2, batch_size=16, lr=0.2)
     assert capsys.readouterr().out.count("epoch 1, time ") == 2
+
+
+@pytest.mark.thorough
+def test_beside_a_single_card_several_devices_are_parts_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The card is pretended: JAX lists a single default device."""
+    listed = jax.devices
+    monkeypatch.setattr(jax, "devices", lambda kind=None: listed(kind)[: None if kind else 1])
+    try:
+        page = cells.load(SCRIPT, "--smoke", without=("slow", "answer"))
+    finally:
+        jax.config.update("jax_default_device", None)
+    assert "only one cpu" in capsys.readouterr().out and page.devices == jax.devices("cpu")[:2]
+    assert (
+        page.card == jax.devices()[0]
+        and verdicts(page)["All five ways compute what one device computes"] == "holds"
+    )
 
 
 @pytest.mark.thorough

@@ -5,9 +5,11 @@ No test asks how long anything takes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,9 +27,76 @@ from jaxperf.models import ResNet, resnet18
 SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus_concise.py"
 
 
+# They hold the network; a step by pmap is "_fun" to JAX 0.10, as are two small programs with BatchNorm alone
+LARGE = ("draw", "predict", "train_step", "step", "_fun", "correct", "summed_gradient")
+
+
+class Compiled(list[str]):
+    """The names of the programs that XLA has compiled."""
+
+    def __call__(self, event: str, duration: float, **about: Any) -> None:
+        if event.endswith("/backend_compile_duration"):
+            self.append(str(about.get("fun_name")).removeprefix("jit(").removesuffix(")"))
+
+    def large(self) -> list[str]:
+        return [name for name in self if name in LARGE]
+
+
+@contextlib.contextmanager
+def compiled() -> Iterator[Compiled]:
+    names = Compiled()
+    jax.monitoring.register_event_duration_secs_listener(names)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(names)
+
+
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
-    return cells.load(SCRIPT, "--smoke", without=("slow",))
+def loaded() -> tuple[ModuleType, Compiled]:
+    with compiled() as names:
+        return cells.load(SCRIPT, "--smoke", without=("slow", "answer")), names
+
+
+@pytest.fixture(scope="module")
+def section(loaded: tuple[ModuleType, Compiled]) -> ModuleType:
+    return loaded[0]
+
+
+def test_all_but_the_trainings_compile_few_large_programs(loaded: tuple[ModuleType, Compiled]) -> None:
+    """The three trainings and the timing add five: a step each, and the counting of what is correct."""
+    section, names = loaded
+    assert {"train_step", "predict"} <= set(names.large())
+    assert len(names.large()) + 5 <= section.LARGE_PROGRAMS, names.large()
+
+
+@pytest.mark.thorough
+def test_a_run_compiles_as_few_large_programs_as_it_promises() -> None:
+    with compiled() as names:
+        section = cells.load(SCRIPT, "--smoke", without=("answer",))
+    assert len(names.large()) <= section.LARGE_PROGRAMS, names.large()
+
+
+def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(
+    section: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cost_analysis` as recorded on an H200 (JAX 0.11.2): it has no "flops"."""
+    recorded = {"bytes accessed": 1.0e9, "optimal_seconds": -1.0}
+    monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda self: recorded)
+    flops, summed = section.counts(section.lenet, 8)
+    assert np.isnan(flops) and summed == 4 * 129_068
+
+
+def test_programs_compile_in_threads_before_they_are_called(
+    section: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lowered = [section.lowered_step(make, 2) for make in (section.make_jit_step, section.make_pmap_step)]
+    section.compile_in_threads(*lowered)
+    assert capsys.readouterr().out.startswith("2 programs compiled in ")
+    with compiled() as names:
+        for make_step in (section.make_jit_step, section.make_pmap_step):
+            section.train(num_gpus=2, batch_size=16, lr=0.2, make_step=make_step)
+    assert not [name for name in names if name in ("train_step", "step")], names
 
 
 def take_weights(net: Any, package: ResNet) -> None:
@@ -99,6 +168,21 @@ def test_training_prints_the_books_lines(section: ModuleType, capsys: pytest.Cap
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("running on: [") and second.startswith("epoch 1, time ")
     assert "test acc 0." in second
+
+
+@pytest.mark.thorough
+def test_beside_a_single_card_several_devices_are_parts_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The card is pretended: JAX lists a single default device."""
+    listed = jax.devices
+    monkeypatch.setattr(jax, "devices", lambda kind=None: listed(kind)[: None if kind else 1])
+    try:
+        page = cells.load(SCRIPT, "--smoke", without=("slow", "answer"))
+    finally:
+        jax.config.update("jax_default_device", None)
+    assert "only one cpu" in capsys.readouterr().out and page.devices == jax.devices("cpu")[:2]
+    assert page.gpus == jax.devices()[:1] and page.parts["pmap"] > 1e-2 > page.parts["jit, split batch"]
 
 
 @pytest.mark.thorough

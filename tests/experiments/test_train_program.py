@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 import signal
 import subprocess
 import sys
@@ -67,8 +69,9 @@ def test_a_smoke_run_prints_its_epochs_and_keeps_them(tmp_path: Path) -> None:
     assert (
         lines[1] == "devices: cpu:0, cpu:1"
         and lines[2] == "seed 3"
-        and lines[3].startswith("epoch 1, time ")
-        and " test acc 0." in lines[3]
+        and re.fullmatch(r"compiling took \d+\.\d sec, apart from the epochs' times", lines[3])
+        and lines[4].startswith("epoch 1, time ")
+        and " test acc 0." in lines[4]
     )
     assert lines[-1] == f"result: {path}"
     result = load_result(path)
@@ -80,6 +83,57 @@ def test_a_smoke_run_prints_its_epochs_and_keeps_them(tmp_path: Path) -> None:
     [claim] = result.claims
     assert claim.verdict in ("holds", "undecided")
     assert result.environment.data_source == "mini" and result.environment.devices_are_fake
+
+
+COUNTED = """
+import sys, jax
+jax.config.update("jax_platforms", "cpu")
+names = []
+def listen(event, duration, **about):
+    if event.endswith("/backend_compile_duration"):
+        names.append(about.get("fun_name"))
+jax.monitoring.register_event_duration_secs_listener(listen)
+sys.argv[0] = "train.py"
+from experiments import train
+status = train.ended(train.main)
+print(status, *names)
+"""
+
+
+def programs_of(*flags: str) -> list[str]:
+    """The programs that a run compiles, by name."""
+    command = [sys.executable, "-c", COUNTED, "--smoke", *flags]
+    done = subprocess.run(
+        command, env=child_environment(), cwd=PROGRAM.parents[1], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    status, *names = done.stdout.splitlines()[-1].split()
+    assert status == "0", done.stdout + done.stderr
+    return [name.removeprefix("jit(").removesuffix(")") for name in names]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--seed", "0", "1", "--epochs", "2"),
+        pytest.param(("--recipe", "fast", "--dtype", "bfloat16"), marks=pytest.mark.thorough),
+    ],
+)
+def test_a_run_compiles_few_programs_whatever_the_number_of_seeds_and_epochs(flags: tuple[str, ...]) -> None:
+    names = programs_of(*flags)
+    assert [names.count(name) for name in ("draw_weights", "train_step", "evaluate_batch")] == [1, 1, 1]
+    assert len(names) <= 8, names
+
+
+def test_bfloat16_is_computed_in_and_parameters_stay_float32() -> None:
+    for name in ("lenet", "resnet18"):
+        config = program.Config(smoke=True, model=name, dtype="bfloat16")  # type: ignore[arg-type]
+        model = program.models_of(program.recipe_of(config), config)[0]
+        X = np.zeros((2, 28, 28, 1), np.uint8)
+        lowered = jax.jit(functools.partial(model.apply, train=True)).lower(model.params, model.stats, X)
+        convolutions = re.findall(r"stablehlo.convolution.*-> tensor<(.*)>", lowered.as_text())
+        assert convolutions and all(shape.endswith("xbf16") for shape in convolutions)
+        assert {a.dtype for a in jax.tree.leaves(model.params)} == {jnp.dtype("float32")}
 
 
 @pytest.mark.thorough

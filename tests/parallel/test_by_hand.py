@@ -60,10 +60,10 @@ def test_get_params_copies_to_the_device_and_shares_no_memory():
     assert not {c.unsafe_buffer_pointer() for c in here} & {p.unsafe_buffer_pointer() for p in params}
 
 
-def by_hand(batches, devices, *, weights=None, programs=compiled):
+def by_hand(batches, devices, *, programs=compiled):
     copies = [get_params(start(), d) for d in devices]
     for X, y in batches:
-        shards = [split_and_load(a, devices, weights=weights) for a in (X, y)]
+        shards = [split_and_load(a, devices) for a in (X, y)]
         copies = train_batch(*shards, copies, **programs)
     return copies
 
@@ -76,12 +76,6 @@ def test_three_batches_by_hand_are_three_of_the_books_steps_on_every_device(batc
         assert all(p.devices() == {device} for p in copy)
         chex.assert_trees_all_equal(jax.device_get(copy), jax.device_get(copies[0]))
     chex.assert_trees_all_close(jax.device_get(copies[0]), expected, rtol=0, atol=1e-6)
-
-
-def test_uneven_shares_give_the_same_parameters(batches, expected):
-    for weights in ((3, 1), (1, 7)):
-        for copy in by_hand(batches, cpus(2), weights=weights):
-            chex.assert_trees_all_close(jax.device_get(copy), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 2, 8])

@@ -5,12 +5,10 @@ Lowering needs no GPU; what XLA makes of the program on one is not tested here.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import platform
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -24,14 +22,12 @@ from jax import lax
 from jax.interpreters import mlir
 
 from jaxperf.chapter import catalogue, cells
+from jaxperf.data import FashionMNIST
 from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
 from jaxperf.onednn.convolution import use_onednn
 from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
-from jaxperf.parallel.pipeline import lenet_halves, make_pipeline, resnet_halves
-from jaxperf.parallel.tensor import lenet_by_hand as lenet_by_slices
-from jaxperf.parallel.tensor import lenet_by_sharding, replicate, sgd_step, split_lenet
-from jaxperf.parallel.update import gradient_of, softmax_cross_entropy, update_of
-from jaxperf.train.on_devices import _take
+from jaxperf.parallel.update import gradient_of, update_of
+from jaxperf.train.on_devices import DeviceFeed
 
 PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
 ONEDNN = {"__onednn$convolution", "__onednn$matmul"}
@@ -70,14 +66,6 @@ def mlp_of_flax() -> Model:
 
 def bfloat16_resnet() -> ResNet:
     return small_resnet(jnp.bfloat16)
-
-
-def lenet_in_halves() -> list[Model]:
-    return lenet_halves(flax_lenet())
-
-
-def resnet_in_halves() -> list[Model]:
-    return resnet_halves(small_resnet())
 
 
 def resnet() -> Model:
@@ -137,35 +125,6 @@ def test_a_forward_lowers_for_cuda(net: Callable[[], nnx.Module]) -> None:
     assert custom_calls(*forward(net())) == set()
 
 
-@pytest.mark.parametrize(
-    "halves", [lenet_in_halves, pytest.param(resnet_in_halves, marks=pytest.mark.thorough)]
-)
-def test_each_program_of_a_pipeline_lowers_for_cuda(halves: Callable[[], list[Model]]) -> None:
-    devices, called = first_devices(2, platform="cpu"), dict[tuple[int, str], Any]()
-    pipeline = make_pipeline(halves(), optax.sgd(0.1), devices, micro_batches=2)
-
-    def noted(part: int, name: str, *args: Any) -> Any:
-        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), args)
-        called.setdefault((part, name), shapes)
-        return pipeline.programs[part][name](*args)
-
-    watched = [{name: partial(noted, i, name) for name in row} for i, row in enumerate(pipeline.programs)]
-    jax.eval_shape(dataclasses.replace(pipeline, programs=watched), pipeline.init(), X, y)
-    assert called.keys() == {
-        (part, name) for part, names in ((0, ("forward", "backward")), (1, ("loss",)))
-        for name in (*names, "add", "update")
-    }  # fmt: skip
-    for (part, name), shapes in called.items():
-        assert custom_calls(pipeline.programs[part][name], *shapes) == set()
-
-
-@pytest.mark.parametrize("make", [lenet_by_sharding, lenet_by_slices])
-def test_a_layer_over_several_devices_lowers_for_cuda(make: Callable[..., Any]) -> None:
-    params, mesh = split_lenet(flax_lenet(), first_devices(2, platform="cpu"))
-    step = sgd_step(make(mesh), softmax_cross_entropy, 0.1)
-    assert custom_calls(step, params, *replicate((X, y), mesh)) == set()
-
-
 @pytest.mark.thorough
 def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
     section = cells.load(catalogue.folder() / "multiple_gpus.py", "--smoke")
@@ -176,19 +135,18 @@ def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
     assert custom_calls(lambda *args: section.sgd(*args, 0.1, len(y)), params, params) == set()
 
 
+@pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("precision", ["highest", "tensorfloat32"])
-def test_a_step_on_images_that_lie_on_the_devices_lowers_for_cuda_in_the_peers_precisions(
-    precision: str,
-) -> None:
+def test_training_on_images_of_the_device_lowers_for_cuda(precision: str, scan: bool) -> None:
     step = make_step("jit", lenet_by_hand(), optax.sgd(0.1), first_devices(1, platform="cpu"))
-    rows, data = step.load(*2 * [np.array([2, 0], np.int32)])[0], step.place((X, y))
-
-    def run(state: Any, data: Any, rows: Any) -> Any:
-        return step.run(state, gather(data, rows))
-
-    gather = _take(rows.sharding)
+    feed = DeviceFeed(step, FashionMNIST(X, y, X, y, ""), batch_size=2, updates=2, scan=scan)
+    order = np.array([[2, 0], [1, 3]], np.int32)
     with jax.default_matmul_precision(precision):
-        assert custom_calls(run, step.init(), data, rows) == set()
+        traced = feed.program.trace(step.init(), np.int32(0), (X, y), order)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert set(re.findall(r"custom_call @([\w$.]+)", text)) <= PARTITIONER
+    assert "infeed" not in text and "outfeed" not in text and "callback" not in text
+    assert ("stablehlo.while" in text) == scan and text.count("func.func public") == 1
 
 
 @pytest.fixture

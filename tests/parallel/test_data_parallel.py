@@ -301,32 +301,12 @@ def test_bfloat16_computes_roughly_what_float32_does_and_keeps_float32(way, batc
     assert 1e-4 < difference(rough, exact) < 0.05
 
 
-@pytest.mark.thorough
-def test_uneven_shares_of_lenet_are_one_devices():
-    step = make_step("manual", book(), optax.sgd(0.1), cpus(2), weights=(1, 5))
-    assert difference(after(step, batches(3)), after(lenet_step("jit", 1), batches(3))) <= TEN_STEPS
-
-
-@pytest.mark.thorough
-def test_uneven_shares_weigh_running_statistics_by_their_size():
-    model, (X, y) = small(), next(batches(1, side=8))
-    step = make_step("manual", model, optax.sgd(0.1), cpus(2), weights=(3, 1))
-    _, stats, _ = after(step, [(X, y)])
-    forward = jax.jit(functools.partial(model.apply, train=True))
-    each = [forward(model.params, model.stats, x)[1] for x in (X[:24], X[24:])]
-    expected = jax.device_get(jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, *each))
-    assert difference(stats, expected) <= TEN_STEPS
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: make("pmpa"), "no way 'pmpa' to run a step; use manual, pmap, shard_map, jit"),
         (lambda: make("pmap", batch_norm="both"), "batch_norm 'both' is neither 'share' nor 'whole'"),
         (lambda: make_step("jit", book(), optax.sgd(0.1), []), "no devices to run on"),
-        (lambda: make("pmap", weights=(1, 2)), "way 'pmap' has equal shares only; use 'manual'"),
-        (lambda: make("manual", weights=(1, 0)), "weight 0 of device 1 is not positive"),
-        (lambda: make("manual", weights=(1, -2)), "weight -2 of device 1 is not positive"),
         (
             lambda: make("manual", batch_norm="whole"),
             "needs sums in the middle .*; use 'pmap', 'shard_map' or",

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel import first_devices, share_sizes, split_and_load
+from jaxperf.parallel import first_devices, split_and_load
 
 cpus = functools.partial(first_devices, platform="cpu")  # eight of them, wherever the tests run
 
@@ -28,23 +28,6 @@ def test_shares_put_together_are_the_batch(k, of):
     np.testing.assert_array_equal(np.concatenate(shares), batch)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_uneven_shares_sum_to_the_batch_and_follow_the_weights(seed):
-    rng = np.random.default_rng(seed)
-    weights, n = rng.uniform(0.2, 5, rng.integers(1, 9)), int(rng.integers(200, 600))
-    sizes = share_sizes(n, len(weights), weights=weights)
-    assert sum(sizes) == n
-    assert np.abs(np.array(sizes) - n * weights / weights.sum()).max() < 1
-    assert share_sizes(n, len(weights), weights=7 * weights) == sizes
-
-
-def test_uneven_shares_put_together_are_the_batch():
-    batch = np.arange(10)
-    shares = split_and_load(batch, cpus(3), weights=(1, 3, 1))
-    assert [len(s) for s in shares] == [2, 6, 2]
-    np.testing.assert_array_equal(np.concatenate(shares), batch)
-
-
 @pytest.mark.parametrize(
     ("n", "k", "message"),
     [
@@ -57,22 +40,6 @@ def test_a_batch_that_does_not_divide_says_which_sizes_do(n, k, message):
     with pytest.raises(JaxperfError) as caught:
         split_and_load(np.zeros(n), cpus(k))
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ((1, 0), "weight 0 of device 1 is not positive"),
-        ((-1, 1), "weight -1 of device 0 is not positive"),
-        ((1, float("nan")), "weight nan of device 1"),
-        ((1, float("inf")), "weight inf of device 1"),
-        ((1, 1e-9), "device 1 of weight 1e-09 gets no example of a batch of 8"),
-        ((1, 1, 1), "3 weights for 2 devices"),
-    ],
-)
-def test_a_share_of_nothing_is_refused(weights, message):
-    with pytest.raises(JaxperfError, match=message):
-        split_and_load(np.zeros(8), cpus(2), weights=weights)
 
 
 def test_no_devices_take_no_shares():

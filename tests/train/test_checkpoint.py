@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 import shutil
@@ -14,17 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from disks import fill, make_read_only, use_up_files
 from trainings import NAME, STEPS, InterruptedTrainingError, assert_same, at, step_of, steps_in, trained
 
 from jaxperf.errors import JaxperfError
-from jaxperf.train import Policy, checkpoint
+from jaxperf.train import Policy
 from jaxperf.train.arrays import _drop_late_errors
 from jaxperf.train.checkpoint import Checkpoints
 from jaxperf.train.manifest import read_verified, write_manifest
-from jaxperf.train.run import AHEAD
 
 STEP = step_of()
 
@@ -50,38 +47,6 @@ def newest(folder: Path, step: int = 5) -> Path:
 def array_file(checkpoint: Path) -> Path:
     """The largest of Orbax's files, which holds values."""
     return max((checkpoint / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
-
-
-def test_processes_that_run_apart_save_by_the_clock_after_the_same_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In any order that queued steps allow: nobody asks about step n before process 0 asked about n - 4."""
-    random, announced = np.random.default_rng(0), dict[str, int]()
-    here, now = [0], [0.0]
-    monkeypatch.setattr(checkpoint.jax, "process_count", lambda: 3)
-    monkeypatch.setattr(checkpoint.jax, "process_index", lambda: here[0])
-    monkeypatch.setattr(checkpoint, "announce", announced.__setitem__)
-    monkeypatch.setattr(checkpoint, "read_announced", lambda key: announced.get(key, 0))
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
-    for _ in range(100):
-        announced.clear()
-        processes = [
-            Checkpoints(tmp_path, Policy(0, every_s=9), resume=False, stop=lambda: 0, settings={})
-            for _ in range(3)
-        ]
-        saved: list[list[int]] = [[], [], []]
-        for each in processes:  # as if each process counted for itself
-            each._turns, each._turn = itertools.count(1), "jaxperf/save/0"  # type: ignore[misc]
-        asked = [0, 0, 0]
-        while min(asked) < 60:
-            p = int(random.integers(3))
-            if asked[p] < min(60, min(asked) + AHEAD + 2):
-                asked[p] += 1
-                here[0], now[0] = p, now[0] + random.random()
-                if processes[p].due(asked[p]):
-                    saved[p].append(asked[p])
-                    processes[p]._saved_at = now[0]
-        assert saved[0] == saved[1] == saved[2] and len(saved[0]) > 2
 
 
 def test_the_policy_says_when_and_how_many(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import pytest
 from trainings import STEPS, assert_same, in_two_processes, step_of, steps_in, trained
 
@@ -102,6 +103,12 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
 def test_a_signal_between_the_trainings_ends_the_run_when_the_folder_is_closed(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="143"), CheckpointFolder(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_several_processes_do_not_save_by_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(JaxperfError, match=r"^several processes do not share a clock; use --every-steps"):
+        CheckpointFolder(tmp_path, Policy(every_s=9)).__enter__()
 
 
 TWICE = """

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -13,7 +13,7 @@ from jaxperf.data import FashionMNIST, epoch_batches
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import nothing_compiles
 from jaxperf.parallel import WAYS, first_devices, make_step, model_of_function
-from jaxperf.train import Epoch, Evaluator, train
+from jaxperf.train import Epoch, Evaluator, Trainer, train
 
 LR, BATCH, UPDATES = 0.5, 16, 4
 cpus = functools.partial(first_devices, platform="cpu")  # eight of them, wherever the tests run
@@ -87,20 +87,24 @@ def test_an_epoch_has_the_full_data_sets_updates_unless_told_otherwise():
 
 
 def test_progress_gets_every_batch_of_every_epoch_and_the_trailing_part_is_dropped():
-    seen = []
+    step, seen, counts = step_of(), [], []
 
-    def progress(batches, updates):
-        seen.append((updates, []))
-        for X, y in batches:
-            seen[-1][1].append(X[:, 0, 0, 0])
-            yield X, y
+    def load(X, y):
+        seen.append(X[:, 0, 0, 0])
+        return step.load(X, y)
 
-    trained(updates=2, progress=progress)
-    assert [updates for updates, _ in seen] == [2, 2]
-    for _, batches in seen:  # 37 images are two batches of 16, no image twice
+    def progress(calls, updates):
+        calls = list(calls)
+        counts.append((updates, len(calls)))
+        return calls
+
+    trained(dataclasses.replace(step, load=load), updates=2, progress=progress, feed="host")
+    assert counts == [(2, 2), (2, 2)]
+    epochs = [seen[1:3], seen[3:]]  # the first batch is what the step was compiled for
+    for batches in epochs:  # 37 images are two batches of 16, no image twice
         assert [len(b) for b in batches] == [BATCH, BATCH]
         assert len(set(np.concatenate(batches))) == 2 * BATCH
-    assert not np.array_equal(seen[0][1], seen[1][1])  # another order in each epoch
+    assert not np.array_equal(*epochs)  # another order in each epoch
 
 
 def test_one_seed_is_one_result_bit_for_bit_and_another_seed_another():
@@ -120,6 +124,30 @@ def test_compiling_is_counted_apart_and_happens_before_the_first_epoch(way):
         second, third = (epoch for epoch, _ in run)
     assert first.compile_s > 0
     assert (second.compile_s, third.compile_s) == (0, 0)
+
+
+def test_another_seed_reuses_the_compiled_programs():
+    step = step_of()
+    trainer = Trainer(step, pictures(), batch_size=BATCH, updates=UPDATES)
+    [(first, _)] = trainer.train(epochs=1, seed=0)
+    with nothing_compiles("the second seed"):
+        [(second, _)] = trainer.train(epochs=1, seed=1)
+    assert first.compile_s > second.compile_s == 0 and first.loss != second.loss
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_one_line_with_a_smaller_one():
+    step = step_of()
+
+    def run(state, shares):
+        raise jax.errors.JaxRuntimeError(
+            "RESOURCE_EXHAUSTED: Out of memory trying to allocate 9 bytes.\nmore"
+        )
+
+    message = r"^a batch of 16 images does not fit into memory \(RESOURCE_.* 9 bytes.\); try --batch-size 8$"
+    with pytest.raises(JaxperfError, match=message):
+        trained(dataclasses.replace(step, run=run), feed="host")
+    with pytest.raises(JaxperfError, match=r"use more devices$"):
+        trained(dataclasses.replace(step, run=run), feed="host", batch_size=2)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -143,36 +171,29 @@ def test_the_loop_is_at_most_two_steps_ahead_of_the_devices():
             queued.append(self)
             most.append(len(queued))
 
-        def __float__(self):
-            queued.remove(self)
-            return 1.0
+        size = 1
 
-        def is_ready(self):
-            return True
+        def __array__(self, dtype=None, copy=None):
+            if self in queued:
+                queued.remove(self)
+            return np.array(1.0)
 
     def run(state, shares):
         state, metrics = step.run(state, shares)
         return state, {**metrics, "loss": Loss()}
 
-    trained(dataclasses.replace(step, run=run), epochs=1, updates=8)
+    trained(dataclasses.replace(step, run=run), epochs=1, updates=8, feed="host")
     assert most == [1, 2] + [3] * 6  # the one that computes, and two behind it
-
-
-def test_seconds_waited_for_batches_are_the_seconds_the_batches_took():
-    def slow(batches, updates):
-        for batch in batches:
-            time.sleep(0.02)
-            yield batch
-
-    (epoch,), _ = trained(epochs=1, progress=slow)
-    assert UPDATES * 0.02 <= epoch.data_s <= epoch.train_s
 
 
 def test_training_goes_on_from_a_state_and_with_an_evaluator_given():
     step, data = step_of(), pictures()
     start = step.init(dataclasses.replace(step.model, params=jnp.ones((4, 3))))
-    always_right = Evaluator(lambda variables, X: jnp.eye(3)[jnp.zeros(len(X), int)], cpus(1), batch_size=5)
     zeros = FashionMNIST(data.train_images, data.train_labels, data.test_images, 0 * data.test_labels, "")
+    always_right = Evaluator(
+        lambda variables, X: jnp.eye(3)[jnp.zeros(len(X), int)], cpus(1), zeros.test_images,
+        zeros.test_labels, batch_size=5,
+    )  # fmt: skip
     epochs, W = trained(step, zeros, epochs=1, updates=1, state=start, evaluator=always_right)
     assert epochs[0].test_accuracy == 1
     assert epochs[0].loss == pytest.approx(np.log(3), rel=1e-5)  # all ones: every class is as likely
@@ -180,7 +201,7 @@ def test_training_goes_on_from_a_state_and_with_an_evaluator_given():
 
 
 def test_an_epoch_says_the_books_line_and_its_speed():
-    epoch = Epoch(3, 0.51234, 0.8, 0.756, train_s=2.0, compile_s=0, data_s=0.1, images=1000)
+    epoch = Epoch(3, 0.51234, 0.8, 0.756, train_s=2.0, compile_s=0, test_s=0.1, images=1000)
     assert epoch.line() == "epoch 3, time 2.0 sec, loss 0.5123, train acc 0.80, test acc 0.76"
     assert epoch.images_per_s == 500
 

@@ -112,9 +112,9 @@ def test_a_manifest_that_lies_is_found_by_the_files(saved: Path) -> None:
     rewritten(saved, files=files, step=True, progress=[1])
     with pytest.raises(DamagedError, match="lacks step, progress"):
         read_verified(saved)
-    for version, fix in ((1, "start again in another folder"), (3, "upgrade jaxperf"), (10**400, "upgrade")):
+    for version, fix in ((2, "start again in another folder"), (4, "upgrade jaxperf"), (10**400, "upgrade")):
         rewritten(saved, files=files, step=7, progress={}, version=version)
-        with pytest.raises(JaxperfError, match=f"version {str(version)[:20]}, this jaxperf reads 2; {fix}"):
+        with pytest.raises(JaxperfError, match=f"version {str(version)[:20]}, this jaxperf reads 3; {fix}"):
             read_verified(saved)
 
 

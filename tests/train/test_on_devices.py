@@ -1,94 +1,96 @@
-"""Images that lie on the devices: the same training as from the host, and only numbers are sent."""
+"""Images that stay on the devices: the training of the host's batches, and nothing is sent."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import trainings
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import nothing_compiles
-from jaxperf.parallel import WAYS
+from jaxperf.parallel.compilation import compile_together
 from jaxperf.train import train
-from jaxperf.train.on_devices import OnDevices, lie_on_devices
+from jaxperf.train.on_devices import DeviceFeed, feed_of
+
+DATA = trainings.pictures(n=12)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.thorough
-def test_a_training_from_the_devices_has_the_bits_of_one_from_the_host(way: Any) -> None:
+@pytest.mark.parametrize("feed", ["step", "epoch"])
+@pytest.mark.parametrize("way", ["jit", "shard_map"])
+def test_a_training_from_the_devices_has_the_bits_of_one_from_the_host(way: Any, feed: Any) -> None:
     for k in (1, 2):
-        there, here = (
-            trainings.trained(trainings.step_of(way, k=k), data_on=data_on) for data_on in ("devices", "host")
-        )
+        there, here = (trainings.trained(trainings.step_of(way, k=k), feed=name) for name in (feed, "host"))
         trainings.assert_same(there, here)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_batch_is_the_one_from_the_host_and_nothing_compiles_for_a_second_one(way: Any) -> None:
-    step, data = trainings.step_of(way), trainings.pictures(n=12)
-    there = OnDevices(step, data.train_images, data.train_labels)
-    rows = np.array([3, 0, 11, 5], np.int32)
-    shares, expected = there.load(rows), step.load(data.train_images[rows], data.train_labels[rows])
-    for actual, desired in zip(jax.tree.leaves(shares), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(actual, desired)
-        assert (actual.dtype, actual.sharding) == (desired.dtype, desired.sharding)
-    state, _ = step.run(step.init(), expected)
-    with nothing_compiles("a step on images from the devices"):
-        step.run(state, there.load(rows[::-1]))
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("way", ["jit", "shard_map"])
+def test_an_epoch_is_one_program_and_nothing_is_copied_while_it_runs(way: Any, scan: bool) -> None:
+    step = trainings.step_of(way)
+    feed = DeviceFeed(step, DATA, batch_size=4, updates=3, scan=scan)
+    state = step.init()
+    compile_together(feed.lower(state))
+    calls = feed.calls(seed=0, epoch=1, start=0)
+    metrics: list[Any] = []
+    first = next(calls)  # the order of the images has been copied
+    with nothing_compiles("an epoch"), jax.transfer_guard("disallow_explicit"):
+        for call in (first, *calls):
+            state, row = call(state)
+            metrics.append(row["loss"])
+        jax.block_until_ready(state)
+    assert [np.shape(loss) for loss in metrics] == ([(3,)] if scan else 3 * [()])
 
 
-def test_each_step_sends_numbers_and_no_images() -> None:
-    step, data = trainings.step_of(), trainings.pictures(n=12)
-    sent: list[int] = []
-
-    def load(X: Any, y: Any) -> Any:
-        sent.append(X.nbytes + y.nbytes)
-        return step.load(X, y)
-
-    recording = dataclasses.replace(step, load=load)
-    for data_on, bytes_of_one in (("devices", 4 + 4), ("host", 2 * 2 + 4)):
-        sent.clear()
-        list(train(recording, data, epochs=1, batch_size=4, updates=3, data_on=data_on))
-        assert sent[1:] == 3 * [4 * bytes_of_one]  # the first is what the step was compiled for
-
-
-def test_only_devices_with_memory_of_their_own_hold_the_images_unless_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("scan", [False, True])
+def test_the_program_gathers_each_devices_rows_there(scan: bool) -> None:
+    """Bytes are gathered, and the devices send each other nothing but the sums of the gradients."""
     step = trainings.step_of()
-    assert [lie_on_devices(word, step) for word in ("auto", "host", "devices")] == [False, False, True]
+    feed = DeviceFeed(step, DATA, batch_size=4, updates=3, scan=scan)
+    [lowered] = feed.lower(step.init())
+    text = lowered.compile().as_text()
+    assert "all-reduce" in text
+    assert re.search(r"u8\[2,(1,)?2,2,1\]\S* gather\(", text)  # 2 of 4 images on each of 2 devices
+    assert not [word for word in ("all-gather", "all-to-all", "infeed", "outfeed") if f" {word}(" in text]
 
+
+def test_what_auto_stands_for() -> None:
     class Gpu:
-        platform = "gpu"
+        platform, process_index = "gpu", 0
 
-    elsewhere = dataclasses.replace(step, devices=(Gpu(),))
-    assert [lie_on_devices(word, elsewhere) for word in ("auto", "host", "devices")] == [True, False, True]
-    with pytest.raises(JaxperfError, match="'disk' is none of auto, host, devices"):
-        next(train(step, trainings.pictures(), epochs=1, batch_size=4, updates=1, data_on="disk"))
+    step = trainings.step_of()
+    gpu = dataclasses.replace(step, devices=(Gpu(),))
+    two_processes = dataclasses.replace(step, devices=(Gpu(), type("Other", (Gpu,), {"process_index": 1})()))
+    assert feed_of("auto", step) == "step"
+    assert (feed_of("auto", gpu), feed_of("auto", gpu, saves=True)) == ("epoch", "step")
+    assert feed_of("auto", two_processes) == feed_of("auto", trainings.step_of("pmap")) == "host"
+    with pytest.raises(
+        JaxperfError, match="feed 'epoch' needs the way 'jit' or 'shard_map' and a single pro"
+    ):
+        feed_of("epoch", trainings.step_of("manual"))
+    with pytest.raises(JaxperfError, match="'disk' is none of auto, host, step, epoch"):
+        train(step, DATA, epochs=1, batch_size=4, updates=1, feed="disk")  # type: ignore[arg-type]
 
 
-def test_images_that_do_not_fit_are_told_with_their_bytes_and_the_way_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    step, data = trainings.step_of(), trainings.pictures()
+def test_a_scanned_epoch_that_is_resumed_and_one_with_an_infinite_loss(tmp_path: Any) -> None:
+    """A loss inside the scan is reported with its own step."""
+    step = trainings.step_of()
+    broken = dataclasses.replace(step.model, params={"W": step.model.params["W"] * np.inf})
+    with pytest.raises(JaxperfError, match="the loss is nan at step 1, no loss before it was finite"):
+        trainings.trained(step, feed="epoch", state=step.init(broken))
+    with pytest.raises(trainings.InterruptedTrainingError):
+        trainings.trained(step, tmp_path, before=trainings.at(3), feed="step")
+    trainings.assert_same(trainings.trained(step, tmp_path, feed="epoch"), trainings.trained(step))
 
-    def place(state: Any) -> Any:
+
+def test_images_that_do_not_fit_are_refused_with_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def device_put(*args: Any) -> Any:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
 
-    monkeypatch.setattr(type(step), "place", lambda self, state: place(state))
-    with pytest.raises(
-        JaxperfError, match=r'9 images, 36 bytes, do not fit .*; keep them on the host .*"host"'
-    ):
-        OnDevices(step, data.train_images, data.train_labels)
-
-
-def test_gathering_lowers_for_a_gpu_without_a_call_of_a_library() -> None:
-    from jaxperf.train.on_devices import _take
-
-    sharding = trainings.step_of(k=1).load(np.zeros(4), np.zeros(4, np.int32))[0].sharding
-    data = jnp.zeros((12, 2, 2, 1), jnp.uint8), jnp.zeros(12, jnp.int32)
-    lowered = _take(sharding).trace(data, jnp.zeros(4, jnp.int32)).lower(lowering_platforms=("cuda",))
-    assert "custom_call" not in lowered.as_text().replace("custom_call @Sharding", "")
+    step = trainings.step_of()
+    monkeypatch.setattr("jaxperf.train.on_devices.jax.device_put", device_put)
+    message = r'^12 images, 48 bytes, do not fit .*; keep them on the host \(feed="host"\)$'
+    with pytest.raises(JaxperfError, match=message):
+        DeviceFeed(step, DATA, batch_size=4, updates=1, scan=False)

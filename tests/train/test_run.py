@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import random
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import optax
 import pytest
 from cases import cases
 from trainings import (
-    EPOCHS,
     NAME,
     STEPS,
     UPDATES,
@@ -31,7 +29,6 @@ from trainings import (
     trained,
 )
 
-from jaxperf.data import epoch_batches
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel import WAYS, Way
 from jaxperf.train import Epoch, Policy
@@ -54,30 +51,6 @@ def test_every_way_interrupted_anywhere_ends_with_the_same_bits(way: Way, every:
             with pytest.raises(InterruptedTrainingError):
                 trained(step, folder, before=at(stop), policy=Policy(every_steps=every))
         assert_same(trained(step, folder), expected)
-
-
-def test_the_batches_after_resuming_are_those_that_were_left(tmp_path: Path) -> None:
-    data, seen = pictures(), []
-
-    def progress(batches: Any, updates: int) -> Any:
-        for X, y in batches:
-            if len(seen) == 6:
-                raise InterruptedTrainingError
-            seen.append(X)
-            yield X, y
-
-    with pytest.raises(InterruptedTrainingError):
-        trained(STEP, tmp_path, data=data, progress=progress)
-    rest: list[Any] = []
-    trained(STEP, tmp_path, data=data, progress=lambda b, u: (rest.append(X) or (X, y) for X, y in b))
-    wanted = [
-        X
-        for epoch in range(1, EPOCHS + 1)
-        for X, _ in epoch_batches(
-            data.train_images, data.train_labels, batch_size=4, seed=0, epoch=epoch, updates=UPDATES
-        )
-    ]
-    np.testing.assert_array_equal(np.stack(seen + rest), np.stack(wanted))
 
 
 def test_a_training_that_ended_is_told_again_and_not_trained_again(tmp_path: Path) -> None:
@@ -275,34 +248,3 @@ def test_seconds_of_an_epoch_are_those_of_all_its_processes(tmp_path: Path) -> N
     before = about.progress["train_s"]
     (first, _), _ = trained(STEP, tmp_path)
     assert 0 < before < first.train_s
-    assert first.data_s <= first.train_s
-
-
-def test_a_batch_counts_as_waited_for_only_when_no_step_is_under_way() -> None:
-    class Loss:
-        """Of a step that takes until its loss is read, and of one that is ready at once."""
-
-        def __init__(self, ready: bool) -> None:
-            self.ready = ready
-
-        def is_ready(self) -> bool:
-            return self.ready
-
-        def __float__(self) -> float:
-            return 1.0
-
-    def slow(batches: Any, updates: int) -> Any:
-        for batch in batches:
-            time.sleep(0.05)
-            yield batch
-
-    def waited_s(ready: bool) -> float:
-        def run(state: Any, shares: Any) -> Any:
-            state, metrics = STEP.run(state, shares)
-            return state, {**metrics, "loss": Loss(ready)}
-
-        [epoch], _ = trained(dataclasses.replace(STEP, run=run), epochs=1, progress=slow)
-        return epoch.data_s
-
-    assert waited_s(ready=True) >= UPDATES * 0.05
-    assert 0.05 <= waited_s(ready=False) < 2 * 0.05 + 0.04  # the first batch finds no step

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from trainings import NAME, figures, in_two_processes, step_of, steps_in, trained
+from trainings import NAME, figures, in_two_processes, step_of, trained
 
 from jaxperf.train.manifest import read_verified, write_manifest
 
@@ -65,39 +65,6 @@ def test_a_full_disk_costs_two_processes_checkpoints_but_not_the_training(
     ballast.unlink() if ballast.is_file() else shutil.rmtree(ballast)
     for errors in told_by_two(small_disk, expected):
         assert matching(errors, "^going on after step 3 "), errors
-
-
-CLOCKED = """
-import sys, time
-from pathlib import Path
-import jax
-jax.distributed.initialize(sys.argv[2], 2, int(sys.argv[1]))
-import trainings
-from jaxperf.train import Policy
-def before(n):
-    time.sleep(0.05 * (jax.process_index() == n // 10 % 2))  # now one process comes late, now the other
-policy = Policy(every_steps=0, every_s=0.2, keep=100)
-epochs, leaves = trainings.trained(
-    trainings.step_of(), Path(sys.argv[3]), before=before, policy=policy, updates=30
-)
-print(trainings.figures(epochs), [leaf.tobytes().hex() for leaf in leaves])
-"""
-
-
-@pytest.mark.thorough
-def test_two_processes_save_by_the_clock_of_the_first_and_go_on_from_there(tmp_path: Path) -> None:
-    epochs, leaves = trained(step_of(), updates=30)
-    expected = f"{figures(epochs)} {[leaf.tobytes().hex() for leaf in leaves]}"
-    continued: list[str] = []
-    by_clock: list[int] = []
-    for _ in range(2):
-        for status, output, errors in in_two_processes(CLOCKED, *[(str(tmp_path),)] * 2):
-            assert (status, output.splitlines()[-1:]) == (0, [expected]), errors
-            continued += matching(errors.splitlines(), "^going on after ")
-        by_clock = by_clock or [step for name in steps_in(tmp_path) if (step := int(name[5:])) % 30]
-        shutil.rmtree(tmp_path / NAME / "step-00000060")  # the second time they go on from one by the clock
-    assert len(by_clock) >= 4
-    assert len(continued) == 2 and all(f" step {by_clock[-1]} " in line for line in continued)
 
 
 @pytest.mark.thorough

@@ -1,0 +1,65 @@
+"""Programs compile side by side, and Ctrl-C waits for none of them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.parallel.compilation import compile_together
+
+PATIENCE_S = 60  # only a failure takes so long
+
+
+class Waiting:
+    """A lowered program whose compilation ends when a gate opens."""
+
+    def __init__(self, gate: threading.Barrier | threading.Event) -> None:
+        self.gate = gate
+
+    def compile(self) -> Waiting:
+        self.gate.wait(PATIENCE_S)
+        return self
+
+
+def test_compiled_programs_come_in_the_order_of_the_lowered_ones() -> None:
+    x = jnp.ones(3)
+    lowered = [jax.jit(lambda x, n=n: n * x).lower(x) for n in range(4)]
+    assert [float(program(x)[0]) for program in compile_together(lowered)] == [0, 1, 2, 3]
+    assert compile_together([]) == []
+
+
+def test_all_are_compiled_at_the_same_time() -> None:
+    meeting = threading.Barrier(3)  # breaks unless three wait at it together
+    programs = [Waiting(meeting) for _ in range(3)]
+    assert compile_together(programs) == programs and not meeting.broken
+
+
+def test_ctrl_c_leaves_a_compilation_behind() -> None:
+    gate = threading.Event()
+
+    class Interrupted(Waiting):
+        def compile(self) -> Waiting:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            return super().compile()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compile_together([Interrupted(gate)])
+        assert not gate.is_set()
+    finally:
+        gate.set()
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_error_of_the_compiler_is_raised() -> None:
+    class Broken:
+        def compile(self) -> None:
+            raise jax.errors.JaxRuntimeError("INTERNAL: no such algorithm")
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no such algorithm"):
+        compile_together([Broken(), Broken()])
