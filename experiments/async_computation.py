@@ -31,6 +31,7 @@ import psutil
 
 from jaxperf.measure import (
     MemorySampler,
+    compile_together,
     device_memory,
     dispatch,
     interleaved,
@@ -41,7 +42,7 @@ from jaxperf.measure.keep_awake import cores_awake
 from jaxperf.result import Measurement, both, ratio
 from jaxperf.section import section
 
-s = section("8.2", cpu_devices=2, size=2000, calls=1000, points=13, rounds=9,
+s = section("8.2", programs=80, cpu_devices=2, size=2000, calls=1000, points=13, rounds=9,
             batches=40, batch_size=256, window=2,
             smoke={"size": 1000, "calls": 60, "points": 11, "rounds": 6,
                    "batches": 4, "batch_size": 32},
@@ -155,8 +156,10 @@ s.claim("y = nd.dot(x, x).sum() returns before y is computed",
 
 # %% tags=["slow"]
 add_one, rows = jax.jit(lambda x: x + 1), []
-for n in (500, 999, 1001, 2000, 100_000, 4_000_000):
-    one = probe(add_one, jnp.ones(n), calls=21)
+arrays = {n: np.ones(n, np.float32) for n in (500, 999, 1001, 2000, 100_000, 4_000_000)}
+compile_together({n: (add_one, array) for n, array in arrays.items()})  # a program per size
+for n, array in arrays.items():
+    one = probe(add_one, jax.device_put(array), calls=21)
     called, finished = map(statistics.median, (one.queued_s, one.finished_s))
     rows.append((f"{n:,}", f"{sum(one.ready)} of 21", f"{1e6 * called:.0f}",
                  f"{1e6 * finished:.0f}"))
@@ -266,14 +269,17 @@ s.claim("What turns an array into something else makes the front end wait",
 # %% [markdown]
 # <details><summary>Predict: which way of waiting takes the longest?</summary>
 #
-# They take about equally long. Nearly all of the time is the computation itself. Only the
-# second row has two products to wait for.
+# They take about equally long if the computation is long: nearly all of the time is the
+# computation itself. Only the second row has two products to wait for. `if y > 0` adds a
+# second program, the comparison, and the copy of one value to the host. On one H200 at toy
+# size, where the product takes less time than that, it took 2.6 times as long as
+# `block_until_ready` (JAX 0.11.2, 2026-11-26).
 #
 # </details>
 #
 # The book's four cells follow, as rows: `wait_to_read`, `waitall` after two products,
-# `asnumpy`, and `norm().asscalar()`. The last row is a `print` of a value that is there
-# already.
+# `asnumpy`, and `norm().asscalar()`. The next row is a `print` of a value that is there
+# already. The last row converts: it asks for a condition.
 
 # %% tags=["slow"]
 cells = {
@@ -282,12 +288,21 @@ cells = {
     "np.asarray": lambda: np.asarray(jnp.dot(x, x)),
     "norm, item()": lambda: jnp.linalg.norm(jnp.dot(x, x)).item(),
     "print after waiting": lambda: str(y),
+    "if y > 0": lambda: bool(jnp.dot(x, x).sum() > 0),
 }
 y = jnp.dot(x, x).sum().block_until_ready()
 times = interleaved(cells, count=max(6, s.rounds // 2), loops=1)
 s.table(times, title=f"Until each way of waiting returns, {s.size} × {s.size}",
         base="block_until_ready()",
         book=None if toy else dict(zip(cells, (0.3558, 0.6061, 0.3111, 0.3302, 0.0011))))
+waited = times["block_until_ready()"].median
+converted = ratio(times["if y > 0"], times["block_until_ready()"])
+s.claim("A way of waiting that converts takes as long, where the computation is long",
+        holds=converted.at_most(1.15), observed=f"if y > 0 takes {converted} times as long",
+        expected="if y > 0 takes at most 1.15 times as long as block_until_ready",
+        cannot="" if waited > 1e-3 else f"the computation takes {1e6 * waited:.0f} µs here",
+        since="2026-11-26", first="at most 1.15 times for every way and size; at toy size "
+        "on one H200, if y > 0 took 2.62 (1.86 to 4.28) times as long")
 
 # %% [markdown]
 # ### There is no `waitall`
@@ -485,12 +500,12 @@ s.claim("Asynchronous computation improves performance", holds=at_book.above(1),
 # %% tags=["slow"]
 sizes = np.geomspace(1024, 2**21 if on_cpu else 2**26, s.points).astype(int)
 with cores_awake():
-    samples = dispatch.sweep(add, [(int(n), jnp.ones(n)) for n in sizes],
-                             calls=min(200, s.calls), rounds=s.rounds)
+    inputs = [(int(n), jax.device_put(np.ones(n, np.float32))) for n in sizes]
+    samples = dispatch.sweep(add, inputs, calls=min(200, s.calls), rounds=s.rounds)
     t1 = dispatch.queueing_s(add, jnp.ones(1024))  # t1 alone, without a loop's t2
 
 # %% tags=["slow"]
-model = dispatch.fit(samples[::2], t1_s=t1).costs
+model = dispatch.fit(samples[::2], t1_s=t1)
 last = int(sizes[-1])
 s.fact("t1_s", model.t1_s, unit="s", meaning="t1, to queue x + 1")
 s.fact("t2_s", model.t2_s(last), unit="s", meaning=f"t2, to compute {last:,} elements")

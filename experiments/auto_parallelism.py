@@ -14,7 +14,6 @@
 # GPU, the two devices are the CPU and the GPU.
 
 # %%
-import os
 import random
 import time
 
@@ -25,12 +24,11 @@ import numpy as np
 from jax import lax
 
 from jaxperf.measure import Benchmark, count_ops, interleaved, timeline, together
-from jaxperf.measure.cores import available
 from jaxperf.result import ratio, ratio_of
 from jaxperf.result.intervals import most_at_once
 from jaxperf.section import section
 
-s = section("8.3", cpu_devices=2, size=1000, gpu_size=6000, products=10, rounds=12,
+s = section("8.3", programs=30, cpu_devices=2, size=1000, gpu_size=6000, products=10, rounds=12,
             copied=4_000_000, nodes=200, node_size=64, small=(20, 50, 100, 200, 400),
             smoke={"size": 400, "gpu_size": 500, "rounds": 6, "copied": 100_000,
                    "nodes": 40, "node_size": 16, "small": (20, 50)},
@@ -40,7 +38,7 @@ cpus = jax.devices("cpu")[:2]
 real = jax.default_backend() == "gpu"  # a CPU and a GPU, not one CPU divided
 assert len(cpus) > 1, "this section needs two CPU devices"
 devices = [cpus[0], jax.devices()[0]] if real else cpus
-cores = len(available()) or os.cpu_count() or 1
+cores = s.environment.cores
 print(f"devices {devices}, {cores} cores")
 
 # %% [markdown]

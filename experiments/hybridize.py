@@ -36,7 +36,7 @@ from jaxperf.measure import count_ops, interleaved, per_round
 from jaxperf.result import both, ratio
 from jaxperf.section import section
 
-s = section("8.1", calls=200, rounds=10, batches=(1, 16, 128, 1024), images=8,
+s = section("8.1", programs=125, calls=200, rounds=10, batches=(1, 32, 1024), images=8,
             smoke={"calls": 20, "rounds": 6, "batches": (1, 8), "images": 1},
             full={"calls": 1000, "rounds": 15, "batches": (1, 8, 64, 512, 4096),
                   "images": 16})

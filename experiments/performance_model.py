@@ -24,13 +24,13 @@ from flax import nnx
 from jax import lax
 
 from jaxperf.data import fashion_mnist
-from jaxperf.measure import interleaved, measure
+from jaxperf.measure import compile_together, interleaved, measure
 from jaxperf.models import resnet18
 from jaxperf.result import ratio
 from jaxperf.section import section
 
-s = section("8.0", rounds=15, side=2000, largest=2**28, batch_size=16, steps=16, lr=0.1,
-            resnet=0,  # images in a batch of ResNet-18
+s = section("8.0", programs=160, rounds=15, side=2000, largest=2**28, batch_size=16,
+            steps=16, lr=0.1, resnet=0,  # images in a batch of ResNet-18
             smoke={"rounds": 2, "side": 512, "largest": 2**22, "batch_size": 4, "steps": 4},
             full={"rounds": 40, "largest": 2**30, "resnet": 16})
 
@@ -140,15 +140,25 @@ def sweep(x, times):
     return lax.fori_loop(0, times, lambda _, x: x * 0.5 + 0.5, x)
 
 def bytes_per_second(size, moved=2**28):
-    x, times, took = jnp.ones(size // 4), max(1, moved // (2 * size)), []
+    x = jax.device_put(np.ones(size // 4, np.float32))
+    times, took = max(1, moved // (2 * size)), []
     for _ in range(5):
         start = time.perf_counter()
         x = jax.block_until_ready(sweep(x, times))
         took.append(time.perf_counter() - start)
     return 2 * size * times / min(took)
 
+# %% [markdown]
+# Each size needs a program of its own. `compile_together` compiles them all at the same
+# time, each in a thread, and runs none. On a GPU, where a program takes XLA a second or
+# more, most of a first run is compiling, so we show that time apart.
+
 # %% tags=["slow"]
-rates = {2**n: bytes_per_second(2**n) for n in range(14, 31, 2) if 2**n <= s.largest}
+sizes = [2**n for n in range(14, 31, 2) if 2**n <= s.largest]
+_, compile_s = compile_together(
+    {size: (sweep, jax.ShapeDtypeStruct((size // 4,), jnp.float32), 1) for size in sizes})
+print(f"{len(sizes)} programs compiled in {compile_s:.1f} s")
+rates = {size: bytes_per_second(size) for size in sizes}
 
 def bandwidth(size):
     """Bytes/s of the best array of at least `size` bytes."""
@@ -195,7 +205,8 @@ def mlp(params, X):
     W, b = params[-1]
     return X @ W + b
 
-small_mlp, compiled_mlp = init_mlp(jax.random.key(0), (512, 256, 128, 2)), jax.jit(mlp)
+draw_mlp = jax.jit(init_mlp, static_argnums=1)  # one program draws all weights
+small_mlp, compiled_mlp = draw_mlp(jax.random.key(0), (512, 256, 128, 2)), jax.jit(mlp)
 one, eight = jnp.ones((1, 512)), jnp.ones((8, 512))
 
 # %% tags=["slow"]
@@ -227,13 +238,13 @@ def chain(x, length=10):
     return x
 
 def cost(f, *args):
-    """FLOPs and bytes of `f`, by the compiler's estimate."""
-    lowered = jax.jit(f).lower(*args)
+    """FLOPs and bytes of the jitted `f`, by the compiler's estimate."""
+    lowered = f.lower(*args)
     estimate = lowered.cost_analysis() | lowered.compile().cost_analysis()
     return estimate["flops"], estimate["bytes accessed"]
 
 for length in (1, 10):
-    flops, moved = cost(partial(chain, length=length), x)
+    flops, moved = cost(jax.jit(partial(chain, length=length)), x)
     print(f"{length:2} lines: {flops / x.size:2.0f} FLOP per element, "
           f"{moved / x.nbytes:.0f} passes over memory")
 
@@ -266,8 +277,11 @@ s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
 
 # %% tags=["slow"]
 curve = {}
-for n in [n for n in (16, 32, 64, 128, 256, 512, 1024) if n <= s.side]:
-    curve[n] = 2 * n**3 / measure(dot, jnp.ones((n, n)), budget_s=0.1, least_s=0.05).median
+squares = {n: np.ones((n, n), np.float32) for n in (16, 64, 256, 1024) if n <= s.side}
+compile_together({n: (dot, square) for n, square in squares.items()})
+for n, square in squares.items():
+    square = jax.device_put(square)
+    curve[n] = 2 * n**3 / measure(dot, square, budget_s=0.1, least_s=0.05).median
     print(f"n = {n:4}: {n / 4:5.1f} FLOP/byte, {curve[n] / peak:4.0%} of the peak")
 
 # %% [markdown]
@@ -311,20 +325,23 @@ data = fashion_mnist(source="mini")  # 6,000 images, as bytes; they come with ja
 images, labels = data.train_images, data.train_labels
 s.data_source(data.source)
 batch = 16 * s.batch_size
-smalls = [jnp.ones((20, 20))] * 10
+smalls = [jax.device_put(np.ones((20, 20), np.float32))] * 10
 programs = {
     "ten 20 x 20 products (8.3)": (lambda xs: [x @ x for x in xs], smalls),
     "MLP, one example (8.1)": (mlp, small_mlp, one),
     f"x + 1, {s.side} x {s.side} (8.2)": (lambda x: x + 1, x),
     f"product, {s.side} x {s.side} (8.2)": (lambda x: x @ x, x),
     f"LeNet step, batch {batch} (8.4)": (partial(training_step, lenet),
-        init_lenet(jax.random.key(0)), images[:batch], labels[:batch]),
+        jax.jit(init_lenet)(jax.random.key(0)), images[:batch], labels[:batch]),
 }
 if s.resnet:  # only with --full: it takes long to compile
     graphdef, weights, stats = nnx.split(resnet18(rngs=nnx.Rngs(0)), nnx.Param, ...)
     programs[f"ResNet-18 step, batch {s.resnet} (8.5)"] = (
         partial(training_step, lambda w, X: nnx.merge(graphdef, w, stats, copy=True)(X)),
         weights, images[: s.resnet], labels[: s.resnet])
+programs = {name: (jax.jit(f), *args) for name, (f, *args) in programs.items()}
+_, compile_s = compile_together(programs)
+print(f"{len(programs)} programs compiled in {compile_s:.1f} s")
 work = {name: cost(*program) for name, program in programs.items()}
 
 # %% [markdown]
@@ -336,7 +353,7 @@ work = {name: cost(*program) for name, program in programs.items()}
 def products(x, length):
     return lax.scan(lambda c, _: (c @ x, None), x, length=length)[0]
 
-once, often = (cost(partial(products, length=n), smalls[0])[0] for n in (1, 100))
+once, often = (cost(jax.jit(partial(products, length=n)), smalls[0])[0] for n in (1, 100))
 s.claim("The compiler's estimate counts a loop's body once", holds=often < 2 * once,
         expected="100 turns count less than twice as much as one",
         observed=f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred")
@@ -355,7 +372,7 @@ s.claim("The compiler's estimate counts a loop's body once", holds=often < 2 * o
 limits, rows, points = [], [], {}
 for name, (f, *args) in programs.items():
     flops, moved = work[name]
-    took = measure(jax.jit(f), *args, budget_s=0.5).median
+    took = measure(f, *args, budget_s=0.5).median
     least = {"overhead": call_s, "memory": moved / bandwidth(moved),
              "arithmetic": flops / peak}
     limit = max(least, key=least.get)
@@ -409,7 +426,7 @@ s.figure(fig, "Left of the ridge point memory sets the roof, right of it arithme
 # updates.
 
 # %%
-params = init_mlp(jax.random.key(0), (784, 256, 128, 10))
+params = draw_mlp(jax.random.key(0), (784, 256, 128, 10))
 n_images = s.steps * s.batch_size
 images, labels = images.reshape(-1, 784)[:n_images], labels[:n_images]
 batches = [(images[i : i + s.batch_size], labels[i : i + s.batch_size])
@@ -433,8 +450,10 @@ rungs = {"op by op": partial(train, loss=loss, gradient=jax.grad(loss), sgd=sgd)
 # compare two rungs they take turns, each with its own copy of the parameters.
 
 # %%
+copy = jax.jit(partial(jax.tree.map, jnp.copy))
+
 def fresh():
-    return jax.block_until_ready(jax.tree.map(jnp.copy, params))
+    return jax.block_until_ready(copy(params))
 
 def take_turns(*names):
     return interleaved({name: rungs[name] for name in names}, count=s.rounds,
@@ -561,7 +580,7 @@ climb("on device", "scan")
 # %%
 def difference(a, b):
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b))
-    return max(float(jnp.abs(p - q).max()) for p, q in pairs)
+    return max(abs(np.asarray(p) - np.asarray(q)).max() for p, q in pairs)
 
 trained = {name: rung(fresh())[0] for name, rung in rungs.items()}
 worst = max(difference(trained["op by op"], trained[name]) for name in rungs)
@@ -786,7 +805,7 @@ print(f"LeNet: scan takes {ratio(times['scan'], times['loop'])} times as long as
 ways = {"(x - mean)²": lambda x: ((x - x.mean()) ** 2).mean(),
         "x² - mean²": lambda x: (x * x).mean() - x.mean() ** 2}
 for name, way in ways.items():
-    print(f"{name}: {cost(way, x)[1] / x.nbytes:.1f} passes")
+    print(f"{name}: {cost(jax.jit(way), x)[1] / x.nbytes:.1f} passes")
 times = interleaved({name: partial(jax.jit(way), x) for name, way in ways.items()},
                     count=s.rounds)
 print("the first takes", ratio(*times.values()), "times as long as the second")

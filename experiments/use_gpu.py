@@ -14,6 +14,8 @@
 # device.
 
 # %%
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +23,11 @@ from flax import nnx
 from jax import lax
 
 from jaxperf.doctor.driver import ask_driver
-from jaxperf.measure import interleaved
+from jaxperf.measure import interleaved, measure, pending
 from jaxperf.result import ratio
 from jaxperf.section import section
 
-s = section("use_gpu", cpu_devices=2, megabytes=64, rounds=12, size=512,
+s = section("use_gpu", programs=55, cpu_devices=2, megabytes=64, rounds=12, size=512,
             smoke={"megabytes": 1, "rounds": 6, "size": 64},
             full={"megabytes": 256, "rounds": 30, "size": 1024})
 
@@ -340,6 +342,11 @@ s.claim("Do not move data between devices more often than you must",
         cannot="both devices are in the host's memory" * one_memory)
 
 # %% [markdown]
+# A GPU has engines of its own for copies (DMA, direct memory access), so it can copy while
+# it computes. The host must not wait for each copy then. Whether that gained time on the
+# H200 is not decided: at toy size [section 8.3](auto_parallelism) measured 1.04 (0.345 to
+# 1.38).
+#
 # (Each copy to the host takes a new array, since JAX keeps the NumPy copy of an array.) On
 # CPU devices these are copies within one memory, so the figures say nothing about a GPU.
 # There, the two sides differ far more. One H200 read and wrote its own memory at 4,131 GB/s
@@ -430,15 +437,82 @@ s.claim("TF32 is accurate to about three digits",
 # runs several of them and keeps the fastest; this is called autotuning. Therefore compiling
 # takes longer than on a CPU, and each shape and type is compiled anew. On the H200, LeNet's
 # training step took 4.1 s to compile, and ResNet-18's 7.8 to 16.4 s, depending on batch and
-# precision. Two consequences:
+# precision. Three consequences:
+# - compile few programs. The number `programs` in the first cell of a section is how many it
+#   compiles at most, and the last line of a run says how long that took;
 # - avoid changing shapes: drop the last, smaller batch;
 # - keep compiled programs on disk with the [persistent compilation
 #   cache](https://docs.jax.dev/en/latest/persistent_compilation_cache.html).
 #
-# Messages such as "Delay kernel timed out" come from autotuning and are harmless.
+# Messages such as "Delay kernel timed out" come from autotuning and are harmless. When this
+# section runs as a script, they go to a file, and the last line says where it is.
 # `XLA_FLAGS=--xla_gpu_autotune_level=0` turns it off: compiling is faster and the program
 # may be slower (not measured here).
 #
+# ## An H200 beside this machine
+# The figures of one GPU are together here, with the same measured on the machine that runs
+# this section. The H200's are of 2026-11-26: JAX 0.11.2 with CUDA 13, driver 580.159.04,
+# jaxperf at commit a03c273. The rows are what differs most from a CPU: a call costs more, at
+# most as many programs wait in the queue, products and memory are far faster, and compiling
+# takes seconds. Section 8.2 explains the [queue](async_computation).
+#
+# <details><summary>Predict: which rows of a CPU are better than the GPU's?</summary>
+#
+# The calls: a CPU has no driver between Python and the program. And compiling, because XLA
+# tries no kernels on a CPU. All else is faster on the GPU. So a GPU needs large programs and
+# few calls. `lax.scan` over an epoch shortened LeNet's step of 256 images from 0.357 to
+# 0.280 ms on the H200.
+#
+# </details>
+
+# %% tags=["slow"]
+empty, multiply = jax.jit(lambda: jnp.zeros(())), jax.jit(jnp.matmul)
+gpu = first.platform == "gpu"
+n = 8192 if gpu else 2 * s.size
+
+def tera_flops(dtype):
+    C = jax.random.normal(jax.random.key(1), (n, n), dtype)
+    return 2e-12 * n**3 / min(measure(multiply, C, C, budget_s=0.5).values)
+
+start = time.perf_counter()
+jax.jit(lambda x: jnp.tanh(x @ x)).lower(A).compile()
+compile_s = time.perf_counter() - start
+big = jax.device_put(np.ones((1000 if gpu else s.megabytes, 250_000), np.float32), first)
+add_one = jax.jit(lambda x: x + 1)
+rate = 2 * big.nbytes / min(measure(add_one, big, budget_s=0.5).values)
+square = jax.device_put(np.ones((min(n, 4096),) * 2, np.float32), first)
+jax.block_until_ready(multiply(square, square))  # compiles
+queued, in_flight = [], 0
+for _ in range(100):
+    queued.append(multiply(square, square))
+    in_flight = max(in_flight, pending(queued))
+jax.block_until_ready(queued)
+highest = jnp.dot(A, B, precision="highest")
+default = float(jnp.linalg.norm(jnp.dot(A, B) - highest) / jnp.linalg.norm(highest))
+calls_us = [1e6 * measure(empty, wait=wait, budget_s=0.5).median for wait in ("end", "each")]
+
+s.grid(("", "one H200", f"{first.device_kind}, here"), [
+    ("an empty program, queued", "27 µs", f"{calls_us[0]:.3g} µs"),
+    ("the same, waited for", "55 µs", f"{calls_us[1]:.3g} µs"),
+    ("programs in flight, of 100 queued", "32", in_flight),
+    (f"float32 product ({n} here, 8192 there)", "371 TFLOP/s (TF32)",
+     f"{tera_flops('float32'):.3g} TFLOP/s"),
+    (f"bfloat16 product ({n} here, 8192 there)", "739 TFLOP/s",
+     f"{tera_flops('bfloat16'):.3g} TFLOP/s"),
+    (f"x + 1 ({big.nbytes / 1e6:.0f} MB here, 1 GB there)", "4,131 GB/s",
+     f"{rate / 1e9:.3g} GB/s"),
+    ("default precision differs from highest by", "not measured", f"{default:.0e}"),
+    ("compiling a product with tanh", "not measured", f"{compile_s:.2g} s"),
+    ("compiling LeNet's training step", "4.1 s", "not measured"),
+    ("compiling ResNet-18's training step", "7.8 to 16.4 s", "not measured"),
+    ("memory that JAX reserves at its start", "75%", "75%" if gpu else "none"),
+], title="An H200 beside this machine")
+s.claim("Default precision is full float32 on a CPU, and TF32 on a GPU", source="JAX",
+        holds=1e-4 < default < 2e-3 if gpu else default < 1e-6, since="2026-11-26",
+        expected="on a CPU no difference from the highest precision, on a GPU 1e-4 to 2e-3",
+        observed=f"relative difference {default:.0e} on a {first.platform.upper()}")
+
+# %% [markdown]
 # ## If the GPU brings nothing
 # The retelling names three reasons: the GPU is not set up, data moves between CPU and GPU
 # too often, or the batch size is wrong. Check in this order. The figures are from one H200,

@@ -15,7 +15,7 @@ import dataclasses
 import io
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -65,6 +65,7 @@ def section(
     *,
     devices: int = 1,
     cpu_devices: int = 1,
+    programs: int = 0,
     smoke: Mapping[str, Any] | None = None,
     full: Mapping[str, Any] | None = None,
     **parameters: Any,
@@ -81,6 +82,8 @@ def section(
       number: the section's number in the book, or its script's name.
       devices: how many devices to use.
       cpu_devices: into how many devices to divide a CPU at least, also where a GPU does the work.
+      programs: how many programs the section compiles at most, without its answers; 0 if that is open. A
+        small network takes XLA 1 to 2 s on a GPU, ResNet-18 8 to 16 s.
       smoke: the parameters' values for `--smoke`, with which everything runs in seconds.
       full: the parameters' values for `--full`, the long version.
       **parameters: names and default values; each is a flag of the script, and an attribute of the section.
@@ -91,24 +94,28 @@ def section(
     values = {"devices": devices, **parameters}
     for flag, replaced in (("--smoke", smoke), ("--full", full)):
         values |= (replaced or {}) if flag in arguments else {}
-    try:
+    with _mistakes_end():
         options = _parse(about, values, arguments)
-    except JaxperfError as e:
-        say(f"error: {e}")
-        raise SystemExit(USER_MISTAKE) from None
     is_script = sys._getframe(1).f_globals.get("__name__") == "__main__" and not in_notebook()
     if is_script and cells.current is None:
         leave(cells.main(Path(sys.argv[0]), options))
     _choose_devices(options.devices, max(options.devices, cpu_devices), options.platform)
     matplotlib.style.use(STYLE)
-    try:
-        new = Section(about, {name: getattr(options, name) for name in values}, options)
-    except JaxperfError as e:
-        say(f"error: {e}")
-        raise SystemExit(USER_MISTAKE) from None
+    with _mistakes_end():
+        new = Section(about, {name: getattr(options, name) for name in values}, options, programs)
     for began in cells.on_begin:
         began(new)
     return new
+
+
+@contextlib.contextmanager
+def _mistakes_end() -> Iterator[None]:
+    """End the program with one line where a user's mistake shows."""
+    try:
+        yield
+    except JaxperfError as e:
+        say(f"error: {e}")
+        raise SystemExit(USER_MISTAKE) from None
 
 
 def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: Sequence[str]) -> Any:
@@ -146,10 +153,12 @@ def _choose_devices(count: int, cpu_devices: int, platform: str) -> None:
 class Section(Recorder):
     """One run of a section, made by `section`; `s.epochs` is the value of its parameter `epochs`."""
 
-    def __init__(self, about: catalogue.SectionEntry, values: Mapping[str, Any], options: Options) -> None:
+    def __init__(
+        self, about: catalogue.SectionEntry, values: Mapping[str, Any], options: Options, programs: int = 0
+    ) -> None:
         command = shlex.join(["python", f"experiments/{about.name}.py", *sys.argv[1:]])
         super().__init__(about, environment(), dict(values), command=command, smoke=options.smoke)
-        self.options = options
+        self.options, self.programs = options, programs
 
     def __getattr__(self, name: str) -> Any:
         config = self.__dict__.get("config", {})

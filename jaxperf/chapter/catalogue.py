@@ -35,8 +35,12 @@ SECTIONS = (
             "How do several devices train one model together, and what does it cost them to agree?", 50),
     SectionEntry("multiple_gpus_concise", "8.5", "Concise training on several devices",
             "How much of data parallelism can JAX and Flax do for you, and what does ResNet-18 gain?", 50),
+    SectionEntry("collectives", "", "Collectives",
+            "How do devices add up what they hold, and what does it cost?", 30),
     SectionEntry("model_parallelism", "", "Splitting the model",
             "What if the model itself is divided among devices: by layers, or within a layer?", 30),
+    SectionEntry("scaling", "", "From 2 to 1,000 devices",
+            "What will a step take on 8, 64 and 1,024 devices, and what limits it?", 40),
     SectionEntry("peers", "", "Beside MXNet and PyTorch",
             "How fast are JAX, MXNet and PyTorch at the same work on this machine?", 740),
 )  # fmt: skip
@@ -72,5 +76,6 @@ def find(word: str) -> SectionEntry:
         if wanted in (section.name, section.number) and wanted:
             return section
     names = [w for s in SECTIONS for w in (s.name, s.number) if w]
-    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.0)
-    raise JaxperfError(f"no section {word!r}; did you mean {near[0]!r}? `jaxperf list` shows all")
+    near = difflib.get_close_matches(wanted, names, n=1)
+    suggestion = f"did you mean {near[0]!r}? " if near else ""
+    raise JaxperfError(f"no section {word!r}; {suggestion}`jaxperf list` shows all")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
-import io
 import re
 import sys
 import traceback
@@ -18,20 +17,21 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 import nbformat
 from nbformat import v4
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import Progress, TimeElapsedColumn
 
 from jaxperf.chapter import display
+from jaxperf.chapter.cell_output import CellOutput
+from jaxperf.chapter.native_log import native_stderr_to, path_for
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.measure.compile_log import Witness, watch_compilation
 from jaxperf.processes.exit_status import FAILED, end_at_once, ended, say
+from jaxperf.processes.forced_end import forced_end
 from jaxperf.processes.parent import follow_parent
-from jaxperf.result import Failed
+from jaxperf.result import Fact, Failed
 from jaxperf.result.store import check_writable, save_result, save_so_far, so_far, write_whole
 
 MINI = "jaxperf.data.mini"  # stands for the images in this package
@@ -120,7 +120,13 @@ def main(path: Path, options: Any) -> int:
     """
     follow_parent()
     end_at_once()
-    return ended(lambda: CellRun(path, options).all())
+
+    def run_all() -> int:
+        run = CellRun(path, options)
+        with forced_end(run.keep_incomplete), native_stderr_to(path_for(path.stem)):
+            return run.all()
+
+    return ended(run_all)
 
 
 class CellRun:
@@ -132,7 +138,7 @@ class CellRun:
                 check_writable(path_to_write)
         self.path, self.options, self.cells = path, options, read(path)
         self.nodes: list[Any] = []
-        self.output = Output(sys.stdout, verbose=options.verbose)
+        self.output = CellOutput(sys.stdout, verbose=options.verbose)
         self.section: Recorder | None = None
         self.failures = 0
 
@@ -144,16 +150,38 @@ class CellRun:
         current, display.printer = self.path, self.output.show
         on_begin.append(self._began)
         try:
-            with self.output.progress, contextlib.redirect_stdout(self.output):
+            with self.output.progress, contextlib.redirect_stdout(self.output), watch_compilation() as seen:
                 for number, cell in enumerate(self.cells, 1):
                     self._run(number, cell, vars(module))
         except BaseException:
-            self._keep(incomplete=True)
+            self.keep_incomplete()
             raise
+        self._tell(seen)
         self._keep()
         if not self.options.json:
             print("nothing was kept; --json FILE keeps the measurements, --notebook FILE the notebook")
         return FAILED if self.failures else 0
+
+    def _tell(self, seen: Witness) -> None:
+        """Print how long compiling took, apart from all else, and keep it with the result."""
+        if not self.section or not seen.programs:
+            return
+        took_s, budget = self.section.result().wall_s, getattr(self.section, "programs", 0)
+        print(f"{seen.programs} programs compiled in {seen.compile_s:.1f} s; the section took {took_s:.1f} s")
+        if 0 < budget < seen.programs and not self.options.answers:
+            say(f"note: the section plans to compile {budget} programs at most")
+        self.section.blocks += [
+            Fact("programs_compiled", seen.programs, "", "programs that XLA compiled"),
+            Fact("compile_s", seen.compile_s, "s", "compiling them, added up over threads"),
+        ]
+
+    def keep_incomplete(self) -> None:
+        """Write what there is until now, marked incomplete, and remove half-written files."""
+        self._keep(incomplete=True)
+        for path in filter(None, (self.options.json, self.options.notebook)):
+            for part in path.resolve().parent.glob(".*.part"):
+                if part.name.startswith(f".{path.stem[:20]}"):
+                    part.unlink(missing_ok=True)
 
     def _began(self, section: Recorder) -> None:
         self.section = section
@@ -242,52 +270,3 @@ def digest(path: Path) -> str:
 def _error(error: BaseException) -> Any:
     line = to_one_line(f"{type(error).__name__}: {error}")
     return v4.new_output("error", ename=type(error).__name__, evalue=str(error), traceback=[line])
-
-
-class Output(io.TextIOBase):
-    """Standard output that prints each line at once, and keeps it as an output of the running cell."""
-
-    def __init__(self, terminal: TextIO, *, verbose: bool = False) -> None:
-        self.outputs: list[Any] = []
-        self.verbose = verbose
-        self._rest = ""
-        # On a terminal, a last line says which cell runs and for how long; drawing it takes a millisecond.
-        self.progress = Progress(
-            "{task.description}", TimeElapsedColumn(), transient=True, refresh_per_second=1,
-            console=Console(file=terminal, highlight=False, soft_wrap=True), disable=not terminal.isatty(),
-            redirect_stdout=False, redirect_stderr=False,
-        )  # fmt: skip
-        self._task = self.progress.add_task("", total=None)
-
-    def begin(self, outputs: list[Any], description: str) -> None:
-        """Begin a code cell."""
-        self.outputs = outputs
-        self.progress.reset(self._task, description=description)
-
-    def text(self, source: str, *, first: bool = False) -> None:
-        """Print a Markdown cell: its headings, of the first cell also the question; all with `verbose`."""
-        if self.verbose:
-            self.progress.console.print(Markdown(re.sub(r"</?\w[^>]*>|^:{3,}.*$", "", source, flags=re.M)))
-            return
-        lines = [line for line in source.split("\n") if re.match("#+ ", line) or (first and line.strip())]
-        for line in lines:
-            self.progress.console.out(line, style="bold" if line.startswith("#") else None)
-
-    def write(self, text: str) -> int:
-        """Take a part of a line, or lines."""
-        if not self.outputs or self.outputs[-1].output_type != "stream":
-            self.outputs.append(v4.new_output("stream", name="stdout"))
-        self.outputs[-1].text += text
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self.progress.console.out(line)
-        return len(text)
-
-    def flush(self) -> None:
-        """Print what is there of an unfinished line only at its end."""
-
-    def show(self, item: display.Shown) -> None:
-        """Print a table, claim or figure, and keep it in the forms that notebooks show."""
-        self.outputs.append(v4.new_output("display_data", data=display.bundle(item)))
-        with contextlib.redirect_stdout(self.progress.console.file):
-            display.on_terminal(item, verbose=self.verbose)

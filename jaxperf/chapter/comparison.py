@@ -16,10 +16,11 @@ import psutil
 
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks.command import peer_status
-from jaxperf.frameworks.environments import look, named_interpreters, named_peers
+from jaxperf.frameworks.device_workloads import DEVICE_SMOKE, DeviceSizes, device_workloads
+from jaxperf.frameworks.environments import look, named_interpreters, named_peers, running_python
 from jaxperf.frameworks.inputs import Shapes
 from jaxperf.frameworks.pool import GivenUpError, Pool, available_cores
-from jaxperf.frameworks.sizes import GPU, SMOKE, Sizes
+from jaxperf.frameworks.sizes import SMOKE, Sizes
 from jaxperf.frameworks.worker import System
 from jaxperf.frameworks.workloads import ONEDNN, Workload, workloads
 from jaxperf.onednn import trial
@@ -41,7 +42,7 @@ class Choice:
       cores: how many processors each system may use; 0 for all.
       devices: how many the parallel workloads use, on a CPU.
       platform: "cpu" or "gpu".
-      precision: what networks compute in: "float32", or on a GPU "tf32" or "bfloat16".
+      on_device: whether the images are on the device, as they are on a GPU: other workloads, and no MXNet.
       with_onednn: whether JAX also runs with jaxperf's convolutions.
       omp_wait: how OpenMP's threads wait, in all systems: "default", "passive", or "auto", which sends them
         to sleep where other programs keep the machine busy.
@@ -56,7 +57,7 @@ class Choice:
     cores: int = 0
     devices: int = 2
     platform: str = "cpu"
-    precision: str = "float32"
+    on_device: bool = False
     with_onednn: bool = False
     omp_wait: str = "auto"
     rounds: int = 0
@@ -69,16 +70,8 @@ class Choice:
         Raises:
           JaxperfError: a word that is none of those that there are, or a number below 0.
         """
-        for name, value, allowed in (
-            ("--precision", self.precision, ("float32", "tf32", "bfloat16")),
-            ("--omp-wait", self.omp_wait, ("auto", "default", "passive")),
-        ):
-            if value not in allowed:
-                raise JaxperfError(f"{name} is {value!r}; there are {', '.join(allowed)}")
-        if self.platform == "cpu" and self.precision != "float32":
-            raise JaxperfError(
-                f"--precision {self.precision} is a GPU's; add --platform gpu, or leave it out"
-            )
+        if self.omp_wait not in (allowed := ("auto", "default", "passive")):
+            raise JaxperfError(f"--omp-wait is {self.omp_wait!r}; there are {', '.join(allowed)}")
         for flag, number in (("--cores", self.cores), ("--rounds", self.rounds)):
             if number < 0:
                 raise JaxperfError(f"{flag} is {number}; give 1 or more, or 0 for the usual ones")
@@ -95,7 +88,7 @@ def prepared(
 
     Args:
       choice: what to compare.
-      images, labels: what to train on; the first 2048 are used.
+      images, labels: what to train on; on the host, the first 2048 are used.
       lenet: shapes of LeNet's parameters in the book's layout, by name.
       say: is told in one line which system is missing, and what else readers must know.
     """
@@ -126,26 +119,27 @@ def prepared(
 
 def define(choice: Choice, images: Any, labels: Any, lenet: Shapes, folder: Path) -> tuple[Workload, ...]:
     """Return all workloads at the sizes that were chosen, with their files in `folder`."""
+    if choice.on_device:
+        sizes = with_rounds(choice, DEVICE_SMOKE if choice.smoke else DeviceSizes())
+        return device_workloads(
+            sizes, folder, images, labels, lenet=lenet, platform=choice.platform, seed=choice.seed
+        )
     return workloads(
-        sizes(choice),
+        with_rounds(choice, SMOKE if choice.smoke else Sizes()),
         folder,
         images[:IMAGES],
         labels[:IMAGES],
         lenet=lenet,
-        devices=choice.devices if choice.platform == "cpu" else 1,
-        platform=choice.platform,
-        precision=choice.precision,
+        devices=choice.devices,
         onednn=choice.with_onednn,
         seed=choice.seed,
     )
 
 
-def sizes(choice: Choice) -> Sizes:
-    """Return how much work there is."""
-    usual = SMOKE if choice.smoke else GPU if choice.platform == "gpu" else Sizes()
-    if not choice.rounds:
-        return usual
-    return dataclasses.replace(usual, rounds=choice.rounds, resnet_rounds=choice.rounds)
+def with_rounds(choice: Choice, usual: Any) -> Any:
+    """Return the sizes with the rounds that were chosen."""
+    names = [f.name for f in dataclasses.fields(usual) if f.name.endswith("rounds")]
+    return dataclasses.replace(usual, **dict.fromkeys(names, choice.rounds)) if choice.rounds else usual
 
 
 def chosen_of(there: Iterable[Workload], only: Sequence[str]) -> list[Workload]:
@@ -172,16 +166,21 @@ def systems(choice: Choice, shared: Mapping[str, str], say: Say) -> list[System]
         else:
             say("jaxperf's oneDNN does not work here, or a variable rules it out: it has no rows")
     for peer in dict.fromkeys((*named_peers(choice.peers), *named_peers(pythons))):
-        if peer.name == "mxnet" and choice.platform == "gpu":
+        if peer.name == "mxnet" and choice.on_device:
             say("MXNet is left out: the package of its last release computes on CPUs only")
             continue
-        there = pythons.get(peer.name) or look(peer)
-        if there.state == "ready":
-            measured.append(System(peer.name, there.python))
-            if peer.name in pythons:
-                say(f"{peer.name} is the one of {there.python}: {there.detail}")
-        else:
+        other = pythons.get(peer.name) or (running_python(peer) if choice.platform == "gpu" else None)
+        there = other or look(peer)
+        if there.state != "ready":
             say(f"{peer.name} is not measured: {peer_status(peer)}")
+        elif choice.platform == "gpu" and "CUDA" not in there.detail:
+            say(f"{peer.name} is not measured: {there.detail} has no CUDA; --peer-python names another")
+        else:
+            measured.append(System(peer.name, there.python))
+            if other:
+                say(f"{peer.name} is the one of {there.python}: {there.detail}")
+    if choice.on_device and choice.platform == "cpu":
+        say("CUDA graphs are not available here: PyTorch computes on a CPU")
     return measured
 
 

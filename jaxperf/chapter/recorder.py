@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import inspect
 import math
 import re
-import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxperf.chapter.catalogue import SectionEntry
@@ -19,7 +16,6 @@ from jaxperf.result import (
     Axis,
     Block,
     Claim,
-    Code,
     Curve,
     Decision,
     Environment,
@@ -86,12 +82,6 @@ class Recorder:
     def note(self, remark: str) -> None:
         """Add a remark that readers of the figures must know."""
         self.add(Note(remark))
-
-    def code(self, function: Callable[..., Any] | type) -> None:
-        """Keep the source of a function or class; it is not printed."""
-        lines, number = inspect.getsourcelines(inspect.unwrap(function))
-        file = Path(inspect.getsourcefile(function) or "").name
-        self.blocks.append(Code(textwrap.dedent("".join(lines)).strip("\n"), file, number))
 
     def table(
         self,

@@ -23,7 +23,7 @@ from jaxperf.processes.parent import PATIENCE_S, SAVING_S, named_parent
 from jaxperf.result.store import so_far
 
 PEERS = "peers"  # the section that other frameworks take part in
-_OWN_END_S = 1.0  # how long a child may take to end by itself, before it gets SIGTERM
+_OWN_END_S = 0.4  # how long a child may take to end by itself, before it gets SIGTERM
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def patience_s(command_line: Sequence[str]) -> float:
 
 
 def _end(child: subprocess.Popen[Any], patience: float) -> None:
-    """End the child; it may already have received Ctrl-C, so it first gets a second to end by itself."""
+    """End the child; it may already have received Ctrl-C, so it first gets a moment to end by itself."""
     try:
         if not _gone(child, _OWN_END_S):
             child.terminate()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import psutil
 from jax import lax
 
+from jaxperf.measure.compile_together import compile_together
 from jaxperf.measure.rounds import interleaved
 from jaxperf.measure.timing import block, measure, time_value
 from jaxperf.result import Measurement
@@ -30,6 +32,7 @@ DISPATCH, MATRIX, MEMORY, COPY = "dispatch", "matrix", "memory", "copy"
 TO_DEVICE, TO_HOST = "host to device", "device to host"
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8")
 LONG_S = 0.02  # a call that lasts this long hides the cost of calling: 0.1 % where that is 20 us
+SMALLEST_SIDE = 512  # of the first matrices that are multiplied
 MEMORY_SHARE = 16  # no array takes more than this part of the memory that is free
 SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays that memory is measured with
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -48,7 +51,7 @@ def queueing_floor(*, budget_s: float = 0.5) -> Measurement:
     return dataclasses.replace(floor, quantity=DISPATCH, configuration="end")
 
 
-def matrix_rate(dtype: str, *, budget_s: float = 0.5) -> Measurement:
+def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
     """Return FLOP/s of the product of two square matrices, under the current `jax_default_matmul_precision`.
 
     Args:
@@ -58,15 +61,17 @@ def matrix_rate(dtype: str, *, budget_s: float = 0.5) -> Measurement:
     with jax.enable_x64(dtype == "float64"):
         result = jnp.int32 if dtype == "int8" else None
         noise = np.random.default_rng(0).normal(scale=8, size=2**20)  # a GPU is faster at matrices of ones
+        noise = noise.astype("float64" if dtype == "float64" else "float32")
         product = jax.jit(functools.partial(jnp.matmul, preferred_element_type=result))
-        side = 128
+        side = SMALLEST_SIDE
         while True:
-            x = jnp.asarray(np.resize(noise, (side, side))).astype(dtype)
-            enough = 3 * 8 * x.nbytes > free_bytes() // MEMORY_SHARE  # the next side's three matrices
-            if enough or _seconds(product, x, x) >= LONG_S:
+            x = jax.device_put(np.resize(noise, (side, side))).astype(dtype)
+            most = math.isqrt(int(free_bytes() // MEMORY_SHARE // (3 * x.itemsize)))  # three matrices
+            took_s = _seconds(product, x, x)
+            if took_s >= LONG_S or 2 * side > most:
                 break
-            side *= 2
-        took = measure(product, x, x, budget_s=budget_s)
+            side = min(side * _growth(took_s, dimensions=3), 2 ** int(math.log2(most)))
+        took = measure(product, x, x, budget_s=budget_s, min_values=3)
     return _rate(f"matrix product, {dtype}", "FLOP/s", took, 2 * side**3, MATRIX, dtype)
 
 
@@ -80,25 +85,32 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
       size: of the array, in bytes.
       budget_s: seconds for the values that count.
     """
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def sweep(x: jax.Array, times: jax.Array) -> jax.Array:
-        return lax.fori_loop(0, times, lambda _, a: a * 0.5 + 0.5, x)
-
-    x, times = jnp.ones(size // 4, jnp.float32), jnp.int32(1)
+    x, times = jax.device_put(np.ones(size // 4, np.float32)), np.int32(1)
 
     def again() -> jax.Array:
         nonlocal x
-        x = sweep(x, times)
+        x = _sweep(x, times)
         return x
 
-    while _seconds(again) < LONG_S:
-        times = times * 4
-    took = measure(again, name="sweep", budget_s=budget_s, warmup_s=0, loops=1)
+    while (took_s := _seconds(again)) < LONG_S:
+        times *= np.int32(_growth(took_s, most=64))
+    took = measure(again, name="sweep", budget_s=budget_s, warmup_s=0, min_values=3, loops=1)
     return _rate(f"array of {_binary(size)}", "bytes/s", took, 2 * size * int(times), MEMORY, size)
 
 
-def copy_rates(*, count: int = 9) -> tuple[Measurement, Measurement]:
+@functools.partial(jax.jit, donate_argnums=0)
+def _sweep(x: jax.Array, times: np.int32) -> jax.Array:
+    return lax.fori_loop(0, times, lambda _, a: a * 0.5 + 0.5, x)
+
+
+def compile_sweeps(sizes: Iterable[int]) -> tuple[Measurement, ...]:
+    """Compile the programs of `memory_rate` for arrays of these sizes in bytes, all at once."""
+    arrays = {size: jax.ShapeDtypeStruct((size // 4,), np.float32) for size in sizes}
+    compile_together({str(size): (_sweep, array, np.int32(1)) for size, array in arrays.items()})
+    return ()
+
+
+def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
     """Return bytes/s from the host's memory to the first device, and back, each into newly allocated memory.
 
     On a CPU, the device's memory is the host's, and the rates are those of a copy within it.
@@ -106,9 +118,10 @@ def copy_rates(*, count: int = 9) -> tuple[Measurement, Measurement]:
     device, size = jax.local_devices()[0], 2**22
     while True:
         host = np.ones(size // 4, np.float32)
-        if size >= free_bytes() // MEMORY_SHARE or _seconds(_to_device, host, device) >= LONG_S:
+        took_s = _seconds(_to_device, host, device)
+        if took_s >= LONG_S or 2 * size > free_bytes() // MEMORY_SHARE:
             break
-        size *= 2
+        size = min(size * _growth(took_s, most=64), 2 ** int(math.log2(free_bytes() // MEMORY_SHARE)))
     copies = interleaved(
         {TO_DEVICE: lambda: _to_device(host, device), TO_HOST: _to_host},
         before={TO_HOST: lambda: _to_device(host, device)},  # JAX keeps an array's host copy once made
@@ -138,6 +151,12 @@ def _seconds(fn: Callable[..., Any], *args: Any) -> float:
     """Seconds of the quickest of three calls after one that compiles: enough to choose a size."""
     block(fn(*args))
     return min(time_value(fn, args, 1, "each") for _ in range(3))
+
+
+def _growth(took_s: float, *, dimensions: int = 1, most: int = 8) -> int:
+    """Return the power of two by which to multiply a size, so that a call takes `LONG_S` and not `took_s`."""
+    wanted = math.log2(LONG_S / took_s) / dimensions
+    return int(2 ** min(math.log2(most), max(1, round(wanted))))
 
 
 def array_sizes() -> tuple[int, ...]:

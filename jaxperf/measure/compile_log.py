@@ -30,7 +30,15 @@ class RetraceError(JaxperfError):
 
 
 class Witness(list[str]):
-    """What was traced or compiled so far, one remark for each ("step was traced")."""
+    """What was traced or compiled so far, one remark for each ("step was traced").
+
+    Attributes:
+      programs: how many programs XLA compiled.
+      compile_s: the seconds for that, added up over threads.
+    """
+
+    programs = 0
+    compile_s = 0.0
 
     def refuse(self, name: str) -> None:
         """Raise RetraceError, naming the timed function, if anything was traced or compiled."""
@@ -53,6 +61,9 @@ def watch_compilation() -> Iterator[Witness]:
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if verb := _STAGES.get(event.rsplit("/", 1)[-1]):
             seen.append(f"{kwargs.get('fun_name', 'a program')} was {verb}")
+            if verb == "compiled":
+                seen.programs += 1
+                seen.compile_s += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:

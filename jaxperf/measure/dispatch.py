@@ -3,7 +3,7 @@
     t1  the front end enqueues one computation
     t2  the back end computes it
     t3  the front end is told that the result is ready, and the idle back end is woken for the next one
-        (far longer if its core has gone to sleep in the meantime, see `awake.py`)
+        (far longer if its core has gone to sleep in the meantime, see `keep_awake.py`)
 
 A loop that waits after each of n calls pays all three every time, n (t1 + t2 + t3). A loop that waits once is
 a pipeline of two stages, and its slower stage sets the pace: t1 + t2 + t3 + (n - 1) max(t1, t2). If t2 is
@@ -16,10 +16,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError
@@ -66,6 +67,58 @@ def _lower_quartile(values: Sequence[float]) -> float:
     On 2 cores with a load of 4, held-out sizes were mispredicted by up to 1.7 by medians, by 0.3 with this.
     """
     return float(np.quantile(values, 0.25))
+
+
+@dataclass(frozen=True)
+class DispatchTimes:
+    """Whether calls returned before their results were ready; one entry per call in each field.
+
+    Attributes:
+      queued_s: seconds until the call returned.
+      finished_s: seconds until its whole result was ready, the call included.
+      ready: whether the result was ready when the call returned.
+    """
+
+    queued_s: tuple[float, ...]
+    finished_s: tuple[float, ...]
+    ready: tuple[bool, ...]
+
+    @property
+    def queued_share(self) -> Ratio:
+        """Fraction of the time until the result was ready that had passed when the call returned."""
+        return ratio_of([q / f for q, f in zip(self.queued_s, self.finished_s, strict=True)])
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether most calls returned before their results were ready."""
+        return 2 * sum(self.ready) < len(self.ready)
+
+
+def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> DispatchTimes:
+    """Call `fn(*args)` and see whether this backend ran it asynchronously; a first call is not counted.
+
+    Args:
+      fn: returns a pytree of arrays; may be a NumPy function.
+      *args: its arguments, already computed.
+      calls: how often to call it.
+    """
+    block(fn(*block(args)))
+    rows: list[tuple[float, float, bool]] = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        out = fn(*args)
+        queued = time.perf_counter() - began
+        ready = pending(out) == 0
+        block(out)
+        rows.append((queued, time.perf_counter() - began, ready))
+    queued_s, finished_s, were_ready = zip(*rows)
+    return DispatchTimes(queued_s, finished_s, were_ready)
+
+
+def pending(tree: Any) -> int:
+    """Return how many of the arrays in `tree` are not ready yet; a failed one counts as ready."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+    return sum(not leaf.is_ready() for leaf in leaves)  # type: ignore[attr-defined]  # not in the stub
 
 
 def synchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
@@ -190,22 +243,11 @@ class Costs:
         return self.knee + (self.t1_s - self.t2_s(self.knee)) / slope if slope else math.inf
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Fitted costs; `errors` holds a standard error for each but the knee; the crossover's is separate."""
-
-    costs: Costs
-    errors: Costs
-    crossover_error: float
-
-
-def fit(samples: Sequence[DispatchSample], *, t1_s: float | None = None) -> Fit:
-    """Find the costs that explain both loops over all sizes, with their uncertainty.
+def fit(samples: Sequence[DispatchSample], *, t1_s: float | None = None) -> Costs:
+    """Return the costs that explain both loops over all sizes best.
 
     Least squares on relative errors, so that small sizes count as much as large ones, with a loss that
-    tolerates single outliers; the knee is the swept size that explains most. The standard errors come from
-    the jackknife: each size is left out in turn and the fit repeated, so they include the noise and the
-    error of the linear model.
+    tolerates single outliers; the knee is the swept size that explains most.
 
     Args:
       samples: of at least six sizes, some where the front end is the bottleneck and some where it is not.
@@ -218,20 +260,8 @@ def fit(samples: Sequence[DispatchSample], *, t1_s: float | None = None) -> Fit:
     sizes = sorted({s.size for s in samples})
     if len(sizes) < 6:
         raise JaxperfError(f"a fit of t1, t2 and t3 needs at least 6 sizes, not {len(sizes)}")
-    _, whole = min(
-        (_least_squares(samples, knee, t1_s) for knee in sizes[1:-1]), key=lambda candidate: candidate[0]
-    )
-    rest = ([*samples[:i], *samples[i + 1 :]] for i in range(len(samples)))
-    others = [_least_squares(some, whole.knee, t1_s)[1] for some in rest]
-    errors = [_jackknife(values) for values in list(zip(*map(astuple, others)))[:5]]
-    return Fit(whole, Costs(*errors), _jackknife([o.crossover for o in others]))
-
-
-def _jackknife(values: Sequence[float]) -> float:
-    """Standard error of an estimate, from its values with each sample left out in turn."""
-    if not all(map(math.isfinite, values)):
-        return math.inf
-    return math.sqrt((len(values) - 1) * statistics.pvariance(values))
+    fits = (_least_squares(samples, knee, t1_s) for knee in sizes[1:-1])
+    return min(fits, key=lambda candidate: candidate[0])[1]
 
 
 def _least_squares(samples: Sequence[DispatchSample], knee: float, t1_s: float | None) -> tuple[float, Costs]:

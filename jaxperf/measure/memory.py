@@ -1,4 +1,4 @@
-"""What a run holds in memory while it runs: resident memory sampled by a thread, live arrays, device memory.
+"""What a run holds in memory while it runs: resident memory sampled by a thread, and device memory.
 
 The difference between two readings, before and after, misses everything that was allocated and freed in
 between (section 8.2.4's `get_mem` does just that).
@@ -16,10 +16,6 @@ import jax
 import psutil
 
 from jaxperf.errors import JaxperfError
-from jaxperf.result import Curve
-
-# In a process's environment, these make glibc give freed memory back to the system at once.
-GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
 
 
 @dataclass
@@ -33,8 +29,7 @@ class MemorySampler:
         print(memory.increase_bytes)
 
     Resident memory is what the process holds, not what its arrays need: the C library keeps freed blocks for
-    itself. If the process starts with the settings `GIVE_BACK` (glibc), all but small blocks are returned at
-    once.
+    itself.
 
     Attributes:
       interval_s: seconds between two samples; anything allocated and freed within them is missed.
@@ -67,16 +62,6 @@ class MemorySampler:
         """The peak above the memory held before the body ran."""
         return self.peak_bytes - self.base_bytes
 
-    def curve(self, name: str, *, points: int = 400) -> Curve:
-        """Return bytes above the start over seconds, at most `points` of them.
-
-        The largest sample of each stretch is kept, so that thinning out hides no peak.
-        """
-        step = max(1, -(-len(self.seconds) // points))
-        looks = list(zip(self.seconds, self.resident_bytes))
-        peaks = [max(looks[i : i + step], key=lambda look: look[1]) for i in range(0, len(looks), step)]
-        return Curve(name, tuple(s for s, _ in peaks), tuple(float(b - self.base_bytes) for _, b in peaks))
-
     def __enter__(self) -> MemorySampler:
         self.seconds.clear()
         self.resident_bytes.clear()
@@ -98,15 +83,6 @@ class MemorySampler:
     def _look(self) -> None:
         self.resident_bytes.append(self.read() if self.read else self._process.memory_info().rss)
         self.seconds.append(time.perf_counter() - self._began)
-
-
-def live_bytes() -> int:
-    """Return bytes of all arrays that some Python variable still holds, once each.
-
-    This is more than is in use if an array has not been computed yet (a CPU allocates its memory only then),
-    and less if a queued program holds an argument that Python has dropped.
-    """
-    return sum(array.nbytes for array in jax.live_arrays())
 
 
 def device_memory(device: Any = None) -> dict[str, int]:

@@ -22,7 +22,7 @@ from jaxperf.measure import ceilings
 from jaxperf.measure.environment import current_environment
 from jaxperf.result import Environment, Measurement, Result, load_result
 
-MISSING = "no roofline of this machine; `jaxperf roofline` measures it once, in about half a minute"
+MISSING = "no roofline of this machine; `jaxperf roofline` measures it once, in 20 s"
 DEFAULT_DTYPE = "float32"  # of the arithmetic of programs without matrix products, and of dtypes not measured
 
 

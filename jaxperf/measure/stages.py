@@ -12,7 +12,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +70,6 @@ class Built:
     Attributes:
       trace_s, lower_s, compile_s: seconds of each stage, taken once.
       program: what the function became.
-      cache_hit: whether compiling found the program in JAX's persistent cache; None if none is in use.
       lowered, compiled: the stages' objects.
     """
 
@@ -79,31 +77,21 @@ class Built:
     lower_s: float
     compile_s: float
     program: Program
-    cache_hit: bool | None
     lowered: Any
     compiled: Any
 
 
 @dataclass(frozen=True)
-class Stages:
-    """Seconds of each stage, and the program.
+class Stages(Built):
+    """The same for a function that has also run.
 
     Attributes:
-      trace_s, lower_s, compile_s, first_run_s: seconds of each stage, taken once.
+      first_run_s: seconds of the first run, taken once.
       steady: seconds per call of the compiled program.
-      program: what the function became.
-      cache_hit: whether compiling found the program in JAX's persistent cache; None if none is in use.
-      compiled: the program, ready to call.
     """
 
-    trace_s: float
-    lower_s: float
-    compile_s: float
     first_run_s: float
     steady: Measurement
-    program: Program
-    cache_hit: bool | None
-    compiled: Any
 
 
 def stages(
@@ -140,16 +128,8 @@ def stages(
     before = time.perf_counter()
     block(run(*args))
     first_run_s = time.perf_counter() - before
-    return Stages(
-        trace_s=built.trace_s,
-        lower_s=built.lower_s,
-        compile_s=built.compile_s,
-        first_run_s=first_run_s,
-        steady=measure(run, *args, name=label, **(measure_options or {})),
-        program=built.program,
-        cache_hit=built.cache_hit,
-        compiled=built.compiled,
-    )
+    steady = measure(run, *args, name=label, **(measure_options or {}))
+    return Stages(**vars(built), first_run_s=first_run_s, steady=steady)
 
 
 def build_program(
@@ -164,20 +144,18 @@ def build_program(
       fn, *args, static_argnames, **kwargs: as for `stages`; arguments that `fn` donates stay as they are.
     """
     clock, jitted = time.perf_counter, _untraced(fn, static_argnames)
-    with _cache_events() as events:
-        began = clock()
-        traced = jitted.trace(*args, **kwargs)
-        traced_at = clock()
-        lowered = traced.lower()
-        lowered_at = clock()
-        compiled = lowered.compile()
-        compiled_at = clock()
+    began = clock()
+    traced = jitted.trace(*args, **kwargs)
+    traced_at = clock()
+    lowered = traced.lower()
+    lowered_at = clock()
+    compiled = lowered.compile()
+    compiled_at = clock()
     return Built(
         trace_s=traced_at - began,
         lower_s=lowered_at - traced_at,
         compile_s=compiled_at - lowered_at,
         program=describe_program(traced, lowered, compiled),
-        cache_hit=_was_hit(events),
         lowered=lowered,
         compiled=compiled,
     )
@@ -317,24 +295,3 @@ class TraceCounter:
 def count_traces(fn: Callable[..., Any]) -> TraceCounter:
     """Wrap `fn` before jitting it; `.traces` then says how often it was traced."""
     return TraceCounter(fn)
-
-
-@contextmanager
-def _cache_events() -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def listen(event: str, **kwargs: str | int) -> None:
-        if "/compilation_cache/" in event:
-            seen.append(event.rsplit("/", 1)[1])
-
-    jax.monitoring.register_event_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_listener(listen)
-
-
-def _was_hit(events: list[str]) -> bool | None:
-    """Whether JAX reported a cache hit; it reports requests to the cache even when there is no cache."""
-    asked = "compile_requests_use_cache" in events and getattr(jax.config, "jax_compilation_cache_dir", None)
-    return "cache_hits" in events if asked else None

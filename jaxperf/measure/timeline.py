@@ -6,7 +6,6 @@ tiny operations are the profiler's own. Look at large ones, and use `measure` to
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,18 +20,10 @@ from jaxperf.errors import JaxperfError
 from jaxperf.measure import trace
 from jaxperf.measure.timing import block
 from jaxperf.result.intervals import Interval, overlap_fraction, union
-from jaxperf.result.store import write_whole
 from jaxperf.result.values import Timeline
 
 
-def record(
-    fn: Callable[..., Any],
-    *args: Any,
-    name: str = "",
-    warmup_calls: int = 1,
-    folder: Path | None = None,
-    by_program: bool = False,
-) -> Timeline:
+def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int = 1) -> Timeline:
     """Run `fn(*args)` under the profiler, wait for all its outputs, and return what every lane did.
 
     Lanes: "python", the calling thread at work in JAX; "wait", the same thread waiting for the outputs; one
@@ -45,11 +36,9 @@ def record(
       *args: its arguments.
       name: of the timeline; the function's own by default.
       warmup_calls: calls before the recorded one, so that nothing is compiled in it.
-      folder: where to keep the raw trace, as NAME.trace.json.gz, which https://ui.perfetto.dev opens.
-      by_program: give each compiled program a lane of its own on each device, such as "cpu 0 gradient".
 
     Raises:
-      JaxperfError: another profile is being taken, or the folder cannot be written.
+      JaxperfError: another profile is being taken.
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     for _ in range(warmup_calls):
@@ -62,9 +51,8 @@ def record(
                 block(outputs)
             wall_s = time.perf_counter() - began
         del outputs
-        spans, traced_s = _read(Path(scratch), by_program)
-        trace_path = _keep(Path(scratch), folder, label) if folder else ""
-    return Timeline(label, tuple(spans), wall_s, traced_s=traced_s, trace=trace_path)
+        spans, traced_s = _read(Path(scratch))
+    return Timeline(label, tuple(spans), wall_s, traced_s=traced_s)
 
 
 def mark(name: str, *, lane: str = trace.WAIT) -> AbstractContextManager[Any]:
@@ -116,18 +104,6 @@ def _profiler(folder: str) -> Iterator[None]:
         jax.profiler.stop_trace()
 
 
-def _read(scratch: Path, by_program: bool) -> tuple[list[Any], float]:
+def _read(scratch: Path) -> tuple[list[Any], float]:
     profiles = sorted(scratch.rglob("*.xplane.pb"))
-    return (
-        trace.read(ProfileData.from_file(str(profiles[0])), by_program=by_program) if profiles else ([], 0.0)
-    )
-
-
-def _keep(scratch: Path, folder: Path, label: str) -> str:
-    """Put the trace that the profiler wrote for Perfetto into `folder`; "" if it wrote none."""
-    traces = sorted(scratch.rglob("*.trace.json.gz"))
-    if not traces:
-        return ""
-    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', label).strip('-') or 'timeline'}.trace.json.gz"
-    write_whole(path, traces[0].read_bytes())
-    return str(path)
+    return trace.read(ProfileData.from_file(str(profiles[0]))) if profiles else ([], 0.0)

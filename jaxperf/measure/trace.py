@@ -49,11 +49,10 @@ class TraceLine(NamedTuple):
     events: list[Event]
 
 
-def read(data: ProfileData, *, by_program: bool = False) -> tuple[list[Span], float]:
+def read(data: ProfileData) -> tuple[list[Span], float]:
     """Return the spans of the run annotated as `RUN`, and its seconds; no spans and 0 without such a run.
 
     Spans begin at 0, are cut to the run, and come in order of lane, then time: Python's first, copies last.
-    `by_program` gives each compiled program a lane of its own on each device, such as "cpu 0 gradient".
     """
     every = list(lines(data))
     windows = [(line, event) for line in every for event in line.events if event.name == RUN]
@@ -61,11 +60,11 @@ def read(data: ProfileData, *, by_program: bool = False) -> tuple[list[Span], fl
         return [], 0.0
     thread, window = windows[0]
     on_host = [line for line in every if not _DEVICE_PLANE.fullmatch(line.plane)]
-    in_lanes = [*_python(thread), *_instructions(on_host, by_program)]
+    in_lanes = [*_python(thread), *_instructions(on_host)]
     copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in every for e in line.events)
     for line in every:
         if device := _DEVICE_PLANE.fullmatch(line.plane):
-            in_lanes += _on_stream(line, f"{device[1].lower()} {device[2]}", by_program)
+            in_lanes += _on_stream(line, f"{device[1].lower()} {device[2]}")
             continue
         in_lanes += (_marked(e) for e in line.events if e.name.startswith(MARK))
         in_lanes += ((COPIES, e.name, e.start, e.end) for e in line.events if e.name.startswith(HOST_COPIES))
@@ -103,20 +102,13 @@ def _marked(event: Event) -> LaneEvent:
     return lane, name, event.start, event.end
 
 
-def _program(event: Event, wanted: bool) -> str:
-    """The end of a lane's name, from "jit_gradient" or "jit__add"; "" if it is not wanted or not known."""
-    module = str(event.stats.get("hlo_module", "")) if wanted else ""
-    return f" {module.removeprefix('jit_').strip('_')}".rstrip()
-
-
-def _instructions(on_host: list[TraceLine], by_program: bool) -> Iterator[LaneEvent]:
+def _instructions(on_host: list[TraceLine]) -> Iterator[LaneEvent]:
     """Instructions on CPU devices, each until it was really done."""
     done = end_times(on_host)
     for line in on_host:
         for e in line.events:
             if _is_instruction(e):
-                lane = f"cpu {e.stats['device_ordinal']}{_program(e, by_program)}"
-                yield lane, e.name, e.start, _end(e, done)
+                yield f"cpu {e.stats['device_ordinal']}", e.name, e.start, _end(e, done)
 
 
 def end_times(every: Iterable[TraceLine]) -> dict[Any, float]:
@@ -167,10 +159,10 @@ def _is_instruction(event: Event) -> bool:
     return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
 
 
-def _on_stream(line: TraceLine, device: str, by_program: bool) -> Iterator[LaneEvent]:
+def _on_stream(line: TraceLine, device: str) -> Iterator[LaneEvent]:
     if line.name.startswith(_DEVICE_LINES):
         for e in line.events:
-            lane = COPIES if _GPU_COPIES.match(e.name) else device + _program(e, by_program)
+            lane = COPIES if _GPU_COPIES.match(e.name) else device
             yield lane, e.name, e.start, e.end
 
 

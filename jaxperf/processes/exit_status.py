@@ -166,7 +166,8 @@ def _mask(how: str) -> None:
 def _signals_raised() -> Iterator[None]:
     """Let signals that still have the system's default action raise KeyboardInterrupt or `Stopped` inside.
 
-    SIGTERM or SIGHUP again within `SAME_S` is the same request, and does not disturb the cleanup.
+    SIGTERM or SIGHUP within `SAME_S` of any of them is the same request, and does not disturb the cleanup: a
+    parent sends SIGTERM to a child that has received Ctrl-C too.
     """
     handlers: dict[int, Any] = {}  # those to restore
     arrivals: dict[int, float] = {}  # times in seconds, by the signal's number
@@ -176,9 +177,7 @@ def _signals_raised() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    stop = functools.partial(_stop, arrivals)
-                    handler = signal.default_int_handler if number == signal.SIGINT else stop
-                    handlers[number] = signal.signal(number, handler)
+                    handlers[number] = signal.signal(number, functools.partial(_stop, arrivals))
         yield
     finally:
         sys.unraisablehook = hook
@@ -187,9 +186,11 @@ def _signals_raised() -> Iterator[None]:
 
 
 def _stop(arrivals: dict[int, float], number: int, frame: FrameType | None) -> None:
-    now = time.monotonic()
-    if now - arrivals.get(number, -math.inf) >= SAME_S:
-        arrivals[number] = now
+    now, soonest = time.monotonic(), max(arrivals.values(), default=-math.inf) + SAME_S
+    arrivals[number] = now
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if now >= soonest:
         raise Stopped(number)
 
 
@@ -203,7 +204,7 @@ def _send_again(report: Callable[[Any], object], arrivals: dict[int, float], unr
             number = int(signal.SIGINT)
         case Stopped():
             number = unraisable.exc_value.number
-            arrivals.pop(number, None)
+            arrivals.clear()
         case _:
             report(unraisable)
             return

@@ -59,19 +59,23 @@ class LaunchedProcess:
     log: BinaryIO
 
 
-def command_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that `words` name: the words themselves; `train` is experiments/train.py.
+def command_of(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that `arguments` name: themselves; `train` is experiments/train.py.
 
     Raises:
-      JaxperfError: no words, or a section, which is a program for one process.
+      JaxperfError: no arguments, or a section, which is a program for one process.
     """
-    if not words:
+    if not arguments:
         raise JaxperfError("nothing to launch; give a command after --, e.g. -- train --way jit")
-    if words[0] == TRAIN:
-        return (sys.executable, str(catalogue.folder() / f"{TRAIN}.py"), *words[1:])
-    if words[0] in {name for s in catalogue.SECTIONS for name in (s.name, s.number) if name}:
-        raise JaxperfError(f"section {words[0]} runs in one process; `{TRAIN}` trains in several")
-    return (sys.executable, *words[1:]) if words[0] == "python" else run_sections.startable_command(words)
+    if arguments[0] == TRAIN:
+        return (sys.executable, str(catalogue.folder() / f"{TRAIN}.py"), *arguments[1:])
+    if arguments[0] in {name for s in catalogue.SECTIONS for name in (s.name, s.number) if name}:
+        raise JaxperfError(f"section {arguments[0]} runs in one process; `{TRAIN}` trains in several")
+    return (
+        (sys.executable, *arguments[1:])
+        if arguments[0] == "python"
+        else run_sections.startable_command(arguments)
+    )
 
 
 def run(plan: LaunchPlan) -> int:

@@ -19,6 +19,7 @@ from jaxperf.measure import MemorySampler, Program, block, device_memory, interl
 from jaxperf.measure.compile_log import refuse_debug_flags
 from jaxperf.measure.roofline import MISSING, Position, Roofline, stored_roofline
 from jaxperf.measure.stages import build_program
+from jaxperf.processes.forced_end import forced_end
 from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Measurement, interval, ratio, save_result
 from jaxperf.result.store import check_writable
@@ -46,6 +47,7 @@ class First:
     donates: bool
 
 
+@forced_end()
 def main(asked: Measure) -> int:
     """Measure what the command line names, print the result, and write it to the path given by `--json`.
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
 from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import to_one_line
 from jaxperf.measure import ceilings
-from jaxperf.measure.roofline import Roofline, from_result, path_for
+from jaxperf.measure.roofline import DEFAULT_DTYPE, Roofline, from_result, path_for
+from jaxperf.processes.forced_end import forced_end
 from jaxperf.report.formatting import format_on_page
 from jaxperf.result import Axis, Curve, Environment, Measurement, save_result
 from jaxperf.result.store import check_writable
@@ -15,36 +22,135 @@ from jaxperf.startup import environment as current_environment
 SECTION = SectionEntry(
     "roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?", 20
 )
+BUDGET_S = 20.0  # for everything, JAX's start included
+TITLES = {
+    ceilings.DISPATCH: "What a call costs, however little it computes",
+    ceilings.MATRIX: "Matrix products",
+    ceilings.MEMORY: "Reading and writing an array, again and again",
+    ceilings.COPY: "Copies between host and device",
+}
 BUSY = 0.10  # share of the cores; from here on, a measurement says that the machine was busy
 
 
-def main() -> int:
+@dataclass(frozen=True)
+class RooflinePart:
+    """A part of the roofline.
+
+    Attributes:
+      name: of the part, for readers.
+      quantity: what it measures; parts of one quantity take about as long.
+      measure: measures it.
+      needed: whether it is measured however long the others took.
+    """
+
+    name: str
+    quantity: str
+    measure: Callable[[], Iterable[Measurement]]
+    needed: bool = False
+
+
+@forced_end()
+def main(budget_s: float = BUDGET_S) -> int:
     """Measure and store the roofline; an existing file is replaced once the new one is complete.
+
+    Args:
+      budget_s: seconds for all, JAX's start included; parts that do not fit are left out.
 
     Raises:
       JaxperfError: the cache folder cannot be written, or JAX cannot start.
     """
+    ends = time.monotonic() + budget_s
     environment = current_environment()
     path = path_for(environment)
     check_writable(path)
-    roofline = tell(environment)
+    roofline = tell(environment, ends=ends)
     save_result(roofline.result, path)
     print(to_one_line(f"kept: {path}"))
     return 0
 
 
-def tell(environment: Environment) -> Roofline:
-    """Measure all parts, with a table of each, and return them."""
+def tell(environment: Environment, *, ends: float) -> Roofline:
+    """Measure the parts, print each, and return all.
+
+    Args:
+      environment: of this machine.
+      ends: `time.monotonic` at which no part should run any more.
+    """
     recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
     conditions(recorder)
-    calls = ceilings.dispatch_floor(), ceilings.queueing_floor()
-    recorder.table(calls, title="What a call costs, however little it computes", fold=True)
-    products = [ceilings.matrix_rate(dtype) for dtype in ceilings.DTYPES]
-    recorder.table(products, title="Matrix products", fold=True)
-    memory(recorder)
-    recorder.table(ceilings.copy_rates(), title="Copies between host and device", fold=True)
+    rows, left_out = measure_in_time(parts(), ends=ends)
+    for quantity, title in TITLES.items():
+        recorder.table([m for m in rows if m.quantity == quantity], title=title, fold=True)
+    memory = sorted((m for m in rows if m.quantity == ceilings.MEMORY), key=lambda m: int(m.configuration))
+    sizes = [float(m.configuration) for m in memory]
+    recorder.lines(
+        "Memory by the size of the array",
+        [Curve("best value", tuple(sizes), tuple(max(m.values) for m in memory))],
+        x=Axis("array", "bytes"),
+        y=Axis("read and written", "bytes/s"),
+    )
+    if left_out:
+        recorder.note(f"no time was left for: {', '.join(left_out)}")
     summary(recorder, from_result(recorder.result()))
     return from_result(recorder.result())
+
+
+def parts() -> list[RooflinePart]:
+    """Return all parts, the most important first."""
+    sizes = ceilings.array_sizes()
+    products = {
+        dtype: RooflinePart(f"matrix product, {dtype}", ceilings.MATRIX, partial(_product, dtype))
+        for dtype in ceilings.DTYPES
+    }
+    arrays = {
+        size: RooflinePart(f"array of {size:,} B", ceilings.MEMORY, partial(_array, size)) for size in sizes
+    }
+    first = [
+        RooflinePart(
+            "calls", ceilings.DISPATCH, lambda: (ceilings.dispatch_floor(), ceilings.queueing_floor())
+        ),
+        products.pop(DEFAULT_DTYPE),
+        RooflinePart("programs for arrays", "compile", lambda: ceilings.compile_sweeps(sizes)),
+        *(arrays.pop(size) for size in dict.fromkeys((sizes[-1], sizes[0]))),
+        RooflinePart("copies", ceilings.COPY, ceilings.copy_rates),
+    ]
+    second = [products.pop(dtype) for dtype in ("bfloat16",) if dtype in products]
+    needed = [dataclasses.replace(part, needed=True) for part in first]
+    return [*needed, *second, *arrays.values(), *products.values()]
+
+
+def _product(dtype: str) -> list[Measurement]:
+    return [ceilings.matrix_rate(dtype)]
+
+
+def _array(size: int) -> list[Measurement]:
+    return [ceilings.memory_rate(size)]
+
+
+def measure_in_time(
+    wanted: Iterable[RooflinePart], *, ends: float, clock: Callable[[], float] = time.monotonic
+) -> tuple[list[Measurement], list[str]]:
+    """Measure part after part, and print the best value of each at once.
+
+    A part that is not needed is left out if the last one of its quantity took longer than there is time.
+
+    Returns:
+      The measurements, and the names of the parts that were left out.
+    """
+    rows: list[Measurement] = []
+    left_out: list[str] = []
+    took_s: dict[str, float] = {}
+    for part in wanted:
+        began = clock()
+        if not part.needed and began + took_s.get(part.quantity, 0.0) > ends:
+            left_out.append(part.name)
+            continue
+        for m in part.measure():
+            best = min(m.values) if m.unit == "s" else max(m.values)
+            print(to_one_line(f"{m.name}: {format_on_page(best, m.unit)}"), flush=True)
+            rows.append(m)
+        took_s[part.quantity] = clock() - began
+    return rows, left_out
 
 
 def conditions(recorder: Recorder) -> None:
@@ -57,19 +163,6 @@ def conditions(recorder: Recorder) -> None:
             f"other programs used {others:.0%} of the cores, so this is less than the machine can do; "
             "run it again when it is idle"
         )
-
-
-def memory(recorder: Recorder) -> None:
-    """Measure memory with arrays from 16 KiB on, and draw the rate over the size."""
-    rows: list[Measurement] = [ceilings.memory_rate(size) for size in ceilings.array_sizes()]
-    recorder.table(rows, title="Reading and writing an array, again and again", fold=True)
-    sizes = [int(m.configuration) for m in rows]
-    recorder.lines(
-        "Memory by the size of the array",
-        [Curve("best value", tuple(map(float, sizes)), tuple(max(m.values) for m in rows))],
-        x=Axis("array", "bytes"),
-        y=Axis("read and written", "bytes/s"),
-    )
 
 
 def summary(recorder: Recorder, roofline: Roofline) -> None:

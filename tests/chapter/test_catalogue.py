@@ -59,7 +59,7 @@ def test_any_word_gets_one_line() -> None:
             find(word)
         line = str(caught.value)
         assert line.isprintable()
-        assert "did you mean" in line
+        assert "`jaxperf list` shows all" in line
 
 
 def test_scripts_are_found_in_a_checkout_and_in_an_installed_package(

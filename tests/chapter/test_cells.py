@@ -14,7 +14,7 @@ import jupytext
 import nbformat
 import pytest
 
-from jaxperf.chapter import catalogue, cells
+from jaxperf.chapter import catalogue, cells, native_log
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
 
@@ -128,14 +128,52 @@ def test_control_c_keeps_what_there_is(tmp_path: Path) -> None:
     script = "\n# %%\nimport time\nprint('waiting', flush=True)\ntime.sleep(60)\n"
     with start(tmp_path, script) as process:
         assert process.stdout is not None
-        while "waiting" not in process.stdout.readline():
-            pass
+        assert "waiting\n" in iter(process.stdout.readline, "")
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in errors and "page.incomplete.json" in errors
     assert (tmp_path / "page.json").read_text() == "of an earlier run"
     assert result(tmp_path, "page.incomplete.json")["facts"] == {"n": 3}
     assert outputs(tmp_path, "page.incomplete.ipynb")[-1] == "error"
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_section_whose_main_thread_stays_in_c(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    """The call of C takes many minutes, so the section ends before it would have."""
+    script = (
+        "\n# %%\nimport hashlib, subprocess\nfrom pathlib import Path\n"
+        "subprocess.Popen(['sleep', '600'])\n"
+        "Path('.page.json.x.part').touch()\nprint('waiting', flush=True)\n"
+        "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\nPath('after').touch()\n"
+    )
+    with start(tmp_path, script) as process:
+        assert process.stdout is not None
+        assert "waiting\n" in iter(process.stdout.readline, "")
+        process.send_signal(number)
+        errors = process.communicate(timeout=60)[1]  # also waits for the child, which has the same pipe
+    assert process.returncode == status and errors.endswith("stopped\n"), errors
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"page.py", "page.incomplete.json", "page.incomplete.ipynb"}
+    assert result(tmp_path, "page.incomplete.json")["facts"] == {"n": 3}
+
+
+def test_what_c_writes_to_standard_error_is_in_a_file(tmp_path: Path) -> None:
+    script = "\n# %%\nimport os, sys\nos.write(2, b'kernel timed out\\n')\nprint('python', file=sys.stderr)\n"
+    status, printed, errors = run(tmp_path, script)
+    python, note = errors.splitlines()
+    assert (status, python) == (0, "python") and "kernel" not in printed + errors
+    assert note.startswith("note: what C++ code (XLA) logged is in ")
+    log = Path(note.rpartition(" is in ")[2])
+    assert log == native_log.path_for("page") and log.read_text() == "kernel timed out\n"
+    assert run(tmp_path, "")[2] == "" and not log.exists()
+
+
+def test_after_a_crash_in_c_the_traceback_is_on_the_terminal(tmp_path: Path) -> None:
+    status, _, errors = run(tmp_path, "\n# %%\nimport os\nos.write(2, b'check failed\\n')\nos.abort()\n")
+    assert status == -signal.SIGABRT and "Fatal Python error" in errors and "page.py" in errors
+    assert native_log.path_for("page").read_text() == "check failed\n"
 
 
 def test_a_mistake_is_one_line_and_status_2(tmp_path: Path) -> None:

@@ -172,8 +172,9 @@ raise SystemExit(ended(lambda: launch.run_section(section, options).status))
 """
 # A section with a process of its own, which ends as `script.parse` and `script.run` have it, but has no JAX.
 WAITS = """
-import os, signal, subprocess, sys, time
+import hashlib, os, signal, subprocess, sys, time
 from jaxperf.processes.exit_status import end_at_once, ended
+from jaxperf.processes.forced_end import forced_end
 from jaxperf.processes.parent import follow_parent, named_parent
 signal.signal(signal.SIGINT, signal.default_int_handler)
 follow_parent()
@@ -181,10 +182,12 @@ end_at_once()
 own = "from jaxperf.processes.parent import follow_parent; follow_parent(); import time; time.sleep(600)"
 def main():
     child = subprocess.Popen([sys.executable, "-c", own], env={**os.environ, **named_parent()})
-    print(os.getpid(), child.pid, flush=True)
-    time.sleep(600)
+    with forced_end():
+        print(os.getpid(), child.pid, flush=True)
+        time.sleep(600)
 raise SystemExit(ended(main))
 """
+IN_C = WAITS.replace("time.sleep(600)\nraise", "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\nraise")
 
 
 def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
@@ -200,11 +203,12 @@ def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("source", [WAITS, IN_C], ids=["in Python", "in C"])
 def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(
-    scripts: Path, tmp_path: Path
+    source: str, scripts: Path, tmp_path: Path
 ) -> None:
     """A terminal's Ctrl-C and its end reach all processes, `kill` only the parent, and `kill -9` unheard."""
-    (scripts / "first.py").write_text(WAITS)
+    (scripts / "first.py").write_text(source)
     ends = [
         (n, send) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for send in (os.killpg, os.kill)
     ]

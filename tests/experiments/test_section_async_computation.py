@@ -168,7 +168,7 @@ def test_a_whole_pass_keeps_every_fact_and_judges_every_sentence_once(tmp_path: 
                  "prediction_error_asynchronous", "inflight_depth"):  # fmt: skip
         assert name in result["facts"]
     statements = [claim["statement"] for claim in result["claims"]]
-    assert len(statements) == len(set(statements)) == 14
+    assert len(statements) == len(set(statements)) == 15
     assert all(claim["expected"] and claim["observed"] for claim in result["claims"])
     by_statement = {claim["statement"]: claim["verdict"] for claim in result["claims"]}
     assert by_statement["Asynchronous computation improves performance"] == "not measurable here"

@@ -32,7 +32,7 @@ def test_a_product_counts_two_operations_per_element_of_each_row_and_column() ->
         assert (rate.unit, rate.quantity, rate.configuration) == ("FLOP/s", ceilings.MATRIX, dtype)
         best, half = rate.values
         side = round((best / 2) ** (1 / 3))
-        assert best == 2 * half == 2 * side**3 and side >= 128 and side & (side - 1) == 0
+        assert best == 2 * half == 2 * side**3 and side >= 512 and side & (side - 1) == 0
 
 
 def test_memory_counts_what_is_read_and_written_in_all_turns() -> None:
@@ -86,3 +86,9 @@ def test_caches_are_read_from_the_system_and_instructions_are_left_out(
     assert ceilings.cache_sizes() == (
         {"L1": 48 * 1024, "L2": 2**21} if jax.default_backend() == "cpu" else {}
     )
+
+
+def test_a_size_grows_by_what_is_missing_to_a_long_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "LONG_S", 0.02)
+    assert [ceilings._growth(s, dimensions=3) for s in (0.015, 0.003, 4e-4, 5.5e-5, 1e-6)] == [2, 2, 4, 8, 8]
+    assert [ceilings._growth(s, most=64) for s in (0.019, 0.005, 1e-3, 1e-6)] == [2, 4, 16, 64]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.experimental.compilation_cache import compilation_cache
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.compile_log import nothing_compiles, watch_compilation
+from jaxperf.measure.compile_together import compile_together
 from jaxperf.measure.stages import Stages, count_traces, stages
 
 BRIEF: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0, "min_values": 2, "max_values": 2, "loops": 1}
@@ -120,39 +119,19 @@ def test_count_traces_counts_python_and_keeps_the_name() -> None:
     assert counted.__name__ == "product"
 
 
-@pytest.fixture
-def cache(tmp_path: Path, compiles_anew: None) -> Iterator[Path]:
-    """A compile cache of its own that takes even the shortest compile."""
-    settings: dict[str, Any] = {
-        "jax_compilation_cache_dir": str(tmp_path / "cache"),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield tmp_path / "cache"
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+def test_programs_that_are_compiled_together_are_there_and_compile_no_more() -> None:
+    double, add = jax.jit(lambda x: 2 * x), jax.jit(lambda x, y: x + y)
+    shape, here = jax.ShapeDtypeStruct((31,), jnp.float32), jax.device_put(np.ones(31, np.float32))
+    with watch_compilation() as seen:
+        compiled, seconds = compile_together({"double": (double, shape), "add": (add, here, 2.0)})
+    assert seen.programs == 2 and seen.compile_s > 0 and seconds > 0
+    assert list(compiled) == ["double", "add"]
+    np.testing.assert_array_equal(compiled["double"](here), 2 * np.ones(31))
+    with nothing_compiles("calls of the jitted functions"):
+        double(here)
+        add(here, 2.0)
 
 
-def test_the_compile_cache_is_unknown_when_there_is_none(compiles_anew: None) -> None:
-    assert take(product, jnp.ones((5, 5))).cache_hit is None
-
-
-def test_the_compile_cache_misses_once_and_then_hits(cache: Path) -> None:
-    assert take(product, jnp.ones((6, 6))).cache_hit is False
-    assert list(cache.iterdir())
-    assert take(product, jnp.ones((6, 6))).cache_hit is True
-    assert take(product, jnp.ones((7, 7))).cache_hit is False
-
-
-def test_a_cache_that_is_switched_off_is_unknown(cache: Path) -> None:
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        assert take(product, jnp.ones((6, 6))).cache_hit is None
-    finally:
-        jax.config.update("jax_enable_compilation_cache", True)
+def test_an_error_of_one_of_several_programs_comes_through() -> None:
+    with pytest.raises(TypeError, match=r"incompatible shapes|broadcast"):
+        compile_together({"fine": (jnp.tanh, jnp.ones(3)), "not": (jnp.add, jnp.ones(3), jnp.ones(4))})

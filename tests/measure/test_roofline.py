@@ -15,6 +15,7 @@ from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.stages import Program, build_program
 from jaxperf.result import Environment, Grid, Measurement, Result, Table, save_result
+from jaxperf.user_function import roofline_command
 
 KIB, MIB = 2**10, 2**20
 PROGRAM = Program(
@@ -143,6 +144,36 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     printed = capsys.readouterr().out
     assert all(row[1] in printed for row in grid.rows) and len(printed.splitlines()) < 30
     assert command_line.main(["report", str(roofline.path_for(current_environment()))]) == 0
+
+
+def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By a clock that only the parts turn: one takes four seconds, and there are nine."""
+    seconds = 0.0
+
+    def part(
+        name: str, *, needed: bool = False, quantity: str = ceilings.MATRIX
+    ) -> roofline_command.RooflinePart:
+        def measure() -> list[Measurement]:
+            nonlocal seconds
+            seconds += 4.0
+            return [Measurement(name, "FLOP/s", (1e12, 2e12), quantity=quantity)]
+
+        return roofline_command.RooflinePart(name, quantity, measure, needed)
+
+    parts = [part("a", needed=True), part("b"), part("c"), part("d", needed=True), part("e", quantity="copy")]
+    rows, left_out = roofline_command.measure_in_time(parts, ends=9.0, clock=lambda: seconds)
+    assert ([m.name for m in rows], left_out) == (["a", "b", "d"], ["c", "e"])
+    assert capsys.readouterr().out == "a: 2 TFLOP/s\nb: 2 TFLOP/s\nd: 2 TFLOP/s\n"
+
+
+def test_the_most_important_parts_come_first_and_are_a_whole_roofline() -> None:
+    parts = roofline_command.parts()
+    needed = [part.name for part in parts if part.needed]
+    assert [part.name for part in parts][: len(needed) + 1] == [*needed, "matrix product, bfloat16"]
+    assert needed[:2] == ["calls", "matrix product, float32"] and "array of 16,384 B" in needed
+    assert parts[-1].name == "matrix product, int8"
 
 
 def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_measured(

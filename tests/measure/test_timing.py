@@ -60,16 +60,6 @@ def test_block_waits_for_every_leaf(late: Late, quick: jax.Array) -> None:
     assert slow.is_ready()
 
 
-def test_block_raises_what_the_program_raised(late: Late, quick: jax.Array) -> None:
-    late.fails = True
-    for tree in TREES.values():
-        late.gate.clear()
-        pending = tree(late.array(), quick)
-        late.gate.set()
-        with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
-            block(pending)
-
-
 def test_block_returns_its_tree(quick: jax.Array) -> None:
     tree = {"a": quick, "b": [1, None]}
     assert block(tree) is tree
@@ -106,13 +96,6 @@ def test_benchmark_prints_the_books_line(clock: SimpleNamespace, capsys: pytest.
     assert bench.seconds == pytest.approx(0.12344)
 
 
-def test_benchmark_is_silent_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    with Benchmark("x", show=None) as bench:
-        pass
-    assert capsys.readouterr().out == ""
-    assert bench.seconds >= 0
-
-
 def test_benchmark_prints_nothing_and_hides_nothing_on_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     bench = Benchmark("x")
     with pytest.raises(KeyError, match="ours"), bench:
@@ -137,12 +120,6 @@ def test_benchmark_waits_for_all_that_it_was_handed(late: Late, quick: jax.Array
     late.gate.set()
     timed.join(FAR)
     assert len(lines) == 1
-
-
-def test_benchmark_does_not_wait_unless_told(late: Late) -> None:
-    with Benchmark("x", show=None):
-        slow = late.array()
-    assert not slow.is_ready()
 
 
 def test_benchmark_starts_anew_each_time(clock: SimpleNamespace) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import jax
 import pytest
 from flax import nnx
 
+from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
 from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.environment import current_environment
@@ -51,6 +54,11 @@ def fails(x, y):
 
 def word(x, y):
     return object()
+
+def stays_in_c():
+    import hashlib
+    print("waiting", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # many minutes
 
 def data():
     return jnp.ones((4, 4)), jnp.ones((4, 4))
@@ -194,3 +202,15 @@ def test_what_the_readers_function_raises_is_shown_from_its_own_lines(
     assert output.startswith("Traceback") and 'raise ValueError("no such thing")' in output
     assert "jaxperf" not in output.split("error: ")[0]
     assert output.endswith("error: fails raised ValueError: no such thing\n")
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_while_the_function_stays_in_c(number: signal.Signals, status: int) -> None:
+    command = [sys.executable, "-m", "jaxperf", "measure", "own_step:stays_in_c", "--json=r.json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=child_environment(), **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout is not None
+        assert "waiting\n" in iter(process.stdout.readline, "")
+        process.send_signal(number)
+        errors = process.communicate(timeout=60)[1]
+    assert (process.returncode, errors) == (status, "stopped\n") and not Path("r.json").exists()
