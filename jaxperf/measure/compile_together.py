@@ -13,9 +13,8 @@ import jax
 def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], float]:
     """Compile a program for each call, all at the same time, and run none of them.
 
-    XLA releases Python's lock while it compiles, so the programs take about as long as the slowest one where
-    there are cores enough. Functions are traced one after the other. A function that is jitted keeps its
-    program: calling it with such arguments compiles nothing more.
+    Functions are traced one after the other. A function that is jitted keeps its program: calling it with
+    such arguments compiles nothing more.
 
     Args:
       calls: by name: a function, jitted or not, and then its arguments, arrays or their shapes.
@@ -28,24 +27,38 @@ def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any]
     """
     began = time.perf_counter()
     lowered = {name: _jitted(fn).lower(*args) for name, (fn, *args) in calls.items()}
-    compiled: dict[str, Any] = {}
+    compiled = compile_lowered(list(lowered.values()))
+    return dict(zip(lowered, compiled)), time.perf_counter() - began
+
+
+def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
+    """Compile lowered programs (`jit(f).lower(...)`) at the same time, and return them in their order.
+
+    XLA releases Python's lock while it compiles, so the programs take about as long as the slowest one where
+    there are cores enough. Ctrl-C is noticed at once; the threads are then left to XLA, which cannot be
+    interrupted.
+
+    Raises:
+      Exception: what compiling one of them raised.
+    """
+    compiled: list[Any] = [None] * len(lowered)
     errors: list[Exception] = []
 
-    def compile_one(name: str) -> None:
+    def compile_one(i: int) -> None:
         try:
-            compiled[name] = lowered[name].compile()
+            compiled[i] = lowered[i].compile()
         except Exception as e:
             errors.append(e)
 
     # a pool's threads would keep an interrupted process until they have compiled
-    threads = [threading.Thread(target=compile_one, args=(name,), daemon=True) for name in lowered]
+    threads = [threading.Thread(target=compile_one, args=(i,), daemon=True) for i in range(len(lowered))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return {name: compiled[name] for name in lowered}, time.perf_counter() - began
+    return compiled
 
 
 def _jitted(fn: Callable[..., Any]) -> Any:

@@ -36,7 +36,7 @@ from jax.sharding import PartitionSpec as P
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel.by_hand import AXIS, get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import compile_sum
-from jaxperf.parallel.compilation import compile_together
+from jaxperf.measure.compile_together import compile_lowered
 from jaxperf.parallel.model import Model, Tree
 from jaxperf.parallel.multihost import load_rows, of_this_process, processes_of, replicate
 from jaxperf.parallel.split import check_divisible, split_and_load
@@ -250,7 +250,7 @@ def _as_one_program(program: Any) -> tuple[Any, ...]:
         return program(state, *shares)
 
     def compile_(state: TrainState, shares: Shares) -> list[str]:
-        return [each.as_text() or "" for each in compile_together([program.lower(state, *shares)])]
+        return [each.as_text() or "" for each in compile_lowered([program.lower(state, *shares)])]
 
     return run, compile_, {"step": program}
 
@@ -275,7 +275,7 @@ def _manual(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -
             lowered += [one, second.lower(state, sums, n)]
         if len(devices) > 1:
             compile_sum(_placed(lowered[0].out_info, devices[0]))
-        return [each.as_text() or "" for each in compile_together(lowered)[:2]]
+        return [each.as_text() or "" for each in compile_lowered(lowered)[:2]]
 
     return load, run, compile_, {"gradient": first, "update": second}
 

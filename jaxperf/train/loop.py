@@ -12,7 +12,7 @@ import jax
 from jaxperf.data import updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN, FashionMNIST
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel.compilation import compile_together
+from jaxperf.measure.compile_together import compile_lowered
 from jaxperf.parallel.data_parallel import State, Step
 from jaxperf.train.checkpoint import Checkpoints
 from jaxperf.train.evaluate import Evaluator
@@ -121,7 +121,7 @@ class Trainer:
         if self._compiled:
             return 0.0
         began = time.perf_counter()
-        compile_together([*self._feed.lower(state), self.evaluator.lower(self._variables(state))])
+        compile_lowered([*self._feed.lower(state), self.evaluator.lower(self._variables(state))])
         self._compiled = True
         return time.perf_counter() - began
 

@@ -70,7 +70,7 @@ class HostFeed:
         self._shuffle = _shuffle_of(data, batch_size, updates)
 
     def lower(self, state: State) -> list[Any]:
-        """Compile the step; nothing is left to compile for `compile_together`."""
+        """Compile the step; nothing is left to compile for `compile_lowered`."""
         X, y = (a[: self._shuffle["batch_size"]][self._rows] for a in self._arrays)
         self._step.compile(state, self._step.load(X, y))
         return []
@@ -121,7 +121,7 @@ class DeviceFeed:
         self.program = _program(step.body, step.devices, scan)
 
     def lower(self, state: State) -> list[Any]:
-        """Return the lowered program for such a state, for `compile_together`."""
+        """Return the lowered program for such a state, for `compile_lowered`."""
         order = np.zeros((self._shuffle["updates"], self._shuffle["batch_size"]), np.int32)
         return [self.program.lower(state, *self._place(0, order))]
 

@@ -11,7 +11,7 @@ import trainings
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import nothing_compiles
-from jaxperf.parallel.compilation import compile_together
+from jaxperf.measure.compile_together import compile_lowered
 from jaxperf.train import train
 from jaxperf.train.on_devices import DeviceFeed, feed_of
 
@@ -32,7 +32,7 @@ def test_an_epoch_is_one_program_and_nothing_is_copied_while_it_runs(way: Any, s
     step = trainings.step_of(way)
     feed = DeviceFeed(step, DATA, batch_size=4, updates=3, scan=scan)
     state = step.init()
-    compile_together(feed.lower(state))
+    compile_lowered(feed.lower(state))
     calls = feed.calls(seed=0, epoch=1, start=0)
     metrics: list[Any] = []
     first = next(calls)  # the order of the images has been copied

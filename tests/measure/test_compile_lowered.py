@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.parallel.compilation import compile_together
+from jaxperf.measure.compile_together import compile_lowered
 
 PATIENCE_S = 60  # only a failure takes so long
 
@@ -28,14 +28,14 @@ class Waiting:
 def test_compiled_programs_come_in_the_order_of_the_lowered_ones() -> None:
     x = jnp.ones(3)
     lowered = [jax.jit(lambda x, n=n: n * x).lower(x) for n in range(4)]
-    assert [float(program(x)[0]) for program in compile_together(lowered)] == [0, 1, 2, 3]
-    assert compile_together([]) == []
+    assert [float(program(x)[0]) for program in compile_lowered(lowered)] == [0, 1, 2, 3]
+    assert compile_lowered([]) == []
 
 
 def test_all_are_compiled_at_the_same_time() -> None:
     meeting = threading.Barrier(3)  # breaks unless three wait at it together
     programs = [Waiting(meeting) for _ in range(3)]
-    assert compile_together(programs) == programs and not meeting.broken
+    assert compile_lowered(programs) == programs and not meeting.broken
 
 
 def test_ctrl_c_leaves_a_compilation_behind() -> None:
@@ -49,7 +49,7 @@ def test_ctrl_c_leaves_a_compilation_behind() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            compile_together([Interrupted(gate)])
+            compile_lowered([Interrupted(gate)])
         assert not gate.is_set()
     finally:
         gate.set()
@@ -62,4 +62,4 @@ def test_an_error_of_the_compiler_is_raised() -> None:
             raise jax.errors.JaxRuntimeError("INTERNAL: no such algorithm")
 
     with pytest.raises(jax.errors.JaxRuntimeError, match="no such algorithm"):
-        compile_together([Broken(), Broken()])
+        compile_lowered([Broken(), Broken()])
