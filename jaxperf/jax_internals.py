@@ -51,6 +51,7 @@ LOWERINGS = Internal("jax.interpreters.mlir", "_platform_specific_lowerings", "j
 REGISTER_LOWERING = Internal("jax.interpreters.mlir", "register_lowering", "jaxperf.onednn")
 LOWER_FUNCTION = Internal("jax.interpreters.mlir", "lower_fun", "jaxperf.onednn")
 BACKEND_STARTED = Internal("jax._src.xla_bridge", "backends_are_initialized", "the state of JAX's backend")
+PROFILER = Internal("jax._src.lib", "_profiler.ProfilerSession", "what `jaxperf watch` says about devices")
 ALL = tuple(value for value in list(vars().values()) if isinstance(value, Internal))
 
 

@@ -56,6 +56,7 @@ WAYS_OUT = {
     internals.GLOO, internals.CPU_CLIENT, internals.CPU_FACTORY,  # a line, and JAX's own address
     internals.DEVICE_TOPOLOGY,  # the table of cards
     internals.BACKEND_STARTED,  # `otherwise`
+    internals.PROFILER,  # a line in the report
     internals.LOWER_FUNCTION,  # needed where REGISTER_LOWERING is
 }  # fmt: skip
 

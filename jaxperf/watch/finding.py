@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from jaxperf.watch.observe.source_location import Place
 
-IDLE_DOUBT = 2.5  # for estimates from samples of idle devices
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -21,7 +19,6 @@ class Finding:
       name: the function, call or operation that the advice names.
       memory_bytes: what a change would free; 0 if memory is not the point.
       argument: the argument concerned, such as "rate" or "argument 2"; for a donation, an option of `jit`.
-      doubt: the factor by which the seconds must exceed the smallest reported share of the run's time.
     """
 
     cause: str
@@ -31,7 +28,6 @@ class Finding:
     name: str = ""
     memory_bytes: int = 0
     argument: str = ""
-    doubt: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,8 @@ class Advice:
 
     Attributes:
       title: the cause in the reader's words.
-      change: what to change, "" where the example says it; as a template, with {name}, {argument} and
-        {environment_name} in place of names.
+      change: what to change, "" where the example says it; as a template, with {name}, {argument},
+        {environment_name} and {wrapper} in place of names.
       section: the section of the chapter that explains it.
       example: code that shows such a change and runs as it is; "" where words are enough.
     """

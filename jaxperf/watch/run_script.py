@@ -85,6 +85,9 @@ def run_module(
     def run() -> None:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
 
+    for plugin in filter(None, map(sys.modules.get, ("jaxperf", "typeguard"))):
+        # pytest warns that it cannot rewrite a plugin that is imported already, unless the plugin says this
+        plugin.__doc__ = f"{plugin.__doc__ or ''} PYTEST_DONT_REWRITE"
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     with source_location.own_code(_roots(name)):
         return _watched(run, name, [name, *arguments], profile, json, fail_on)

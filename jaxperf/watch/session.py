@@ -8,21 +8,20 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.util
-import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.result.intervals import clip, total_length
-from jaxperf.watch.observe import backend, source_location
-from jaxperf.watch.observe.compiles import Compiled, Listener, keep_what_later_calls_hand_over
+from jaxperf.watch.observe import backend, hooks, source_location
+from jaxperf.watch.observe.compiles import Compiled, Listener
 from jaxperf.watch.observe.executables import Facts, Programs
+from jaxperf.watch.observe.handed_over import keep_what_later_calls_hand_over
 from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.live_arrays import LiveArrays
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sampler, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put, Puts, named_as
@@ -45,8 +44,8 @@ class Record:
     compiled: list[Compiled]
     waits: list[Wait]
     samples: list[StackSample]
-    memory: list[tuple[float, int]]
-    held: list[tuple[str, int, int]]
+    peaks: Mapping[str, int]  # bytes of resident memory, and of devices that count theirs
+    held: list[LiveArrays]
     programs: list[Facts]
     seen: Seen
     overhead_s: dict[str, float] = field(default_factory=dict)
@@ -105,7 +104,7 @@ class Watcher:
             if backend.is_running():  # it may hold programs
                 self.programs.look()
         else:
-            self._undo.enter_context(_when_imported("jax", self._attach))
+            self._undo.enter_context(hooks.when_imported("jax", self._attach))
         self.programs.watching = True
         self.sampler.open()
 
@@ -121,6 +120,7 @@ class Watcher:
         global _open_watch
         end = time.perf_counter()
         self.sampler.close()
+        overhead_s = self._overhead_s()
         if self.profiler:
             self.profiler.close()
         self._undo.close()
@@ -134,8 +134,8 @@ class Watcher:
         keep_what_later_calls_hand_over(self.listener.compiled, seen.programs, self.programs.facts)
         return Record(
             self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
-            self.sampler.memory, self.sampler.held, self.programs.facts, seen,
-            self._overhead_s(seen, end), [*self._remarks(), *self._untold(seen)], self.puts.puts,
+            self.sampler.peaks, self.sampler.held, self.programs.facts, seen,
+            overhead_s, [*self._remarks(), *self._untold(seen)], self.puts.puts,
             self.listener.settings, self._backend(), sorted(self.sampler.call_sites.sites), _own_files(),
             self._compile_cache(), self.puts.small,
         )  # fmt: skip
@@ -149,7 +149,7 @@ class Watcher:
         self.listener.pass_on = bool(getattr(jax.config, FLAG))
         self._undo.callback(jax.config.update, FLAG, self.listener.pass_on)
         jax.config.update(FLAG, True)
-        self._undo.enter_context(_filtered(self.listener.on_log))
+        self._undo.enter_context(hooks.filtered_logs(self.listener.on_log))
         self.waits.open(jax)
         self.puts.open(jax, self.waits.replace)
         self.waits.replace(jax, "clear_caches", self.listener.clearing(jax.clear_caches))
@@ -162,7 +162,9 @@ class Watcher:
             )
         self._undo.callback(self.waits.close)
         if self.profiler:
-            self._undo.enter_context(_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way))
+            self._undo.enter_context(
+                hooks.called_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way)
+            )
 
     def _listen(self, monitoring: ModuleType) -> None:
         monitoring.register_event_duration_secs_listener(self.listener.on_duration)
@@ -212,11 +214,12 @@ class Watcher:
     def _started(self) -> bool:
         return backend.is_running(otherwise=self.listener.count > 0)
 
-    def _overhead_s(self, seen: Seen, end: float) -> dict[str, float]:
+    def _overhead_s(self) -> dict[str, float]:
+        """Return processor seconds of watching, most of them in a thread beside the program."""
         return {
             "samples": self.sampler.spent_s,
             "hooks": self.listener.spent_s + len(self.waits.waits) * _wrapper_costs_s(),
-            "profiler": total_length(clip(seen.spent, self.start, end)),  # the last window is written later
+            "profiler": self.profiler.cost_s if self.profiler else 0.0,
         }
 
     def _remarks(self) -> list[str]:
@@ -271,7 +274,7 @@ def _own_files() -> list[str]:
 def _wrapper_costs_s() -> float:
     """Measure the seconds that a wrapper adds to a waiting call, on a call that does nothing."""
     waits, count = Waits(Trouble()), 200
-    wrapped = waits._method(abs, "abs")
+    wrapped = waits._method(abs, "block_until_ready")
     began = time.perf_counter()
     for _ in range(count):
         wrapped(0)
@@ -280,80 +283,3 @@ def _wrapper_costs_s() -> float:
     for _ in range(count):
         abs(0)
     return max(0.0, wrapped_s - (time.perf_counter() - began)) / count
-
-
-@contextlib.contextmanager
-def _filtered(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Let JAX's loggers pass only records for which `keep` is true."""
-    loggers = [
-        logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "jax"
-    ]
-    for logger in loggers:
-        logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(keep)
-
-
-@contextlib.contextmanager
-def _before(module: Any, names: Sequence[str], act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` whenever the program calls one of a module's functions, before it runs."""
-
-    def acting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if not _is_ours():
-                act()
-            return function(*args, **kwargs)
-
-        return call
-
-    old = {name: getattr(module, name) for name in names}
-    for name, function in old.items():
-        setattr(module, name, acting(function))
-    try:
-        yield
-    finally:
-        for name, function in old.items():
-            setattr(module, name, function)
-
-
-def _is_ours() -> bool:
-    return sys._getframe(2).f_globals.get("__name__") == "jaxperf.watch.observe.windows"
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds one module as the other finders do, and calls `then` once it has been imported."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self.name, self.then = name, then
-        self.loader: Any = None
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None:
-            self.loader, spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec: Any) -> Any:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]
-        self.loader.exec_module(module)
-        self.then(module)
-
-
-@contextlib.contextmanager
-def _when_imported(name: str, then: Callable[[ModuleType], None]) -> Iterator[None]:
-    finder = _Finder(name, then)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(finder)

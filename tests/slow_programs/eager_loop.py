@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 
 
-def step(w, v):
+def step(w, v):  # cause: eager
     for _ in range(4):
-        w, v = w - 0.01 * v, 0.9 * v + 0.1 * jnp.tanh(w)  # cause: eager
+        w, v = w - 0.01 * v, 0.9 * v + 0.1 * jnp.tanh(w)
     return w, v
 
 

@@ -14,8 +14,8 @@ class Net(nnx.Module):
         return self.b(nnx.relu(self.a(x)))
 
 
-def train_step(model, optimizer, x, y):
-    loss, gradient = nnx.value_and_grad(lambda m: jnp.mean((m(x) - y) ** 2))(model)  # cause: eager
+def train_step(model, optimizer, x, y):  # cause: eager
+    loss, gradient = nnx.value_and_grad(lambda m: jnp.mean((m(x) - y) ** 2))(model)
     optimizer.update(model, gradient)
     return loss
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 @jax.jit
 def run(h, xs, w):
-    for t in range(60):
-        h = jnp.sort(jnp.tanh(h @ w + xs[t]), axis=1)  # cause: unrolled
+    for t in range(60):  # cause: unrolled
+        h = jnp.sort(jnp.tanh(h @ w + xs[t]), axis=1)
     return h
 
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 @jax.jit
 def iterate(x, w):
-    for _ in range(100):
-        x = jnp.tanh(x @ w)  # cause: unrolled
+    for _ in range(100):  # cause: unrolled
+        x = jnp.tanh(x @ w)
     return x
 
 

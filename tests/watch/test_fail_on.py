@@ -12,7 +12,7 @@ from jaxperf.watch.advice import advice
 from jaxperf.watch.fail_on import KINDS, kind_of, parse_kinds
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.source_location import NOWHERE
-from jaxperf.watch.rules import eager, idle, programs, settings, steps, traces
+from jaxperf.watch.rules import between_devices, eager, idle, precision, programs, settings, steps, traces
 
 RETRACES = """
 import jax, jax.numpy as jnp, time
@@ -31,7 +31,8 @@ def test_every_cause_that_a_rule_names_has_exactly_one_kind() -> None:
     texts = {*advice._TEXTS}
     assert {*causes} <= texts | {"static part", "wait"}
     source = "".join(
-        Path(module.__file__ or "").read_text() for module in (eager, idle, programs, settings, steps, traces)
+        Path(module.__file__ or "").read_text()
+        for module in (between_devices, eager, idle, precision, programs, settings, steps, traces)
     )
     assert [cause for cause in causes if f'"{cause}"' not in source] == []
     assert kind_of(Finding("static value", NOWHERE, 1.0, "")) == "retrace"

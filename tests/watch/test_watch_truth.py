@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,12 +11,15 @@ import threading
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxperf
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.watch.observe import stuck
-from jaxperf.watch.observe.sampler import IMPORT, PYTHON, StackSample
+from jaxperf.watch.observe.sampler import IMPORT, PYTHON, WRITE, StackSample
 from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
@@ -34,7 +38,7 @@ def record(
 ) -> Record:
     """A run of ten seconds."""
     return Record(
-        "a", 0.0, 10.0, [], waits, samples, [], [], [], Seen(windows, {program.name: program}),
+        "a", 0.0, 10.0, [], waits, samples, {}, [], [], Seen(windows, {program.name: program}),
     )  # fmt: skip
 
 
@@ -145,6 +149,24 @@ def test_a_program_that_does_not_answer_sigterm_ends_with_its_line_and_report(tm
     assert err.count("watch: train.py") == 1 and "until SIGTERM ended it" in err
 
 
+@pytest.mark.parametrize(("moves", "judged"), [(False, [True]), (True, [])])
+def test_a_second_ctrl_c_counts_if_the_first_had_no_effect(
+    moves: bool, judged: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, positions, judgments = stuck.Guard(print), iter([(1, 2), (1, 3 if moves else 2)]), []
+    monkeypatch.setattr(stuck, "AGAIN_S", -1.0)  # also for the first one, before which it was nowhere
+    monkeypatch.setattr(guard, "_position", lambda: next(positions))
+    monkeypatch.setattr(guard, "_judge", lambda number, at, again: judgments.append(again))
+    reading, writing = os.pipe()
+    os.write(writing, bytes([signal.SIGINT, signal.SIGINT]))
+    os.close(writing)
+    guard._listen(reading)
+    for thread in threading.enumerate():
+        if thread.daemon and thread.name.endswith("(<lambda>)"):
+            thread.join()
+    assert judgments == judged
+
+
 def test_threads_are_told_apart_by_their_lines() -> None:
     stop = threading.Event()
     thread = threading.Thread(target=lambda: stop.wait(60))
@@ -166,3 +188,47 @@ print("<lambda>" in [c.name for c in found.record.compiled], found.record.remark
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.stdout == "True []\n", done.stderr
+
+
+@pytest.mark.thorough
+def test_pytest_finds_no_plugin_imported_already(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("def test_a(): pass\n")
+    options = ("--no-profile", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "test_a.py")
+    done = run(Path(options[0]), *options[1:], within=tmp_path)
+    assert done.returncode == 0 and "1 passed" in done.stdout and "warning" not in done.stdout
+
+
+def test_the_line_that_made_the_largest_arrays_is_named() -> None:
+    with jaxperf.watch(show=False, profile=False) as outcome:
+        table = jnp.ones((1021, 1023)) * 2
+        outcome_sampler = jaxperf.watch.session._open_watch.sampler
+        outcome_sampler._listed_at = 0.0
+        outcome_sampler._weigh()
+    assert outcome.record is not None and table.size
+    (live,) = (live for live in outcome.record.held if live.kind == "float32[1021,1023]")
+    assert live.at.source == "table = jnp.ones((1021, 1023)) * 2"
+
+
+def test_what_waits_for_a_disk_is_a_write() -> None:
+    read, write = os.pipe()
+    with jaxperf.watch(show=False, profile=False) as outcome:
+        samples = jaxperf.watch.session._open_watch.sampler.samples
+        while len(samples) < 20:
+            with contextlib.suppress(OSError):
+                os.fsync(write)
+    for end in (read, write):
+        os.close(end)
+    assert outcome.record is not None
+    assert WRITE in {s.kind for s in outcome.record.samples if "fsync" in s.at.source}
+
+
+def test_what_a_callback_converts_is_no_wait_of_the_front_end() -> None:
+    def half(x: jax.Array) -> np.ndarray:
+        return np.asarray(x) / 2
+
+    step = jax.jit(lambda x: jax.pure_callback(half, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    with jaxperf.watch(show=False, profile=False) as outcome:
+        for _ in range(3):
+            value = step(jnp.ones(3)).block_until_ready()
+    assert outcome.record is not None and value[0] == 0.5
+    assert {w.kind for w in outcome.record.waits} == {"block_until_ready"}

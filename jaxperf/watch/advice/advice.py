@@ -16,6 +16,12 @@ _TEXTS = {
         "jax.device_get.",
         "8.2.2 Synchronization functions: making the front end wait",
     ),
+    "element reads": Advice(
+        "elements of an array are read one by one",
+        "Before the loop, bring {argument} to the host once, with numpy.asarray({argument}), and read the "
+        "elements of that.",
+        "8.2.2 Synchronization functions: making the front end wait",
+    ),
     "wait in while": Advice(
         "the front end waits on each turn of a loop",
         "Give jax.lax.while_loop the test and a turn as functions of the arrays, or test every tenth turn, "
@@ -34,7 +40,8 @@ _TEXTS = {
     ),
     "data": Advice(
         "devices wait for data",
-        "",
+        "Read the next batch during a step: in a thread, or, if most of it is Python, which runs in one "
+        "thread at a time, in processes (grain, or torch's DataLoader with workers).",
         "8.3.2 Parallel computation and communication",
     ),
     "numpy": Advice(
@@ -49,10 +56,15 @@ _TEXTS = {
     ),
     "eager": Advice(
         "operations are dispatched one by one",
-        "",
+        "Put this line and its neighbors into one jitted function; float() and print() stay outside.",
         "8.1.2 Computational performance",
     ),
 }
+_TEXTS["eager function"] = replace(
+    _TEXTS["eager"],
+    change="Jit {name} as a whole: @jax.jit above it (@nnx.jit or @eqx.filter_jit if it is given modules); "
+    "float() and print() stay outside, and an if on an array becomes jnp.where.",
+)
 _TEXTS |= programs.TEXTS | steps.TEXTS | traces.TEXTS
 _WAITS = {  # waits that are not needed
     "block_until_ready": "needless wait",
@@ -69,7 +81,12 @@ def advice_for(finding: Finding) -> Advice:
     """Return what to change, with the finding's own names, and an example where there is one."""
     cause = _cause(finding)
     template, name = _TEXTS.get(cause, _OTHER), finding.name.removeprefix("jit_")
-    change = template.change.format(name=name, environment_name=name.upper(), argument=_argument(finding))
+    change = template.change.format(
+        name=name,
+        environment_name=name.upper(),
+        argument=_argument(finding),
+        wrapper=statements.jit_wrapper(finding.at.file, name),
+    )
     return replace(template, change=change, example=EXAMPLES.get(cause, ""))
 
 
@@ -91,6 +108,8 @@ def _cause(finding: Finding) -> str:
         return "new function of values"
     if finding.cause == "all float64" and not finding.argument:
         return "all float64 at a call"
+    if finding.cause == "eager" and finding.argument:
+        return "eager function"
     if finding.cause == "debug setting" and finding.argument:
         return "debug setting in a line"
     if finding.cause == "wait" and loop_body.comes_back(finding.at):

@@ -12,9 +12,11 @@ w, losses = jax.lax.scan(lambda w, x: (w - 0.1 * x, w**2), 1.0, jax.numpy.ones(1
     "donation": """\
 import jax    # where the step is jitted, for the argument whose memory the result can take
 step = jax.jit(lambda w, x: w - 0.1 * x, donate_argnums=0)""",
-    "eager": """\
-import jax    # one jitted function of these operations; float() and print() stay outside
-update = jax.jit(lambda x, dx: 0.5 * x + dx**2)    # for modules, nnx.jit or eqx.filter_jit""",
+    "module dispatch": """\
+from flax import nnx
+model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+forward = nnx.cached_partial(nnx.jit(lambda model, x: model(x)), model)    # once
+forward(model.bias[...])    # in the loop: what the module learns stays in it""",
     "shape": """\
 import numpy as np
 x = np.ones(300, np.float32)

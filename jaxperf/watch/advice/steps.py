@@ -5,6 +5,12 @@ from __future__ import annotations
 from jaxperf.watch.finding import Advice
 
 TEXTS = {
+    "moved": Advice(
+        "arrays are copied between devices on each call",
+        "Before the loop, call jax.device_put once for them with the sharding that {name} needs: "
+        'NamedSharding(mesh, P()) gives each device a copy, P("data") a share.',
+        "8.4.1 Data parallelism",
+    ),
     "puts one by one": Advice(
         "small arrays are put on devices one by one",
         "Give jax.device_put the whole dictionary or list, and one sharding that is made once.",
@@ -13,6 +19,12 @@ TEXTS = {
     "dispatch": Advice(
         "dispatching a step takes longer than computing it",
         "",
+        "8.2.3 Using asynchronous computation to improve performance",
+    ),
+    "module dispatch": Advice(
+        "nnx.jit takes modules apart in each call",
+        "Bind {argument} to {name} once, before the loop, with nnx.cached_partial, and call the result in "
+        "the loop without them. Or call nnx.split once, and jit a function of the state.",
         "8.2.3 Using asynchronous computation to improve performance",
     ),
     "python": Advice(

@@ -7,17 +7,19 @@ from jaxperf.watch.finding import Advice
 TEXTS = {
     "new function": Advice(
         "a new function is jitted on each call",
-        "Jit {name} once, at the module's level or before the loop; what varies is an argument.",
+        "Apply {wrapper} to {name} once, at the module's level or before the loop; what varies is an "
+        "argument.",
         "8.1.3 When is a function traced again?",
     ),
     "new function of values": Advice(
         "a new function is jitted on each call",
-        "Jit {name} once, at the module's level or before the loop, with {argument} as arguments.",
+        "Apply {wrapper} to {name} once, at the module's level or before the loop, with {argument} as "
+        "arguments.",
         "8.1.3 When is a function traced again?",
     ),
     "shape": Advice(
         "an argument's shape varies",
-        "Pad {argument}, and mask the rest in {name}:",
+        "Pad {argument}, and mask the rest in {name}, unless the size is part of the result:",
         "8.1.3 When is a function traced again?",
     ),
     "partial batch": Advice(

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType
 from typing import Any
@@ -20,11 +20,9 @@ from typing import Any
 from jaxperf.result.intervals import Interval, total_length
 from jaxperf.watch.advice.explanations import MISS, Change, Explanation, argument_changes, parse_explanation
 from jaxperf.watch.observe import frame_arguments, source_location
-from jaxperf.watch.observe.executables import Facts, array_type
 from jaxperf.watch.observe.hook_errors import Trouble
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.transfers import named_as
-from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
 
 TRACE, LOWER, COMPILE = "trace", "lower", "compile"
 _STAGES = {
@@ -55,6 +53,7 @@ class Compiled:
       defined: file and line of the function, "" if JAX did not say.
       changes: why JAX traced a function that it had traced before; empty for a new function object.
       host: bytes of the NumPy arrays among the call's arguments, by name.
+      elsewhere: bytes of arrays that are on other devices than the program, or not on all of its.
       host_float64: whether one of them has NumPy's default type.
       signature: the call's arguments, by name: arrays as their type, other values as themselves.
       closure: what the function gets from outside, closure and defaults, by name.
@@ -71,6 +70,7 @@ class Compiled:
     defined: str = ""
     changes: tuple[Change, ...] = ()
     host: dict[str, int] = field(default_factory=dict)
+    elsewhere: dict[str, int] = field(default_factory=dict)
     host_float64: bool = False
     signature: dict[str, str] = field(default_factory=dict)
     closure: dict[str, str] = field(default_factory=dict)
@@ -171,9 +171,10 @@ class Listener:
         before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
         if stage != TRACE and before:  # traced before, so it is the reader's function
             placements = frame_arguments.array_placements(frame_arguments.call_arguments(called))
+            moved = frame_arguments.placement_changes(before.placements, placements)
             compiled = replace(
                 before, at=compiled.at, stages=compiled.stages, callers=compiled.callers, cleared=None,
-                placements=placements, changes=_moved(before.placements, placements) or (_PLACED,),
+                placements=placements, changes=moved or (_PLACED,),
             )  # fmt: skip
         self.compiled.append(compiled)
 
@@ -233,9 +234,7 @@ class Listener:
 
         def clear(*args: Any, **kwargs: Any) -> Any:
             with self._lock, self.trouble.catch_errors("a call of clear_caches"):
-                self._cleared_at = source_location.place_of(
-                    source_location.reader_and_library_frames(sys._getframe(1))[0]
-                )
+                self._cleared_at = source_location.reader_place(sys._getframe(1))
                 self._forgotten |= self._known
             return function(*args, **kwargs)
 
@@ -246,7 +245,7 @@ class Listener:
 
         def disable(*args: Any, **kwargs: Any) -> Any:
             with self.trouble.catch_errors("a call of disable_jit"):
-                at = source_location.place_of(source_location.reader_and_library_frames(sys._getframe(1))[0])
+                at = source_location.reader_place(sys._getframe(1))
                 self.settings.setdefault("jax_disable_jit", at)
             return function(*args, **kwargs)
 
@@ -292,21 +291,6 @@ class Listener:
         return self.pass_on or not message.startswith(_EXPLANATIONS)
 
 
-def _moved(
-    before: Mapping[str, frame_arguments.Placement], now: Mapping[str, frame_arguments.Placement]
-) -> tuple[Change, ...]:
-    """Return arguments that are on the same devices as before, but split or committed in another way.
-
-    None if some are on other devices, which need a program of their own.
-    """
-    pairs = [(name, before[name], now[name]) for name in now if name in before]
-    if any(then.devices != later.devices for _, then, later in pairs):
-        return ()
-    return tuple(
-        Change("placement", name, str(then), str(later)) for name, then, later in pairs if then != later
-    )
-
-
 def _inside(known: Compiled, span: Interval) -> bool:
     return all(span[0] <= a and b <= span[1] for a, b in known.stages.values())
 
@@ -314,23 +298,3 @@ def _inside(known: Compiled, span: Interval) -> bool:
 def _by_pmap(name: str, called: FrameType | None) -> bool:
     """Return whether it is the function that pmap makes of the reader's, not one that moves arguments."""
     return name == "_fun" and called is not None and called.f_code.co_filename.endswith("pmap.py")
-
-
-def keep_what_later_calls_hand_over(
-    compiled: Iterable[Compiled], seen: Mapping[str, ExecutedProgram], programs: Iterable[Facts]
-) -> None:
-    """Drop from `host` the arrays that were NumPy at the first call only, as parameters often are.
-
-    Windows count how many arrays (and Python numbers) a later call copies, but not their sizes, so the
-    smallest arrays are kept.
-    """
-    argument_counts = {
-        canonical_name(facts.name): len(facts.layout[0]) for facts in programs if not facts.old
-    }
-    for c in compiled:
-        program, name = seen.get(canonical_name(c.name)), canonical_name(c.name)
-        if program and program.calls:
-            arrays = sum(array_type(text) is not None for text in c.signature.values())
-            copied = round(program.copies / program.calls) - max(0, argument_counts.get(name, 0) - arrays)
-            smallest = sorted(c.host, key=lambda where: c.host[where])
-            c.host = {where: c.host[where] for where in smallest[: max(0, copied)]}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
+from jaxperf.watch.advice.explanations import Change
 from jaxperf.watch.observe import source_location
 
 
@@ -66,6 +67,19 @@ def array_placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
             split = str(getattr(sharding, "spec", "")) if len(devices) > 1 else ""
             placements[name] = Placement(devices, split, bool(value.committed))
     return placements
+
+
+def placement_changes(before: Mapping[str, Placement], now: Mapping[str, Placement]) -> tuple[Change, ...]:
+    """Return arguments that are on the same devices as before, but split or committed in another way.
+
+    None if some are on other devices, which need a program of their own.
+    """
+    pairs = [(name, before[name], now[name]) for name in now if name in before]
+    if any(then.devices != later.devices for _, then, later in pairs):
+        return ()
+    return tuple(
+        Change("placement", name, str(then), str(later)) for name, then, later in pairs if then != later
+    )
 
 
 def traced_function(frame: FrameType, mine: FrameType | None, defined: str) -> FunctionType | None:

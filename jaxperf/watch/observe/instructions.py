@@ -12,6 +12,7 @@ _FILLING = {
     "constant", "broadcast", "iota", "bitcast", "reshape", "copy", "tuple", "get-tuple-element", "fusion",
     "parameter", "call", "pad", "convert",
 }  # fmt: skip
+COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 OPERANDS = re.compile(r"%([\w.-]+)")
 
 

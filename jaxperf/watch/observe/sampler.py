@@ -19,13 +19,14 @@ import linecache
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import psutil
 
-from jaxperf.watch.observe import backend, source_location
+from jaxperf.watch.observe import backend, live_arrays, source_location
 from jaxperf.watch.observe.hook_errors import Trouble
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source.call_sites import CallSites, jitted_program, module_of
@@ -69,8 +70,8 @@ class Sampler:
     Attributes:
       samples: what was seen each time.
       call_sites: the lines that call jitted functions.
-      memory: resident bytes over time, as (time, bytes).
-      held: the arrays alive near the peak, largest first, as (type, number, bytes).
+      peaks: the most bytes so far, of resident memory and of devices that count theirs.
+      held: the arrays alive near the peak, those with the most bytes first.
       on_look: called after each sample, in the sampler's thread; returns whether to sample often.
       started: whether JAX's backend runs, so that listing arrays does not start it.
       sparse: sample half as often, since `on_look` never asks to sample often.
@@ -88,11 +89,11 @@ class Sampler:
         self.trouble, self.started, self._slower = trouble, started, SPARSE if sparse else 1
         self.samples: list[StackSample] = []
         self.call_sites = CallSites()
-        self.memory: list[tuple[float, int]] = []
-        self.held: list[tuple[str, int, int]] = []
+        self.peaks: Counter[str] = Counter()
+        self.held: list[live_arrays.LiveArrays] = []
         self.on_look, self.spent_s = on_look, 0.0
         self._known: set[tuple[Place, Place, tuple[Place, ...]]] = set()
-        self._read: set[str] = set()
+        self._codes: dict[int, CodeType] = {}
         self._listed_at = 0.0
         self._stop = threading.Event()
         self._process = psutil.Process()
@@ -135,42 +136,54 @@ class Sampler:
                     interval_s = CLOSE_S
 
     def _look(self) -> None:
-        self._read_ahead()
         now = time.perf_counter()
         with _undisturbed():
             frame = sys._current_frames().get(self._thread_id)
-            seen = StackSample(*_seen(frame, self._last, now))
-            self.samples.append(seen)
-            where = seen.at, seen.inside, seen.callers
-            if "jax" in sys.modules and where not in self._known:  # the same lines have the same call sites
-                self._known.add(where)
-                with self.trouble.catch_errors("lines that call jitted functions"):
-                    self.call_sites.look(frame)
+            unread = self._unread(frame)
+            if not unread:
+                self._sample(frame, now)
             del frame
+        if unread:
+            self._read(unread)
+            with _undisturbed():
+                self._sample(sys._current_frames().get(self._thread_id), now)
         self._last = now
 
-    def _read_ahead(self) -> None:
+    def _sample(self, frame: FrameType | None, now: float) -> None:
+        seen = StackSample(*_seen(frame, self._last, now))
+        self.samples.append(seen)
+        where = seen.at, seen.inside, seen.callers
+        if where not in self._known and "jax" in sys.modules:  # the same lines have the same call sites
+            self._known.add(where)
+            with self.trouble.catch_errors("lines that call jitted functions"):
+                self.call_sites.look(frame)
+
+    def _unread(self, frame: FrameType | None) -> list[CodeType]:
+        """Return the functions whose bytecode and file a sample needs, and that are not in memory yet."""
+        codes = (f.f_code for f in source_location.frames_outwards(frame))
+        return [code for code in codes if id(code) not in self._codes]
+
+    def _read(self, codes: list[CodeType]) -> None:
         """Read what a sample needs before taking it: files release the lock, bytecode takes up to 5 ms."""
         began = time.perf_counter()
-        with _undisturbed():
-            codes = [
-                f.f_code for f in source_location.frames_outwards(sys._current_frames().get(self._thread_id))
-            ]
-        for file in {code.co_filename for code in codes} - self._read:
-            linecache.getlines(file)
-            self._read.add(file)
         for code in codes:
+            linecache.getline(code.co_filename, 1)
             source_location.cache_bytecode(code)
+            self._codes[id(code)] = code  # which keeps it, and so its id, alive
         if time.perf_counter() - began > _TURN_S:  # a thread that waits would ask for the lock in mid-sample
             time.sleep(_TURN_S)
 
     def _weigh(self) -> None:
-        resident = self._process.memory_info().rss
-        self.memory.append((time.perf_counter(), resident))
+        used = {"resident": self._process.memory_info().rss}
         jax = sys.modules.get("jax")
-        if resident > self._listed_at * _PEAK_STEP and hasattr(jax, "live_arrays") and self.started():
-            self._listed_at = resident
-            self.held = _live(jax)
+        lists = hasattr(jax, "live_arrays") and self.started()
+        if lists and (on_devices := live_arrays.bytes_in_use(jax)):
+            used["device"] = on_devices
+        self.peaks |= Counter(used)
+        last = [*used.values()][-1]  # of devices, where they count theirs
+        if lists and last > self._listed_at * _PEAK_STEP:
+            self._listed_at = last
+            self.held = live_arrays.live_arrays(jax)
 
 
 @contextlib.contextmanager
@@ -257,16 +270,3 @@ def _kind_of_callee(called: object) -> str:
     if whose & {"jax", "jaxlib"}:
         return EAGER
     return NUMPY if "numpy" in whose else PYTHON
-
-
-def _live(jax: Any) -> list[tuple[str, int, int]]:
-    """Return the live arrays by type, those with the most bytes first."""
-    totals: dict[str, tuple[int, int]] = {}
-    try:
-        for array in jax.live_arrays():
-            name = f"{array.dtype}[{','.join(map(str, array.shape))}]"
-            number, total = totals.get(name, (0, 0))
-            totals[name] = number + 1, total + array.nbytes
-    except Exception:  # the program may delete arrays, or start its backend, meanwhile
-        return []
-    return sorted(((n, *v) for n, v in totals.items()), key=lambda row: -row[2])[:5]

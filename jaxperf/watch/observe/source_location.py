@@ -18,8 +18,9 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+_T = TypeVar("_T")
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
@@ -123,10 +124,27 @@ def place_of(frame: FrameType | None) -> Place:
     return Place(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
 
 
+def reader_place(frame: FrameType | None) -> Place:
+    """Return the innermost line of the reader's own code, from a frame outwards."""
+    return place_of(reader_and_library_frames(frame)[0])
+
+
 def caller_places(frame: FrameType | None) -> tuple[Place, ...]:
     """Return the reader's own lines around a frame's, outwards."""
     around = frames_outwards(frame.f_back if frame else None)
     return tuple(place_of(f) for f in around if not library_of(f.f_code.co_filename))
+
+
+def _once_per_function(compute: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
+    """Keep what is computed from a function's code by its id: the hash of a module's code takes 50 us."""
+    results: dict[int, tuple[CodeType, _T]] = {}
+
+    def computed(code: CodeType) -> _T:
+        if (known := results.get(id(code))) is None:
+            known = results[id(code)] = code, compute(code)
+        return known[1]
+
+    return computed
 
 
 def waits_for_next(frame: FrameType) -> bool:
@@ -134,7 +152,7 @@ def waits_for_next(frame: FrameType) -> bool:
     return frame.f_lasti in _asking(frame.f_code) or called_name(frame) == "next"
 
 
-@functools.cache
+@_once_per_function
 def _asking(code: CodeType) -> frozenset[int]:
     return frozenset(at for offsets, i in _instructions(code) if i.opname == "FOR_ITER" for at in offsets)
 
@@ -235,7 +253,7 @@ def called_names(code: CodeType) -> frozenset[tuple[str, int]]:
     return frozenset(_calls_by_offset(code).values())
 
 
-@functools.cache
+@_once_per_function
 def _calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
     """Return, for each CALL instruction, the dotted name before its parenthesis, and its line."""
     names: dict[int, tuple[str, int]] = {}

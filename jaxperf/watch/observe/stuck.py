@@ -69,14 +69,15 @@ class Guard:
             os.close(writing)  # which ends the thread
 
     def _listen(self, reading: int) -> None:
-        last: dict[int, float] = {}
+        last: dict[int, tuple[float, tuple[int, int]]] = {}
         while numbers := os.read(reading, 1):
             number, now = numbers[0], time.monotonic()
             if number not in self._handlers or signal.getsignal(number) != self._handlers[number]:
                 continue  # the program has a handler of its own
-            at, again = self._position(), number in last and now - last[number] > AGAIN_S
-            last[number] = now
-            if number in _ENDING or (again and self._in_jax()):
+            at = self._position()
+            before, then = last.get(number, (now, (0, 0)))
+            again, last[number] = now - before > AGAIN_S, (now, at)
+            if number in _ENDING or (again and at == then):  # the first Ctrl-C had no effect
                 threading.Thread(target=self._judge, args=(number, at, again), daemon=True).start()
         os.close(reading)
 
@@ -106,22 +107,12 @@ class Guard:
         frame = self._frame()
         return (id(frame), frame.f_lasti) if frame else (0, 0)
 
-    def _in_jax(self) -> bool:
-        called = source_location.reader_and_library_frames(self._frame())[1]
-        return called is not None and source_location.library_of(called.f_code.co_filename) in (
-            "jax",
-            "jaxlib",
-        )
-
 
 def where_it_is(main: int | None) -> str:
     """Return the reader's lines at which threads are now: the main thread's, then those of others."""
     frames = sys._current_frames()
     order = sorted(frames, key=lambda ident: ident != main)
-    places = [
-        (ident, source_location.place_of(source_location.reader_and_library_frames(frames[ident])[0]))
-        for ident in order
-    ]
+    places = [(ident, source_location.reader_place(frames[ident])) for ident in order]
     lines = [
         f"{at}{'' if ident == main else ' (in another thread)'}: {at.source}"
         for ident, at in places

@@ -1,8 +1,10 @@
-"""Large NumPy arrays that the program itself puts on a device, by `jnp.array`, `jnp.asarray` or `device_put`.
+"""Large arrays that the program itself puts on a device, by `jnp.array`, `jnp.asarray` or `device_put`.
 
-The functions are wrapped in the same way as those that wait. If an array has the same bytes as a recent one
-at the same line, it need not have been put there again; a thousand elements are compared. Four arrays are
-remembered for each line, since a line in a function may serve data, labels and weights in turn.
+The functions are wrapped in the same way as those that wait. `device_put` also takes trees of arrays, and
+arrays that are on another device, or split in another way. If arrays are the same as recent ones at the same
+line, they need not have been put there again: an array of JAX cannot change, and of NumPy's a thousand
+elements are compared. Four puts are remembered for each line, since a line in a function may serve data,
+labels and weights in turn.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from jaxperf.watch.observe import source_location
@@ -29,6 +32,7 @@ class Put(NamedTuple):
     """An array on its way to a device, and whether this line has put the same bytes there before.
 
     An array made from a list has the count of its `numbers`, which JAX converts one by one, and no bytes.
+    What was `elsewhere` is all on devices already, but on others or split in another way.
     """
 
     at: Place
@@ -37,6 +41,7 @@ class Put(NamedTuple):
     nbytes: int
     again: bool
     numbers: int = 0
+    elsewhere: bool = False
 
 
 class Puts:
@@ -45,16 +50,18 @@ class Puts:
     def __init__(self, trouble: Trouble) -> None:
         self.trouble = trouble
         self.puts: list[Put] = []
-        self._small: dict[tuple[CodeType, int], list[float]] = defaultdict(list)
-        self._last: dict[Place, deque[tuple[int, bytes]]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
+        self._small: dict[tuple[int, int], tuple[CodeType, list[float]]] = {}
+        self._last: dict[Place, deque[list[Mark]]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._thread = threading.get_ident()
 
     def open(self, jax: Any, replace: Callable[[Any, str, Any], None]) -> None:
         """Wrap the functions with `replace`, which later restores them; `jax` is the imported module."""
         self._thread = threading.get_ident()
-        numpy = sys.modules["numpy"]
-        for owner, name in ((jax.numpy, "array"), (jax.numpy, "asarray"), (jax, "device_put")):
-            replace(owner, name, self._heard(getattr(owner, name), numpy.ndarray))
+        numpy = sys.modules["numpy"].ndarray
+        for owner, name in ((jax.numpy, "array"), (jax.numpy, "asarray")):
+            replace(owner, name, self._noted(getattr(owner, name), (numpy,)))
+        arrays = (numpy, *(c for c in jax.Array.__subclasses__() if "__array__" in vars(c)))
+        replace(jax, "device_put", self._noted(jax.device_put, arrays, jax.tree.leaves))
 
     def watch_thread(self, ident: int) -> None:
         """Watch this thread from now on."""
@@ -63,45 +70,79 @@ class Puts:
     @property
     def small(self) -> dict[Place, list[float]]:
         """Return when the program's own lines called `jax.device_put` for what is not large."""
-        return {
-            Place(code.co_filename, line, code.co_name): times
-            for (code, line), times in self._small.items()
-            if not source_location.library_of(code.co_filename)
-        }
+        by_line: dict[Place, list[float]] = defaultdict(list)
+        for (_, at), (code, times) in self._small.items():
+            if not source_location.library_of(code.co_filename):
+                line = next((n for a, b, n in code.co_lines() if a <= at < b), None)
+                by_line[Place(code.co_filename, line or 0, code.co_name)] += times
+        return dict(by_line)
 
-    def _heard(self, function: Callable[..., Any], array: type) -> Callable[..., Any]:
-        small = function.__name__ == "device_put"
-
+    def _noted(
+        self,
+        function: Callable[..., Any],
+        kinds: tuple[type, ...],
+        leaves: Callable[[Any], list[Any]] | None = None,
+    ) -> Callable[..., Any]:
         def putting(*args: Any, **kwargs: Any) -> Any:
             value = args[0] if args else None
-            large = isinstance(value, array) and value.nbytes >= LARGE  # type: ignore[attr-defined]
-            large = large or _numbers(value) >= MANY
-            if not large and small:
-                caller = sys._getframe(1)
-                self._small[caller.f_code, caller.f_lineno or 0].append(time.perf_counter())
-            if not large or threading.get_ident() != self._thread:
+            if threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
+            several = leaves(value) if leaves and not isinstance(value, kinds) else [value]
+            arrays: list[Any] = [a for a in several if isinstance(a, kinds)]
+            nbytes, numbers = sum(a.nbytes for a in arrays), _numbers(value)
             start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                end = time.perf_counter()
+            if leaves and nbytes < LARGE and numbers < MANY:
+                self._note_small(sys._getframe(1), start)
+            result = function(*args, **kwargs)
+            if nbytes >= LARGE or numbers >= MANY:
                 with self.trouble.catch_errors("an array put on a device"):
-                    self._note(value, start, end)
+                    put = leaves(result) if leaves else []
+                    self._note(arrays, put if len(put) == len(arrays) else [], numbers, start)
+            return result
 
         return named_as(function, putting)
 
-    def _note(self, array: Any, start: float, end: float) -> None:
-        at = source_location.place_of(source_location.reader_and_library_frames(sys._getframe(1))[0])
-        if numbers := _numbers(array):
+    def _note_small(self, caller: FrameType, start: float) -> None:
+        key = id(caller.f_code), caller.f_lasti
+        if key not in self._small:
+            self._small[key] = caller.f_code, []
+        self._small[key][1].append(start)
+
+    def _note(self, arrays: list[Any], put: list[Any], numbers: int, start: float) -> None:
+        end = time.perf_counter()
+        at = source_location.reader_place(sys._getframe(1))
+        if numbers >= MANY:
             self.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
             return
-        looked = array.nbytes, array.flat[:: max(1, array.size // _ELEMENTS)].tobytes()
-        last = self._last[at]
-        self.puts.append(Put(at, start, end, array.nbytes, looked in last))
-        if looked in last:
-            last.remove(looked)
-        last.append(looked)
+        pairs = zip(arrays, put)
+        there = {id(a) for a, b in pairs if getattr(a, "sharding", None) == b.sharding}  # nothing moves
+        moved = [a for a in arrays if id(a) not in there]
+        if (nbytes := sum(a.nbytes for a in moved)) < LARGE:
+            return
+        marks, last = list(map(_mark, moved)), self._last[at]
+        again = next((known for known in last if _same(known, marks)), None)
+        elsewhere = all(isinstance(mark, weakref.ref) for mark in marks)
+        self.puts.append(Put(at, start, end, nbytes, again is not None, elsewhere=elsewhere))
+        if again is not None:
+            last.remove(again)
+        last.append(marks)
+
+
+Mark = tuple[int, bytes] | weakref.ref[Any]
+
+
+def _mark(array: Any) -> Mark:
+    """Return what tells an array from another one: some of NumPy's bytes; JAX's cannot change."""
+    if hasattr(array, "sharding"):
+        return weakref.ref(array)
+    return array.nbytes, array.flat[:: max(1, array.size // _ELEMENTS)].tobytes()
+
+
+def _same(before: list[Mark], now: list[Mark]) -> bool:
+    """Return whether marks are of the same arrays; two references are compared by what they refer to."""
+    if len(before) != len(now) or [*map(type, before)] != [*map(type, now)]:
+        return False
+    return all(b == n if isinstance(b, tuple) else b() is n() for b, n in zip(before, now))  # type: ignore[operator]
 
 
 def _numbers(value: Any) -> int:

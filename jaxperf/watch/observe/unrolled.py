@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import math
 import operator
 import re
 from collections import Counter, defaultdict
@@ -39,7 +40,7 @@ _LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
 
 
 class Loop(NamedTuple):
-    """A loop that Python unrolled; `share` is how much of the program's instructions come from its line."""
+    """A loop that Python unrolled, at its `for`; `share` is how much of the program comes from its lines."""
 
     at: Place
     operation: str
@@ -93,12 +94,17 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
         if at == NOWHERE or max(sets[most].values()) < least or any(map(_layers, sets.values())):
             continue
-        if _BODIES & {*most.op_name.split("/")} and not _in_a_loop(_way(facts, most.origin, outside)):
+        around = list(_source_loops(_way(facts, most.origin, outside)))
+        if _BODIES & {*most.op_name.split("/")} and not around:
             continue  # copies that `scan` made, as it was told to
         copies, turns = len(equal[most]), _chain(program, most)
+        written = math.prod(n for _, n in around)
+        if around and written < LAYERS:
+            continue  # several operations of one turn, or copies that fusing made
         if turns >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
             share = sum(len(equal[kind]) for kind in kinds) / described
-            loops.append(Loop(at, most.op_name.rpartition("/")[2], copies, turns, share))
+            at = max(around, key=lambda loop: loop[1])[0] if around else at
+            loops.append(Loop(at, most.op_name.rpartition("/")[2], copies, int(min(turns, written)), share))
     return sorted(loops, key=lambda loop: -loop.copies)
 
 
@@ -111,13 +117,13 @@ def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Plac
     return (p for p in inside if not source_location.library_of(p.file))
 
 
-def _in_a_loop(places: Iterable[Place]) -> bool:
-    """Return whether one of some lines is in a loop of its own function."""
+def _source_loops(places: Iterable[Place]) -> Iterator[tuple[Place, float]]:
+    """Yield the loops around some lines, each within its own function, and their turns; inf if unknown."""
     for at in places:
         function = max((n.lineno for n in statements.enclosing_nodes(at, ast.FunctionDef)), default=0)
-        if any(loop.lineno > function for loop in statements.enclosing_nodes(at, _LOOPS)):
-            return True
-    return False
+        for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
+            if loop.lineno > function:
+                yield at._replace(line=loop.lineno), statements.turns_written(loop)
 
 
 def _layers(sets: Counter[tuple[int, ...]]) -> bool:

@@ -12,17 +12,18 @@ Alternatives: the profiler's Python tracer and `sys.setprofile` slow every Pytho
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.hook_errors import Trouble
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.transfers import named_as
 
 # `__iter__` is not among them: JAX slices the array on its device into arrays; `copy.deepcopy` copies there
@@ -32,6 +33,8 @@ METHODS = {
     "__format__": "print", "__repr__": "print", "__str__": "print", "block_until_ready": "block_until_ready",
 }  # fmt: skip
 _FUNCTIONS = ("block_until_ready", "effects_barrier", "device_get")  # JAX functions, which take whole pytrees
+_CALLBACK = re.compile(r"[/\\]jax[/\\]_src[/\\]callback\.py$")
+_NUMBERS = {"item", "float", "int", "complex", "if"}
 _NOTHING_COMES = ("block_until_ready", "effects_barrier")
 
 
@@ -59,6 +62,7 @@ class Waits:
         self.elsewhere = 0
         self._thread, self._inside = threading.get_ident(), False
         self._undo = ExitStack()
+        self._lines: dict[tuple[int, int], tuple[CodeType, Place | None]] = {}  # by code and instruction
 
     def open(self, jax: Any) -> None:
         """Begin to record, for the calling thread; `jax` is the imported module."""
@@ -70,8 +74,10 @@ class Waits:
         if "__float__" not in {m for c in jax.Array.__subclasses__() for m in vars(c)}:
             self.missing.append("float, item and the like")
         numpy = sys.modules["numpy"]
+        # JAX's own type check is slow for anything but an array, and this runs at every np.asarray
+        arrays = tuple(c for c in jax.Array.__subclasses__() if "__array__" in vars(c))
         for function in ("asarray", "array"):
-            self.replace(numpy, function, self._function(getattr(numpy, function), jax.Array))
+            self.replace(numpy, function, self._method(getattr(numpy, function), "np.asarray", arrays))
         for function in _FUNCTIONS:
             self.replace(jax, function, self._method(getattr(jax, function), function))
 
@@ -93,56 +99,70 @@ class Waits:
         else:
             self._undo.callback(setattr, owner, name, old)
 
-    def _method(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def _method(
+        self, method: Callable[..., Any], kind: str, arrays: tuple[type, ...] = ()
+    ) -> Callable[..., Any]:
+        """Wrap a call that waits, for `arrays` only if there are any.
+
+        A program may read single numbers, or call back in each turn of a loop, so this takes a microsecond or
+        two, and up to 20 where nothing of it is in a cache.
+        """
+        clock, ident, frame, record = time.perf_counter, threading.get_ident, sys._getframe, self._record
+
         def waiting(*args: Any, **kwargs: Any) -> Any:
-            return self._timed(kind, method, args, kwargs)
+            if arrays:
+                value = args[0] if args else None
+                if type(value) in (list, tuple) and value:
+                    value = value[0]  # np.array([loss, accuracy])
+                if not isinstance(value, arrays):
+                    return method(*args, **kwargs)
+            if self._inside or ident() != self._thread:  # `print` formats through `__array__`
+                self.elsewhere += ident() != self._thread
+                return method(*args, **kwargs)
+            self._inside = True
+            start = clock()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                end = clock()
+                self._inside = False
+                try:  # after a wait nothing of this is in a cache: through `catch_errors` it takes 30 us more
+                    record(kind, frame(1), start, end, args, kwargs)
+                except Exception as e:
+                    self.trouble.lost("a wait", e)
 
         return named_as(method, waiting)
 
-    def _function(self, function: Callable[..., Any], kind: type) -> Callable[..., Any]:
-        # JAX's own type check is slow for anything but an array, and this runs at every np.asarray
-        subclasses: list[type] = kind.__subclasses__()
-        concrete = tuple(c for c in subclasses if "__array__" in vars(c))
-
-        def converting(*args: Any, **kwargs: Any) -> Any:
-            value = args[0] if args else None
-            if type(value) in (list, tuple) and value:
-                value = value[0]  # np.array([loss, accuracy])
-            if isinstance(value, concrete):
-                return self._timed("np.asarray", function, args, kwargs)
-            return function(*args, **kwargs)
-
-        return named_as(function, converting)
-
-    def _timed(self, kind: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if threading.get_ident() != self._thread:
-            self.elsewhere += 1
-            return call(*args, **kwargs)
-        if self._inside:  # `print` formats through `__array__`
-            return call(*args, **kwargs)
-        self._inside = True
-        start = time.perf_counter()
-        try:
-            return call(*args, **kwargs)
-        finally:
-            end = time.perf_counter()
-            self._inside = False
-            try:  # after a wait nothing of this is in a cache: through `catch_errors` it takes 30 us more
-                self._record(kind, sys._getframe(1), start, end, args, kwargs)
-            except Exception as e:
-                self.trouble.lost("a wait", e)
-
     def _record(self, kind: str, frame: FrameType, start: float, end: float, args: Any, kwargs: Any) -> None:
-        mine, called = source_location.reader_and_library_frames(frame)
-        # jax.debug.print formats in the call that runs its program; `find_callbacks` covers it
-        if kind == "print" and called and source_location.library_of(called.f_code.co_filename) == "jax":
+        key = id(frame.f_code), frame.f_lasti
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = frame.f_code, _line(frame)
+        at = line[1]
+        if at == NOWHERE:  # in a callback: the program waits for this, and not the front end
             return
-        nbytes = 0 if kind in _NOTHING_COMES else _nbytes(args, kwargs)
-        self.waits.append(Wait(kind, source_location.place_of(mine), start, end, nbytes))
+        if at is None:  # a library's frame: the reader's line may be another one each time
+            mine, called = source_location.reader_and_library_frames(frame)
+            # jax.debug.print formats in the call that runs its program; `find_callbacks` covers it
+            if kind == "print" and called and source_location.library_of(called.f_code.co_filename) == "jax":
+                return
+            at = source_location.place_of(mine)
+        nbytes = args[0].dtype.itemsize if kind in _NUMBERS else _nbytes(kind, args, kwargs)
+        self.waits.append(Wait(kind, at, start, end, nbytes))
 
 
-def _nbytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _line(frame: FrameType) -> Place | None:
+    """Return a frame's line if it is the reader's own; NOWHERE in a callback, None in a library."""
+    if source_location.library_of(frame.f_code.co_filename):
+        return None
+    files = (f.f_code.co_filename for f in source_location.frames_outwards(frame))
+    return NOWHERE if any(map(_CALLBACK.search, files)) else source_location.place_of(frame)
+
+
+def _nbytes(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Return the bytes of all arrays among the arguments; a key or a tracer has none that come."""
+    if kind in _NOTHING_COMES:
+        return 0
     if len(args) == 1 and not kwargs and hasattr(args[0], "nbytes"):  # walking a tree takes 30 us more
         return int(args[0].nbytes)
     leaves = sys.modules["jax"].tree.leaves((args, kwargs))

@@ -1,14 +1,16 @@
 """Short windows of JAX's profiler: when devices computed, what was dispatched, what was copied to them.
 
-The profiler keeps every event, about ten per operation, and writes them out at about ten microseconds each.
-So it is on only for short windows while nothing compiles. Windows are shorter if there is much to write, and
-the next one waits until the cost of the last one is a small share of the run.
+The profiler keeps every event, about ten per operation. So it is on only for short windows while nothing
+compiles. Windows are shorter if there is much to collect, and the next one waits until the cost of the last
+one is a small share of the run, and longer the longer the program has run.
+
+JAX 0.10's `jax.profiler.stop_trace` also writes a second file for the browser, which takes five times as long
+as all else, so windows use the session underneath.
 """
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import re
 import shutil
 import tempfile
@@ -20,11 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxperf import jax_internals
+from jaxperf.errors import JaxperfError
 from jaxperf.result.intervals import Interval, clip, union
 
 SHORT_S, LONG_S = 0.1, 0.25  # of a window
-COST_SHARE = 0.08  # of the run's time; the pause after a window is its cost over this
+COST_SHARE = 0.05  # of the run's time; the pause after a window is its cost over this
+PAUSE = 0.02  # of the time since the first window, at least
+MOST = 16_000_000  # bytes of windows that are read; 1 MB takes about 0.3 s
 MARK = "jaxperf watch"
+_COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # on one device, on several
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
 
 
@@ -35,7 +42,7 @@ class ExecutedProgram:
     Attributes:
       name: the function's.
       calls, dispatch_s: calls from Python, and the seconds that each took to return.
-      copies: host arrays that these calls copied to a device.
+      copies: arrays that these calls had to put on a device first: from the host, or from other devices.
       devices: the stretches in which each device computed it.
       ops: seconds of each instruction, by device and name.
       runs, whole: executions that the trace tells apart, and those of them that no window cut off.
@@ -68,7 +75,6 @@ class Seen:
 
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, ExecutedProgram] = field(default_factory=dict)
-    spent: list[Interval] = field(default_factory=list)  # starting and stopping
     queued: list[Interval] = field(default_factory=list)  # a call has ended, but its execution has not begun
     empty: list[Interval] = field(default_factory=list)  # windows in which no instruction began
 
@@ -99,12 +105,13 @@ class Profiler:
     """Takes windows: call `look` every few milliseconds from one thread."""
 
     def __init__(self) -> None:
-        self.folders: list[tuple[Path, float, float]] = []
+        self.files: list[tuple[Path, float, float]] = []
         self.trouble = ""
-        self.spent: list[Interval] = []
-        self._opened: float | None = None
-        self._next, self._length_s = 0.0, SHORT_S
-        self._mark: Any = None
+        self.cost_s = 0.0  # of processor time
+        self._folder = Path()
+        self._session: Any = None
+        self._opened = self._first = self._next = 0.0
+        self._length_s = SHORT_S
         self._yielded = False
         self._lock = threading.RLock()  # the program's thread ends a window too, in `give_way`
 
@@ -116,12 +123,12 @@ class Profiler:
         """
         with self._lock:
             now = time.perf_counter()
-            if self._opened is None:
+            if self._session is None:
                 if not compiling and not self._yielded and now >= self._next:
                     self._open()
             elif compiling or now - self._opened >= self._length_s:
                 self.close()
-            return self._opened is not None
+            return self._session is not None
 
     def give_way(self) -> None:
         """End our profile, and take no more: the program takes one itself, and there can be only one."""
@@ -134,44 +141,48 @@ class Profiler:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level, options.host_tracer_level = 0, 1
         options.enable_hlo_proto = False
-        folder = tempfile.mkdtemp(prefix="jaxperf-watch-")
-        began = time.perf_counter()
+        worked = time.thread_time()
         try:
-            jax.profiler.start_trace(folder, profiler_options=options)
-        except RuntimeError as e:  # somebody else profiles
-            shutil.rmtree(folder, ignore_errors=True)
-            self.trouble, self._next = str(e).splitlines()[0], began + 5
+            self._session = jax_internals.get(jax_internals.PROFILER)(options)
+        except JaxperfError as e:  # this JAX has no such name
+            self.trouble, self._yielded = str(e), True
             return
-        self._folder, self._opened = Path(folder), time.perf_counter()
+        self._opened = time.perf_counter()
+        self._first = self._first or self._opened
         with jax.profiler.TraceAnnotation(MARK):  # its start ties the profiler's clock to ours
             self._tied = time.perf_counter()
-        self.spent.append((began, self._opened))
+        self.cost_s += time.thread_time() - worked
 
     def close(self) -> None:
         """End the window that is open, if there is one."""
         with self._lock:
-            if self._opened is None:
+            if self._session is None:
                 return
-            import jax
-
-            ended = time.perf_counter()
-            opened, self._opened = self._opened, None
-            with contextlib.suppress(RuntimeError):  # the program stopped it
-                jax.profiler.stop_trace()
-            self.folders.append((self._folder, self._tied, ended))
+            ended, worked = time.perf_counter(), time.thread_time()
+            session, self._session = self._session, None
+            if not self.files:
+                self._folder = Path(tempfile.mkdtemp(prefix="jaxperf-watch-"))
+            file = self._folder / f"{len(self.files)}.xplane.pb"
+            try:
+                file.write_bytes(session.stop())
+                self.files.append((file, self._tied, ended))
+            except Exception as e:  # somebody else profiles, or the disk is full
+                self.trouble = str(e).splitlines()[0]
+            self.cost_s += time.thread_time() - worked
             now = time.perf_counter()
             cost_s = now - ended
-            self.spent.append((ended, now))
             self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
-            self._next = now + (cost_s + 0.05 * (ended - opened)) / COST_SHARE
+            pause_s = (cost_s + 0.05 * (ended - self._opened)) / COST_SHARE
+            self._next = now + max(pause_s, PAUSE * (now - self._first))
 
     def read(self) -> Seen:
-        """Return everything that the windows saw, and delete the raw traces."""
-        seen = Seen(spent=self.spent)
-        for folder, tied, ended in self.folders:
-            for file in folder.rglob("*.xplane.pb"):
-                _read(file, tied, ended, seen)
-            shutil.rmtree(folder, ignore_errors=True)
+        """Return everything that the windows saw, and delete the raw traces; only some of long ones."""
+        seen = Seen()
+        every = -(-sum(file.stat().st_size for file, _, _ in self.files) // MOST)
+        for file, tied, ended in self.files[:: every or 1]:
+            _read(file, tied, ended, seen)
+        if self.files:
+            shutil.rmtree(self._folder, ignore_errors=True)
         return seen
 
 
@@ -243,14 +254,14 @@ def queued_intervals(calls: Iterable[Interval], starts: Iterable[float]) -> list
 
 
 def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
-    """Yield the outermost calls of jitted functions in a thread, and how many host arrays each passed."""
+    """Yield the outermost calls of jitted functions in a thread, and how many arrays each copied first."""
     over, name, start, copies = 0.0, "", 0.0, 0
     for e in line.events:
         if e.start >= over and (match := _DISPATCH.fullmatch(e.name)):
             if name:
                 yield name, start, over, copies
             name, start, over, copies = match[1], e.start, e.end, 0
-        elif e.name == "DevicePut" and e.start < over:
+        elif e.name in _COPIES and e.start < over:
             copies += 1
     if name:
         yield name, start, over, copies

@@ -9,15 +9,12 @@ from collections.abc import Iterator
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result import (
-    Axis,
     Block,
     Code,
-    Curve,
     Environment,
     Fact,
     Grid,
     Heading,
-    Lines,
     Note,
     Result,
     Text,
@@ -85,8 +82,9 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
 def _overhead(record: Record) -> str:
     parts = ", ".join(f"{name} {seconds / record.wall_s:.1%}" for name, seconds in record.overhead_s.items())
     seen = sum(b - a for a, b in record.seen.windows)
+    used = f"{sum(record.overhead_s.values()) / record.wall_s:.1%}"
     return (
-        f"Watching itself took {sum(record.overhead_s.values()) / record.wall_s:.1%} of that ({parts}); "
+        f"Watching used {used} of that in processor time, most of it beside the program ({parts}); "
         f"devices were seen for {format_quantity(seen, 's')}."
     )
 
@@ -155,26 +153,22 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
 
 def _memory(analysis: Analysis) -> Iterator[Block]:
     record = analysis.record
-    if not record.memory:
-        return
-    peak = max(b for _, b in record.memory)
-    held = "; ".join(
-        f"{number} x {name}, {format_quantity(total, 'bytes')}" for name, number, total in record.held[:3]
+    for kind, peak in record.peaks.items():
+        yield Fact(
+            "peak_bytes" if kind == "resident" else f"{kind}_peak_bytes",
+            peak,
+            "bytes",
+            f"Peak of {kind} memory",
+        )
+    largest = "; ".join(
+        f"{live.number} x {live.kind}, {format_quantity(live.nbytes, 'bytes')}"
+        + (f", made at {live.at}" if live.at != NOWHERE else "")
+        for live in record.held[:3]
     )
-    yield Fact("peak_bytes", peak, "bytes", "Peak of resident memory")
-    if held:
-        yield Fact("held", held, meaning="Largest arrays alive near the peak")
+    if largest:
+        yield Fact("held", largest, meaning="Largest arrays alive near the peak")
     for note in program_notes.temporaries_note(analysis):
         yield Note(note)
-    step = -(-len(record.memory) // 200)
-    points = [
-        max(record.memory[i : i + step], key=lambda p: p[1]) for i in range(0, len(record.memory), step)
-    ]
-    if len(points) > 2:
-        curve = Curve(
-            "resident", tuple(t - record.start for t, _ in points), tuple(float(b) for _, b in points)
-        )
-        yield Lines("Memory over time", (curve,), Axis("time", "s"), Axis("resident memory", "bytes"))
 
 
 def _findings(analysis: Analysis) -> Iterator[Block]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from jaxperf.result.intervals import Interval, total_length
-from jaxperf.watch.finding import IDLE_DOUBT, Finding
+from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import canonical_name
-from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.analysis import Analysis, Clock, subtract_intervals
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
+from jaxperf.watch.source import loop_body, statements
 
+SHORT_S = 5e-5  # of an operation, in the mean: less than its dispatch takes
 RATE = 200  # operations per second; fewer do not explain idle devices
 A_SHARE = 0.2  # of the samples at a line within: a caller that dispatches this much is part of the cause
 IN_A_ROW = 3  # elementwise operations that are worth a program
@@ -31,15 +34,15 @@ _ELEMENTWISE = frozenset({
 
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
-    idle = analysis.idle_at(lambda s: s.kind == EAGER, line := _outermost(analysis))
-    # `find_small_puts` covers the other lines
-    idle = {at: s for at, s in idle.items() if at not in analysis.record.small_puts}
+    line, elsewhere = _outermost(analysis), analysis.record.small_puts  # `find_small_puts` covers those
+    read = {x.at for x in analysis.lines if loop_body.element_read(x.at)}  # and `find_waits` these
+    idle = _front_bound(analysis, line, {*elsewhere, *read})
     traced = Counter(c.at for c, _ in analysis.called)
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
         seconds = idle.pop(at)
         if traced[at] <= REPEATS:  # else `find_retraces` covers it
-            yield Finding("new function", at, seconds, reason, "function", doubt=IDLE_DOUBT)
+            yield Finding("new function", at, seconds, reason, "function")
     jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
     programs = analysis.record.seen.programs
     small = sum(p.calls for n, p in programs.items() if n not in jitted_names and p.calls >= OFTEN)
@@ -56,7 +59,31 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             "them would go through memory once"
         )
     both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
-    yield from findings_by_function("eager", both, reason)
+    for finding in findings_by_function("eager", both, reason):
+        whole = statements.is_definition(finding.at)
+        yield replace(finding, argument=finding.name if whole else "")
+
+
+def _front_bound(
+    analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
+) -> dict[Place, float]:
+    """Return the seconds in which operations outside jit held up a device that had nothing else to do.
+
+    Short operations count as nothing: a CPU computes them within the call, and one program needs far less.
+    """
+    jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
+    busy = [
+        span
+        for name, program in analysis.record.seen.programs.items()
+        for spans in program.devices.values()
+        if name in jitted_names or total_length(spans) > SHORT_S * len(spans)
+        for span in spans
+    ]
+    free = Clock(subtract_intervals(analysis.steady, [*busy, *analysis.waiting.stretches]))
+    seconds: dict[Place, float] = defaultdict(float)
+    for s in (s for s in analysis.samples if s.kind == EAGER and s.at not in others):
+        seconds[line(s)] += free.within(s.start, s.end) * analysis.scale
+    return {at: s for at, s in seconds.items() if s}
 
 
 def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
@@ -75,9 +102,24 @@ def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
     caller_counts = Counter(s.at for s in samples if s.at in ends and ends[s.at][0] < s.start < ends[s.at][1])
 
     def line(s: StackSample) -> Place:
-        return next((p for p in reversed(s.callers) if caller_counts[p] >= A_SHARE * looks[s.at]), s.at)
+        chain = (s.at, *s.callers)
+        outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= A_SHARE * looks[s.at])
+        chain = chain[next(outer, 0) :]
+        return _function_in_loop(chain) or chain[0]
 
     return line
+
+
+def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:
+    """Return the `def` of the function that a loop of steps calls, on the way to an operation.
+
+    None if the operation itself is in the loop, or if there is no such loop.
+    """
+    for i, at in enumerate(chain):
+        if loop_body.own_loop(at):
+            inside = statements.enclosing_nodes(chain[i - 1], statements.FUNCTION)[-1:] if i else []
+            return next((chain[i - 1]._replace(line=f.lineno) for f in inside), None)
+    return None
 
 
 def _unfused(

@@ -1,6 +1,6 @@
 """Rules: what a program loses, where, and why. Each gives findings with the seconds that a change could save.
 
-A rule reports nothing below a share of the run's time, so that programs without a fault have no findings.
+What saves less than a share of the run is not reported, so that programs without a fault have no findings.
 Seconds are an estimate from this run: what was spent repeatedly, or how long devices were idle for that
 reason.
 """
@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.sampler import IMPORT
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.between_devices import find_moves
 from jaxperf.watch.rules.eager import find_eager_operations
 from jaxperf.watch.rules.idle import find_data_waits, find_numpy_work, find_transfers, find_waits
+from jaxperf.watch.rules.precision import find_float64
 from jaxperf.watch.rules.programs import (
     find_callbacks,
     find_constant_work,
@@ -22,7 +25,6 @@ from jaxperf.watch.rules.programs import (
     find_cpu_programs,
     find_donations,
     find_eager_copies,
-    find_float64,
     find_module_state,
     find_unequal_shards,
     find_unrolled_loops,
@@ -43,8 +45,7 @@ from jaxperf.watch.rules.traces import (
     find_retraces,
 )
 
-LEAST_SHARE = 0.02  # of the time without compiling that a finding must be able to save
-LEAST_OF_ALL = 0.005  # of the wall time
+LEAST_SHARE = 0.05  # of the run without imports that a finding must be able to save
 LEAST_S = 0.02  # seconds that are worth reading a line about
 LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
 
@@ -53,22 +54,17 @@ RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     find_waits, find_data_waits, find_numpy_work, find_eager_operations, find_transfers, find_donations,
     find_eager_copies, find_module_state, find_float64, find_unrolled_loops, find_constants,
     find_constant_work, find_callbacks, find_cpu_programs, find_unequal_shards, find_slow_dispatch,
-    find_python_work, find_list_conversions, find_repeated_puts, find_small_puts, find_writes,
+    find_python_work, find_list_conversions, find_repeated_puts, find_moves, find_small_puts, find_writes,
 )  # fmt: skip
 
 
 def find_causes(analysis: Analysis) -> list[Finding]:
     """Return everything that could save a share of the run's time, largest first."""
     r = analysis.record
-    steady_s = r.wall_s - analysis.compiling.within(r.start, r.end)
+    least_s = max(LEAST_S, LEAST_SHARE * (r.wall_s - analysis.front_s[IMPORT]))
     settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
     candidates = _worst(f for rule in RULES for f in rule(analysis) if f.cause not in settled)
-    findings = [
-        f
-        for f in candidates
-        if f.seconds >= max(max(LEAST_SHARE * steady_s, LEAST_S) * f.doubt, LEAST_OF_ALL * r.wall_s)
-        or f.memory_bytes >= LARGE
-    ]
+    findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
     findings = [replace(f, seconds=min(f.seconds, r.wall_s)) for f in findings]
     return sorted(findings, key=lambda f: (-f.seconds, f.at))
 

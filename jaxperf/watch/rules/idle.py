@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxperf.report.formatting import format_quantity
-from jaxperf.watch.finding import IDLE_DOUBT, Finding
+from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, DISPATCH, EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -25,9 +26,27 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
     for line in analysis.lines:
         if any(_for_numpy(line, at) for at in analysis.numpy_idle):
             continue  # `find_numpy_work` covers it
-        if line.count >= REPEATS and line.at != NOWHERE:
+        if line.count >= REPEATS and (array := loop_body.element_read(line.at)):
+            yield _element_reads(analysis, line, array)
+        elif line.count >= REPEATS and line.at != NOWHERE:
             cause = "logging" if line.kind == "print" or _prints(line) else "wait"
             yield Finding(cause, line.at, line.lost_s, _wait_reason(line), line.kind)
+
+
+def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
+    """Describe a line that reads one element after the other: each is sliced, and then waited for.
+
+    The median wait counts, since the first one may be for the array itself.
+    """
+    waits = [w.end - w.start for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
+    sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
+    compiled_s = sum(c.total_s for c in analysis.record.compiled if not c.explained and c.at == line.at)
+    seconds = statistics.median(waits) * len(waits) + sliced_s + compiled_s
+    reason = (
+        f"{line.count} elements of {array} come to the host one by one, and each is sliced by a program of "
+        "its own and waited for"
+    )
+    return Finding("element reads", line.at, seconds, reason, line.kind, argument=array)
 
 
 def _for_numpy(line: WaitingLine, at: Place) -> bool:
@@ -75,7 +94,7 @@ def find_transfers(analysis: Analysis) -> Iterator[Finding]:
         if c.host_bytes >= COPIED and copies_much(analysis, c) and at in idle:
             copied, argument = format_quantity(c.host_bytes, "bytes"), c.host_argument
             reason = f"each call of {c.called} copies {copied} of NumPy arrays to the device"
-            yield Finding("transfer", at, idle.pop(at), reason, c.called, argument=argument, doubt=IDLE_DOUBT)
+            yield Finding("transfer", at, idle.pop(at), reason, c.called, argument=argument)
 
 
 def copies_much(analysis: Analysis, c: Compiled) -> bool:
@@ -104,4 +123,4 @@ def findings_by_function(cause: str, idle: dict[Place, float], reason: str) -> I
             functions[_function(at)].append((at, seconds))
     for lines in functions.values():
         worst = max(lines, key=lambda item: item[1])[0]
-        yield Finding(cause, worst, sum(s for _, s in lines), reason, worst.function, doubt=IDLE_DOUBT)
+        yield Finding(cause, worst, sum(s for _, s in lines), reason, worst.function)

@@ -8,21 +8,27 @@ from collections.abc import Iterator
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result import Block, Note
-from jaxperf.watch.observe.compiles import COMPILE, Compiled
+from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, array_bytes
-from jaxperf.watch.observe.instructions import OPERANDS, ProgramInstruction, parse_instructions
+from jaxperf.watch.observe.instructions import (
+    COLLECTIVES,
+    OPERANDS,
+    ProgramInstruction,
+    parse_instructions,
+)
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.between_devices import device_notes
+from jaxperf.watch.rules.compile_notes import compile_notes
+from jaxperf.watch.rules.precision import precision_notes
 from jaxperf.watch.rules.programs import called_programs
 from jaxperf.watch.source import statements
 
-COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 MOVED = 1 << 20  # bytes per call that are worth a line
 TEMPORARY = 64 << 20  # bytes
 A_SHARE = 0.2  # of the run, or of a program
 MOST = 0.5  # of a program's time
-CACHED_S = 1.0  # of compiling, from which on JAX's cache on disk keeps a program by default
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _BODY = re.compile(r"body=%?([\w.-]+)")
 _BRANCHES = ("cond", "switch")
@@ -39,7 +45,9 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
             for line in (*_collectives(facts, c, instructions), *_branches(facts, c, instructions)):
                 yield Note(line)
             yield from map(Note, _grouped(facts, c, program, instructions))
-    yield from map(Note, _cache(analysis))
+            yield from map(Note, device_notes(facts, c, program, instructions))
+            yield from map(Note, precision_notes(facts, c, program, instructions))
+    yield from map(Note, compile_notes(analysis))
 
 
 def _collectives(facts: Facts, c: Compiled, instructions: list[ProgramInstruction]) -> Iterator[str]:
@@ -61,13 +69,15 @@ def _collectives(facts: Facts, c: Compiled, instructions: list[ProgramInstructio
         elif (
             kind != "all-reduce" and (moved := sum(array_bytes(*a) for a in arrays_in_type(i.type))) >= MOVED
         ):
-            source = _source(i, by_name, facts)
+            source = _source(i, by_name, facts, c.called)
             how = "in each turn of a loop" if i.within in bodies else "per call"
-            also = f", from what {source} makes" if source not in (NOWHERE, at) else ""
+            here = at if at != NOWHERE else c.at
+            line = source if source != NOWHERE else here
+            use = f", for {here}" if here != line else ""
             yield (
                 f"{c.called} has an {kind} of {i.type.partition('{')[0]}, {format_quantity(moved, 'bytes')} "
-                f"{how}{where}{also}: an array is not split as its use needs it; a sharding of its own "
-                "(jax.lax.with_sharding_constraint) before that line keeps the parts where they are"
+                f"{how} at {line}{use}: it is not split as its use needs it; a sharding of its "
+                "own (jax.lax.with_sharding_constraint) at that line keeps the parts where they are"
             )
 
 
@@ -76,16 +86,26 @@ def arrays_in_type(kind: str) -> list[tuple[str, str]]:
     return re.findall(r"([a-z]+\d*)\[([\d,]*)\]", kind)
 
 
-def _source(i: ProgramInstruction, by_name: dict[str, ProgramInstruction], facts: Facts) -> Place:
-    """Return the line of the reader's that made an instruction's operand."""
+def _source(i: ProgramInstruction, by_name: dict[str, ProgramInstruction], facts: Facts, name: str) -> Place:
+    """Return the line of the reader's that made an instruction's operand; for an argument, its first use."""
     for _ in range(8):
         operands = [by_name[n] for n in OPERANDS.findall(i.text.partition(" = ")[2]) if n in by_name]
         if not operands:
-            return NOWHERE
+            break
         i = operands[0]
         if (at := facts.at(i.text)) != NOWHERE:
             return at
-    return NOWHERE
+    argument = re.search(r'op_name="(\w+)', i.text) if i.opcode == "parameter" else None
+    places = (p for frames in facts.frames.values() for p in frames if p.function == name)
+    at = next(places, NOWHERE)
+    functions = [n for n in statements.enclosing_nodes(at, statements.FUNCTION) if n.name == name]
+    uses = (
+        n.lineno
+        for function in functions
+        for n in ast.walk(function)
+        if argument and isinstance(n, ast.Name) and n.id == argument[1]
+    )
+    return at._replace(line=line) if (line := min(uses, default=0)) else NOWHERE
 
 
 def _branches(facts: Facts, c: Compiled, instructions: list[ProgramInstruction]) -> Iterator[str]:
@@ -134,19 +154,6 @@ def _grouped(
                 f"({at if at != NOWHERE else c.at}); compilers often reach a small share of the machine "
                 "there: compare it with a sum of shifted products, one for each position of the kernel"
             )
-
-
-def _cache(analysis: Analysis) -> Iterator[str]:
-    """Yield what a compile cache on disk would save, where none is set."""
-    r = analysis.record
-    kept_s = sum(s for c in r.compiled if (s := c.seconds(COMPILE)) >= CACHED_S)
-    if not r.compile_cache and kept_s >= A_SHARE * r.wall_s:
-        yield (
-            f"each start compiles for {format_quantity(kept_s, 's')} of {format_quantity(r.wall_s, 's')} "
-            "what a compile cache on disk would keep: "
-            'jax.config.update("jax_compilation_cache_dir", FOLDER) before the '
-            "first call saves most of it from the second start on"
-        )
 
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:

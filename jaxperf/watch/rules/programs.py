@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -23,14 +21,13 @@ from jaxperf.watch.observe.unrolled import unrolled_loops
 from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import execution_count
-from jaxperf.watch.source import source_arguments, statements
+from jaxperf.watch.source import statements
 
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
 CONSTANT = 1 << 20  # bytes of the arrays in a program that are worth reporting
 SMALL = 1 << 12  # bytes of an array that does not count
 COMPILED = 60e6  # bytes/s at most at which constants compile; 17 MB took 0.24 s, 67 MB 2.5 s
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
-WIDE = ("float64", "double", "complex128")
 LONG_S = 0.5  # of compiling, from which on a loop of few turns is worth reporting
 A_SHARE = 0.2  # of a program's time
 UNEQUAL = 1.3  # the most work on one device over the mean
@@ -115,64 +112,6 @@ def _names(node: ast.expr) -> Iterator[str]:
     return (ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
 
 
-def find_float64(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that turn 32-bit floats into 64-bit ones, and those with only 64-bit arrays."""
-    compiled = analysis.record.compiled
-    for facts, c, program_s in called_programs(analysis):
-        lines = Counter(p for p in facts.widened())
-        if lines:
-            line = next((p for p, _ in lines.most_common() if p != NOWHERE), c.at)
-            reason = (
-                f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
-            )
-            yield Finding("float64", line, program_s / 2, reason, facts.name)
-        elif any(map(_asks_for_float64, {p.file for p in (c.at, *c.callers)})):
-            continue  # it is intended
-        elif "f64[" in facts.text and any(x.host_float64 for x in (c, *compiled) if x.at == c.at):
-            reason = f"{facts.name} gets NumPy arrays of NumPy's default type here, so it computes in float64"
-            yield Finding("float64", c.at, program_s / 2, reason, facts.name)
-        elif _only_wide(facts):
-            reason = (
-                f"every array that {c.called} gets is float64, which JAX makes of its own and NumPy's "
-                "arrays while jax_enable_x64 is on; if float32 is enough, it moves half of the bytes"
-            )
-            at, name = _made(c)
-            yield Finding("all float64", at, program_s / 2, reason, facts.name, argument=name)
-
-
-def _only_wide(facts: Facts) -> bool:
-    """Return whether a program takes arrays of floats, all of them at least 64 bits wide."""
-    floats = {kind for kind, dims in facts.layout[0] if dims and kind[0] in "fbc"}  # as in f32, bf16, c64
-    return bool(floats) and floats <= {"f64", "c128"}
-
-
-@functools.cache
-def _asks_for_float64(file: str) -> bool:
-    """Return whether the code of a file names a type of 64-bit floats, so that they are intended."""
-    for node in ast.walk(statements.syntax_tree(file)):
-        named = getattr(node, "attr", "") or getattr(node, "id", "") or getattr(node, "value", "")
-        if isinstance(node, ast.Attribute | ast.Name | ast.Constant) and named in WIDE:
-            return True
-    return False
-
-
-def _made(c: Compiled) -> tuple[Place, str]:
-    """Return where the largest argument is made, and its variable; the call itself if unknown."""
-    arrays = {where: array for where, text in c.signature.items() if (array := array_type(text))}
-    sizes = {where: math.prod(int(n) for n in dims.split(",") if n) for where, (_, dims) in arrays.items()}
-    largest = max(sizes, key=lambda where: sizes[where], default="")
-    expression = source_arguments.argument_expression(c.at, c.called, largest) if largest else None
-    if not isinstance(expression, ast.Name):
-        return c.at, ""
-    around = statements.enclosing_nodes(c.at, ast.FunctionDef)[-1:] or [statements.syntax_tree(c.at.file)]
-    lines = [
-        n.lineno
-        for n in ast.walk(around[0])
-        if isinstance(n, ast.Assign) and n.lineno < c.at.line and expression.id in map(ast.unparse, n.targets)
-    ]
-    return (c.at._replace(line=max(lines)), expression.id) if lines else (c.at, "")
-
-
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     """Find Python loops that were traced into one operation per turn."""
     explained = {canonical_name(c.name) for c in analysis.record.compiled if c.explained}
@@ -181,10 +120,10 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         if c and (loops := unrolled_loops(facts, few=c.total_s >= LONG_S, outside=(c.at, *c.callers))):
             loop, share = loops[0], sum(x.share for x in loops)  # the lines of a loop are one cause
             reason = (
-                f"{facts.name} holds {loop.copies} copies of {loop.operation} from this line, a loop that "
-                "Python unrolled"
+                f"{c.called} holds {loop.copies} copies of {loop.operation} from this loop, which Python "
+                "unrolled"
             )
-            yield Finding("unrolled", loop.at, c.total_s * share * (1 - 1 / loop.turns), reason, facts.name)
+            yield Finding("unrolled", loop.at, c.total_s * share * (1 - 1 / loop.turns), reason, c.called)
 
 
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
@@ -213,14 +152,15 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
         fixed = independent_instructions(instructions, facts.steps)
         total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
         if total_s and fixed_s >= A_SHARE * total_s and max(program.calls, program.runs) >= 2:
-            most = max(fixed, key=lambda op: program.op_s(op.__eq__))
-            at = next(facts.at(i.text) for i in instructions if i.name == most)
+            of_fixed = [
+                (program.op_s(i.name.__eq__), facts.at(i.text)) for i in instructions if i.name in fixed
+            ]
+            at = max((pair for pair in of_fixed if pair[1] != NOWHERE), default=(0.0, c.at))[1]
             reason = (
                 f"{fixed_s / total_s:.0%} of each call of {c.called} goes to what depends on none of its "
                 "arguments, and gives the same each time"
             )
-            seconds = program_s * fixed_s / total_s
-            yield Finding("constant work", at if at != NOWHERE else c.at, seconds, reason, c.called)
+            yield Finding("constant work", at, program_s * fixed_s / total_s, reason, c.called)
 
 
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:

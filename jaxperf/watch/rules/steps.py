@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,12 +10,13 @@ from dataclasses import replace
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result.intervals import Interval, intersection, total_length, union
-from jaxperf.watch.finding import IDLE_DOUBT, Finding
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import BETWEEN, DISPATCH, EAGER, WRITE
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
-from jaxperf.watch.report.analysis import Analysis, subtract_intervals
+from jaxperf.watch.report.analysis import Analysis, Clock, subtract_intervals
 from jaxperf.watch.rules.idle import (
     OFTEN,
     REPEATS,
@@ -22,7 +24,9 @@ from jaxperf.watch.rules.idle import (
     describe_longest_inside,
     findings_by_function,
 )
+from jaxperf.watch.source import loop_body, source_arguments
 
+WALK = 2  # times JAX's own dispatch; less of `nnx.jit` is not worth a change
 MANY = 5  # small arrays per step, which one call would put together
 
 
@@ -31,15 +35,39 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
     idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
     for c, at in analysis.called:
         program = analysis.record.seen.programs.get(canonical_name(c.name))
-        if program is None or program.calls < OFTEN or at not in idle or copies_much(analysis, c):
+        if program is None or program.calls < REPEATS or at not in idle or copies_much(analysis, c):
             continue
         call_s, device_s = statistics.quantiles(program.dispatch_s, n=4)[0], _device_s(program)
-        if device_s < call_s:
+        module_s = _front_s(analysis, at) / program.calls if c.through == "flax" else 0.0
+        device = f"the device {format_quantity(device_s, 's')}"
+        if max(device_s, WALK * call_s) < module_s and (modules := _modules(c, at)):
             reason = (
-                f"a call of {c.called} takes the front end {format_quantity(call_s, 's')} and the device "
-                f"{format_quantity(device_s, 's')}, so the device waits for the next call"
+                f"a call of {c.called} takes the front end {format_quantity(module_s, 's')} and {device}: "
+                f"nnx.jit takes {modules} apart in Python and puts them together again in each call, and "
+                f"JAX's own dispatch is {format_quantity(call_s, 's')} of it"
             )
-            yield Finding("dispatch", at, idle.pop(at), reason, c.called, doubt=IDLE_DOUBT)
+            saved_s = idle.pop(at) * (1 - call_s / module_s)
+            yield Finding("module dispatch", at, saved_s, reason, c.called, argument=modules)
+        elif device_s < call_s and program.calls >= OFTEN:
+            reason = (
+                f"a call of {c.called} takes the front end {format_quantity(call_s, 's')} and {device}, so "
+                "the device waits for the next call"
+            )
+            yield Finding("dispatch", at, idle.pop(at), reason, c.called)
+
+
+def _front_s(analysis: Analysis, at: Place) -> float:
+    """Return the seconds of the front end at calls in a line, in the profiler's windows."""
+    windows = Clock(analysis.steady)
+    calls = [s for s in analysis.samples if s.kind == DISPATCH and s.at == at]
+    shares = [(s, windows.within(s.start, s.end) / (s.end - s.start)) for s in calls if s.end > s.start]
+    return sum(analysis.front(s) * share for s, share in shares)
+
+
+def _modules(c: Compiled, at: Place) -> str:
+    """Return the modules that a call passes ("model, optimizer"), by the reader's names."""
+    arguments = {m[1]: None for where in c.signature if (m := re.match(r"((?:argument )?\w+)\.", where))}
+    return ", ".join(source_arguments.variable_passed(at, c.called, argument) for argument in arguments)
 
 
 def _device_s(program: ExecutedProgram) -> float:
@@ -52,7 +80,7 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
         lost_s = sum(analysis.idle.within(put.start, put.end) for put in made) * analysis.scale
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
-            yield Finding("list", at, lost_s, reason, doubt=IDLE_DOUBT)
+            yield Finding("list", at, lost_s, reason)
 
 
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
@@ -70,6 +98,8 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
         again = [put for put in made if put.again]
         copying = list(_copying(analysis, at, jitted_names)) if len(again) > len(made) / 2 else []
         lost = [(put.start, put.end) for put in again] + copying
+        if again and again[0].elsewhere:  # a program that was called waits for what is being copied
+            lost += analysis.record.seen.queued
         if again:
             copied = format_quantity(again[0].nbytes, "bytes")
             reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
@@ -92,7 +122,7 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
                 f"jax.device_put is called {len(times)} times here, about {each:.0f} for each step, and "
                 "devices are idle meanwhile"
             )
-            yield Finding("puts one by one", at, idle[at] * (1 - 1 / each), reason, doubt=IDLE_DOUBT)
+            yield Finding("puts one by one", at, idle[at] * (1 - 1 / each), reason)
 
 
 def _copying(analysis: Analysis, at: Place, jitted_names: set[str]) -> Iterator[Interval]:
@@ -119,6 +149,7 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
     idle = analysis.idle_at(lambda s: s.kind == BETWEEN, itself=True)
+    idle = {at: s for at, s in idle.items() if not loop_body.element_read(at)}  # `find_waits` covers these
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
     for finding in findings_by_function("python", idle, reason):
         yield replace(finding, reason=reason + describe_longest_inside(analysis, BETWEEN, finding.at))

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from jaxperf.result.intervals import total_length, union
 from jaxperf.watch.advice.explanations import (
@@ -48,7 +49,11 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
         again["new function"] = _needless(group, again["new function"])
         for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
             if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
-                yield _retrace(kind, group[0], repeats)
+                finding = _retrace(kind, group[0], repeats)
+                if finding.cause == "shape":
+                    finding = replace(finding, seconds=finding.seconds * _saved_by_padding(group))
+                if finding.seconds:
+                    yield finding
 
 
 def together_s(compiled: Iterable[Compiled]) -> float:
@@ -64,6 +69,19 @@ def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
             needless.append(c)
         known.add(_call(c))
     return needless
+
+
+def _saved_by_padding(traces: list[Compiled]) -> float:
+    """Return the share of the repeats that is left out if dimensions are padded to powers of two.
+
+    Stages of a program that double a size, for one, need a program each in any case.
+    """
+    calls = {_call(c) for c in traces}
+    padded = {
+        tuple((name, *((n - 1).bit_length() for n in shape_of(text))) for name, text in call)
+        for call in calls
+    }
+    return (len(calls) - len(padded)) / (len(calls) - 1) if calls - {()} and len(calls) > 1 else 1.0
 
 
 def _call(c: Compiled) -> tuple[tuple[str, str], ...]:

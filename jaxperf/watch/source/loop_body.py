@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
 LOOP = ast.For | ast.While | ast.AsyncFor
+FEW = 32  # turns of a loop that a compiled function may hold
+BUILT_IN = {"enumerate", "zip", "reversed", "sorted"}
+_DATA = re.compile("load|batch|data|iter|set|stream|sample|file|train|test|step|epoch")
 
 
 class Flow(NamedTuple):
@@ -54,6 +58,25 @@ def is_step(at: Place, steps: Collection[Place]) -> bool:
     return bool(enclosing) and _is_step(enclosing[-1], at.file, steps)
 
 
+def own_loop(at: Place) -> ast.stmt | None:
+    """Return the innermost loop around a line within its function; None for a loop over layers.
+
+    A loop over layers has few turns, or goes over what the function gets, such as `self.layers` or weights,
+    unless a name says that it is data.
+    """
+    functions = statements.enclosing_nodes(at, statements.FUNCTION)[-1:]
+    parameters = {a.arg for f in functions for a in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)}
+    for loop in reversed(statements.enclosing_nodes(at, LOOP)):
+        if functions and loop.lineno < functions[0].lineno:
+            return None
+        over = _reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
+        passed = {name.partition(".")[0] for name in over} <= parameters
+        layers = passed and not any(map(_DATA.search, over))
+        if not (layers or statements.turns_written(loop) <= FEW) and statements.head_end(loop) < at.line:
+            return loop
+    return None
+
+
 def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
     """Return the innermost loop around a line, in the same function, that has a step in its body."""
     functions = statements.enclosing_nodes(at, statements.FUNCTION)
@@ -74,6 +97,24 @@ def comes_back(at: Place) -> bool:
         return False
     mine = _flow(innermost[0])
     return _share(mine.reads, _reached(mine.writes, _flows(at.file, loop[0])) - mine.writes)
+
+
+def element_read(at: Place) -> str:
+    """Return the array of which a loop reads one element in each turn, as `float(x[i])` does; "" for none."""
+    loop, statement = statements.enclosing_nodes(at, LOOP)[-1:], statements.enclosing_nodes(at, ast.stmt)[-1:]
+    if not loop or not statement or loop == statement:
+        return ""
+    changed = _writes(f for f in _flows(at.file, loop[0]) if f.node is not loop[0])
+    calls = (n for n in ast.walk(statement[0]) if isinstance(n, ast.Call))
+    for call in calls:
+        reads = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "item" else None
+        if isinstance(call.func, ast.Name) and call.func.id in ("float", "int", "bool") and call.args:
+            reads = call.args[0]
+        if not isinstance(reads, ast.Subscript) or not (name := _dotted_name(reads.value)):
+            continue
+        if not _share({name}, changed) and _reads(reads.slice):
+            return name
+    return ""
 
 
 def reads_from(at: Place, other: Place) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import linecache
+import math
 import textwrap
 from typing import Any
 
@@ -49,9 +51,23 @@ def head_end(node: Any) -> int:
     return max(node.lineno, _begin(node.body[0]) - 1)
 
 
+def turns_written(loop: ast.AST) -> float:
+    """Return the turns of a loop over `range` of numbers; inf for any other."""
+    over = getattr(loop, "iter", None) or next((g.iter for g in getattr(loop, "generators", ())), None)
+    if isinstance(over, ast.Call) and last_name(over.func) == "range" and not over.keywords:
+        with contextlib.suppress(ValueError, TypeError):  # an argument is no number
+            return len(range(*map(ast.literal_eval, over.args)))
+    return math.inf
+
+
 def last_name(function: ast.expr) -> str:
     """Return the name of a function without what it is an attribute of: "jit" of `jax.jit`."""
     return ast.unparse(function).rpartition(".")[2]
+
+
+def is_definition(at: Place) -> bool:
+    """Return whether a line begins a function."""
+    return any(f.lineno == at.line for f in enclosing_nodes(at, FUNCTION)[-1:])
 
 
 def gives_a_value(at: Place) -> bool:
@@ -62,12 +78,26 @@ def gives_a_value(at: Place) -> bool:
 
 def in_jitted(at: Place) -> bool:
     """Return whether a line is in a function that a decorator jits."""
-    return any(_jits(d) for f in enclosing_nodes(at, FUNCTION) for d in f.decorator_list)
+    return any(_wrapper(d) for f in enclosing_nodes(at, FUNCTION) for d in f.decorator_list)
 
 
-def _jits(decorator: ast.expr) -> bool:
-    """Return whether a decorator jits: `@jax.jit`, `@nnx.jit(...)` or `@partial(jax.jit, ...)`."""
+def jit_wrapper(file: str, function: str) -> str:
+    """Return what jits a function in a file, as "nnx.jit" does; "jax.jit" if that is not written there."""
+    for node in ast.walk(syntax_tree(file)):
+        if isinstance(node, FUNCTION) and node.name == function:
+            wrappers = [_wrapper(d) for d in node.decorator_list]
+        elif isinstance(node, ast.Call) and node.args and function in (ast.unparse(node.args[0]), "<lambda>"):
+            wrappers = [_wrapper(node.func)]
+        else:
+            continue
+        if wrapper := next(filter(None, wrappers), ""):
+            return wrapper
+    return "jax.jit"
+
+
+def _wrapper(decorator: ast.expr) -> str:
+    """Return what jits in `@jax.jit`, `@nnx.jit(...)` or `@partial(jax.jit, ...)`; "" if nothing does."""
     if isinstance(decorator, ast.Call):
         inner = decorator.args[:1] if last_name(decorator.func) == "partial" else [decorator.func]
-        return any(last_name(n) in _JITS for n in inner)
-    return last_name(decorator) in _JITS
+        return next(filter(None, map(_wrapper, inner)), "")
+    return ast.unparse(decorator) if last_name(decorator) in _JITS else ""

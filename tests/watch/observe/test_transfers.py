@@ -69,3 +69,22 @@ def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not() -> None
         jnp.array([])
     assert outcome.record is not None
     assert [(p.numbers, p.nbytes, p.again) for p in outcome.record.puts] == [(120, 0, False)]
+
+
+def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_are_not() -> None:
+    if len(jax.devices()) < 2:
+        pytest.skip("there is one device")
+    here, there = jax.devices()[:2]
+    weights = [jax.device_put(jnp.ones(LARGE // 8), here) for _ in range(2)]
+    other = jax.device_put(jnp.zeros(LARGE // 4), here)
+    with jaxperf.watch(show=False, profile=False) as outcome:
+        jax.device_put(weights, there)
+        jax.device_put({"w": weights}, here)  # it is there
+        jax.device_put({"w": weights}, there)
+    assert outcome.record is not None
+    assert [(p.elsewhere, p.again, p.nbytes) for p in outcome.record.puts] == [(True, False, LARGE)] * 2
+    with jaxperf.watch(show=False, profile=False) as outcome:
+        for array in (weights, weights, [other], weights):
+            jax.device_put(array, there)
+    assert outcome.record is not None
+    assert [p.again for p in outcome.record.puts] == [False, True, False, True]

@@ -23,14 +23,14 @@ def loops_of(function: Callable[..., Any], *arguments: Any, few: bool = False) -
 
 
 def shared(w: jax.Array, x: jax.Array) -> jax.Array:
-    for _ in range(TURNS):
-        x = jnp.tanh(x @ w)  # shared
+    for _ in range(TURNS):  # shared
+        x = jnp.tanh(x @ w)
     return x
 
 
 def stacked(ws: jax.Array, x: jax.Array) -> jax.Array:
-    for i in range(TURNS):
-        x = jnp.tanh(x @ ws[i])  # stacked
+    for i in range(TURNS):  # stacked
+        x = jnp.tanh(x @ ws[i])
     return x
 
 
@@ -78,6 +78,20 @@ def test_a_loop_among_other_work_has_its_share_only() -> None:
 
     (loop,) = loops_of(both, W, [W] * TURNS, X)
     assert "# shared" in loop.at.source and 0.1 < loop.share < 0.6
+
+
+def simulation(field: jax.Array) -> jax.Array:
+    def step(field: jax.Array, _: None) -> tuple[jax.Array, None]:
+        for _ in range(4):
+            field = jnp.tanh(field + 0.1 * (jnp.roll(field, 1, 0) - 2 * field + jnp.roll(field, -1, 0)))
+            field = jnp.sin(field) * jnp.cos(field) + field
+        return field, None
+
+    return jax.grad(lambda f: jax.lax.scan(step, f, None, length=50)[0].sum())(field)
+
+
+def test_a_loop_of_four_turns_is_none_whatever_fusing_has_copied() -> None:
+    assert loops_of(simulation, jnp.ones((100, 100)), few=True) == []
 
 
 def recurrent(w: jax.Array, x: jax.Array, turns: int) -> jax.Array:

@@ -48,7 +48,7 @@ def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Record:
         spans[f"cpu {i}"] = [(j * 0.004, (j + 1) * 0.004) for j in range(4)]
     program = ExecutedProgram("step", calls, [0.0002] * calls, 0, defaultdict(list, spans), ops)
     seen = Seen([(0.0, 1.0)], {"step": program})
-    return Record("a", 0.0, 1.0, [], [], [], [], [], list(facts), seen)
+    return Record("a", 0.0, 1.0, [], [], [], {}, [], list(facts), seen)
 
 
 def keep_roofline(monkeypatch: pytest.MonkeyPatch, folder: Path, environment: Environment) -> None:

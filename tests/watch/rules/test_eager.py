@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.windows import Seen
+from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager
+from jaxperf.watch.session import Record
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
@@ -33,3 +40,38 @@ def test_what_a_caller_dispatches_before_and_after_a_loop_changes_nothing() -> N
     loop = [sample(LOSS, t, CALL) for t in range(1, 9)]
     around = [sample(CALL, t) for t in (0.1, 0.2, 0.3, 10.1, 10.2, 10.3)]
     assert belongs([*around[:3], *loop, *around[3:]]) == {LOSS}
+
+
+def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tmp_path: Path) -> None:
+    path = tmp_path / "helpers.py"
+    path.write_text(
+        "def norm(x):\n    return x - x.mean()\n"
+        "def update(x, layers):\n    for w in layers:\n        x = norm(x @ w)\n    return x\n"
+        "def main():\n    for _ in range(500):\n        x = update(x, ws)\n"
+    )
+    operation, layer, call = (
+        Place(str(path), 2, "norm"),
+        Place(str(path), 5, "update"),
+        Place(str(path), 9, "main"),
+    )
+    turns = [s for t in range(9) for s in (sample(operation, t, layer, call), sample(layer, t, call))]
+    line = eager._outermost(SimpleNamespace(samples=turns))  # type: ignore[arg-type]
+    assert {line(s) for s in turns} == {Place(str(path), 3, "update")}
+    assert line(sample(call, 1.0)) == call  # an operation of the loop itself
+
+
+@pytest.mark.parametrize(("each_s", "seconds"), [(1e-5, 0.9), (1e-3, 0.0)])
+def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(
+    each_s: float, seconds: float
+) -> None:
+    """For 1 s, one operation follows the other; 0.9 s of it without `step`, which is jitted."""
+    count = round(0.9 / each_s)
+    seen = Seen([(0.0, 1.0)])
+    seen.program("add").devices["cpu 0"] = [(i * each_s, (i + 1) * each_s) for i in range(count)]
+    seen.program("step").devices["cpu 0"] = [(0.9, 1.0)]
+    call = Compiled("step", CALL, {"compile": (-0.1, 0.0)}, explained=True)
+    samples = [StackSample(EAGER, LOSS, i / 10, (i + 1) / 10) for i in range(10)]
+    record = Record("a", -0.1, 1.0, [call], [], samples, {}, [], [], seen)
+    by_line = eager._front_bound(Analysis(record), lambda s: s.at, ())
+    assert sum(by_line.values()) == pytest.approx(seconds, abs=1e-6)
+    assert eager._front_bound(Analysis(record), lambda s: s.at, {LOSS}) == {}

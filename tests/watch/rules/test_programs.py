@@ -20,7 +20,8 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.find import _worst
-from jaxperf.watch.rules.programs import _donated, find_constants, find_cpu_programs, find_float64
+from jaxperf.watch.rules.precision import find_float64
+from jaxperf.watch.rules.programs import _donated, find_constants, find_cpu_programs
 from jaxperf.watch.session import Record
 
 
@@ -117,7 +118,7 @@ def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
     seen = ExecutedProgram(facts[0].name, 100, [1e-4] * 100)
     seen.devices["device 0"] = [(0.25, 0.75)]
     record = Record(
-        "a", 0.0, 1.0, [compiled], [], [], [], [], list(facts), Seen([(0.0, 1.0)], {seen.name: seen})
+        "a", 0.0, 1.0, [compiled], [], [], {}, [], list(facts), Seen([(0.0, 1.0)], {seen.name: seen})
     )
     return Analysis(replace(record, backend=backend))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.sampler import DISPATCH, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.observe.windows import Seen
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.steps import find_repeated_puts
+from jaxperf.watch.rules.steps import find_repeated_puts, find_slow_dispatch
 from jaxperf.watch.session import Record
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
@@ -25,7 +26,7 @@ def record(*again: bool) -> Record:
         program.devices["cpu:0"] = [(i + begin, i + end) for i in range(10)]
     step = Compiled("step", OTHER, {"compile": (-1.0, 0.0)}, explained=True)
     compiled = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
-    return Record("a", -1.0, 10.0, [step, *compiled], [], [], [], [], [], seen, puts=made)
+    return Record("a", -1.0, 10.0, [step, *compiled], [], [], {}, [], [], seen, puts=made)
 
 
 def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program() -> None:
@@ -37,3 +38,30 @@ def test_where_most_arrays_are_new_only_the_calls_for_the_others_are_lost() -> N
     (finding,) = find_repeated_puts(Analysis(record(*[False] * 8, True, True)))
     assert finding.seconds == pytest.approx(2 * 0.1)
     assert not list(find_repeated_puts(Analysis(record(*[False] * 10))))
+
+
+@pytest.mark.parametrize(
+    ("through", "dispatch_s", "findings"),
+    [
+        ("flax", 0.01, [("module dispatch", 7.2)]),
+        ("jax", 0.01, []),  # the device takes longer
+        ("flax", 0.06, [("dispatch", 8.0)]),  # most of the call is JAX's own
+    ],
+)
+def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
+    through: str, dispatch_s: float, findings: list[tuple[str, float]]
+) -> None:
+    """A hundred calls in 10 s, each of which takes the front end 0.1 s and the device 0.02 s."""
+    seen = Seen(windows=[(0.0, 10.0)])
+    program = seen.program("step")
+    program.calls, program.dispatch_s = 100, [dispatch_s] * 100
+    program.devices["cpu:0"] = [(i / 10, i / 10 + 0.02) for i in range(100)]
+    signature = {"argument 0.w": "float32[2]", "argument 1.step": "int32[]", "argument 2": "float32[2]"}
+    call = Compiled(
+        "step", AT, {"compile": (-1.0, 0.0)}, explained=True, through=through, signature=signature
+    )
+    samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
+    analysis = Analysis(Record("a", -1.0, 10.0, [call], [], samples, {}, [], [], seen))
+    reported = list(find_slow_dispatch(analysis))
+    assert [(f.cause, pytest.approx(f.seconds)) for f in reported] == findings
+    assert {f.argument for f in reported} <= {"argument 0, argument 1", ""}

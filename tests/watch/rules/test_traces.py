@@ -15,8 +15,9 @@ import jaxperf
 from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.advice.explanations import Change, parse_explanation
 from jaxperf.watch.finding import Finding
-from jaxperf.watch.observe.compiles import Compiled, keep_what_later_calls_hand_over
+from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.handed_over import keep_what_later_calls_hand_over
 from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
@@ -69,9 +70,10 @@ def test_a_flag_has_two_values_and_what_has_more_keeps_coming(values: list[int],
 
 
 @pytest.mark.parametrize(
-    ("sizes", "kinds"), [((4, 8), []), ((8, 8, 3), ["partial batch"]), ((3, 4, 5), ["shape"])]
+    ("sizes", "kinds"),
+    [((4, 8), []), ((8, 8, 3), ["partial batch"]), ((3, 4, 5), ["shape"]), ((3, 6, 12), [])],
 )
-def test_two_sizes_are_wanted_unless_the_second_is_the_rest_of_a_batch(
+def test_two_sizes_are_wanted_and_stages_but_not_what_fewer_sizes_could_hold(
     sizes: list[int], kinds: list[str]
 ) -> None:
     step = stepped()

@@ -119,3 +119,55 @@ def test_a_statement_reads_what_another_made_directly_or_by_way_of_others(
     here, there = (Place(str(path), line, "main") for line in (at, other))
     assert loop_body.reads_from(here, there) == reads
     assert not loop_body.reads_from(here, there._replace(function="other"))
+
+
+READS = """\
+def main(steps, layers, loader):
+    for i in range(steps):
+        best = max(best, float(scores[i]))
+        first = int(scores[0])
+        w = step(w)
+        loss = w[i].item()
+        for layer in layers:
+            x = layer(x)
+        for _ in range(4):
+            x = x * 2
+        while x > 1:
+            x = x / 2
+        for batch in loader:
+            x = use(batch)
+    last = float(scores[steps])
+"""
+
+
+def at_reads(start: str, folder: Path) -> Place:
+    path = folder / "reads.py"
+    path.write_text(READS)
+    lines = READS.splitlines()
+    return Place(
+        str(path), next(i for i, text in enumerate(lines, 1) if text.strip().startswith(start)), "main"
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "array"),
+    [("best", "scores"), ("first", ""), ("loss", ""), ("last", "")],  # the same one; a new array; no loop
+)
+def test_elements_of_an_array_that_stays_are_read_in_a_loop(start: str, array: str, tmp_path: Path) -> None:
+    assert loop_body.element_read(at_reads(start, tmp_path)) == array
+
+
+@pytest.mark.parametrize(
+    ("start", "loop"),
+    [
+        ("w = step", "for i in"),
+        ("x = layer", "for i in"),  # over what the function gets: its layers
+        ("x = x * 2", "for i in"),  # few turns
+        ("x = x / 2", "while"),
+        ("x = use", "for batch"),  # over data
+        ("last", ""),
+    ],
+)
+def test_a_loop_of_steps_is_told_from_one_over_layers(start: str, loop: str, tmp_path: Path) -> None:
+    node = loop_body.own_loop(at_reads(start, tmp_path))
+    assert (node.lineno if node else 0) == (at_reads(loop, tmp_path).line if loop else 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import math
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,28 @@ def test_a_function_is_jitted_by_its_decorator_whichever_it_is(file: str) -> Non
 def test_a_statement_gives_a_value_if_it_assigns_one(file: str) -> None:
     assert statements.gives_a_value(Place(file, line("x = update")))
     assert not statements.gives_a_value(Place(file, line("print(u)")))
+
+
+def test_what_jits_a_function_is_named_as_the_program_does(file: str, tmp_path: Path) -> None:
+    assert statements.jit_wrapper(file, "step") == statements.jit_wrapper(file, "power") == "jax.jit"
+    assert statements.jit_wrapper(file, "update") == "nnx.jit"
+    assert statements.jit_wrapper(file, "solve") == "jax.jit"  # nothing does, so the usual one
+    (tmp_path / "called.py").write_text("run = eqx.filter_jit(model)\n")
+    assert statements.jit_wrapper(str(tmp_path / "called.py"), "model") == "eqx.filter_jit"
+
+
+@pytest.mark.parametrize(
+    ("loop", "turns"),
+    [
+        ("for i in range(4): f()", 4),
+        ("for i in range(2, 10, 2): f()", 4),
+        ("for i in range(n): f()", math.inf),
+        ("for x in xs: f()", math.inf),
+        ("[f() for i in range(7)]", 7),
+        ("while x: f()", math.inf),
+    ],
+)
+def test_turns_are_known_where_they_are_written(loop: str, turns: float) -> None:
+    (statement,) = ast.parse(loop).body
+    node = statement.value if isinstance(statement, ast.Expr) else statement
+    assert statements.turns_written(node) == turns

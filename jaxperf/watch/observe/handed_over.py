@@ -1,0 +1,42 @@
+"""What each call of a program has to copy first: arrays of NumPy, and arrays that are on other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts, array_bytes, array_type
+from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
+
+
+def keep_what_later_calls_hand_over(
+    compiled: Iterable[Compiled], seen: Mapping[str, ExecutedProgram], programs: Iterable[Facts]
+) -> None:
+    """Note arrays on other devices, and drop from them and from `host` what was so at the first call only.
+
+    Parameters often are NumPy arrays at first. Windows count how many arrays (and Python numbers) a later
+    call copies, but not their sizes, so the smallest arrays are kept.
+    """
+    facts = {canonical_name(f.name): f for f in programs if not f.old}
+    for c in compiled:
+        name = canonical_name(c.name)
+        program, known = seen.get(name), facts.get(name)
+        c.elsewhere = _elsewhere(c, known) if program and known else {}
+        if program and program.calls:
+            arrays = sum(array_type(text) is not None for text in c.signature.values())
+            numbers = max(0, (len(known.layout[0]) if known else 0) - arrays)
+            sizes = {**c.host, **c.elsewhere}
+            smallest = sorted(sizes, key=lambda where: sizes[where])
+            kept = set(smallest[: max(0, round(program.copies / program.calls) - numbers)])
+            c.host = {where: size for where, size in c.host.items() if where in kept}
+            c.elsewhere = {where: size for where, size in c.elsewhere.items() if where in kept}
+
+
+def _elsewhere(c: Compiled, facts: Facts) -> dict[str, int]:
+    """Return the bytes of the arrays that were not where a program needs them, by name."""
+    arrays = {where: array_type(c.signature.get(where, "")) for where in c.placements}
+    return {
+        where: array_bytes(*array)
+        for where, array in arrays.items()
+        if array and {*c.placements[where].devices} != {*facts.devices}
+    }

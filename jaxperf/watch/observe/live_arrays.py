@@ -1,0 +1,49 @@
+"""The arrays that are alive, how much memory they take, and the lines that made them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from typing import Any, NamedTuple
+
+from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+
+_LISTED, _LOOKED_UP = 5, 20  # types of arrays in a report, and arrays of each whose line is looked up
+
+
+class LiveArrays(NamedTuple):
+    """The arrays of one type that are alive, and the line that made most of them; NOWHERE if unknown."""
+
+    kind: str
+    number: int
+    nbytes: int
+    at: Place
+
+
+def bytes_in_use(jax: Any) -> int:
+    """Return the bytes that are allocated on this process's devices; 0 where they do not count them."""
+    return sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())
+
+
+def live_arrays(jax: Any) -> list[LiveArrays]:
+    """Return the live arrays by type, those with the most bytes first."""
+    by_kind: dict[str, list[Any]] = defaultdict(list)
+    try:
+        for array in jax.live_arrays():
+            by_kind[f"{array.dtype}[{','.join(map(str, array.shape))}]"].append(array)
+        rows = [(kind, len(arrays), sum(a.nbytes for a in arrays)) for kind, arrays in by_kind.items()]
+        most = sorted(rows, key=lambda row: -row[2])[:_LISTED]
+        return [LiveArrays(*row, _made_at(by_kind[row[0]][:_LOOKED_UP])) for row in most]
+    except Exception:  # the program may delete arrays, or start its backend, meanwhile
+        return []
+
+
+def _made_at(arrays: list[Any]) -> Place:
+    """Return the reader's line at which most of some arrays were made, which takes 10 us for each."""
+    lines: Counter[Place] = Counter()
+    for array in arrays:
+        frames = getattr(getattr(array, "traceback", None), "frames", ())
+        own = (f for f in frames if not source_location.library_of(f.file_name))
+        lines.update(Place(f.file_name, f.line_num, f.function_name) for f in itertools.islice(own, 1))
+    return max(lines, key=lambda at: lines[at], default=NOWHERE)

@@ -1,0 +1,83 @@
+"""Rules about several devices: what is copied between them at each call, and how they share the work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from jaxperf.report.formatting import format_quantity
+from jaxperf.result.intervals import intersection, total_length
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.instructions import COLLECTIVES, ProgramInstruction
+from jaxperf.watch.observe.sampler import DISPATCH, EAGER
+from jaxperf.watch.observe.source_location import NOWHERE
+from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
+from jaxperf.watch.report.analysis import Analysis, subtract_intervals
+from jaxperf.watch.rules.idle import COPIED
+
+SENT = 0.3  # of a program's time in collectives
+UNEQUAL = 1.5  # the most work on one device over the mean; cores that devices share explain less
+_CONTAINERS = ("while", "call", "conditional")  # their times are those of what is inside
+
+
+def find_moves(analysis: Analysis) -> Iterator[Finding]:
+    """Find calls that copy large arrays to the devices of their program, from others, each time."""
+    dispatching = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))
+    for c, at in analysis.called:
+        if (size := sum(c.elsewhere.values())) < COPIED:
+            continue
+        largest = max(c.elsewhere, key=lambda where: c.elsewhere[where])
+        more = f" and {len(c.elsewhere) - 1} more arguments" if len(c.elsewhere) > 1 else ""
+        count = max(
+            len(f.devices)
+            for f in analysis.record.programs
+            if canonical_name(f.name) == canonical_name(c.name)
+        )
+        reason = (
+            f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
+            f"{count} devices: they lie on {_where(c.placements[largest].devices)} only"
+        )
+        waits = intersection(subtract_intervals(analysis.steady, analysis.busy), analysis.record.seen.queued)
+        seconds = dispatching.get(at, 0.0) + total_length(waits) * analysis.scale
+        yield Finding("moved", at, seconds, reason, c.called, argument=largest)
+
+
+def device_notes(
+    facts: Facts, c: Compiled, program: ExecutedProgram, instructions: Iterable[ProgramInstruction]
+) -> Iterator[str]:
+    """Yield how much of a program's time devices spend in collectives, and which of them the others wait for.
+
+    CPU devices of one host share its cores, so what they spend in a collective is mostly waiting.
+    """
+    opcodes = {i.name: i for i in instructions}
+    sent: dict[str, float] = defaultdict(float)
+    work: dict[str, float] = defaultdict(float)
+    for (device, op), times in program.ops.items():
+        opcode = opcodes[op].opcode.removesuffix("-start").removesuffix("-done") if op in opcodes else ""
+        if opcode in COLLECTIVES:
+            sent[op] += sum(times)
+        elif opcode not in _CONTAINERS:
+            work[device] += sum(times)
+    if len(facts.devices) < 2 or not work:
+        return
+    sent_s, work_s = sum(sent.values()), sum(work.values())
+    share = sent_s / (sent_s + work_s)
+    if share >= SENT and facts.platform != "cpu":
+        most = opcodes[max(sent, key=lambda op: sent[op])]
+        at = facts.at(most.text)
+        yield (
+            f"devices spend {share:.0%} of {c.called} in what they send to each other, most of it in an "
+            f"{most.opcode.removesuffix('-start')} for {at if at != NOWHERE else c.at}"
+        )
+    slowest, mean = max(work, key=lambda device: work[device]), work_s / len(facts.devices)
+    if work[slowest] >= UNEQUAL * mean:
+        yield (
+            f"{slowest} computes {work[slowest] / mean:.1f} times as long as the {len(facts.devices)} "
+            f"devices of {c.called} in the mean, and the others wait for it: give all of them as much to do"
+        )
+
+
+def _where(devices: tuple[int, ...]) -> str:
+    return f"device {devices[0]}" if len(devices) == 1 else f"{len(devices)} devices"

@@ -1,0 +1,133 @@
+"""Where compile time goes, whether JAX's cache on disk would keep it, and faults of the installed version."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxperf.report.formatting import format_quantity
+from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.instructions import ProgramInstruction, parse_instructions
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.windows import canonical_name
+from jaxperf.watch.report.analysis import Analysis
+
+A_SHARE = 0.2  # of the run
+LONG_S = 2.0  # of one program's stages, from which on it is worth a line
+CACHED_S = 1.0  # of compiling, from which on JAX's cache keeps a program, unless it is told otherwise
+LEAST = "jax_persistent_cache_min_compile_time_secs"
+CONSTANT = 1 << 20  # bytes
+_TUNED = ("__cublas", "__cudnn", "__triton")  # kernels among which XLA chooses by trying them
+
+
+def compile_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield what is worth knowing about the time before programs run."""
+    yield from _slowest(analysis)
+    yield from cache_notes(analysis)
+    yield from _faults(analysis)
+
+
+def _slowest(analysis: Analysis) -> Iterator[str]:
+    """Yield where the time of the program goes that took longest to trace and compile."""
+    c = max(analysis.record.compiled, key=lambda c: c.total_s, default=None)
+    if c is None or c.total_s < max(LONG_S, A_SHARE * analysis.record.wall_s):
+        return
+    stages = ", ".join(
+        f"{format_quantity(c.seconds(stage), 's')} to {verb}"
+        for stage, verb in ((TRACE, "trace"), (LOWER, "lower"), (COMPILE, "compile"))
+    )
+    named = [f for f in analysis.record.programs if canonical_name(f.name) == canonical_name(c.name)]
+    facts = max((f for f in named if not f.old), key=lambda f: len(f.text), default=None)
+    parts = list(_parts(facts)) if facts and facts.text else []
+    yield f"{c.called} ({c.at}) took {stages}" + "".join(f"; {part}" for part in parts)
+
+
+def _parts(facts: Facts) -> Iterator[str]:
+    """Yield what makes a program long to compile: instructions by line, constants, kernels to choose from."""
+    instructions = list(parse_instructions(facts.text))
+    yield f"it has {len(instructions):,} instructions"
+    at, share = line_with_most(facts, instructions)
+    if share >= A_SHARE:
+        yield f"{share:.0%} of those that have a line come from {at}"
+    constant = sum(size for _, size in facts.constants())
+    if constant >= CONSTANT:
+        yield f"{format_quantity(constant, 'bytes')} of constants pass through all of XLA's passes"
+    tuned = sum(target in i.text for i in instructions for target in _TUNED)
+    if facts.platform != "cpu" and tuned:
+        yield f"XLA tries several kernels for {tuned} operations: a cache on disk keeps the choice"
+
+
+def line_with_most(facts: Facts, instructions: list[ProgramInstruction]) -> tuple[Place, float]:
+    """Return the reader's line from which most instructions come, and its share of those with a line."""
+    lines = Counter(facts.at(i.text) for i in instructions)
+    del lines[NOWHERE]
+    at, count = next(iter(lines.most_common(1)), (NOWHERE, 0))
+    return at, count / max(1, lines.total())
+
+
+def cache_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield what a compile cache on disk would save: where none is set, and where the one set is empty."""
+    r = analysis.record
+    spans = [c.seconds(COMPILE) for c in r.compiled if COMPILE in c.stages]
+    long_s = sum(s for s in spans if s >= CACHED_S)
+    if not r.compile_cache and long_s >= A_SHARE * r.wall_s:
+        yield (
+            f"each start compiles for {format_quantity(long_s, 's')} of {format_quantity(r.wall_s, 's')} "
+            'what a compile cache on disk would keep: jax.config.update("jax_compilation_cache_dir", FOLDER) '
+            "before the first call saves most of it from the second start on"
+        )
+    elif r.compile_cache and sum(spans) >= A_SHARE * r.wall_s and _is_empty(r.compile_cache):
+        yield f"the compile cache in {r.compile_cache} is empty: {_why_empty(max(spans))}"
+
+
+def _is_empty(folder: str) -> bool:
+    """Return whether a folder of this machine has no file; False for one elsewhere, as in gs://bucket."""
+    return "://" not in folder and not any(p.is_file() for p in Path(folder).glob("*"))
+
+
+def _why_empty(longest_s: float) -> str:
+    config = getattr(sys.modules.get("jax"), "config", None)
+    least_s = float(getattr(config, LEAST, CACHED_S))
+    if longest_s < least_s:
+        longest, least = (format_quantity(seconds, "s") for seconds in (longest_s, least_s))
+        return (
+            f"JAX keeps programs that take {least} to compile, and the longest took {longest}; "
+            f'jax.config.update("{LEAST}", 0) keeps all'
+        )
+    return (
+        "set it before anything is compiled, since JAX looks only once; programs that call back into Python "
+        "are not kept; and the folder must be writable"
+    )
+
+
+def _faults(analysis: Analysis) -> Iterator[str]:
+    """Yield a line for each known fault of the installed version that a program on a GPU shows."""
+    calls = {canonical_name(c.name): c for c, _ in analysis.called}
+    lines: dict[str, Compiled] = {}
+    for facts in analysis.record.programs:
+        c = calls.get(canonical_name(facts.name))
+        if c and facts.text and facts.platform not in ("cpu", "tpu"):
+            lines |= {line: c for line in fault_lines(facts.text) if line not in lines}
+    for line, c in lines.items():
+        yield f"{line} (in {c.called}, {c.at})"
+
+
+def fault_lines(text: str) -> list[str]:
+    """Return a line for each fault of the installed jaxlib on this device that a program's text shows."""
+    import jax  # has been imported by the program
+
+    from jaxperf.plan import faults, hlo  # which import JAX
+
+    version, module = importlib.metadata.version("jaxlib"), hlo.parse(text)
+    kind = jax.local_devices()[0].device_kind.lower().replace(" ", "")
+    return [
+        fault.line(version)
+        for fault in faults.FAULTS
+        if fault.in_version(version)
+        and (not fault.cards or any(card in kind for card in fault.cards))
+        and faults.adds_by_scatter(module, fault.dtype)
+    ]

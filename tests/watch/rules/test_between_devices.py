@@ -1,0 +1,106 @@
+"""What is copied between devices at each call, and which of them the others wait for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.frame_arguments import Placement
+from jaxperf.watch.observe.handed_over import keep_what_later_calls_hand_over
+from jaxperf.watch.observe.instructions import parse_instructions
+from jaxperf.watch.observe.sampler import DISPATCH, StackSample
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import program_notes
+from jaxperf.watch.rules.between_devices import device_notes, find_moves
+from jaxperf.watch.session import Record
+
+AT = Place("a.py", 3)
+HEAD = "HloModule jit_step, entry_computation_layout={(f32[1024,1024]{1,0}, f32[4]{0})->f32[4]{0}}, x=y\n\n"
+TEXT = HEAD + (
+    "ENTRY %main (x: f32[4]) -> f32[4] {\n"
+    "  %dot.1 = f32[4]{0} dot(%x, %x)\n"
+    "  %all-reduce.1 = f32[4]{0} all-reduce(%dot.1), to_apply=%add\n"
+    "  ROOT %while.1 = f32[4]{0} while(%all-reduce.1), condition=%c, body=%b\n"
+    "}\n"
+)
+
+
+def facts(platform: str = "gpu", devices: int = 4) -> Facts:
+    return Facts("step", platform, 1e6, 1e6, devices=tuple(range(devices)), text=TEXT)
+
+
+def call(*devices: int) -> Compiled:
+    c = Compiled("step", AT, {"trace": (0.0, 0.5)}, explained=True)
+    c.signature = {"argument 0": "float32[1024,1024]", "argument 1": "float32[4]"}
+    c.placements = {
+        "argument 0": Placement(devices, "", False),
+        "argument 1": Placement((0, 1, 2, 3), "", True),
+    }
+    return c
+
+
+@pytest.mark.parametrize(("devices", "copies", "count"), [((0,), 1, 1), ((0,), 0, 0), ((0, 1, 2, 3), 1, 0)])
+def test_an_argument_that_every_call_copies_to_other_devices_is_found(
+    devices: tuple[int, ...], copies: int, count: int
+) -> None:
+    c = call(*devices)
+    program = ExecutedProgram("step", 10, [0.01] * 10, copies=10 * copies)
+    program.devices["gpu 0"] = [(1.0, 1.5)]
+    seen = Seen([(1.0, 2.0)], {"step": program}, queued=[(1.5, 1.7)])
+    keep_what_later_calls_hand_over([c], seen.programs, [facts()])
+    sample = StackSample(DISPATCH, AT, 1.8, 1.9)
+    record = Record("a", 0, 2, [c], [], [sample], {}, [], [facts()], seen)
+    found = list(find_moves(Analysis(record)))
+    assert [f.at for f in found] == [AT] * count
+    for finding in found:
+        assert "copies 4.19 MB, argument 0, to its 4 devices: they lie on device 0 only" in finding.reason
+        assert finding.seconds == pytest.approx(0.3 * 1.5)  # of 1.5 s after compiling, one was seen
+
+
+def ran(**seconds: list[float]) -> ExecutedProgram:
+    """Return a program whose instructions took these seconds on each of the devices."""
+    names = {"dot": "dot.1", "sums": "all-reduce.1", "loop": "while.1"}
+    ops = {(f"gpu {i}", names[op]): [s] for op, times in seconds.items() for i, s in enumerate(times)}
+    return ExecutedProgram("step", ops=defaultdict(list, ops))
+
+
+@pytest.mark.parametrize(
+    ("program", "platform", "shown"),
+    [
+        (ran(dot=[1.0] * 4, sums=[1.0] * 4), "gpu", ["devices spend 50% of step in what they send"]),
+        (ran(dot=[1.0] * 4, sums=[1.0] * 4), "cpu", []),  # most of it is waiting for a core
+        (ran(dot=[1.0] * 4, sums=[0.1] * 4, loop=[9.0, 1.0, 1.0, 1.0]), "gpu", []),  # what is inside counts
+        (ran(dot=[4.0, 1.0, 1.0, 1.0], sums=[0.1, 1.0, 1.0, 1.0]), "cpu", ["gpu 0 computes 2.3 times"]),
+    ],
+)
+def test_collectives_and_the_slowest_device_are_named(
+    program: ExecutedProgram, platform: str, shown: list[str]
+) -> None:
+    notes = list(device_notes(facts(platform), call(0), program, list(parse_instructions(TEXT))))
+    assert [note.startswith(start) for note, start in zip(notes, shown, strict=True)] == [True] * len(shown)
+    assert all("a.py:3" in note for note in notes if "send" in note)
+
+
+def step(w: jax.Array, batch: jax.Array) -> jax.Array:
+    micro = batch.reshape(4, -1, 2048)  # gathers
+    return jax.lax.scan(lambda total, x: (total + jnp.tanh(x @ w).sum(), None), jnp.zeros(()), micro)[0]
+
+
+def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first() -> None:
+    mesh = Mesh(jax.devices("cpu")[:4], ("data",))
+    split, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
+    w, batch = jax.device_put(jnp.ones((2048, 4)), everywhere), jax.device_put(jnp.ones((256, 2048)), split)
+    text = jax.jit(step).lower(w, batch).compile().as_text() or ""
+    program = Facts("step", "cpu", 1.0, 1.0, devices=(0, 1, 2, 3), text=text)
+    notes = list(program_notes._collectives(program, call(0), list(parse_instructions(text))))
+    assert any("all-gather of f32[4,64,2048], 2.10 MB per call at " in note for note in notes), notes
+    line = step.__code__.co_firstlineno + 1
+    assert all(f"test_between_devices.py:{line}, for " in note for note in notes)

@@ -1,0 +1,100 @@
+"""Where compile time goes, why the cache on disk stays empty, and the faults of a version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.plan import faults
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.instructions import parse_instructions
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.windows import Seen
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import compile_notes
+from jaxperf.watch.session import Record
+
+
+def record(compile_s: float, *, wall_s: float = 9.0, facts: Facts | None = None, cache: str = "") -> Analysis:
+    call = Compiled("step", Place("a.py", 3), {"trace": (0.5, 1.0), "compile": (1.0, 1.0 + compile_s)}, True)
+    programs = [facts] if facts else []
+    return Analysis(Record("a", 0, wall_s, [call], [], [], {}, [], programs, Seen(), compile_cache=cache))
+
+
+def busy(x: jax.Array) -> jax.Array:
+    x = jnp.sort(jnp.tanh(x) @ jnp.sin(x).T, axis=0)  # most of it
+    return x + 1
+
+
+def test_the_line_with_most_instructions_of_a_long_compile_is_named() -> None:
+    text = jax.jit(busy).lower(jnp.ones((8, 8))).compile().as_text()
+    assert text is not None
+    facts = Facts("step", "cpu", 1, 1, text=text)
+    at, share = compile_notes.line_with_most(facts, list(parse_instructions(text)))
+    assert at.source.endswith("# most of it") and share > 0.5
+    (note,) = compile_notes._slowest(record(5.0, facts=facts))
+    assert "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile" in note
+    assert f"have a line come from {at}" in note
+
+
+@pytest.mark.parametrize(("compile_s", "wall_s"), [(0.5, 9.0), (5.0, 90.0)])
+def test_a_short_compile_has_no_line(compile_s: float, wall_s: float) -> None:
+    assert list(compile_notes._slowest(record(compile_s, wall_s=wall_s))) == []
+
+
+@pytest.mark.parametrize(
+    ("compile_s", "files", "message"),
+    [(0.9, 0, "the longest took 900 ms"), (5.0, 0, "JAX looks only once"), (5.0, 1, "")],
+)
+def test_a_cache_that_stays_empty_is_explained(
+    compile_s: float, files: int, message: str, tmp_path: Path
+) -> None:
+    for number in range(files):
+        (tmp_path / f"jit_step-{number}").write_bytes(b"program")
+    analysis = record(compile_s, wall_s=compile_s + 1, cache=str(tmp_path))
+    before = jax.config.values[compile_notes.LEAST]
+    jax.config.update(compile_notes.LEAST, 1.0)
+    try:
+        notes = list(compile_notes.cache_notes(analysis))
+    finally:
+        jax.config.update(compile_notes.LEAST, before)
+    assert len(notes) == bool(message) and all(message in note for note in notes)
+
+
+def test_a_cache_elsewhere_is_not_looked_at() -> None:
+    assert list(compile_notes.cache_notes(record(5.0, cache="gs://bucket/cache"))) == []
+
+
+SCATTER = """HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
+
+%adder (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add.1 = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[4], i: s32[2,1], y: f32[2]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %i = s32[2,1]{1,0} parameter(1)
+  %y = f32[2]{0} parameter(2)
+  ROOT %scatter.1 = f32[4]{0} scatter(%x, %i, %y), update_window_dims={}, inserted_window_dims={0}, \
+scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%adder
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("platform", "version", "count"), [("gpu", "0.10.2", 1), ("gpu", "9.9.9", 0), ("cpu", "0.10.2", 0)]
+)
+def test_a_fault_of_the_installed_version_is_named(
+    platform: str, version: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: version)
+    facts = Facts("step", platform, 1, 1, text=SCATTER)
+    notes = list(compile_notes._faults(record(0.1, facts=facts)))
+    assert len(notes) == count
+    assert all(faults.FAULTS[0].issue in note and "(in step, a.py:3)" in note for note in notes)
