@@ -105,12 +105,12 @@ def build_requirements(root: Path = ROOT) -> list[str]:
     return [*project["build-system"]["requires"], EDITABLE]
 
 
-def requirements(kind: str, root: Path = ROOT) -> list[str]:
-    """Return what `make install` asks pip for."""
+def requirements(kind: str, root: Path = ROOT, *, dev: bool = True) -> list[str]:
+    """Return what `make install` asks pip for; without `dev`, only what jaxperf runs with."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     cuda = extras[kind] if kind != "cpu" else []
-    return [*project["dependencies"], *extras["dev"], *extras["book"], *cuda]
+    return [*project["dependencies"], *(extras["dev"] + extras["book"] if dev else ()), *cuda]
 
 
 def read_have(path: Path) -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,14 +141,26 @@ def named_interpreters(assignments: Iterable[str]) -> dict[str, PeerEnvironment]
     return environments
 
 
+def running_python(peer: Peer) -> PeerEnvironment | None:
+    """Return the Python that runs this, if it has the peer in a build for CUDA; None if it has not."""
+    if importlib.util.find_spec(peer.name) is None:
+        return None
+    versions, _ = imported_versions(peer, Path(sys.executable))
+    return PeerEnvironment("ready", Path(sys.executable), versions) if "CUDA" in versions else None
+
+
+_VERSIONS = """
+import platform, numpy, {name} as peer
+cuda = getattr(getattr(peer, "version", None), "cuda", None)
+print(f"\\n{name} {{peer.__version__}}" + (f" (CUDA {{cuda}})" if cuda else "") +
+      f", numpy {{numpy.__version__}}, Python {{platform.python_version()}}")
+"""
+
+
 def imported_versions(peer: Peer, python: Path) -> tuple[str, str]:
-    """Return ("mxnet 1.9.1, numpy 1.23.5, Python 3.11.7", ""), or ("", why the peer cannot be imported)."""
-    program = (
-        f"import platform, numpy, {peer.name} as peer; print(f'\\n{peer.name} {{peer.__version__}}, "
-        "numpy {numpy.__version__}, Python {platform.python_version()}')"
-    )
+    """Return ("torch 2.11.0 (CUDA 13.0), numpy 2.5.2, Python 3.12.3", ""), or ("", why the import fails)."""
     try:
-        done = run_program(python, program, limit_s=120)
+        done = run_program(python, _VERSIONS.format(name=peer.name), limit_s=120)
     except OSError as e:
         return "", f"{python} does not start: {e.strerror or e}"
     except subprocess.TimeoutExpired:

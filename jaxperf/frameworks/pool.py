@@ -53,7 +53,7 @@ class Pool:
         self.systems = {system.name: system for system in systems}
         self.scratch, self.cores, self._limit_s = scratch, tuple(cores), start_limit_s
         self.environment, self.platform = environment, platform
-        self._live: dict[tuple[str, int], Worker] = {}
+        self._live: dict[tuple[str, int, str], Worker] = {}
         self._losses = dict.fromkeys(self.systems, 0)
         self._given_up: dict[str, str] = {}
         self.greetings: dict[str, dict[str, Any]] = {}
@@ -80,28 +80,26 @@ class Pool:
         firsts = [i * size % len(cores) for i in range(devices)]
         return [cores[first : first + size] for first in firsts]
 
-    def worker(self, name: str, devices: int = 1) -> Worker:
-        """Return the live worker of a system.
+    def worker(self, name: str, devices: int = 1, lane: str = "") -> Worker:
+        """Return the live worker of a system; each lane has one of its own, which can be lost alone.
 
         Raises:
           GivenUpError: it cannot be started, or was lost too often.
         """
-        key = name, devices
+        key = name, devices, lane
         if key not in self._live:
             self._live[key] = self._start(name, devices)
         return self._live[key]
 
-    def fresh(self, name: str) -> Worker:
-        """Start another worker, which has done nothing yet; the caller closes it.
+    def abort(self) -> None:
+        """Kill all workers, of which other threads may expect an answer, and start no others."""
+        self._given_up |= dict.fromkeys(self.systems, "the run was stopped")
+        for worker in list(self._live.values()):
+            worker.kill()
 
-        Raises:
-          GivenUpError: as `worker`.
-        """
-        return self._start(name, 1)
-
-    def forget(self, name: str, devices: int) -> None:
+    def forget(self, name: str, devices: int, lane: str = "") -> None:
         """Note that this worker was lost; the next call of `worker` starts another."""
-        self._live.pop((name, devices)).end()
+        self._live.pop((name, devices, lane)).end()
         self._losses[name] += 1
 
     def _start(self, name: str, devices: int) -> Worker:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxperf.frameworks.study import BASE, Entry, Study
 from jaxperf.frameworks.workloads import ONEDNN
-from jaxperf.result import Curve, Decision, Measurement, Ratio, ratio
+from jaxperf.result import Decision, Measurement, Ratio, ratio
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,13 @@ def measurements(study: Study, quantity: str) -> list[Measurement]:
     return [e.measurement(study.workload, quantity) for e in study.timed if quantity in e.values]
 
 
-def curves(study: Study) -> list[Curve]:
-    """Return the loss over steps of every configuration that trained."""
-    return [curve for entry in study.timed if (curve := entry.curve(study.workload))]
-
-
 def comparisons(study: Study) -> list[FrameworkComparison]:
     """Compare every peer with JAX as installed, in each quantity.
 
     Nothing if one of the two was not timed in rounds, or used more cores than it was given.
     """
     compared = []
-    for quantity in study.workload.quantities if study.workload.rounds else ():
+    for quantity in study.workload.quantities:
         jax = study.best(BASE, quantity)
         for peer in dict.fromkeys(e.system for e in study.entries if e.system not in (BASE, ONEDNN)):
             framework = study.best(peer, quantity)
@@ -78,14 +73,16 @@ class Agreement:
 
 
 def agreement(studies: Sequence[Study], system: str) -> Agreement:
-    """Return whether a system agreed with JAX in all workloads; undecided if an answer is missing."""
+    """Return whether a system agreed with JAX in all that it started; undecided if an answer is missing."""
     rows = [(study, e) for study in studies for e in study.entries if e.system == system]
-    wrong = [(study, e) for study, e in rows if e.verdict and not e.verdict.agrees]
-    missing = [(study, e) for study, e in rows if not e.verdict]
-    errors = [e.verdict.error for _, e in rows if e.verdict and e.verdict.agrees]
-    seen = f"{len(errors)} of {len(rows)} configurations agree, "
+    started = [(study, e) for study, e in rows if not e.refused]
+    wrong = [(study, e) for study, e in started if e.verdict and not e.verdict.agrees]
+    missing = [(study, e) for study, e in started if not e.verdict]
+    errors = [e.verdict.error for _, e in started if e.verdict and e.verdict.agrees]
+    seen = f"{len(errors)} of {len(started)} configurations agree, "
     seen += f"largest difference {max(errors, default=0.0):.2g}"
     seen += "".join(f"; {s.workload.name}, {e.configuration}: {e.lost}" for s, e in (*wrong, *missing))
+    seen += f"; {len(rows) - len(started)} were not started" if len(started) < len(rows) else ""
     tolerances = sorted({study.workload.rtol for study, _ in rows})
     tolerance = f"within {' or '.join(f'{t:g}' for t in tolerances)} of the largest value, by workload"
-    return Agreement(False if wrong else None if missing else True, tolerance, seen)
+    return Agreement(False if wrong else None if missing or not started else True, tolerance, seen)

@@ -13,7 +13,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from jaxperf.frameworks.environments import last_line
 
 PROGRAM = Path(__file__).resolve().parent / "workers" / "__main__.py"
 LONGEST_ANSWER = 1_000_000  # bytes; a worker that sends more without an end of line is broken
-WATCH_S = 0.005
 _GOODBYE_S = 2.0
 
 
@@ -104,7 +103,7 @@ class Worker:
                     f"{self.name}: {system.python} does not start: {e.strerror or e}"
                 ) from None
         try:
-            self.greeting: dict[str, Any] = self._answer(0, limit_s, None)
+            self.greeting: dict[str, Any] = self._answer(0, limit_s)
         except BaseException:
             self.end()
             raise
@@ -114,15 +113,12 @@ class Worker:
         """The worker's process."""
         return self._process.pid
 
-    def call(
-        self, op: str, *, limit_s: float, watch: Callable[[], None] | None = None, **fields: Any
-    ) -> dict[str, Any]:
+    def call(self, op: str, *, limit_s: float, **fields: Any) -> dict[str, Any]:
         """Ask, and return the answer.
 
         Args:
           op: what to do: "prepare" or "turn".
           limit_s: how long it may take.
-          watch: called every few milliseconds while it works.
           **fields: the rest of the question.
 
         Raises:
@@ -137,7 +133,7 @@ class Worker:
             self._process.stdin.flush()
         except (OSError, ValueError):  # its end of the pipe is closed, or ours, since it was ended
             raise self._gone(self._epitaph()) from None
-        return self._answer(self._number, limit_s, watch)
+        return self._answer(self._number, limit_s)
 
     def close(self) -> None:
         """Close the connection: the worker then ends by itself, or is ended if it does not."""
@@ -148,18 +144,22 @@ class Worker:
             self._process.wait(_GOODBYE_S)
         self.end()
 
-    def end(self) -> None:
-        """End it at once, with every process that it has started."""
+    def kill(self) -> None:
+        """Kill it and every process that it has started; a thread that waits for its answer learns so."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """End it at once, with every process that it has started."""
+        self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 assert pipe is not None
                 pipe.close()
 
-    def _answer(self, number: int, limit_s: float, watch: Callable[[], None] | None) -> dict[str, Any]:
-        line = self._line(time.monotonic() + limit_s, limit_s, watch)
+    def _answer(self, number: int, limit_s: float) -> dict[str, Any]:
+        line = self._line(time.monotonic() + limit_s, limit_s)
         try:
             answer = json.loads(line)
             if answer["id"] == number and answer["ok"] is True and isinstance(answer["value"], dict):
@@ -170,7 +170,7 @@ class Worker:
             pass
         raise self._gone(f"printed {line[:60]!r} instead of an answer")
 
-    def _line(self, deadline: float, limit_s: float, watch: Callable[[], None] | None) -> str:
+    def _line(self, deadline: float, limit_s: float) -> str:
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -178,10 +178,8 @@ class Worker:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._gone(f"gave no answer within {limit_s:.0f} s")
-                if selector.select(min(left, WATCH_S) if watch else left):
+                if selector.select(left):
                     self._read(self._process.stdout.fileno())
-                elif watch:
-                    watch()
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode("utf-8", "replace")
 

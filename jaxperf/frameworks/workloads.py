@@ -18,11 +18,8 @@ from jaxperf.frameworks import inputs
 from jaxperf.frameworks.sizes import Sizes
 
 MLP = (512, 256, 128, 2)
-MLP_OF_824 = (512, 2048, 512, 1)
 WAYS = ("jit", "pmap", "shard_map", "manual")
 ONEDNN = "jax+oneDNN"  # JAX with jaxperf's convolutions: a row of its own, never judged
-SHORT = {"tf32": 1e-2, "bfloat16": 5e-2}  # how far answers may be apart in these precisions, at least
-CONVOLVES = ("lenet", "resnet")
 
 
 @dataclass(frozen=True)
@@ -42,9 +39,10 @@ class Workload:
       lead: untimed calls before each turn, because the other systems have displaced the caches; more of them
         where there are more calls.
       items: in one call, e.g. images.
-      rounds: timed turns of each configuration; 0 if it is measured in fresh processes instead.
+      rounds: timed turns of each configuration.
       rtol: how far from JAX's an answer may be, relative to the largest value.
       at_once: on how many devices a quantity is measured at once, where that is not all of them.
+      share: of the run's seconds, in proportion to the other workloads' shares, where a run has a budget.
     """
 
     name: str
@@ -60,19 +58,12 @@ class Workload:
     rounds: int = 12
     rtol: float = 1e-5
     at_once: Mapping[str, int] = field(default_factory=dict)
+    share: float = 1.0
 
     @property
     def devices(self) -> int:
         """How many devices it runs on."""
         return int(self.settings.get("devices", 1))
-
-
-FORWARD = {
-    "jax": ("jit", "aot"),
-    "mxnet": ("hybridized", "static"),
-    "torch": ("eager", "traced", "compiled", "frozen", "CUDA graphs"),
-}
-COMPILED = ("compiled", "CUDA graphs")  # of PyTorch, by torch.compile
 
 
 def workloads(
@@ -83,12 +74,10 @@ def workloads(
     *,
     lenet: inputs.Shapes,
     devices: int = 2,
-    platform: str = "cpu",
-    precision: str = "float32",
     onednn: bool = False,
     seed: int = 0,
 ) -> tuple[Workload, ...]:
-    """Write all weights and inputs to `folder` and define the workloads on them.
+    """Write all weights and inputs to `folder` and define a CPU's workloads on them.
 
     Args:
       sizes: how much work.
@@ -97,57 +86,32 @@ def workloads(
       labels: (N,), their classes.
       lenet: shapes of LeNet's parameters in the book's layout, by name.
       devices: how many the parallel workloads use; 1 leaves those out.
-      platform: "cpu", or "gpu" for one GPU, which leaves out workloads about the host's memory.
-      precision: of products and convolutions on a GPU, "float32" or "tf32"; a CPU's are float32. "bfloat16"
-        keeps only LeNet and ResNet, which compute in it; trained values stay float32.
       onednn: whether networks with convolutions also run in JAX with jaxperf's convolutions.
       seed: of weights and inputs.
 
     Raises:
       JaxperfError: fewer images than a batch, or a batch that the devices cannot share.
     """
-    for batch in (sizes.lenet_batch, sizes.resnet_batch, *sizes.batches):
+    for batch in (sizes.lenet_batch, sizes.resnet_batch):
         if batch > len(images):
             raise JaxperfError(f"a batch of {batch} needs as many images, there are {len(images)}")
-    for batch in (sizes.lenet_batch, sizes.resnet_batch):
         if batch % devices:
             raise JaxperfError(f"batch size {batch} is not divisible by {devices} devices")
     files = _write(sizes, folder, images, labels, lenet, np.random.default_rng(seed))
-    selected = [*_section81(sizes, files), *_section82(sizes, files)]
+    selected = [_section81(sizes, files), *_section82(sizes, files)]
     if devices > 1:
         selected.append(_together(sizes, files, devices))
     for k in dict.fromkeys((1, devices)):
         selected += [_lenet(sizes, files, k), _resnet(sizes, files, k)]
-    selected += _inference(sizes, files)
-    if platform == "gpu":
-        selected = [w for w in selected if w.settings["task"] != "memory"]
-    if precision == "bfloat16":
-        selected = [w for w in selected if w.settings.get("net") in CONVOLVES]
-    if onednn:
-        selected = [_also_with_onednn(workload) for workload in selected]
-    return tuple(_placed(workload, platform, precision) for workload in selected)
+    return tuple(_also_with_onednn(workload) if onednn else workload for workload in selected)
 
 
 def _also_with_onednn(workload: Workload) -> Workload:
     """The workload with JAX's configurations once more, if it convolves on one device."""
-    if workload.settings.get("net") not in CONVOLVES or workload.devices > 1:
+    if workload.settings["task"] != "train" or workload.devices > 1:
         return workload
     more = {ONEDNN: workload.configurations["jax"]}
     return replace(workload, configurations={**workload.configurations, **more})
-
-
-def _placed(workload: Workload, platform: str, precision: str) -> Workload:
-    """The workload for one kind of device; a CPU has no CUDA graphs.
-
-    A GPU's libraries choose the order of sums, so it may differ by ten times as much.
-    """
-    rtol = workload.rtol if platform == "cpu" else max(10 * workload.rtol, SHORT.get(precision, 0.0))
-    settings = {**workload.settings, "platform": platform, "precision": precision}
-    configurations = {
-        system: tuple(c for c in names if platform == "gpu" or c != "CUDA graphs")
-        for system, names in workload.configurations.items()
-    }
-    return replace(workload, settings=settings, configurations=configurations, rtol=rtol)
 
 
 def _write(
@@ -163,58 +127,39 @@ def _write(
 
     nets = {
         "mlp": inputs.mlp_shapes(MLP),
-        "mlp824": inputs.mlp_shapes(MLP_OF_824),
         "lenet": lenet,
         "resnet": inputs.resnet_shapes(sizes.stages),
     }
     files = {name: inputs.write(folder / f"{name}.npz", **inputs.draw(s, rng)) for name, s in nets.items()}
-    pictures = images.reshape(-1, 28, 28)
-    x, big = rng.normal(size=(1, MLP[0])), rng.normal(size=(sizes.memory_batch, MLP_OF_824[0]))
+    pictures, x = images.reshape(-1, 28, 28), rng.normal(size=(1, MLP[0]))
     return files | {
         "folder": str(folder),
         "x": inputs.write(folder / "x.npz", x=x.astype(np.float32)),
-        "x824": inputs.write(folder / "x824.npz", x=big.astype(np.float32)),
         "square": inputs.write(folder / "square.npz", x=uniform(sizes.square)),
         "pair": inputs.write(folder / "pair.npz", x=uniform(sizes.pair)),
         "images": inputs.write(folder / "images.npz", X=pictures, y=labels.astype(np.int32)),
     }
 
 
-def _section81(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
-    settings = {"net": "mlp", "weights": files["mlp"], "input": files["x"], "folder": files["folder"]}
-    return (
-        Workload(
-            "8.1 MLP",
-            "The MLP of section 8.1 on one example, time per call",
-            {"task": "forward", **settings},
-            {
-                "jax": ("eager", "nnx.jit", *FORWARD["jax"]),
-                "mxnet": ("imperative", *FORWARD["mxnet"]),
-                "torch": FORWARD["torch"],
-            },
-            calls=sizes.calls,
-            turn_s=sizes.turn_s,
-            lead=sizes.calls // 10,
-            rounds=sizes.rounds,
-        ),
-        Workload(
-            "8.1 export",
-            "The same MLP to disk and back",
-            {"task": "export", **settings},
-            {
-                "jax": ("jax.export", "with machine code"),
-                "mxnet": ("hybridized",),
-                "torch": ("traced", "torch.export"),
-            },
-            quantities=("write", "reload"),
-            rounds=min(sizes.rounds, 7),
-        ),
+def _section81(sizes: Sizes, files: Mapping[str, str]) -> Workload:
+    return Workload(
+        "8.1 MLP",
+        "The MLP of section 8.1 on one example, time per call",
+        {"task": "forward", "net": "mlp", "weights": files["mlp"], "input": files["x"]},
+        {
+            "jax": ("eager", "nnx.jit", "jit", "aot"),
+            "mxnet": ("imperative", "hybridized", "static"),
+            "torch": ("eager", "traced", "compiled", "frozen"),
+        },
+        calls=sizes.calls,
+        turn_s=sizes.turn_s,
+        lead=sizes.calls // 10,
+        rounds=sizes.rounds,
     )
 
 
 def _section82(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
     square = {"square": files["square"]}
-    memory = {"task": "memory", "weights": files["mlp824"], "input": files["x824"], "lr": 0.001}
     return (
         Workload(
             "8.2 dot",
@@ -237,17 +182,6 @@ def _section82(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
             turn_s=sizes.turn_s,
             lead=2,
             rounds=sizes.rounds,
-        ),
-        Workload(
-            "8.2 memory",
-            f"Memory of section 8.2.4's training, {sizes.memory_batches} batches of {sizes.memory_batch}",
-            {**memory, "steps": 5, "synchronous": True},
-            {"jax": ("jit",), "mxnet": ("imperative",), "torch": ("eager",)},
-            quantities=("synchronous", "asynchronous"),
-            unit="bytes",
-            calls=sizes.memory_batches,
-            rounds=0,
-            rtol=1e-4,
         ),
     )
 
@@ -304,7 +238,7 @@ def _resnet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
 def _training_of_torch(sizes: Sizes, devices: int) -> tuple[str, ...]:
     if devices > 1:
         return ("ddp",)
-    return _compiled(sizes, ("eager", "channels-last", *COMPILED))
+    return ("eager", "channels-last", *(("compiled",) if sizes.compile_all else ()))
 
 
 def _on(devices: int) -> str:
@@ -316,41 +250,3 @@ def _training(
 ) -> dict[str, Any]:
     common = {"task": "train", "images": files["images"], "folder": files["folder"]}
     return {**common, **settings, "batch": batch, "devices": devices}
-
-
-def _inference(sizes: Sizes, files: Mapping[str, str]) -> list[Workload]:
-    nets: dict[str, tuple[str, dict[str, Any]]] = {
-        "lenet": ("LeNet", {}),
-        "resnet": ("ResNet-18", {"stages": sizes.stages}),
-    }
-    return [
-        Workload(
-            f"{title} forward, batch {batch}",
-            f"Inference: {title} on {batch} at once",
-            {
-                "task": "forward",
-                "net": net,
-                "weights": files[net],
-                "images": files["images"],
-                "batch": batch,
-                **more,
-            },
-            {**FORWARD, "torch": _compiled(sizes, (*FORWARD["torch"], "channels-last"))},
-            calls=_calls(sizes, net, batch),
-            turn_s=sizes.turn_s,
-            lead=1,
-            items=batch,
-            rounds=sizes.rounds if net == "lenet" else sizes.resnet_rounds,
-            rtol=1e-4,
-        )
-        for net, (title, more) in nets.items()
-        for batch in (sizes.batches if net == "lenet" else sizes.batches[:-1])
-    ]
-
-
-def _compiled(sizes: Sizes, configurations: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(c for c in configurations if sizes.compile_all or c not in COMPILED)
-
-
-def _calls(sizes: Sizes, net: str, batch: int) -> int:
-    return max(1, min(sizes.calls, (sizes.lenet_images if net == "lenet" else sizes.resnet_images) // batch))

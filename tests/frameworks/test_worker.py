@@ -112,15 +112,6 @@ def test_one_that_cannot_start_is_one_line(tmp_path: Path) -> None:
         Worker(missing, start={}, environment={}, scratch=tmp_path, limit_s=5)
 
 
-def test_it_can_be_watched_while_it_works(worker: Worker, tmp_path: Path) -> None:
-    prepare(worker, "sleeps", tmp_path)
-    seen: list[int] = []
-    rss = psutil.Process(worker.pid).memory_info
-    worker.call("turn", limit_s=30, watch=lambda: seen.append(rss().rss), key="fake/sleeps", calls=1, lead=0)
-    assert len(seen) > 3
-    assert min(seen) > 0
-
-
 # --- the workers' own side of the conversation
 
 SERVE = """

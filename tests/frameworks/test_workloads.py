@@ -10,18 +10,22 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
 from jaxperf import frameworks
 from jaxperf.chapter import comparison, run_sections
 from jaxperf.errors import JaxperfError
-from jaxperf.frameworks import GPU, SMOKE, Limits, Pool, Sizes, System, Workload, inputs
-from jaxperf.frameworks.workers import files
+from jaxperf.frameworks import SMOKE, Limits, Pool, Sizes, System, Workload, environments, inputs
+from jaxperf.frameworks.device_workloads import DEVICE_SMOKE, DeviceSizes, device_workloads
+from jaxperf.frameworks.environments import Peer, PeerEnvironment, running_python
+from jaxperf.frameworks.workers import files, jax_device, jax_train
 from jaxperf.models import MLP, ResNet, from_gluon, to_gluon
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.models.resnet import RESNET18_STAGES
 from jaxperf.onednn import trial
+from jaxperf.parallel import make_step, model_of
 from jaxperf.processes.exit_status import USER_MISTAKE
 from jaxperf.result.store import load_result
 
@@ -55,7 +59,7 @@ def test_the_same_seed_writes_the_same_files_and_another_others(tmp_path: Path) 
     for folder, seed in zip(folders, (1, 1, 2)):
         folder.mkdir()
         defined(folder, seed=seed)
-    for name in ("mlp", "lenet", "resnet", "square", "x", "x824"):
+    for name in ("mlp", "lenet", "resnet", "square", "x"):
         a, b, c = (files.arrays(str(folder / f"{name}.npz")) for folder in folders)
         assert all(np.array_equal(a[k], b[k]) and a[k].dtype == np.float32 for k in a)
         assert any(not np.array_equal(a[k], c[k]) for k in a)
@@ -78,9 +82,9 @@ def test_settings_are_plain_enough_for_a_line_of_json(tmp_path: Path) -> None:
 
 
 def test_every_workload_is_done_by_all_three_and_names_its_section(tmp_path: Path) -> None:
-    selected = defined(tmp_path, Sizes(lenet_batch=64, batches=(1, 16)))
+    selected = defined(tmp_path, Sizes(lenet_batch=64))
     assert all(set(w.configurations) == {"jax", "mxnet", "torch"} for w in selected.values())
-    for part in ("8.1 ", "8.2 ", "8.3 ", "8.4 ", "8.5 ", "LeNet forward", "ResNet-18 forward"):
+    for part in ("8.1 ", "8.2 ", "8.3 ", "8.4 ", "8.5 "):
         assert any(name.startswith(part) for name in selected), part
     assert selected["8.1 MLP"].configurations == {
         "jax": ("eager", "nnx.jit", "jit", "aot"),
@@ -92,10 +96,7 @@ def test_every_workload_is_done_by_all_three_and_names_its_section(tmp_path: Pat
 def test_onednn_is_a_row_of_its_own_where_one_device_convolves_and_only_if_asked_for(tmp_path: Path) -> None:
     assert not any(frameworks.ONEDNN in w.configurations for w in defined(tmp_path).values())
     rows = {n for n, w in defined(tmp_path, onednn=True).items() if frameworks.ONEDNN in w.configurations}
-    assert rows == {
-        "8.4 LeNet, 1 device", "8.5 ResNet-18, 1 device", "LeNet forward, batch 1", "LeNet forward, batch 8",
-        "ResNet-18 forward, batch 1",
-    }  # fmt: skip
+    assert rows == {"8.4 LeNet, 1 device", "8.5 ResNet-18, 1 device"}
 
 
 def test_all_systems_have_the_users_settings_and_jax_is_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,33 +114,35 @@ def test_all_systems_have_the_users_settings_and_jax_is_as_installed(monkeypatch
     assert "OMP_WAIT_POLICY" not in comparison.environment("default", messages.append)
 
 
+def test_on_a_gpu_pytorch_is_the_one_beside_jax_if_it_has_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = comparison.Choice(peers=("mxnet", "torch"), platform="gpu", on_device=True)
+    here, messages = Path(sys.executable), list[str]()
+    found = {"torch 2.11.0 (CUDA 13.0)": True, "torch 2.13.0": False}
+    for versions, measured in found.items():
+        environment = PeerEnvironment("ready", here, versions)
+        monkeypatch.setattr(comparison, "running_python", lambda peer: environment if measured else None)  # noqa: B023
+        monkeypatch.setattr(comparison, "look", lambda peer: environment)  # noqa: B023
+        names = [system.name for system in comparison.systems(choice, {}, messages.append)]
+        assert names == ["jax", *(["torch"] if measured else [])]
+    left_out = "MXNet is left out: the package of its last release computes on CPUs only"
+    assert messages == [
+        left_out, f"torch is the one of {here}: torch 2.11.0 (CUDA 13.0)",
+        left_out, "torch is not measured: torch 2.13.0 has no CUDA; --peer-python names another",
+    ]  # fmt: skip
+
+
+def test_the_running_python_serves_only_with_a_build_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    json_as_peer = Peer("json", (), (), "")
+    assert running_python(json_as_peer) is None
+    assert running_python(Peer("no_such_framework", (), (), "")) is None
+    versions = "json 2 (CUDA 13.0), numpy 2, Python 3.12.3"
+    monkeypatch.setattr(environments, "imported_versions", lambda peer, python: (versions, ""))
+    assert running_python(json_as_peer) == PeerEnvironment("ready", Path(sys.executable), versions)
+
+
 def test_one_device_leaves_out_what_needs_more(tmp_path: Path) -> None:
     assert {w.devices for w in defined(tmp_path, devices=1).values()} == {1}
     assert {w.devices for w in defined(tmp_path, devices=4).values()} == {1, 4}
-
-
-def test_in_bfloat16_there_are_the_networks_that_have_a_dtype(tmp_path: Path) -> None:
-    selected = defined(tmp_path, devices=1, platform="gpu", precision="bfloat16").values()
-    assert {(w.settings["task"], w.settings["net"]) for w in selected} == {
-        (task, net) for task in ("train", "forward") for net in ("lenet", "resnet")
-    }
-    assert {w.settings["precision"] for w in selected} == {"bfloat16"}
-
-
-def test_a_gpu_gets_cuda_graphs_and_nothing_that_is_about_the_host(tmp_path: Path) -> None:
-    sizes = Sizes(lenet_batch=64, batches=(1, 16))
-    cpu, gpu = (defined(tmp_path, sizes, devices=1, platform=kind) for kind in ("cpu", "gpu"))
-    assert cpu.keys() - gpu.keys() == {"8.2 memory"}
-    for name, workload in gpu.items():
-        assert (workload.settings["platform"], workload.settings["precision"]) == ("gpu", "float32")
-        more = set(workload.configurations["torch"]) - set(cpu[name].configurations["torch"])
-        assert more == ({"CUDA graphs"} if workload.settings["task"] in ("forward", "train") else set())
-        assert workload.configurations["jax"] == cpu[name].configurations["jax"]
-
-
-def test_sizes_for_a_gpu_are_at_least_those_for_a_cpu() -> None:
-    for name, on_cpu in vars(Sizes()).items():
-        assert name == "stages" or np.all(np.asarray(getattr(GPU, name)) >= np.asarray(on_cpu)), name
 
 
 @pytest.mark.parametrize(
@@ -159,17 +162,75 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("field", ["calls", "rounds", "batches", "stages"])
-def test_sizes_below_one_are_refused(field: str) -> None:
-    for value in (0, -1) if field in ("calls", "rounds") else ((), (0,)):
-        with pytest.raises(JaxperfError, match=f"^{field} is "):
-            Sizes(**{field: value})
+# --- with the images on the device
 
 
-@pytest.mark.parametrize("lr", [0.0, -0.1, float("inf"), float("nan")])
-def test_a_rate_that_is_none_is_refused(lr: float) -> None:
-    with pytest.raises(JaxperfError, match=r"^resnet_lr is .*; a learning rate is a positive number"):
-        Sizes(resnet_lr=lr)
+def on_device(folder: Path, platform: str = "cpu") -> dict[str, Workload]:
+    there = device_workloads(DEVICE_SMOKE, folder, IMAGES, LABELS, lenet=PARAM_SHAPES, platform=platform)
+    return {w.name: w for w in there}
+
+
+def test_the_main_rows_come_first_and_a_name_says_network_precision_and_batch(tmp_path: Path) -> None:
+    names = list(on_device(tmp_path, "gpu"))
+    assert names[:3] == ["ResNet-18 bfloat16, batch 16", "ResNet-18 TF32, batch 8", "LeNet TF32, batch 8"]
+    assert names[3] == "8.1 MLP, waiting once"
+    trained = {name for name in names if name[0] != "8"}
+    assert trained == {
+        f"{net} {precision}, batch {batch}"
+        for net in ("LeNet", "ResNet-18") for precision in ("TF32", "bfloat16") for batch in (8, 16)
+    }  # fmt: skip
+    assert not any("TF32" in name for name in on_device(tmp_path))  # a CPU has none
+    assert DeviceSizes().batches == (256, 1024)
+    assert DeviceSizes().stages == RESNET18_STAGES
+
+
+def test_cuda_graphs_are_a_gpus(tmp_path: Path) -> None:
+    cpu, gpu = (next(iter(on_device(tmp_path, kind).values())) for kind in ("cpu", "gpu"))
+    assert cpu.configurations["torch"] == ("channels-last", "eager", "compiled")
+    assert set(gpu.configurations["torch"]) - set(cpu.configurations["torch"]) == {
+        "CUDA graphs", "compiled, CUDA graphs"
+    }  # fmt: skip
+    assert (cpu.settings["device"], gpu.settings["device"]) == ("cpu", "cuda")
+
+
+def test_all_systems_train_on_the_same_rows_in_the_same_random_order(tmp_path: Path) -> None:
+    rows = files.rows(dict(on_device(tmp_path)["LeNet float32, batch 8"].settings))
+    assert sorted(rows.ravel()) == list(range(64))
+    assert rows.shape == (8, 8)
+    assert rows.ravel().tolist() != list(range(64))
+    with pytest.raises(JaxperfError, match=r"^a batch of 16 needs as many images, there are 3"):
+        device_workloads(DEVICE_SMOKE, tmp_path, IMAGES[:3], LABELS[:3], lenet=PARAM_SHAPES)
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_a_step_on_bytes_is_the_step_on_pictures(bfloat16: bool, tmp_path: Path) -> None:
+    """One jitted step and a scan of several compute the losses of `jaxperf.parallel`'s step on floats."""
+    name = "ResNet-18 bfloat16, batch 8" if bfloat16 else "ResNet-18 float32, batch 8"
+    settings = dict(on_device(tmp_path)[name].settings) | {"chunk": 2}
+    losses = [jax_device.train(settings, way).answers["loss"] for way in ("jit", "scan")]
+    assert losses[0].shape == (6,)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2 if bfloat16 else 1e-5)
+    step = make_step("jit", model_of(jax_train.build(settings, files.arrays(settings["weights"]))),
+                     optax.sgd(settings["lr"]), jax.devices()[:1])  # fmt: skip
+    state = step.init()
+    for rows, loss in zip(files.rows(settings), losses[0]):
+        state, metrics = step(state, IMAGES[rows].astype(np.float32) / 255, LABELS[rows])
+        assert loss == pytest.approx(float(metrics["loss"]), rel=2e-2 if bfloat16 else 1e-4)
+
+
+@pytest.mark.parametrize("operation", ["mlp", "increment", "product"])
+def test_small_operations_in_a_row_are_one_program(operation: str, tmp_path: Path) -> None:
+    there = [w for w in on_device(tmp_path).values() if w.settings.get("operation") == operation]
+    settings = dict(there[0].settings)
+    tasks = [jax_device.small(settings, way) for way in there[0].configurations["jax"]]
+    np.testing.assert_allclose(*(task.answers["result"] for task in tasks), rtol=1e-4, atol=1e-5)
+    assert all(task.turn(2)[""] > 0 for task in tasks)
+    square = files.arrays(settings["square"])["x"]
+    if operation == "increment":
+        np.testing.assert_allclose(tasks[0].answers["result"], square + settings["chain"], rtol=1e-5)
+    if operation == "product":
+        power = np.linalg.matrix_power(square.astype(float), settings["chain"] + 1)
+        np.testing.assert_allclose(tasks[0].answers["result"], power, atol=1e-4)
 
 
 # --- JAX's own side, without any peer
@@ -179,7 +240,7 @@ def test_a_rate_that_is_none_is_refused(lr: float) -> None:
 def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> None:
     system = System("jax", Path(sys.executable))
     environment = comparison.environment("default", print)
-    wanted = ("8.1 MLP", "8.1 export", "8.2 dot", "8.2 loop")
+    wanted = ("8.1 MLP", "8.2 dot", "8.2 loop")
     there = defined(tmp_path)
     with Pool([system], scratch=tmp_path, environment=environment) as pool:
         for name in wanted:
@@ -220,7 +281,7 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     ("arguments", "line"),
     [
         (["--", "--only", "8.9"], "no workload holds 8.9; there are 8.1 MLP,"),
-        (["--", "--precision", "tf32"], "--precision tf32 is a GPU's; add --platform gpu, or leave it out"),
+        (["--", "--omp-wait", "maybe"], "--omp-wait is 'maybe'; there are auto, default, passive"),
         (["--platform", "gpu"], "JAX finds no GPU"),
     ],
 )

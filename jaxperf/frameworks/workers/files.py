@@ -25,6 +25,7 @@ def batches(settings: dict[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(X[i : i + n], y[i : i + n]) for i in range(0, len(X) - n + 1, n)]
 
 
-def images(settings: dict[str, Any]) -> np.ndarray:
-    """Return the first `batch` images, (n, 1, 28, 28) in 0..1."""
-    return batches(settings)[0][0]
+def rows(settings: dict[str, Any]) -> np.ndarray:
+    """Return the rows of the images in each batch, in random order: (batches, batch) int32."""
+    order, n = arrays(settings["images"])["order"], settings["batch"]
+    return order[: len(order) // n * n].reshape(-1, n)

@@ -1,7 +1,6 @@
 """JAX's side, in jaxperf's own environment: JAX as installed, with the steps that the sections show.
 
-`jax_train` holds the training. Images come with channels first; since there is one channel, a reshape puts
-channels last.
+`jax_train` holds the training, `jax_device` what is compared with images on the device.
 """
 
 from __future__ import annotations
@@ -10,13 +9,10 @@ import platform
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from . import files, jax_train
+from . import files, jax_device, jax_train
 from .wire import Task, apart_and_together, timed_first
-
-COMPILED = "with machine code"  # of an export, next to the program
 
 
 def greet(start: dict[str, Any]) -> dict[str, Any]:
@@ -43,29 +39,26 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
     """Return the task that `settings["task"]` names."""
     tasks: dict[str, Callable[..., Task]] = {
         "forward": forward,
-        "export": export,
-        "reload": reload,
         "dot": dot,
         "loop": loop,
         "together": lambda settings, _: together(settings, start),
         "train": jax_train.train,
-        "memory": jax_train.memory,
+        "train on device": jax_device.train,
+        "small": jax_device.small,
     }
-    if settings["platform"] == "gpu":
-        import jax
-
-        exact = settings["precision"] == "float32"
-        jax.config.update("jax_default_matmul_precision", "highest" if exact else "tensorfloat32")
     return tasks[settings["task"]](settings, configuration)
 
 
 def forward(settings: dict[str, Any], configuration: str) -> Task:
     """Queue `net(x)` many times, then wait for all outputs (section 8.1.2's benchmark)."""
     import jax
+    import jax.numpy as jnp
     import numpy as np
     from flax import nnx
 
-    net, x = _net(settings), _input(settings)
+    net = jax_train.build(settings, files.arrays(settings["weights"]))
+    net.eval()
+    x = jnp.asarray(files.arrays(settings["input"])["x"])
     graph, state = nnx.split(net)
     arrays, tree = jax.tree.flatten(state)
 
@@ -94,61 +87,6 @@ def forward(settings: dict[str, Any], configuration: str) -> Task:
         return {"": (time.perf_counter() - began) / calls}
 
     return Task(first_s, {"output": np.asarray(y)}, turn)
-
-
-def _net(settings: dict[str, Any]) -> Any:
-    net = jax_train.build(settings, files.arrays(settings["weights"]))
-    net.eval()
-    return net
-
-
-def _input(settings: dict[str, Any]) -> Any:
-    import jax.numpy as jnp
-
-    if settings["net"] == "mlp":
-        return jnp.asarray(files.arrays(settings["input"])["x"])
-    return jnp.asarray(files.images(settings).reshape(-1, 28, 28, 1))
-
-
-def export(settings: dict[str, Any], configuration: str) -> Task:
-    """Export the network, and load it until the first output is ready; traced only the first time."""
-    from jaxperf.models.export import export_net
-    from jaxperf.models.hybridize import hybridize
-
-    stem, net, x = _stem(settings, configuration), hybridize(_net(settings)), _input(settings)
-
-    def write_and_reload() -> tuple[dict[str, float], Any]:
-        began = time.perf_counter()
-        export_net(net, stem, x, compiled=configuration == COMPILED)
-        written = time.perf_counter()
-        y = _reload(stem, x)
-        return {"write": written - began, "reload": time.perf_counter() - written}, y
-
-    first_s, (_, y) = timed_first(write_and_reload)
-    return Task(first_s, {"output": y}, lambda calls: write_and_reload()[0])
-
-
-def reload(settings: dict[str, Any], configuration: str) -> Task:
-    """Read what `export` wrote, in a process that has never seen the network."""
-    import jaxperf.models.export  # noqa: F401 - like the other systems' own code, imported before
-
-    x = _input(settings)
-    first_s, y = timed_first(lambda: _reload(_stem(settings, configuration), x))
-    return Task(first_s, {"output": y}, lambda calls: {})
-
-
-def _stem(settings: dict[str, Any], configuration: str) -> Path:
-    return Path(settings["folder"]) / f"jax-{'compiled' if configuration == COMPILED else 'portable'}"
-
-
-def _reload(stem: Path, x: Any) -> Any:
-    import jax
-    import numpy as np
-
-    from jaxperf.models.export import load_arrays, load_compiled, load_net
-
-    run, arrays = load_compiled(stem), load_arrays(stem)
-    return np.asarray((run or jax.jit(load_net(stem)[0].call))(arrays, x))
 
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:
@@ -212,7 +150,7 @@ def together(settings: dict[str, Any], start: dict[str, Any]) -> Task:
     from jaxperf.parallel import first_devices
 
     x = files.arrays(settings["square"])["x"]
-    devices = first_devices(settings["devices"], platform=settings["platform"])
+    devices = first_devices(settings["devices"], platform="cpu")
     xs = [jax.device_put(x, device) for device in devices]
 
     def run(x: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""MXNet 1.9.1's training: by hand as in section 8.4, with gluon.Trainer as in 8.5, and 8.2.4's memory run."""
+"""MXNet 1.9.1's training: by hand as in section 8.4, with gluon.Trainer as in 8.5."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -
     def turn(calls: int) -> dict[str, float]:
         began = time.perf_counter()
         for _ in range(calls):
-            losses = step(*next(rounds))
+            step(*next(rounds))
         nd.waitall()
-        return {"": (time.perf_counter() - began) / calls, "loss": loss_of(losses)}
+        return {"": (time.perf_counter() - began) / calls}
 
     return Task(first_s, {"loss": np.array(history)}, turn)
 
@@ -105,34 +105,3 @@ def _trainer(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> An
         return losses
 
     return step
-
-
-def memory(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Train section 8.2.4's MLP on batches made as they are needed; wait for each loss, or for nothing."""
-    import mxnet as mx
-    from mxnet import autograd, gluon, nd
-
-    weights = files.arrays(settings["weights"])
-    net = mxnet_nets.hybridize(mxnet_nets.build({"net": "mlp"}, weights, [mx.cpu()]), configuration)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": settings["lr"]})
-    loss = gluon.loss.L2Loss()
-    base = nd.array(files.arrays(settings["input"])["x"])
-    n = len(base)
-
-    def run(count: int) -> tuple[dict[str, float], list[float]]:
-        began, history = time.perf_counter(), []
-        for i in range(count):
-            X, y = base * (1 + i / 100), nd.ones((n,))
-            with autograd.record():
-                values = loss(y, net(X))
-            if settings["synchronous"]:
-                history.append(float(values.mean().asscalar()))
-            values.backward()
-            trainer.step(n)
-        handed_out = time.perf_counter() - began
-        nd.waitall()
-        return {"handed_out": handed_out, "finished": time.perf_counter() - began}, history
-
-    began = time.perf_counter()
-    _, history = run(settings["steps"])
-    return Task(time.perf_counter() - began, {"loss": np.array(history)}, lambda calls: run(calls)[0])

@@ -25,13 +25,10 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
     """Return the task that `settings["task"]` names."""
     tasks: dict[str, Callable[..., Task]] = {
         "forward": forward,
-        "export": export,
-        "reload": reload,
         "dot": dot,
         "loop": loop,
         "together": together,
         "train": mxnet_train.train,
-        "memory": mxnet_train.memory,
     }
     return tasks[settings["task"]](settings, configuration, start)
 
@@ -43,7 +40,7 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
 
     weights = files.arrays(settings["weights"])
     net = mxnet_nets.hybridize(mxnet_nets.build(settings, weights, [mx.cpu()]), configuration)
-    x = nd.array(_input(settings))
+    x = nd.array(files.arrays(settings["input"])["x"])
     nd.waitall()
     first_s, y = timed_first(lambda: net(x).asnumpy())
 
@@ -55,51 +52,6 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
         return {"": (time.perf_counter() - began) / calls}
 
     return Task(first_s, {"output": y}, turn)
-
-
-def _input(settings: dict[str, Any]) -> Any:
-    if settings["net"] == "mlp":
-        return files.arrays(settings["input"])["x"]
-    return files.images(settings)
-
-
-def export(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Export with `net.export`, then import into a `SymbolBlock` until the first output is ready."""
-    import mxnet as mx
-    from mxnet import nd
-
-    stem = os.path.join(settings["folder"], "mxnet-" + configuration)  # noqa: PTH118
-    net = mxnet_nets.build(settings, files.arrays(settings["weights"]), [mx.cpu()])
-    mxnet_nets.hybridize(net, configuration)
-    x = nd.array(_input(settings))
-    net(x).wait_to_read()
-
-    def write_and_reload() -> tuple[dict[str, float], Any]:
-        began = time.perf_counter()
-        net.export(stem)
-        written = time.perf_counter()
-        y = _reload(stem, x)
-        return {"write": written - began, "reload": time.perf_counter() - written}, y
-
-    first_s, (_, y) = timed_first(write_and_reload)
-    return Task(first_s, {"output": y}, lambda calls: write_and_reload()[0])
-
-
-def reload(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Read what `export` wrote, in a process that has never seen the network."""
-    from mxnet import nd
-
-    stem = os.path.join(settings["folder"], "mxnet-" + configuration)  # noqa: PTH118
-    x = nd.array(_input(settings))
-    first_s, y = timed_first(lambda: _reload(stem, x))
-    return Task(first_s, {"output": y}, lambda calls: {})
-
-
-def _reload(stem: str, x: Any) -> Any:
-    from mxnet import gluon
-
-    net = gluon.SymbolBlock.imports(stem + "-symbol.json", ["data"], stem + "-0000.params")
-    return net(x).asnumpy()
 
 
 def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:

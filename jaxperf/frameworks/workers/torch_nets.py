@@ -9,53 +9,6 @@ import numpy as np
 RENAMED = {"gamma": "weight", "beta": "bias"}
 
 
-def device(settings: dict[str, Any]) -> str:
-    """Return PyTorch's name for the device to compute on."""
-    return "cuda" if settings["platform"] == "gpu" else "cpu"
-
-
-def halved(settings: dict[str, Any], held: Any) -> Any:
-    """Return a network or images, in bfloat16 if the settings say so."""
-    import torch
-
-    return held.to(torch.bfloat16) if settings["precision"] == "bfloat16" else held
-
-
-def mixed(settings: dict[str, Any]) -> Any:
-    """Return a context that computes in bfloat16 if the settings say so; parameters stay float32."""
-    import torch
-
-    wanted = settings["precision"] == "bfloat16"
-    return torch.autocast(device(settings), torch.bfloat16, enabled=wanted)
-
-
-def finish(settings: dict[str, Any]) -> None:
-    """Wait for all work queued on a GPU; a CPU's operations are finished when they return."""
-    import torch
-
-    if settings["platform"] == "gpu":
-        torch.cuda.synchronize()
-
-
-class Events:
-    """A GPU's own clock: CUDA events in its queue, one before the calls and one after them; none on a CPU."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        import torch
-
-        self._settings, self._begin = settings, None
-        if settings["platform"] == "gpu":
-            self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            self._begin.record()
-
-    def finish(self, calls: int) -> dict[str, float]:
-        """Wait for all that is queued; "events" is the seconds of a call between the two."""
-        if self._begin:
-            self._end.record()
-        finish(self._settings)
-        return {"events": self._begin.elapsed_time(self._end) / 1e3 / calls} if self._begin else {}
-
-
 def in_layout(held: Any, configuration: str) -> Any:
     """Return a network or images in the layout of the configuration."""
     import torch
@@ -67,19 +20,14 @@ def as_configured(net: Any, configuration: str) -> Any:
     """Return the network in the layout of the configuration, compiled if the configuration says so."""
     import torch
 
-    if configuration in ("compiled", "CUDA graphs"):
+    if configuration == "compiled":
         torch.compiler.reset()  # programs of earlier workloads count toward a limit
-        mode = "reduce-overhead" if configuration == "CUDA graphs" else "default"
-        return torch.compile(net, dynamic=False, mode=mode)
+        return torch.compile(net, dynamic=False)
     return in_layout(net, configuration)
 
 
 def build(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
-    """Return the network of `settings["net"]` with the common weights, on its device."""
-    return _on_the_host(settings, weights).to(device(settings))
-
-
-def _on_the_host(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
+    """Return the network of `settings["net"]` with the common weights, on the host."""
     if settings["net"] == "mlp":
         net = mlp([(w.shape[1], w.shape[0]) for w in weights.values() if w.ndim == 2])
         return _fill(net, dict(zip(net.state_dict(), weights.values())))

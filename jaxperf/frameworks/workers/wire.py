@@ -70,6 +70,7 @@ def _handle(
         with timer:
             value = tasks[key].turn(request["calls"])
         return {**value, "cores": timer.cores + value.get("cores", 0.0)}
+    tasks.pop(key, None)  # of an earlier workload: its arrays need not stay in a GPU's memory
     task = make(request["settings"], request["configuration"], start)
     answers: dict[str, Any] = {name: np.asarray(a) for name, a in task.answers.items()}
     np.savez(request["answers"], **answers)

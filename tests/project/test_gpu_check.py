@@ -1,0 +1,195 @@
+"""The check of a GPU machine: every step ends, the next one runs, and each statement has its verdict."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxperf.errors import JaxperfError
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tools.gpu_check import check, pack, steps
+from tools.gpu_check.steps import Run, Step, Verdict
+
+WELL = "print('well')"
+BAD = "raise SystemExit(3)"
+HANGS = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+COMPILES = """
+import sys, time
+print("WARNING: Compiling jit(step) with global shapes and types", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def ended_well(run: Run) -> Verdict:
+    return run.status == 0, run.ending
+
+
+def step(name: str, program: str, *, limit_s: float = 60, **options: Any) -> Step:
+    options.setdefault("judge", ended_well)
+    return Step(name, f"{name} ends well", ("-c", program), limit_s, **options)
+
+
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    def run(*there: Step, seconds: float = 300, **options: Any) -> dict[str, Any]:
+        monkeypatch.setattr(check, "steps", lambda folder, rehearse: list(there))
+        monkeypatch.setattr(check, "GRACE_S", 1.0)
+        assert check.main(tmp_path / "out", seconds=seconds, **options) == 0
+        summary: dict[str, Any] = json.loads((tmp_path / "out" / "summary.json").read_text())
+        return {name: row["verdict"] for name, row in summary["steps"].items()}
+
+    return run
+
+
+def test_after_a_failure_and_a_hang_the_next_step_runs_and_one_archive_holds_all(
+    checked: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    there = [step("bad", BAD), step("hangs", HANGS, limit_s=2), step("well", WELL)]
+    assert checked(*there) == {"bad": "does not hold", "hangs": "does not hold", "well": "holds"}
+    with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
+        assert {"bad.log", "hangs.log", "well.log", "summary.json", "summary.md"} == set(archive.getnames())
+    lines = (tmp_path / "out" / "summary.md").read_text().splitlines()
+    assert lines[-1].startswith("| well ends well | holds | status 0 after ")
+
+
+def test_what_is_not_reached_is_said_and_a_second_call_goes_on_there(
+    checked: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    there = [step("first", WELL), step("second", BAD)]
+    assert checked(*there, only=["first"]) == {"first": "holds", "second": "not reached"}
+    before = (tmp_path / "out" / "first.log").stat().st_mtime_ns
+    assert checked(*there) == {"first": "holds", "second": "does not hold"}
+    assert (tmp_path / "out" / "first.log").stat().st_mtime_ns == before
+
+
+def test_no_step_begins_that_has_no_time_left(checked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    there = [step("first", WELL), step("second", WELL)]
+    checked(*there, only=["first"])
+    assert checked(*there, seconds=check.LEAST_S) == {"first": "holds", "second": "not reached"}
+
+
+def test_ctrl_c_comes_during_a_compilation(checked: Callable[..., dict[str, Any]]) -> None:
+    seen: list[Run] = []
+
+    def judge(run: Run) -> Verdict:
+        seen.append(run)
+        return run.status == 130, run.ending
+
+    assert checked(step("interrupt", COMPILES, interrupt=True, judge=judge)) == {"interrupt": "holds"}
+    assert "Compiling" in seen[0].output
+
+
+def test_output_that_is_not_what_it_should_be_decides_nothing(checked: Callable[..., dict[str, Any]]) -> None:
+    assert checked(step("odd", WELL, judge=lambda run: (True, str(run.result("x")["y"])))) == {
+        "odd": "undecided"
+    }
+
+
+def test_a_name_that_no_step_has_is_one_line(checked: Callable[..., dict[str, Any]]) -> None:
+    with pytest.raises(JaxperfError, match=r"^no step 'second'; there are first$"):
+        checked(step("first", WELL), only=["second"])
+
+
+# --- what the outputs decide
+
+EPOCHS = {"measurements": [{"values": [1.0, 0.4, 0.5]}], "facts": {"compile_s": 9.0, "test_accuracy": 0.9}}
+FAST = {"claims": [{"statement": "The fast recipe reaches", "verdict": "holds", "observed": "5 of 5"}]}
+ROWS = [{"workload": "ResNet-18 TF32, batch 256", "system": system} for system in ("jax", "torch")]
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "status", "expected"),
+    [
+        ("resnet-bf16", EPOCHS, 0, True),  # 0.45 s, without the first epoch
+        ("lenet", EPOCHS, 0, False),
+        ("resnet-bf16", EPOCHS, None, None),
+        ("resnet-bf16", {}, 0, None),
+        ("fast", FAST | {"facts": {"seconds_mean": 3.9}}, 0, True),
+        ("fast", FAST | {"facts": {"seconds_mean": 4.1}}, 0, False),
+        ("fast", FAST | {"facts": {"seconds_mean": None}}, 0, False),
+        ("roofline", {}, 0, False),  # it took 30 s
+        ("interrupt", {}, 130, False),
+        ("plan", {"low_s": 1.0, "high_s": 2.0, "measured_s": 1.5}, 0, True),
+        ("plan", {"low_s": 1.0, "high_s": 2.0, "measured_s": 2.5}, 0, False),
+        ("watch", {"ratio": "1.05", "low": 1.0, "high": 1.09}, 0, True),
+        ("watch", {"ratio": "1.2", "low": 1.15, "high": 1.3}, 0, False),
+        ("watch", {"ratio": "1.1", "low": 1.0, "high": 1.3}, 0, None),
+        ("peers", {"measurements": ROWS}, 0, True),
+        ("peers", {"measurements": ROWS}, None, False),  # the rows are there, but it did not end
+        ("peers", {"measurements": ROWS[:1]}, 0, None),
+        ("section-hybridize", {"failed": []}, 0, True),
+        ("section-hybridize", {"failed": [{"message": "KeyError"}]}, 1, False),
+        ("section-hybridize", {"failed": []}, None, False),
+    ],
+)
+def test_each_statement_is_decided_by_what_its_command_wrote(
+    name: str, result: dict[str, Any], status: int | None, expected: bool | None, tmp_path: Path
+) -> None:
+    there = {s.name: s for s in steps.steps(tmp_path, rehearse=False)}
+    (tmp_path / f"{name.removeprefix('section-')}.json").write_text(json.dumps(result))
+    assert there[name].judge(Run(status, 30.0, "", tmp_path))[0] is expected
+
+
+def test_the_most_important_come_first_and_a_rehearsal_asks_the_same(tmp_path: Path) -> None:
+    real, toy = (steps.steps(tmp_path, rehearse=rehearse) for rehearse in (False, True))
+    assert [s.name for s in real] == [s.name for s in toy]
+    assert [s.name for s in real][:4] == ["resnet-bf16", "fast", "resnet-tf32", "lenet"]
+    assert all("--smoke" not in s.command and "--rehearse" not in s.command for s in real)
+    first = [s for s in real if not s.name.startswith("section-")]
+    assert sum(s.limit_s for s in first) > 480  # so the limits alone do not bound the run; `seconds` does
+
+
+# --- what travels
+
+
+def test_the_sources_are_those_of_the_checkout_with_its_commit(tmp_path: Path) -> None:
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for name, text in {
+        "a.py": "1\n",
+        ".gitignore": "ignored\n",
+        "ignored": "",
+        "benchmarks/results/r": "",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    git = ["git", "-C", str(root), "-c", "user.name=x", "-c", "user.email=x@x"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    (root / "a.py").write_text("2\n")
+    (root / "new.py").write_text("3\n")
+    assert pack.pack_sources(tmp_path / "out", root) == 3
+    with tarfile.open(tmp_path / "out" / "sources.tar.gz") as archive:
+        archive.extractall(tmp_path / "there", filter="data")
+    there = tmp_path / "there"
+    assert sorted(p.name for p in there.iterdir()) == [".git", ".gitignore", "a.py", "new.py"]
+    assert (there / "a.py").read_text() == "2\n"
+    commits = [
+        subprocess.run(["git", "-C", str(p), "rev-parse", "HEAD"], capture_output=True, check=True).stdout
+        for p in (root, there)
+    ]
+    assert commits[0] == commits[1]
+
+
+def test_a_folder_too_large_to_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "MOST", 1 << 20)
+    monkeypatch.setattr(pack, "pack_sources", lambda out: 1)
+    monkeypatch.setattr(pack, "collect_wheels", lambda out: 1)
+    monkeypatch.setattr(
+        pack.bundle, "collect_data", lambda out: (out / "data").write_bytes(b"x" * (2 << 20)) and out
+    )
+    (tmp_path / "out").mkdir()
+    with pytest.raises(JaxperfError, match=r"out has 2 MiB; at most 1 may travel$"):
+        pack.main(tmp_path / "out")

@@ -1,0 +1,196 @@
+"""The steps of the check in order of importance: what each runs, for how long, and what it decides."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a step's command ended.
+
+    Attributes:
+      status: its exit status; None if it was stopped at its limit.
+      seconds: from its start to its end.
+      output: what it printed.
+      folder: where it wrote its files.
+    """
+
+    status: int | None
+    seconds: float
+    output: str
+    folder: Path
+
+    def result(self, name: str) -> dict[str, Any]:
+        """Return a JSON file that the command wrote, also one of a run that did not end; {} for none."""
+        for path in (self.folder / f"{name}.json", self.folder / f"{name}.incomplete.json"):
+            if path.is_file():
+                result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                return result
+        return {}
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended by itself, and well."""
+        return self.status == 0
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        if self.status is None:
+            return f"stopped after {self.seconds:.0f} s"
+        return f"status {self.status} after {self.seconds:.1f} s"
+
+
+Verdict = tuple[bool | None, str]  # whether it holds, None for undecided; the figures
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, and the statement that it decides.
+
+    Attributes:
+      name: of its log and files.
+      statement: what should hold.
+      command: words after the interpreter.
+      limit_s: after which it is stopped.
+      judge: from how it ended to the verdict.
+      interrupt: whether to send Ctrl-C during its first compilation.
+    """
+
+    name: str
+    statement: str
+    command: tuple[str, ...]
+    limit_s: float
+    judge: Callable[[Run], Verdict]
+    interrupt: bool = False
+
+
+def steps(folder: Path, *, rehearse: bool) -> list[Step]:
+    """Return all steps; `folder` takes the files of their commands. A rehearsal has toy sizes, on the CPU."""
+    toy = ("--smoke",) if rehearse else ()
+    platform = ("--platform", "cpu" if rehearse else "gpu")
+    run = ("-m", "jaxperf", "run")
+    out = ("--out", str(folder))
+    peers = (*run, "peers", *platform, *out, *toy, "--peers", "torch", "--", "--budget-s", "110")
+    return [
+        *_training(folder, (*platform, *toy)),
+        Step("roofline", "roofline takes at most 20 s", ("-m", "jaxperf", "roofline"), 45, _within(20)),
+        Step("interrupt", "Ctrl-C during a compilation ends a section within 2 s",
+             (*run, "8.5", *platform, "--out", str(folder / "interrupt"), *toy), 60, _within(2, status=130),
+             interrupt=True),
+        Step("plan", "The measured step lies in the range that `plan` predicts for this card",
+             ("-m", "tools.gpu_check.plan_step", str(folder / "plan.json"),
+              *(("--rehearse",) if rehearse else ())), 60, _in_range),
+        Step("watch", "watch adds at most 10 %", ("-m", "tools.gpu_check.watch_turns",
+             str(folder / "watch.json")), 60, _overhead),
+        Step("peers", "The comparison with PyTorch has its main rows, and ends in its time",
+             (*peers, *(("--on-device", "--only", "LeNet float32, batch 8", "8.2") if rehearse else ())), 140,
+             _main_rows),
+        *(Step(f"section-{name}", f"{name} ends within 90 s at its default size, and no part fails",
+               (*run, name, *platform, *out, *toy), 90, _no_failure(name)) for name in _sections()),
+    ]  # fmt: skip
+
+
+def _sections() -> tuple[str, ...]:
+    from jaxperf.chapter import catalogue
+
+    first = ("multiple_gpus_concise", "multiple_gpus", "hybridize", "async_computation")
+    names = [s.name for s in catalogue.SECTIONS if s.name != "peers"]
+    return tuple(sorted(names, key=lambda name: first.index(name) if name in first else len(first)))
+
+
+def _training(folder: Path, flags: tuple[str, ...]) -> list[Step]:
+    resnet = ("--model", "resnet18")
+    rows: tuple[tuple[str, str, tuple[str, ...], float, Callable[[Run], Verdict]], ...] = (
+        ("resnet-bf16", "An epoch of ResNet-18 in bfloat16, batch 1024, takes at most 0.50 s",
+         (*resnet, "--dtype", "bfloat16", "--batch-size", "1024"), 60, _epoch("resnet-bf16", 0.50)),
+        ("fast", "The fast recipe in bfloat16 reaches .93 in 4 s with five seeds, evaluation included",
+         ("--recipe", "fast", "--dtype", "bfloat16"), 110, _fast),
+        ("resnet-tf32", "An epoch of ResNet-18 in TF32, batch 256, takes at most 1.3 s",
+         resnet, 50, _epoch("resnet-tf32", 1.3)),
+        ("lenet", "An epoch of LeNet, batch 256, takes at most 0.10 s", (), 30, _epoch("lenet", 0.10)),
+    )  # fmt: skip
+    return [
+        Step(
+            name,
+            statement,
+            ("experiments/train.py", "--json", str(folder / f"{name}.json"), *flags, *words),
+            limit_s,
+            judge,
+        )
+        for name, statement, words, limit_s, judge in rows
+    ]
+
+
+def _within(seconds: float, status: int = 0) -> Callable[[Run], Verdict]:
+    return lambda run: (run.status == status and run.seconds <= seconds, run.ending)
+
+
+def _epoch(name: str, goal_s: float) -> Callable[[Run], Verdict]:
+    def judge(run: Run) -> Verdict:
+        result = run.result(name)
+        values = [v for m in result.get("measurements", ()) for v in m["values"]]
+        if not run.succeeded or not values:
+            return None, run.ending
+        epoch_s = statistics.median(values[1:] or values)
+        facts = result["facts"]
+        return epoch_s <= goal_s, (
+            f"{epoch_s:.3f} s an epoch, the first left out; compiling {facts['compile_s']:.1f} s; "
+            f"test accuracy {facts['test_accuracy']:.3f}"
+        )
+
+    return judge
+
+
+def _fast(run: Run) -> Verdict:
+    result = run.result("fast")
+    claims = [c for c in result.get("claims", ()) if "fast recipe" in c["statement"]]
+    mean = result.get("facts", {}).get("seconds_mean")
+    if not run.succeeded or not claims or claims[0]["verdict"] == "not measurable here":
+        return None, f"{run.ending}; {claims[0]['observed']}" if claims else run.ending
+    if mean is None:
+        return False, claims[0]["observed"]
+    return claims[0]["verdict"] == "holds" and mean <= 4, f"{mean:.2f} s, mean; {claims[0]['observed']}"
+
+
+def _in_range(run: Run) -> Verdict:
+    found = run.result("plan")
+    if not run.succeeded or "measured_s" not in found:
+        return None, run.ending
+    low, high, measured = (1e3 * found[name] for name in ("low_s", "high_s", "measured_s"))
+    return low <= measured <= high, f"{measured:.3f} ms measured; predicted {low:.3f} to {high:.3f} ms"
+
+
+def _overhead(run: Run) -> Verdict:
+    found = run.result("watch")
+    if not run.succeeded or "ratio" not in found:
+        return None, run.ending
+    verdict = True if found["high"] <= 1.1 else False if found["low"] > 1.1 else None
+    return verdict, f"{found['ratio']} of the time without it"
+
+
+def _main_rows(run: Run) -> Verdict:
+    measured = run.result("peers").get("measurements", ())
+    timed: dict[str, set[str]] = {}
+    for m in measured:
+        timed.setdefault(m["workload"], set()).add(m["system"])
+    both = [name for name, systems in timed.items() if {"jax", "torch"} <= systems]
+    if not both:
+        return None, f"{run.ending}; no row with both"
+    return run.succeeded, f"{run.ending}; {len(both)} workloads with both: {', '.join(both)}"
+
+
+def _no_failure(name: str) -> Callable[[Run], Verdict]:
+    def judge(run: Run) -> Verdict:
+        result = run.result(name)
+        failed = [f["message"] for f in result.get("failed", ())]
+        why = f"; {failed[0]}" if failed else ""
+        return run.succeeded and not failed and run.seconds <= 90, run.ending + why
+
+    return judge
