@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from jaxperf.doctor.check_result import (
     CheckResult,
+    State,
     checkout_folder,
     install_self,
     pip_install,
@@ -101,6 +102,8 @@ def _jax_results(report: JaxReport, driver: Driver) -> list[CheckResult]:
             fix = pip_install("--upgrade", *(str(r) for r in stated_requirements() if r.name == "flax"))
         return [CheckResult("jax", "broken", report.trouble, fix)]
     results = [CheckResult("jax", "ok", f"{report.backend}: {', '.join(report.devices)}")]
+    state: State = "warn" if driver.gpus else "note"
+    results += [CheckResult("fault", state, f"on a GPU, {line}") for line in report.faults]
     return [*results, _why_not_the_gpu(report)] if report.backend == "cpu" and driver.gpus else results
 
 

@@ -27,6 +27,7 @@ class JaxReport:
       trouble: why it did not start; "" if it did.
       warnings: what else it printed.
       culprit: the environment variable that keeps it from starting; "" if there is none.
+      faults: a line for each known fault of this jaxlib on a GPU.
     """
 
     backend: str = ""
@@ -35,6 +36,7 @@ class JaxReport:
     trouble: str = ""
     warnings: tuple[str, ...] = ()
     culprit: str = ""
+    faults: tuple[str, ...] = ()
 
 
 def ask_jax(environment: Mapping[str, str] | None = None) -> JaxReport:
@@ -67,8 +69,9 @@ def _start(env: Mapping[str, str]) -> JaxReport:
     try:
         seen = json.loads(done.stdout.splitlines()[-1])
         return JaxReport(
-            seen["backend"], tuple(seen["devices"]), tuple(seen["debug_flags"]), warnings=messages
-        )
+            seen["backend"], tuple(seen["devices"]), tuple(seen["debug_flags"]), warnings=messages,
+            faults=tuple(seen["faults"]),
+        )  # fmt: skip
     except (ValueError, IndexError, KeyError, TypeError):
         return JaxReport(trouble="JAX started, but what it printed is not understood")
 
@@ -91,6 +94,7 @@ def _seen() -> dict[str, object]:
     import jax.numpy as jnp
 
     from jaxperf.measure.compile_log import DEBUG_FLAGS
+    from jaxperf.plan.faults import installed_faults
 
     try:
         importlib.import_module("flax.nnx")  # what every section imports; it may not fit this JAX
@@ -103,4 +107,5 @@ def _seen() -> dict[str, object]:
         "backend": jax.default_backend(),
         "devices": [f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()],
         "debug_flags": [flag for flag in DEBUG_FLAGS if getattr(jax.config, flag, False)],
+        "faults": installed_faults(),
     }

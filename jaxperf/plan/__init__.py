@@ -1,11 +1,14 @@
 """Plan a step for GPUs that are not there: compile it for them, read its collectives, predict its time.
 
-    import jaxperf.plan
-    print(jaxperf.plan.plan(step, state, images, labels, device="h100", devices=(1, 8, 64)))
+`jaxperf.plan` is this package and also a function:
+
+    print(jaxperf.plan(step, state, images, labels, device="h100", devices=(1, 8, 64)))
 
 What is named here is imported on first use, so that the command line can read the flags without JAX.
 """
 
+import sys
+from types import ModuleType
 from typing import Any
 
 __all__ = ["Exchange", "SizePlan", "StepPlan", "plan"]
@@ -21,3 +24,12 @@ def __getattr__(name: str) -> Any:
 
         return getattr(report, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Callable(ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `plan`."""
+        return self.plan(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

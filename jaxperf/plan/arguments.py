@@ -7,6 +7,7 @@ the batch, and otherwise copied to every device.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +24,7 @@ from jaxperf.measure.stages import all_equations
 from jaxperf.user_function.loading import reader_code
 
 DATA = "data"
-CALLBACKS = (
-    "pure_callback",
-    "io_callback",
-    "debug_callback",
-    "debug_print",
-    "outside_call",
-    "infeed",
-    "outfeed",
-)
-EXAMPLE = "give what jax.jit returned, or a function of `devices` that makes the step"
+CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed"}
 
 
 @dataclass(frozen=True)
@@ -73,6 +65,19 @@ def makes_step(step: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return names in (["devices"], ["mesh"])
+
+
+def check_jitted(step: Any, *, or_maker: bool = False) -> None:
+    """Check that a step is jitted, or, with `or_maker`, makes one.
+
+    Raises:
+      JaxperfError: it is not.
+    """
+    if not is_jitted(step) and not (or_maker and makes_step(step)):
+        raise JaxperfError(
+            f"{_name(step)} is not jitted, so nothing can be compiled; give what jax.jit returned, or a "
+            "function of `devices` that makes the step"
+        )
 
 
 def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) -> Mesh:
@@ -126,8 +131,7 @@ def place(
     made, placed = makes_step(step), False
     if made:
         step, args, placed = _made(step, args, mesh)
-    if not is_jitted(step):
-        raise JaxperfError(f"{_name(step)} is not jitted, so nothing can be compiled; {EXAMPLE}")
+    check_jitted(step)
     positions = tuple(batch) if batch is not None else batch_positions(args)
     if placed:
         whole = max((_lead(args[i]) for i in positions if i < len(args)), default=0)
@@ -141,6 +145,8 @@ def place(
         for i, arg in enumerate(args)
     )
     named = {name: jax.tree.map(lambda leaf: _leaf(leaf, mesh, 0), value) for name, value in kwargs.items()}
+    if type(step).__module__.startswith("equinox"):
+        step, new, named = _of_arrays(step, new, named)
     return Placed(step, new, named, mesh, whole, positions if examples else (), padded, made)
 
 
@@ -170,7 +176,7 @@ def own_mesh(tree: Any) -> Mesh | None:
 
 def _shape(leaf: Any) -> Any:
     """Return an array as its shape; a shape keeps its sharding, since the reader's function has placed it."""
-    if isinstance(leaf, jax.ShapeDtypeStruct) or not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+    if isinstance(leaf, jax.ShapeDtypeStruct) or not _is_shape(leaf):
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
@@ -226,6 +232,28 @@ def _whole(
     return (per_device or -(-examples // shares)) * split, 0
 
 
+def _is_shape(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _of_arrays(
+    step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a step and its arguments as a jitted function of arrays alone, whose other arguments are fixed.
+
+    `eqx.filter_jit` takes what is no array, shapes too, for a part of the program. Nothing is donated.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+
+    @functools.wraps(step.__wrapped__)
+    def of_arrays(*arrays: Any) -> list[Any]:
+        rest = iter(arrays)
+        args, kwargs = jax.tree.unflatten(tree, [next(rest) if _is_shape(x) else x for x in leaves])
+        return [leaf for leaf in jax.tree.leaves(step(*args, **kwargs)) if isinstance(leaf, jax.Array)]
+
+    return jax.jit(of_arrays), tuple(filter(_is_shape, leaves)), {}
+
+
 def _leaf(leaf: Any, mesh: Mesh, whole: int) -> Any:
     """Return an array as its shape on the mesh; other leaves stay as they are.
 
@@ -234,7 +262,7 @@ def _leaf(leaf: Any, mesh: Mesh, whole: int) -> Any:
       mesh: where it is to be.
       whole: the first axis of the whole batch, if the leaf is part of it.
     """
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+    if not _is_shape(leaf):
         return leaf
     shape = (whole, *leaf.shape[1:]) if whole and leaf.shape else tuple(leaf.shape)
     sharding = getattr(leaf, "sharding", None)

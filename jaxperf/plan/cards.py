@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from jaxperf.errors import JaxperfError
 
 DATA = Path(__file__).parent / "data"
+TPU = re.compile(r"tpu|v[2-7][a-z]?(\W|$)")
 # What the tables call by another name: half precision has one peak, 8 bits have one.
 PEAKS = {"float16": "bfloat16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 
@@ -98,5 +100,10 @@ def find_card(name: str) -> Card:
     wanted = name.strip().lower()
     if wanted in CARDS:
         return CARDS[wanted]
+    if TPU.match(wanted):
+        raise JaxperfError(
+            f"{name} is a TPU, and the model of links is checked for GPUs only; for the program alone, pip "
+            "install libtpu, and compile for jax.experimental.topologies.get_topology_desc('v5e:2x2', 'tpu')"
+        )
     near = difflib.get_close_matches(wanted, CARDS, n=1, cutoff=0.0)[0]
     raise JaxperfError(f"no card {name!r}; did you mean {near!r}? there are {', '.join(CARDS)}, and this")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from jaxperf.chapter.native_log import native_stderr_to, path_for
 from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.plan import deviceless, validation
 from jaxperf.plan.options import Plan
 from jaxperf.plan.planning import plan
+from jaxperf.plan.report import StepPlan
 from jaxperf.report import terminal
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.user_function import argument_specs
@@ -23,22 +28,42 @@ def main(asked: Plan) -> int:
     Raises:
       JaxperfError: a step, an argument or a number is not what it should be, or the plugin is missing.
     """
+    if asked.validate:
+        print("\n".join(validation.lines()))
+        return 0
+    if not asked.step:
+        raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     if asked.json:
         check_writable(asked.json)
     counts = numbers(asked.devices, "--devices", least=1)
     axes = mesh_axes(asked.mesh)
     positions = numbers(asked.batch, "--batch", least=0) if asked.batch else None
-    if asked.for_ != "this" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
-        jax.config.update(
-            "jax_platforms", "cpu"
-        )  # the plugin would look for a GPU, and warn that there is none
+    with _log():
+        made = _plan(asked, counts, axes, positions)
+    console = terminal.console()
+    for block in made.blocks():
+        terminal.show(console, block)
+    if asked.json:
+        write_whole(asked.json, json.dumps(made.to_json(), indent=1) + "\n")
+        print(to_one_line(f"plan: {asked.json}"))
+    return 0
+
+
+def _plan(
+    asked: Plan, counts: Sequence[int], axes: Mapping[str, int], positions: Sequence[int] | None
+) -> StepPlan:
+    """Load the step and its arguments, and plan them."""
+    if asked.for_ == "this":
+        deviceless.card_of_this_machine()  # before the reader's program starts JAX, which logs a traceback
+    elif not jax.config.jax_platforms:  # type: ignore[attr-defined]
+        jax.config.update("jax_platforms", "cpu")  # the plugin would look for a GPU
     step = load_function(asked.step)
     call_arguments = (
         shapes(asked.args)
         if asked.args and not (asked.setup or asked.npz)
         else load_arguments(asked.args, asked.setup, asked.npz)
     )
-    made = plan(
+    return plan(
         step,
         *call_arguments.by_position,
         device=asked.for_,
@@ -51,13 +76,13 @@ def main(asked: Plan) -> int:
         measured_s=asked.step_ms and asked.step_ms / 1e3,
         **call_arguments.by_name,
     )
-    console = terminal.console()
-    for block in made.blocks():
-        terminal.show(console, block)
-    if asked.json:
-        write_whole(asked.json, json.dumps(made.to_json(), indent=1) + "\n")
-        print(to_one_line(f"plan: {asked.json}"))
-    return 0
+
+
+def _log() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a file takes what XLA logs: that there is no GPU, and how memory is short."""
+    if sys.stderr is not sys.__stderr__:  # a test or a notebook has replaced it
+        return contextlib.nullcontext()
+    return native_stderr_to(path_for("plan"))
 
 
 def numbers(text: str, flag: str, *, least: int) -> tuple[int, ...]:

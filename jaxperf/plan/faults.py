@@ -1,14 +1,15 @@
-"""Known faults of JAX versions that a compiled program shows, each with its public issue.
+"""Known faults of jaxlib versions on a GPU, each with its public issue, and a check that takes seconds.
 
-A check reads the program's text and takes no time. `atomics` looks closer: it compiles a small program and
-reads the PTX, which takes seconds.
+All of them are of one form: XLA adds into an array at equal indices with a compare-and-swap loop instead of
+the GPU's own addition. A program's text shows whether it adds like that; the PTX of a small program,
+compiled without a GPU, shows whether the installed jaxlib has the fault.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,28 +19,59 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless
-from jaxperf.plan.cards import Card
+from jaxperf.plan.cards import CARDS, Card
 from jaxperf.plan.hlo import Module
+from jaxperf.plan.kernels import DTYPES
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault.
+    """A fault of adding at equal indices.
 
     Attributes:
-      name: in short.
+      dtype: of the array, as HLO writes it.
       versions: of jaxlib that have it; empty for all.
+      cards: that have it; empty for all.
       issue: where it is reported.
       remark: what it costs, and the way out.
-      shows: whether a program has what the fault slows down.
     """
 
-    name: str
+    dtype: str
     versions: tuple[str, ...]
+    cards: tuple[str, ...]
     issue: str
     remark: str
-    shows: Callable[[Module], bool]
+
+    def in_version(self, jaxlib: str) -> bool:
+        """Return whether this jaxlib is reported to have it."""
+        return not self.versions or ".".join(jaxlib.split(".")[:3]) in self.versions
+
+    def line(self, jaxlib: str) -> str:
+        """Return the fault in one line."""
+        name = " on ".join((f"{DTYPES[self.dtype]} scatter-add as a compare-and-swap loop", *self.cards))
+        return f"jaxlib {jaxlib}: {name} ({self.issue}): {self.remark}"
+
+
+FAULTS = (
+    Fault(
+        "f32",
+        ("0.10.2", "0.11.0"),
+        (),
+        "jax-ml/jax#38806, openxla/xla#46225",
+        "an `x.at[i].add(y)` or the gradient of an embedding is up to 2,000 times slower where many indices "
+        "are equal; take jaxlib 0.11.1 or later",
+    ),
+    Fault(
+        "bf16",
+        (),
+        ("a100",),
+        "openxla/xla#26371",
+        "an `x.at[i].add(y)` in bfloat16 is many times slower than in float32 where many indices are equal; "
+        "add in float32",
+    ),
+)
 
 
 def adds_by_scatter(module: Module, dtype: str) -> bool:
@@ -55,34 +87,34 @@ def adds_by_scatter(module: Module, dtype: str) -> bool:
     return False
 
 
-FAULTS = (
-    Fault(
-        "float32 scatter-add as a compare-and-swap loop",
-        ("0.10.2", "0.11.0"),
-        "jax-ml/jax#38806, openxla/xla#46225",
-        "an `x.at[i].add(y)` or the gradient of an embedding is up to 2,000 times slower where many indices "
-        "are equal; take jaxlib 0.11.1 or later",
-        lambda module: adds_by_scatter(module, "f32"),
-    ),
-    Fault(
-        "bfloat16 scatter-add as a compare-and-swap loop",
-        (),
-        "openxla/xla#26371",
-        "an `x.at[i].add(y)` in bfloat16 is about 20 times slower than in float32 where many indices are "
-        "equal; add in float32",
-        lambda module: adds_by_scatter(module, "bf16"),
-    ),
-)
-
-
-def fault_lines(module: Module, jaxlib: str) -> list[str]:
-    """Return a line for each fault of this jaxlib that a program shows."""
-    version = ".".join(jaxlib.split(".")[:3])
+def fault_lines(module: Module, jaxlib: str, card: Card) -> list[str]:
+    """Return a line for each fault of this jaxlib on this card that a program shows."""
     return [
-        f"jaxlib {jaxlib}: {fault.name} ({fault.issue}): {fault.remark}"
+        fault.line(jaxlib)
         for fault in FAULTS
-        if (not fault.versions or version in fault.versions) and fault.shows(module)
+        if fault.in_version(jaxlib)
+        and (not fault.cards or card.name in fault.cards)
+        and adds_by_scatter(module, fault.dtype)
     ]
+
+
+def installed_faults() -> list[str]:
+    """Return a line for each fault of the installed jaxlib, and how it was decided.
+
+    Small programs are compiled without a GPU where JAX's CUDA plugin is installed, in seconds; elsewhere the
+    version decides.
+    """
+    jaxlib = importlib.metadata.version("jaxlib")
+    lines: list[str] = []
+    for fault in FAULTS:
+        try:
+            card = CARDS[fault.cards[0] if fault.cards else "h100"]
+            has, reason = "cas" in atomics(fault.dtype, card), "a small program compiled here shows it"
+        except JaxperfError:
+            has, reason = fault.in_version(jaxlib), "by its version; a check needs JAX's CUDA plugin"
+        if has:
+            lines.append(f"{fault.line(jaxlib)} ({reason})")
+    return lines
 
 
 _PTX_OPTIONS = {
@@ -92,17 +124,22 @@ _PTX_OPTIONS = {
 }
 
 
-def atomics(card: Card) -> set[str]:
-    """Return how the installed XLA adds in float32 at equal indices: {"add"} is right, {"cas"} is the fault.
+def atomics(dtype: str, card: Card) -> set[str]:
+    """Return how the installed XLA adds at equal indices on a card: {"add"} is right, {"cas"} is the fault.
 
-    It compiles a scatter-add without a GPU and reads its PTX. The set is empty if XLA wrote none.
+    It compiles a scatter-add without a GPU and reads its PTX.
+
+    Raises:
+      JaxperfError: no plugin, or XLA wrote no PTX.
     """
     mesh = Mesh(np.array(deviceless.devices_of(card, 1)), ("data",))
     place = NamedSharding(mesh, P())
     index = jax.ShapeDtypeStruct((100_000,), jnp.int32, sharding=place)
-    value = jax.ShapeDtypeStruct((100_000,), jnp.float32, sharding=place)
-    lowered = jax.jit(lambda i, v: jnp.zeros(16).at[i].add(v)).lower(index, value)
+    value = jax.ShapeDtypeStruct((100_000,), DTYPES[dtype], sharding=place)
+    lowered = jax.jit(lambda i, v: jnp.zeros(16, v.dtype).at[i].add(v)).lower(index, value)
     with tempfile.TemporaryDirectory() as folder:
         deviceless.dump(lowered, folder, _PTX_OPTIONS)
         ptx = "\n".join(path.read_text(errors="replace") for path in Path(folder).rglob("*.ptx"))
-    return set(re.findall(r"atom\.[\w.]*?\.(add|cas)\.[bf]32", ptx))
+    if not (ways := set(re.findall(r"\b(?:atom|red)\.[\w.]*?\b(add|cas)\.", ptx))):
+        raise JaxperfError("XLA wrote no PTX with an atomic addition")
+    return ways

@@ -137,9 +137,6 @@ class Module:
 
     def stack(self, instruction: HloInstruction) -> list[tuple[str, int, str]]:
         """Return (file, line, function) of each frame that led to an instruction, innermost first."""
-        if file := instruction.attribute("source_file"):
-            line = re.search(r"source_line=(\d+)", instruction.text)
-            return [(file, int(line[1]) if line else 0, "")]
         match = re.search(r"stack_frame_id=(\d+)", instruction.text)
         frames = self.tables.get("StackFrames", {})
         stack_frames: list[tuple[str, int, str]] = []

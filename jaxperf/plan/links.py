@@ -12,7 +12,6 @@ overlaps the part inside the nodes, and the slower of the two counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxperf.plan.cards import Card
@@ -124,9 +123,3 @@ def link_bandwidth(card: Card, kind: str, devices: int) -> float:
     if kind == "all-reduce" and devices > card.per_node // 2:
         return card.all_reduce_bandwidth
     return RING_SHARE * card.link_bandwidth
-
-
-def factors(errors: Mapping[str, float]) -> float:
-    """Return the factor within which nine of ten predictions are, given predicted over published."""
-    ratios = sorted(max(value, 1 / value) for value in errors.values())
-    return ratios[min(len(ratios) - 1, math.ceil(0.9 * len(ratios)) - 1)] if ratios else 1.0

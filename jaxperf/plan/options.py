@@ -19,7 +19,7 @@ class Plan:
     Its arguments are those of one device; shardings that they have are kept, on a larger mesh.
     """
 
-    step: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODULE:FUNCTION")]
+    step: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODULE:FUNCTION")] = ""
     """What jax.jit returned, e.g. train:step; or a function of `devices` or `mesh` that makes the step."""
     for_: Annotated[str, tyro.conf.arg(name="for", metavar="CARD")] = "h100"
     """A card: a100, h100, h200, b200; "this" is the GPU that is here."""
@@ -45,3 +45,5 @@ class Plan:
     """The step's time on one such card, if it was measured; replaces the predicted one."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Write the plan here."""
+    validate: bool = False
+    """Print the model beside every published figure that it was held against; no step is needed."""

@@ -68,21 +68,18 @@ def plan(
         raise JaxperfError("per_device and total exclude each other; give one of them")
     if not devices:
         raise JaxperfError("no number of devices given; give some, devices=(1, 8, 64)")
-    if not arguments.is_jitted(step) and not arguments.makes_step(step):
-        name = getattr(step, "__name__", type(step).__name__)
-        raise JaxperfError(f"{name} is not jitted, so nothing can be compiled; {arguments.EXAMPLE}")
+    arguments.check_jitted(step, or_maker=True)
     if not (connected := links.NETWORKS.get(network.strip().lower())):
         raise JaxperfError(f"no network {network!r}; there are {', '.join(links.NETWORKS)}")
-    deviceless.check_plugin()
     card = deviceless.card_of_this_machine() if device == "this" else find_card(device)
-    placed = []
-    for count in sorted(set(devices)):
-        there = deviceless.devices_of(card, count)
-        placed.append(
-            arguments.place(
-                step, args, kwargs, there, axes=mesh or {}, per_device=per_device, total=total, batch=batch
-            )
-        )
+    deviceless.check_plugin()
+    options: dict[str, Any] = {
+        "axes": mesh or {}, "per_device": per_device, "total": total, "batch": batch,
+    }  # fmt: skip
+    placed = [
+        arguments.place(step, args, kwargs, deviceless.devices_of(card, count), **options)
+        for count in sorted(set(devices))
+    ]
     programs = _compiled(card, placed)
     scale = _scale(card, programs[0].module, placed[0], connected, measured_s)
     sizes: list[SizePlan] = []
@@ -91,7 +88,10 @@ def plan(
         sizes.append(dataclasses.replace(size_plan, advice=advise(size_plan, card)))
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
     name = programs[0].module.name.removeprefix("jit_").removeprefix("pmap_") or "step"
-    notes = (*_notes(card, measured_s, sizes), *faults.fault_lines(programs[-1].module, versions["jaxlib"]))
+    notes = (
+        *_notes(card, measured_s, sizes),
+        *faults.fault_lines(programs[-1].module, versions["jaxlib"], card),
+    )
     return StepPlan(name, card.name, connected.name, versions, tuple(sizes), notes)
 
 
@@ -190,82 +190,61 @@ def _size(
     measured_s: float | None,
     first: Sequence[SizePlan],
 ) -> SizePlan:
-    """Return the plan of one size, without advice."""
-    count, module, memory = placed.mesh.size, program.module, program.memory
+    """Return the plan of one size, without advice; `first` has the smallest size, if this is another."""
+    count, module = placed.mesh.size, program.module
     elapsed = timeline.run(module, card, count, network, scale=scale)
-    exchanges = _exchanges(card, collectives(module, count), elapsed, network)
-    exposed, compute = sum(elapsed.exposed_s.values()), elapsed.kernels_s + scale * CALL_S
-    step_s = elapsed.total_s + scale * CALL_S
+    exposed, call = sum(elapsed.exposed_s.values()), scale * CALL_S
+    compute = elapsed.kernels_s + call
     error = validation.COMPUTE_ERROR if measured_s is None else MEASURED_ERROR
-    factor = validation.factor(placed.mesh.size > card.per_node)
-    low, high = compute * (1 - error) + exposed / factor, compute * (1 + error) + exposed * factor
-    parts = {
-        "arithmetic": elapsed.arithmetic_s,
-        "memory": elapsed.memory_s,
-        "overhead": elapsed.overhead_s,
-        "call": scale * CALL_S,
-        "links": exposed,
-    }
-    efficiency = _efficiency(placed, step_s, compute, exposed, error, factor, first)
-    argument, output, temp, alias = (
-        int(getattr(memory, f"{name}_size_in_bytes", 0)) for name in ("argument", "output", "temp", "alias")
-    )
-    nodes, _ = deviceless.nodes_of(card, count)
-    return SizePlan(
+    factor = validation.factor(count > card.per_node)
+    size = SizePlan(
         devices=count,
-        nodes=nodes,
+        nodes=deviceless.nodes_of(card, count)[0],
         mesh=dict(placed.mesh.shape),
         batch=placed.batch,
         batch_arguments=placed.batch_arguments,
         padded=placed.padded,
-        exchanges=tuple(exchanges),
+        exchanges=tuple(_exchanges(card, collectives(module, count), elapsed, network)),
         flops=elapsed.flops,
         bytes=elapsed.bytes,
         kernels=elapsed.kernels,
-        argument_bytes=argument,
-        output_bytes=output,
-        temp_bytes=temp,
-        peak_bytes=argument + output + temp - alias,
+        **_memory(program.memory),
         memory_bytes=card.memory_bytes,
         compute_s=compute,
         exposed_s=exposed,
-        step_s=step_s,
-        step_low_s=low,
-        step_high_s=high,
-        parts=parts,
-        efficiency=efficiency[0],
-        efficiency_low=efficiency[1],
-        efficiency_high=efficiency[2],
+        step_s=elapsed.total_s + call,
+        step_low_s=compute * (1 - error) + exposed / factor,
+        step_high_s=compute * (1 + error) + exposed * factor,
+        parts={**elapsed.parts(), "call": call, "links": exposed},
         unknown_loops=elapsed.unknown_loops,
         compile_s=program.compile_s,
     )
+    return _with_efficiency(size, first[0], error, factor) if first else size
 
 
-def _efficiency(
-    placed: arguments.Placed,
-    step_s: float,
-    compute: float,
-    exposed: float,
-    error: float,
-    factor: float,
-    first: Sequence[SizePlan],
-) -> tuple[float, float, float] | tuple[None, None, None]:
-    """Return the efficiency against the first size, and its range.
+def _memory(memory: Any) -> dict[str, Any]:
+    """Return the bytes of a device's arguments, outputs and temporaries, and of all at once."""
+    names = ("argument", "output", "temp", "alias")
+    argument, output, temp, alias = (int(getattr(memory, f"{name}_size_in_bytes", 0)) for name in names)
+    peak = argument + output + temp - alias
+    return {"argument_bytes": argument, "output_bytes": output, "temp_bytes": temp, "peak_bytes": peak}
+
+
+def _with_efficiency(size: SizePlan, base: SizePlan, error: float, factor: float) -> SizePlan:
+    """Return a plan with its efficiency against the first size, and the range of that.
 
     Most of the error of the kernels is common to both sizes and cancels. What is left is how large the waits
     are beside the kernels.
     """
-    if not first:
-        return None, None, None
-    base = first[0]
-    work = (placed.batch / placed.mesh.size) / (base.batch / base.devices) if base.batch else 1.0
-    value = work * base.step_s / step_s
+    work = (size.batch / size.devices) / (base.batch / base.devices) if base.batch else 1.0
 
     def at(stretch: float) -> float:
-        return work * (base.compute_s + stretch * base.exposed_s) / (compute + stretch * exposed)
+        before, after = (s.compute_s + stretch * s.exposed_s for s in (base, size))
+        return work * before / after
 
+    value = work * base.step_s / size.step_s
     ends = sorted((at(factor / (1 - error)), at((1 - error) / factor), value))
-    return value, ends[0], ends[-1]
+    return dataclasses.replace(size, efficiency=value, efficiency_low=ends[0], efficiency_high=ends[-1])
 
 
 def _exchanges(

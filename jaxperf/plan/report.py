@@ -89,11 +89,11 @@ class SizePlan:
     step_low_s: float
     step_high_s: float
     parts: Mapping[str, float]
-    efficiency: float | None
-    efficiency_low: float | None
-    efficiency_high: float | None
     unknown_loops: int
     compile_s: float
+    efficiency: float | None = None
+    efficiency_low: float | None = None
+    efficiency_high: float | None = None
     advice: tuple[PlanAdvice, ...] = ()
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from jaxperf.plan.cards import Card
 from jaxperf.plan.collectives import Collective, describe_collective
 from jaxperf.plan.hlo import Module
-from jaxperf.plan.kernels import KERNEL_S, kernel_of
+from jaxperf.plan.kernels import KERNEL_S, Kernel, kernel_of
 from jaxperf.plan.links import Network, collective_seconds
 
 
@@ -41,22 +41,41 @@ class Elapsed:
     kernels: float = 0.0
     unknown_loops: int = 0
 
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of the kernels by what bounds them."""
+        return {"arithmetic": self.arithmetic_s, "memory": self.memory_s, "overhead": self.overhead_s}
+
     def add(self, other: Elapsed, times: float = 1.0) -> None:
         """Add another part that runs `times` times after this one."""
-        for name in (
-            "total_s",
-            "kernels_s",
-            "arithmetic_s",
-            "memory_s",
-            "overhead_s",
-            "flops",
-            "bytes",
-            "kernels",
-        ):
-            setattr(self, name, getattr(self, name) + times * getattr(other, name))
+        for name, value in vars(other).items():
+            if isinstance(value, float):
+                setattr(self, name, getattr(self, name) + times * value)
         for name, waited in other.exposed_s.items():
             self.exposed_s[name] = self.exposed_s.get(name, 0.0) + times * waited
         self.unknown_loops += other.unknown_loops
+
+    def add_kernel(self, work: Kernel, card: Card, scale: float) -> None:
+        """Add a kernel, whose time is multiplied by `scale`."""
+        overhead, rest = scale * KERNEL_S, scale * (work.seconds(card) - KERNEL_S)
+        bound_by_arithmetic = work.arithmetic_s(card) >= work.memory_s(card)
+        self.add(
+            Elapsed(
+                total_s=overhead + rest,
+                kernels_s=overhead + rest,
+                arithmetic_s=rest if bound_by_arithmetic else 0.0,
+                memory_s=0.0 if bound_by_arithmetic else rest,
+                overhead_s=overhead,
+                flops=float(work.flops),
+                bytes=float(work.bytes),
+                kernels=1.0,
+            )
+        )
+
+    def wait(self, end: float, collective: Collective) -> None:
+        """Wait for a collective that ends at `end`."""
+        waited = max(0.0, end - self.total_s)
+        self.exposed_s[collective.name] = self.exposed_s.get(collective.name, 0.0) + waited
+        self.total_s += waited
 
 
 def run(
@@ -75,45 +94,27 @@ def run(
     elapsed, free_at = Elapsed(), 0.0  # when the links are free again
     name = computation or module.entry
     ends: dict[str, tuple[float, Collective]] = {}
+
+    def part(called: str) -> Elapsed:
+        return run(module, card, devices, network, called, scale=scale)
+
     for instruction in module.computations.get(name, ()):
         if instruction.opcode == "while":
-            body = run(module, card, devices, network, instruction.called, scale=scale)
-            elapsed.add(body, instruction.trips or 1)
+            elapsed.add(part(instruction.called), instruction.trips or 1)
             elapsed.unknown_loops += instruction.trips is None
         elif instruction.opcode == "call":
-            elapsed.add(run(module, card, devices, network, instruction.called, scale=scale))
+            elapsed.add(part(instruction.called))
         elif instruction.opcode == "conditional":
-            parts = [run(module, card, devices, network, b, scale=scale) for b in instruction.branches]
-            elapsed.add(max(parts, key=lambda part: part.total_s, default=Elapsed()))
+            elapsed.add(max(map(part, instruction.branches), key=lambda p: p.total_s, default=Elapsed()))
         elif collective := describe_collective(module, name, instruction, devices):
-            end = max(elapsed.total_s, free_at) + collective_seconds(card, collective, network)
-            free_at = end
+            free_at = max(elapsed.total_s, free_at) + collective_seconds(card, collective, network)
             if collective.asynchronous:
-                ends[instruction.name] = end, collective
+                ends[instruction.name] = free_at, collective
             else:
-                _wait(elapsed, end, collective)
-        elif instruction.opcode.endswith("-done") and (
-            pending := ends.get(next(iter(instruction.operands), ""))
-        ):
-            _wait(elapsed, *pending)
+                elapsed.wait(free_at, collective)
+        elif instruction.opcode.endswith("-done"):
+            if pending := ends.get(next(iter(instruction.operands), "")):
+                elapsed.wait(*pending)
         elif work := kernel_of(module, name, instruction):
-            took = scale * work.seconds(card)
-            arithmetic = scale * work.arithmetic_s(card)
-            elapsed.total_s += took
-            elapsed.kernels_s += took
-            elapsed.overhead_s += scale * KERNEL_S
-            rest = took - scale * KERNEL_S
-            if arithmetic >= rest:
-                elapsed.arithmetic_s += rest
-            else:
-                elapsed.memory_s += rest
-            elapsed.flops += work.flops
-            elapsed.bytes += work.bytes
-            elapsed.kernels += 1
+            elapsed.add_kernel(work, card, scale)
     return elapsed
-
-
-def _wait(elapsed: Elapsed, end: float, collective: Collective) -> None:
-    waited = max(0.0, end - elapsed.total_s)
-    elapsed.exposed_s[collective.name] = elapsed.exposed_s.get(collective.name, 0.0) + waited
-    elapsed.total_s += waited

@@ -140,7 +140,7 @@ def test_a_setting_that_keeps_jax_from_starting_is_named_as_the_cause(
 import os
 if "XLA_FLAGS" in os.environ: os.abort()
 if os.environ.get("JAX_PLATFORMS") == "nonsense": raise SystemExit("RuntimeError: unknown backend")
-print('{"backend": "cpu", "devices": ["cpu:0 cpu"], "debug_flags": []}')
+print('{"backend": "cpu", "devices": ["cpu:0 cpu"], "debug_flags": [], "faults": []}')
 """
     monkeypatch.setattr(probe, "CHILD", child)
     for name, value in (("XLA_FLAGS", "garbage"), ("JAX_PLATFORMS", "nonsense")):
@@ -236,7 +236,7 @@ def test_the_driver_tells_version_names_and_memory(monkeypatch: pytest.MonkeyPat
 
 
 def untold(**missing: int) -> Driver:
-    return replace(H100, gpus=(replace(H100.gpus[0], **missing),))
+    return replace(H100, gpus=(replace(H100.gpus[0], **missing),))  # type: ignore[arg-type]
 
 
 def test_a_gpus_clock_and_power_are_told_next_to_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +282,16 @@ def test_no_driver_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_that_jax_uses_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = JaxReport("gpu", ("gpu:0 NVIDIA H100",))
     assert {s for _, s in states(advise(monkeypatch, seen, H100))} == {"ok"}
+
+
+@pytest.mark.parametrize(("driver", "state"), [(Driver(missing=True), "note"), (H100, "warn")])
+def test_a_fault_of_this_jaxlib_is_told_and_matters_where_a_gpu_is(
+    driver: Driver, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = "gpu" if driver.gpus else "cpu"
+    seen = JaxReport(backend, (f"{backend}:0",), faults=("jaxlib 0.10.2: slow (jax-ml/jax#38806)",))
+    (fault,) = [f for f in advise(monkeypatch, seen, driver) if f.topic == "fault"]
+    assert (fault.state, fault.text) == (state, "on a GPU, jaxlib 0.10.2: slow (jax-ml/jax#38806)")
 
 
 def test_a_gpu_with_a_jax_for_the_cpu_gets_the_extra_of_its_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jaxperf
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless, planning
 from jaxperf.plan.arguments import batch_positions, check_plannable, mesh_of, place
@@ -200,7 +201,7 @@ def test_a_sum_for_each_array() -> None:
     def make(mesh: Mesh) -> Any:
         def inside(ws: list[jax.Array], x: jax.Array) -> list[jax.Array]:
             grads = jax.grad(lambda ws: sum(((x @ w) ** 2).sum() for w in ws))(ws)
-            out = []
+            out: list[jax.Array] = []
             for w, g in zip(ws, grads):  # each sum waits for the one before it, so XLA cannot merge them
                 total = lax.psum(g + (0 * out[-1].sum() if out else 0), "data")
                 out.append(w - jnp.tanh(total))
@@ -264,3 +265,42 @@ def test_a_step_of_flax() -> None:
     step_plan = planning.plan(step, net, jnp.zeros((4, 8)), jnp.zeros((4, 4)), devices=(8,))
     assert sum(step_plan.sizes[0].collectives.values()) >= 1
     assert step_plan.sizes[0].batch_arguments == (1, 2)
+
+
+class FilterJit:
+    """A step as Equinox jits it: what is no array is a part of the program."""
+
+    __module__ = "equinox._jit"
+
+    def __init__(self, fn: Any) -> None:
+        self.__wrapped__ = fn
+
+    def lower(self, *args: Any) -> Any:
+        raise AssertionError("shapes are no arrays to Equinox")
+
+    def __call__(self, *args: Any) -> Any:
+        assert all(isinstance(a, jax.Array) for a in args[1:])
+        return self.__wrapped__(*args)
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_step_of_equinox() -> None:
+    def step_of(activation: Any, w: jax.Array, x: jax.Array, y: jax.Array) -> Any:
+        return activation, w - jax.grad(lambda w: ((activation(x @ w) - y) ** 2).mean())(w)
+
+    step_plan = planning.plan(FilterJit(step_of), jnp.tanh, W, X, Y, devices=(8,))
+    assert step_plan.name == "step_of"
+    assert step_plan.sizes[0].collectives == {"all-reduce": 1}
+    assert step_plan.sizes[0].batch == 128
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_donated_arguments() -> None:
+    step_plan = planning.plan(jax.jit(step, donate_argnums=0), W, X, Y, devices=(8,))
+    assert step_plan.sizes[0].collectives == {"all-reduce": 1}
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_the_package_is_a_function() -> None:
+    step_plan = jaxperf.plan(jax.jit(step), W, X, Y, devices=(8,))  # type: ignore[operator]
+    assert isinstance(step_plan, jaxperf.plan.StepPlan)

@@ -98,6 +98,18 @@ def test_mistakes(options: dict[str, Any], message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_no_step() -> None:
+    with pytest.raises(JaxperfError, match="no step to plan; give one, jaxperf plan train:step"):
+        command.main(Plan())
+
+
+def test_every_published_figure_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(Plan(validate=True)) == 0
+    out = capsys.readouterr().out
+    assert "ResNet-18 bf16 1024" in out and "LeNet of the book x 2" in out and "1,048,576 KiB" in out
+    assert out.count("rows: median error") == 3
+
+
 def test_no_plugin(train: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deviceless, "_PLUGINS", ("jax_plugins.no_such_plugin",))
     with pytest.raises(JaxperfError, match=r'install it: pip install "jax-cuda12-plugin==\d'):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import pytest
 
+from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import hlo, links, timeline, validation
+from jaxperf.plan import deviceless, faults, hlo, links, timeline, validation
 from jaxperf.plan.cards import CARDS, find_card
 from jaxperf.plan.faults import FAULTS, adds_by_scatter, fault_lines
 from jaxperf.plan.kernels import CALL_S, KERNEL_S, Kernel, Product
@@ -144,12 +147,71 @@ def test_all_errors_are_printed() -> None:
 def test_a_known_fault_is_told_where_a_program_has_it(jaxlib: str, lines: int) -> None:
     module = hlo.parse((PROGRAMS / "scatter_jax_0_12.hlo").read_text())
     assert adds_by_scatter(module, "f32") and not adds_by_scatter(module, "bf16")
-    shown = fault_lines(module, jaxlib)
+    shown = fault_lines(module, jaxlib, H100)
     assert len(shown) == lines
     assert all("jax-ml/jax#38806" in line for line in shown)
     other = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
-    assert fault_lines(other, jaxlib) == []
+    assert fault_lines(other, jaxlib, H100) == []
+
+
+def test_a_fault_of_one_card() -> None:
+    text = (PROGRAMS / "scatter_jax_0_12.hlo").read_text().replace("f32[", "bf16[")
+    module = hlo.parse(text)
+    assert fault_lines(module, "0.12.0.1", H100) == []
+    (line,) = fault_lines(module, "0.12.0.1", CARDS["a100"])
+    assert "bfloat16 scatter-add as a compare-and-swap loop on a100 (openxla/xla#26371)" in line
+
+
+def test_without_the_plugin_the_version_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deviceless, "_PLUGINS", ("jax_plugins.no_such_plugin",))
+    for version, count in (("0.10.2", 2), ("0.11.1", 1)):
+        monkeypatch.setattr("importlib.metadata.version", lambda name, v=version: v)
+        lines = faults.installed_faults()
+        assert len(lines) == count
+        assert all(line.endswith("(by its version; a check needs JAX's CUDA plugin)") for line in lines)
 
 
 def test_every_fault_has_an_issue() -> None:
     assert all("#" in fault.issue and fault.remark for fault in FAULTS)
+
+
+def test_this_takes_the_target_of_the_gpu_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(device_kind="NVIDIA H200")
+    monkeypatch.setattr(jax, "devices", lambda platform: [gpu])
+    monkeypatch.setattr(
+        jax_internals, "loaded", lambda _: lambda devices: SimpleNamespace(target_config="XLA's own")
+    )
+    card = deviceless.card_of_this_machine()
+    assert (card.name, card.target) == ("h200", "XLA's own")
+    described: dict[str, str] = {}
+
+    def describe(**options: str) -> SimpleNamespace:
+        described.update(options)
+        return SimpleNamespace(devices=[gpu] * 8)
+
+    monkeypatch.setattr(deviceless, "check_plugin", lambda: None)
+    monkeypatch.setattr(jax_internals, "get", lambda _: describe)
+    assert len(deviceless.devices_of(card, 8)) == 8
+    assert (described["target_config"], described["topology"]) == ("XLA's own", "1x8x1")
+
+
+@pytest.mark.parametrize("kind", ["NVIDIA A10G", None])
+def test_this_without_a_gpu_that_is_known(kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices(platform: str) -> list[SimpleNamespace]:
+        if kind is None:
+            raise RuntimeError("Unknown backend cuda")
+        return [SimpleNamespace(device_kind=kind)]
+
+    monkeypatch.setattr(jax, "devices", devices)
+    message = (
+        "no GPU is here for --for this; name a card, --for h100" if kind is None else "A10G is in no table"
+    )
+    with pytest.raises(JaxperfError, match=message):
+        deviceless.card_of_this_machine()
+
+
+def test_a_tpu_is_refused_in_one_line() -> None:
+    with pytest.raises(JaxperfError, match=r"v5e is a TPU.* install libtpu"):
+        find_card("v5e")
+    with pytest.raises(JaxperfError, match="no card 'v100'"):
+        find_card("v100")

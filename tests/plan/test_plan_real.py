@@ -6,6 +6,8 @@ They need JAX's CUDA plugin, `pip install jax-cuda12-plugin`, and are skipped wi
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -126,6 +128,29 @@ def test_resnet_18_with_global_statistics_has_34_sums_more() -> None:
     assert any(advice.kind == "statistics summed over devices" for advice in size_plan.advice)
 
 
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_machine_with_one_gpu_sees_the_program_of_several(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`device="this"` on a pretended H200: one all-reduce, in one message, of all gradients."""
+    here = [SimpleNamespace(device_kind="NVIDIA H200")]
+    monkeypatch.setattr(jax, "devices", lambda platform=None: here)
+    target = deviceless.target_config(CARDS["h200"])
+    monkeypatch.setattr(deviceless, "_target", lambda devices: target)
+    ws = [jnp.zeros((256, 256))] * 3
+    step = jax.jit(
+        lambda ws, x: [
+            w - g for w, g in zip(ws, jax.grad(lambda ws: sum(jnp.tanh(x @ w).sum() for w in ws))(ws))
+        ]
+    )
+    step_plan = plan(step, ws, jnp.zeros((32, 256)), device="this", devices=(count,))
+    assert step_plan.card == "h200"
+    (exchange,) = step_plan.sizes[0].exchanges
+    assert (exchange.collective.kind, exchange.count) == ("all-reduce", 1)
+    assert exchange.collective.bytes == 3 * 256 * 256 * 4
+    assert (exchange.collective.arrays, exchange.collective.group_size) == (3, count)
+
+
 def test_sixty_four_devices_cross_nodes() -> None:
     w, x = jnp.zeros((512, 512)), jnp.zeros((32, 512))
     step = jax.jit(lambda w, x: w - 0.1 * jax.grad(lambda w: jnp.tanh(x @ w).sum())(w))
@@ -139,7 +164,25 @@ def test_sixty_four_devices_cross_nodes() -> None:
     assert nodes.exchanges[0].each_s > node.exchanges[0].each_s
 
 
-def test_a_fault_shows_in_the_ptx() -> None:
-    version = ".".join(importlib.metadata.version("jaxlib").split(".")[:3])
-    expected = {"cas"} if version in faults.FAULTS[0].versions else {"add"}
-    assert faults.atomics(CARDS["h100"]) == expected
+@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.dtype)
+def test_a_fault_shows_in_the_ptx(fault: faults.Fault) -> None:
+    version = importlib.metadata.version("jaxlib")
+    expected = {"cas"} if fault.in_version(version) else {"add"}
+    card = CARDS[fault.cards[0] if fault.cards else "h100"]
+    assert faults.atomics(fault.dtype, card) == expected
+    lines = [line for line in faults.installed_faults() if fault.issue in line]
+    assert len(lines) == fault.in_version(version)
+    assert all("a small program compiled here shows it" in line for line in lines)
+
+
+def test_nothing_of_cuda_is_needed() -> None:
+    """The assembler that XLA calls is the plan's own, which writes nothing: no kernel has machine code."""
+    calls = Path(deviceless.toolkit().name) / "calls"
+    assembler = Path(deviceless.toolkit().name) / "bin" / "ptxas"
+    text = assembler.read_text()
+    assembler.write_text(text.replace("#!/bin/sh", f'#!/bin/sh\necho "$@" >>{calls}'))
+    try:
+        plan(jax.jit(lambda x: jnp.tanh(x).sum()), jnp.zeros((64, 64)), devices=(1,))
+    finally:
+        assembler.write_text(text)
+    assert "-arch=sm_90a" in calls.read_text()

@@ -1,0 +1,75 @@
+"""What a plan advises: each advice from a recorded program, and from a small step compiled without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from jaxperf.errors import JaxperfError
+from jaxperf.plan import arguments, deviceless, hlo, links, planning
+from jaxperf.plan.advice import advise
+from jaxperf.plan.cards import CARDS
+from tests.plan.small_steps import STEPS
+
+PROGRAMS = Path(__file__).parent / "programs"
+H100 = CARDS["h100"]
+RECORDED = {
+    "statistics summed over devices": "statistics",
+    "a sum for each array": "sum_for_each_array",
+    "parameters gathered": "gathered",
+    "resharded": "reshard",
+    "not overlapped": "data_parallel",
+}
+NO_MEMORY = {f"{name}_size_in_bytes": 0 for name in ("argument", "output", "temp", "alias")}
+
+
+def kinds_of(name: str, memory: dict[str, int] = NO_MEMORY, *, batch: int = 0, padded: int = 0) -> set[str]:
+    """The kinds of advice for a recorded program on eight devices."""
+    mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
+    placed = arguments.Placed(None, (), {}, mesh, batch, (), padded, True)
+    program = planning._Program(
+        hlo.parse((PROGRAMS / f"{name}.hlo").read_text()), SimpleNamespace(**memory), 1.0
+    )
+    network = links.NETWORKS["infiniband"]
+    return {each.kind for each in advise(planning._size(H100, placed, program, network, 1.0, None, ()), H100)}
+
+
+@pytest.mark.parametrize("version", ["jax_0_10", "jax_0_12"])
+@pytest.mark.parametrize("kind", RECORDED)
+def test_a_recorded_program(kind: str, version: str) -> None:
+    assert kind in kinds_of(f"{RECORDED[kind]}_{version}")
+
+
+def test_a_step_without_collectives_needs_no_advice() -> None:
+    assert kinds_of("scatter_jax_0_12") == set()
+
+
+def test_memory_and_batch() -> None:
+    large = {**NO_MEMORY, "temp_size_in_bytes": 100 * 10**9}
+    assert kinds_of("scatter_jax_0_12", large) == {"does not fit"}
+    assert kinds_of("scatter_jax_0_12", batch=64, padded=4) == {"batch does not divide"}
+
+
+def _plugin() -> bool:
+    try:
+        deviceless.check_plugin()
+    except JaxperfError:
+        return False
+    return True
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not _plugin(), reason="JAX's CUDA plugin is not installed")
+@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_small_step(kind: str) -> None:
+    (size_plan,) = planning.plan(STEPS[kind], device="h100", devices=(8,)).sizes
+    texts = {advice.kind: advice.text for advice in size_plan.advice}
+    assert kind in texts
+    if size_plan.exchanges and kind != "not overlapped":
+        assert "small_steps.py:" in texts[kind]
