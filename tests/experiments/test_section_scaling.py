@@ -1,0 +1,133 @@
+"""From 2 to 1,000 devices: predictions are those computed by hand, counts are of compiled programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf.chapter import cells
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "scaling.py"
+
+
+@pytest.fixture(scope="module")
+def section() -> ModuleType:
+    """The names of the section, with toy sizes."""
+    return cells.load(SCRIPT, "--smoke")
+
+
+def test_every_claim_holds_or_is_not_for_toy_sizes(section: ModuleType) -> None:
+    claims = {claim.statement: claim for claim in section.s.result().claims}
+    assert len(claims) == 5
+    (toy,) = (c for c in claims.values() if c.verdict != "holds")
+    assert toy.verdict == "not measurable here" and toy.observed == "toy size"
+
+
+def test_the_books_epochs_by_hand(section: ModuleType) -> None:
+    # ResNet-18: 234 steps of 13.0 / 234 s; two GPUs make 117 steps, each with 44.7 MB at 10 GB/s = 4.47 ms
+    assert section.resnet == pytest.approx(117 * (13.0 / 234 + 4.47e-3), rel=1e-6)
+    assert section.resnet == pytest.approx(7.02, abs=0.01)
+    # LeNet: 234 steps of 1.4 / 234 s; half of it and 0.0516 ms by bytes, twice its calls otherwise
+    assert section.lenet_bytes == pytest.approx(0.7 + 234 * 0.0516e-3, rel=1e-6)
+    assert section.lenet == pytest.approx(2.8)
+
+
+def test_a_predicted_step_by_hand(section: ModuleType) -> None:
+    # 256 images: 1.9 + 1.7536 ms. Ring of 4: 6 x 5 us + 1.5 x 44.684 MB / 50 GB/s = 1.37052 ms
+    size = 4 * 11_171_018
+    seconds, efficiency = section.predict(4, 256, size, weak=True)
+    assert seconds == pytest.approx(3.6536e-3 + 30e-6 + 1.5 * size / 50e9)
+    assert efficiency == pytest.approx(3.6536e-3 / seconds)
+    seconds, efficiency = section.predict(4, 256, size, weak=False)
+    assert seconds == pytest.approx(1.9e-3 + 64 * 6.85e-6 + 30e-6 + 1.5 * size / 50e9)
+    assert efficiency == pytest.approx(3.6536e-3 / seconds / 4)
+    assert section.predict(1, 256, size, weak=True) == (pytest.approx(3.6536e-3), pytest.approx(1.0))
+
+
+def test_the_calls_of_all_devices_are_made_one_after_the_other(section: ModuleType) -> None:
+    assert section.calls_of(2, 6.0, 3.0, 1.0) == 12.0
+    assert section.calls_of(2, 1.0, 55.0, 4.0) == 59.0
+
+
+def test_resnet18_has_the_books_parameters_and_normalizes(section: ModuleType) -> None:
+    kernels, norms, head = section.resnet18_shapes(64)
+    count = sum(int(np.prod(shape)) for shape in [*kernels, *(n for pair in norms for n in pair), *head])
+    assert count == 11_171_018 and len(kernels) == 20 and len(norms) == 17
+    X = jax.random.normal(jax.random.key(0), (16, 3, 3, 2)) * 5 + 1
+    normal = section.batch_norm(X, jnp.ones(2), jnp.zeros(2))
+    assert float(abs(normal.mean((0, 1, 2))).max()) < 1e-5 and float(abs(normal.std() - 1)) < 1e-3
+    two = section.two_passes if hasattr(section, "two_passes") else section.batch_norm
+    np.testing.assert_allclose(two(X, jnp.ones(2), jnp.zeros(2)), normal, atol=1e-4)
+
+
+def test_small_sums_are_of_two_numbers_per_channel_and_layer(section: ModuleType) -> None:
+    c = section.s.channels
+    layers = [c] * 5 + [2 * c] * 4 + [4 * c] * 4 + [8 * c] * 4
+    assert sorted(section.small) == sorted(2 * [2 * 4 * width for width in layers])
+    assert max(section.by_jit) == section.gradients == section.by_shard_map[0]
+
+
+def test_both_steps_update_alike_where_shares_have_the_same_statistics(section: ModuleType) -> None:
+    def draw(key: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        return 0.2 * jax.random.normal(key, shape.shape)
+
+    leaves, tree = jax.tree.flatten(section.params)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    params = jax.tree.unflatten(tree, [draw(key, leaf) for key, leaf in zip(keys, leaves)])
+    k = len(section.devices)
+    share = jax.random.uniform(jax.random.key(1), (8, 28, 28, 1))
+    X, y = jnp.tile(share, (k, 1, 1, 1)), jnp.tile(jnp.arange(8) % 10, k)
+    new, other = jax.jit(section.step_by_jit)(params, X, y), jax.jit(section.step_by_shard_map)(params, X, y)
+    moved = max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (new, params))))
+    apart = max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (new, other))))
+    assert apart < 1e-2 * moved
+
+
+def test_bytes_of_each_parallelism_by_hand(section: ModuleType) -> None:
+    sent = section.bytes_sent(8, P=1000.0, L=3, d=10, T=100)
+    assert sent == {
+        "data": pytest.approx(1.75 * 2000),
+        "FSDP": pytest.approx(2.625 * 2000),
+        "tensor": pytest.approx(4 * 3 * 1.75 * 2000),
+        "pipeline": 4000,
+    }
+
+
+def test_efficiency_falls_with_the_exchange_and_hides_behind_the_backward_pass(section: ModuleType) -> None:
+    exchange = section.all_reduce(44.7e6, 64)
+    assert section.efficiency("ResNet-18", 64) == pytest.approx(3.64e-3 / (3.64e-3 + exchange))
+    assert section.efficiency("ResNet-18", 64, 2.0) == pytest.approx(3.64e-3 / (3.64e-3 + 2 * exchange))
+    assert section.efficiency("MPT-1b", 64) == 1.0
+    assert all(section.efficiency(network, 1) == 1.0 for network in section.networks)
+    assert section.efficiency("ResNet-18", 64, sums=section.small) < section.efficiency("ResNet-18", 64)
+
+
+def test_the_exchange_at_several_nodes_by_hand(section: ModuleType) -> None:
+    # 64 H200 in 8 nodes: between nodes 2 x 7/8 / 8 arrays over 0.85 x 50 GB/s; 46 us and two doublings
+    between = 1.75 / 8 * 44.7e6 / (0.85 * 50e9)
+    inside = 1.75 * 44.7e6 / 482.3e9
+    expected = 46e-6 + 20e-6 + max(between, inside) + max(15e-3 * between**0.5, 5e-3 * inside**0.5)
+    assert section.all_reduce(44.7e6, 64) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.thorough
+def test_it_runs_as_a_script_with_other_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    command = [sys.executable, SCRIPT, "--smoke", "--answers", "--devices", "4", "--json", path]
+    done = subprocess.run(
+        [*command, "--k", "1024", "--batch", "64", "--parameters", "1000000", "--bandwidth", "12.5"],
+        capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(path.read_text())
+    assert not result["failed"] and result["config"]["k"] == 1024
+    assert "69 all-reduces" in done.stdout
+    assert "psum after the loop: 1 all-reduces outside of it" in done.stdout
