@@ -675,7 +675,7 @@ for way, program in programs.items():
 # <details><summary>Answer</summary>
 #
 # Under `pmap` few: the gradients, and the statistics and the loss, combined by the compiler. Under
-# `jit` there are also those of the 20 BatchNorm layers, for mean and variance in the forward pass
+# `jit` there are also those of the 17 BatchNorm layers, for mean and variance in the forward pass
 # and for their gradients in the backward pass. Each moves only a few numbers per channel. On real
 # devices each also costs a delay, and cannot be combined with the next, which depends on it.
 #

@@ -55,8 +55,10 @@ WAYS = {
 }
 # Where Python is before `end_at_once` is called: in its own library, or in one of these.
 LIBRARY = Path(os.__file__).parent
-FIRST = {("jaxperf", name) for name in ("__init__", "__main__", "errors", "exits", "orphans")} | {
-    ("experiments", "train")
+FIRST = {
+    *(("jaxperf", name) for name in ("__init__", "__main__", "errors")),
+    *(("processes", name) for name in ("__init__", "exit_status", "forced_end", "parent")),
+    ("experiments", "train"),
 }
 
 
