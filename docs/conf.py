@@ -20,7 +20,7 @@ author = "the jaxperf authors"
 html_title = "Computational performance in JAX"
 extensions = [
     "myst_nb", "sphinx_design", "sphinx_copybutton",
-    "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "book",
+    "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "book", "gallery",
 ]  # fmt: skip
 
 # The text of a section comes from its script, and the outputs from the notebooks in `book_results`.

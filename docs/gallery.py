@@ -1,0 +1,261 @@
+"""The gallery "Why is my JAX program slow?", made from the tested pairs in tests/slow_programs.
+
+    python docs/gallery.py record [NAMES]     # run watch on the slow programs and store what it says
+    python docs/gallery.py measure [NAMES]    # run slow and repaired programs in turns; all take 8 minutes
+
+Both write docs/gallery.json after each program. The page is made when the book is built: code and changes
+come from the programs, symptoms and threads from tests/slow_programs/gallery.toml.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from jaxperf.processes.exit_status import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
+import ast
+import difflib
+import html
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+from jaxperf.processes.exit_status import ended
+from jaxperf.result import Measurement, Ratio, ratio
+from jaxperf.result.store import write_whole
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "tests" / "slow_programs"
+PUZZLES = ROOT / "docs" / "puzzles"
+WAYS = ROOT / "tests" / "measure" / "test_wrong_timing.py"
+STORE = ROOT / "docs" / "gallery.json"
+BUDGET_S = 480  # for all pairs
+MARK = re.compile(r"  # (?:noqa: \w+  # )?cause: (.*)")
+
+
+def entries() -> dict[str, dict[str, Any]]:
+    """Return what gallery.toml says about each program, and its `groups`, `looks` and `threads`."""
+    return tomllib.loads((PROGRAMS / "gallery.toml").read_text(encoding="utf-8"))
+
+
+def names() -> list[str]:
+    """Return the programs in the page's order."""
+    return [name for name in entries() if name not in ("groups", "looks", "threads")]
+
+
+def stored() -> dict[str, dict[str, Any]]:
+    """Return what was recorded and measured, by program."""
+    return json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}  # type: ignore[no-any-return]
+
+
+def cause(path: Path) -> tuple[str, int]:
+    """Return the cause that a slow program has, and the number of its line."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if mark := MARK.search(line):
+            return mark[1], number
+    raise JaxperfError(f"{path} names no cause")
+
+
+def gain(name: str, values: dict[str, Any]) -> tuple[Ratio, Measurement, Measurement]:
+    """Return the ratio of slow to repaired, and both."""
+    slow, repaired = (
+        Measurement(kind, "s", tuple(values[kind]), rounds=name) for kind in ("slow", "repaired")
+    )
+    return ratio(slow, repaired), slow, repaired
+
+
+def main(arguments: list[str]) -> int:
+    """Record or measure programs; return 1 if watch misses a cause."""
+    if not arguments or arguments[0] not in ("record", "measure"):
+        raise JaxperfError(f"give record or measure, and names of programs, not {' '.join(arguments)!r}")
+    chosen = arguments[1:] or names()
+    if unknown := [name for name in chosen if name not in names()]:
+        raise JaxperfError(f"there is no program {unknown[0]!r}; there are {', '.join(names())}")
+    misses = 0
+    for name in chosen:
+        try:
+            values = run(arguments[0], name)
+        except JaxperfError as e:
+            print(f"error: {e}", file=sys.stderr)
+            misses += 1
+            continue
+        everything = stored()
+        everything[name] = {**everything.get(name, {}), arguments[0]: values}
+        order = {n: everything[n] for n in names() if n in everything}
+        write_whole(STORE, json.dumps(order, indent=1) + "\n")
+        shown = values["text"].split(". ")[0] if "text" in values else gain(name, values)[0]
+        print(f"{name:<24} {shown}", flush=True)
+    return min(misses, 1)
+
+
+def run(action: str, name: str) -> dict[str, Any]:
+    """Run a program, or a pair, in processes of its own."""
+    import gallery_runs
+
+    path, devices = PROGRAMS / f"{name}.py", entries()[name].get("devices", 1)
+    if action == "record":
+        return gallery_runs.record(path, *cause(path), devices)
+    share = max(BUDGET_S / len(names()) - 2, 0)  # a process takes two seconds to start
+    return gallery_runs.measure(path, path.parent / "fixed" / path.name, devices, share)
+
+
+# The page
+
+
+def page() -> str:
+    """Return the table of all causes and their sections, as MyST."""
+    about, results = entries(), stored()
+    lines = ["| what people say | what it is | gain |", "| --- | --- | --- |"]
+    groups = {group: [n for n in names() if about[n]["group"] == group] for group in about["groups"]}
+    for group, title in about["groups"].items():
+        lines.append(f"| **{title}** | | |")
+        for name in groups[group]:
+            values = results.get(name, {}).get("measure")
+            times = f"{gain(name, values)[0].median:.3g} times" if values else ""
+            lines.append(
+                f"| {about[name]['symptom']} | [{about[name]['title']}](#{anchor(name)}) | {times} |"
+            )
+    for group, title in about["groups"].items():
+        lines += ["", f"## {title}"]
+        for name in groups[group]:
+            lines += section(name, about, results.get(name, {}))
+    return "\n".join(lines) + "\n"
+
+
+def anchor(name: str) -> str:
+    """Return the anchor of a program's section."""
+    return name.replace("_", "-")
+
+
+def section(name: str, about: dict[str, Any], results: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a program's section."""
+    entry, path = about[name], PROGRAMS / f"{name}.py"
+    code, line = excerpt(path)
+    yield from ("", f"({anchor(name)})=", f"### {entry['title']}", "", f"> {entry['symptom']}", "")
+    yield from ("```{code-block} python", f":emphasize-lines: {line}", "", code, "```", "")
+    if "record" in results:
+        text = html.escape(results["record"]["text"])
+        style = "white-space: pre-wrap; font-size: 0.8rem"  # so that phones show all of it
+        yield f'**jaxperf watch says**\n\n<pre style="{style}">{text}</pre>\n'
+    yield f"**The change**\n\n```diff\n{changes(path)}\n```\n"
+    yield f"**The gain**: {describe_gain(name, results.get('measure'))}\n"
+    yield f"**Without jaxperf**: {look(entry, about['looks'], path)}\n"
+    if "threads" in entry:
+        links = (f"{about['threads'][t]} ([{t}](https://github.com/{t.replace('#', '/issues/')}))"
+            for t in entry["threads"])  # fmt: skip
+        yield f"**Who met it**: {'; '.join(links)}.\n"
+    folder = "../tests/slow_programs"
+    yield f"The whole programs: [slow]({folder}/{path.name}), [repaired]({folder}/fixed/{path.name})."
+
+
+def look(entry: dict[str, Any], looks: dict[str, str], path: Path) -> str:
+    """Say how to see a cause without jaxperf."""
+    text = looks.get(entry["look"], entry["look"])
+    slow, fixed = (
+        f"{n} times" if n > 1 else ("once" if n else "never") for n in entry.get("compiled", (0, 0))
+    )
+    facts = {"file": path.name, "name": entry.get("name", ""), "slow": slow, "fixed": fixed}
+    return re.sub(r"\{(file|name|slow|fixed)\}", lambda word: facts[word[1]], text)
+
+
+def describe_gain(name: str, values: dict[str, Any] | None) -> str:
+    """Say how much faster the repaired program is."""
+    if not values:
+        return f"not measured yet (`python docs/gallery.py measure {name}`)."
+    over, slow, repaired = gain(name, values)
+    what = "" if over.word == "slower" else "undecided: "
+    return (
+        f"{what}{slow.median:.2f} s before and {repaired.median:.2f} s after. Slow over repaired is {over} "
+        f"in {over.rounds} rounds, at 95 %. {values['at']}."
+    )
+
+
+def body(path: Path) -> list[str]:
+    """Return the lines of a program without its docstring, its last `if` and its marks."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    first, *others = ast.parse("\n".join(lines)).body
+    assert first.end_lineno and isinstance(others[-1], ast.If)
+    return [
+        *[""] * first.end_lineno,
+        *(MARK.sub("", x) for x in lines[first.end_lineno : others[-1].lineno - 1]),
+    ]
+
+
+def excerpt(path: Path) -> tuple[str, int]:
+    """Return what a slow program computes, without its imports, and the number of the line with the cause."""
+    lines, at = body(path), cause(path)[1] - 1
+    shown = [i for i, x in enumerate(lines) if not re.match(r"import |from \w[\w.]* import ", x)]
+    shown = [i for n, i in enumerate(shown) if lines[i] or (n and lines[shown[n - 1]])]  # no two empty lines
+    text = [lines[i] for i in shown]
+    skipped = next(n for n, x in enumerate(text) if x)
+    return "\n".join(text).strip(), shown.index(at) - skipped + 1
+
+
+def changes(path: Path) -> str:
+    """Return the lines that differ in the repaired program, with one line around them."""
+    old, new = ([x for x in body(p) if x] for p in (path, path.parent / "fixed" / path.name))
+    lines = list(difflib.unified_diff(old, new, n=1, lineterm=""))[3:]
+    return "\n".join(" ..." if x.startswith("@@") else x for x in lines)
+
+
+# Puzzles, and ways to time JAX wrongly
+
+
+def puzzles() -> str:
+    """Return a section for each puzzle, as MyST."""
+    lines = []
+    for path in sorted(PUZZLES.glob("*.py")):
+        symptom = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if path.name != "check.py":
+            code = "\n".join(body(path)).strip()
+            lines += ["", f"## {path.stem}", "", f"> {symptom}", "", f"```python\n{code}\n```"]
+    return "\n".join(lines)
+
+
+def with_tests(text: str) -> str:
+    """Let each row of the table in trust.md lead to its test, and show the tests below."""
+    source = WAYS.read_text(encoding="utf-8")
+    tests = {
+        node.name.removeprefix("test_").replace("_", " "): ast.get_source_segment(source, node) or ""
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    shown = []
+    for way, code in tests.items():
+        row, place = f"\n| {way} |", "way-" + way.replace(" ", "-")
+        if row in text:
+            text = text.replace(row, f'\n| <a href="#{place}">{html.escape(way)}</a> |')
+            head = f'<details id="{place}"><summary>{html.escape(way)}</summary>'
+            shown.append(f"{head}\n\n```python\n{code}\n```\n\n</details>\n")
+    return text.replace("<!-- tests of the ways -->", "\n".join(shown))
+
+
+def on_source(app: Any, docname: str, source: list[str]) -> None:
+    """Fill in the pages when the book is built."""
+    if docname == "gallery":
+        source[0] = source[0].replace("<!-- gallery -->", page())
+        for path in (STORE, *PROGRAMS.glob("gallery.toml"), *PROGRAMS.rglob("*.py")):
+            app.env.note_dependency(str(path), docname=docname)
+    elif docname == "puzzles":
+        source[0] = source[0].replace("<!-- puzzles -->", puzzles())
+        for path in PUZZLES.glob("*.py"):
+            app.env.note_dependency(str(path), docname=docname)
+    elif docname == "trust":
+        source[0] = with_tests(source[0])
+        app.env.note_dependency(str(WAYS), docname=docname)
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Tell Sphinx; links are made after this."""
+    app.connect("source-read", on_source, priority=400)
+    return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    raise SystemExit(ended(lambda: main(sys.argv[1:])))

@@ -1,0 +1,117 @@
+"""What `python docs/gallery.py` runs for `record` and `measure`, each program in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import io
+import multiprocessing
+import os
+import random
+import re
+import runpy
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+from jaxperf.result import Code, Text, turns
+
+ROOT = Path(__file__).resolve().parents[1]
+TRIES = 3  # runs of a program until watch names its cause, as in the tests
+LEAST, MOST = 6, 15  # rounds of a pair
+
+
+def record(path: Path, cause: str, line: int, devices: int) -> dict[str, Any]:
+    """Return what watch says about the cause at a line of a program, from the first run in which it names it.
+
+    Raises:
+      JaxperfError: no run does.
+    """
+    for _ in range(TRIES):
+        text, at = in_child(watch_program, path, cause, line, devices)
+        if text:
+            return {"cause": cause, "line": line, "text": text, "at": at}
+    raise JaxperfError(f"watch does not name {cause!r} at {path.name}:{line} in {TRIES} runs")
+
+
+def measure(slow: Path, repaired: Path, devices: int, budget_s: float) -> dict[str, Any]:
+    """Return the seconds of two programs in rounds, at least six, for `budget_s` seconds."""
+    values, at = in_child(take_turns, [slow, repaired], devices, budget_s)
+    return {"slow": values[0], "repaired": values[1], "at": at}
+
+
+def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of this module in a new process and return what it returns."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def set_up_jax(devices: int) -> None:
+    """Set what JAX reads when it is imported."""
+    os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    sys.argv = ["program"]  # a program with flags would read them
+
+
+def place() -> str:
+    """Describe the day, the machine and the versions in one line."""
+    from jaxperf.measure.environment import current_environment
+
+    e = current_environment()
+    return f"{datetime.date.today()}, {e.machine}, Python {e.python}, JAX {e.versions['jax']}"
+
+
+def watch_program(path: Path, cause: str, line: int, devices: int) -> tuple[str, str]:
+    """Watch a program; return what watch says about the cause at a line ("" if nothing), and where it ran."""
+    set_up_jax(devices)
+    import jaxperf
+    from jaxperf.watch.report.analysis import Analysis
+    from jaxperf.watch.rules.find import find_causes
+
+    with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as outcome:
+        runpy.run_path(str(path), run_name="__main__")
+    assert outcome.record and outcome.result
+    findings = [(f.cause, f.at.line) for f in find_causes(Analysis(outcome.record))]
+    if (cause, line) not in findings:
+        return "", place()
+    number, parts = findings.index((cause, line)) + 1, []
+    for block in outcome.result.blocks:
+        if isinstance(block, Text) and (parts or block.text.startswith(f"{number}. ")):
+            if parts and re.match(r"\d+\. ", block.text):
+                break
+            parts.append(block.text.removeprefix(f"{number}. "))
+        elif isinstance(block, Code) and parts:
+            parts.append(textwrap.indent(block.source, "    "))
+        elif parts:
+            break
+    text = re.sub("  # cause: .*", "", "\n".join(parts))  # the program's own mark
+    return text.replace(f"{path.parent.relative_to(ROOT)}/", ""), place()
+
+
+def take_turns(paths: list[Path], devices: int, budget_s: float) -> tuple[list[list[float]], str]:
+    """Run programs in turns; return the seconds of `main()` in each round, by program, and where they ran.
+
+    Every run compiles anew. The first round does not count, since it imports what the programs import.
+    """
+    set_up_jax(devices)
+    import jax
+
+    values: list[list[float]] = [[] for _ in paths]
+    draw, until = random.Random(), time.perf_counter() + budget_s
+    while len(values[0]) <= LEAST or (len(values[0]) <= MOST and time.perf_counter() < until):
+        for number in turns(range(len(paths)), draw):
+            jax.clear_caches()
+            gc.collect()
+            jax.config.update("jax_enable_x64", False)  # the other program may have set it
+            with contextlib.redirect_stdout(io.StringIO()):
+                main = runpy.run_path(str(paths[number]), run_name="program")["main"]
+                began = time.perf_counter()
+                jax.block_until_ready(main())
+            values[number].append(round(time.perf_counter() - began, 5))
+    return [rounds[1:] for rounds in values], place()

@@ -1,0 +1,225 @@
+"""docs/gallery.md: each cause has a section made from its tested pair, and what is stored is still true."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import cases
+
+from jaxperf.errors import JaxperfError
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "slow_programs"
+NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
+AT = "2026-11-26, AMD EPYC, 2 cores, cpu, Python 3.11.7, JAX 0.10.2"
+
+
+@pytest.fixture
+def gallery(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("gallery")
+
+
+def test_every_slow_program_has_an_entry_and_every_entry_a_program(gallery: ModuleType) -> None:
+    assert sorted(gallery.names()) == NAMES
+
+
+def test_entries_are_complete_and_every_text_and_thread_is_used(gallery: ModuleType) -> None:
+    about = gallery.entries()
+    entries = [about[name] for name in gallery.names()]
+    assert {e["group"] for e in entries} == set(about["groups"])
+    assert {thread for e in entries for thread in e.get("threads", ())} == set(about["threads"])
+    assert set(about["looks"]) <= {e["look"] for e in entries}
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread in about["threads"])
+    assert all(e["title"] and e["symptom"].endswith(".") for e in entries)
+    assert len({e["title"] for e in entries}) == len(entries)
+
+
+def test_what_watch_said_names_the_line_and_the_cause_that_its_test_expects(gallery: ModuleType) -> None:
+    stored = gallery.stored()
+    expected = {name: gallery.cause(PROGRAMS / f"{name}.py") for name in NAMES}
+    records = {name: values["record"] for name, values in stored.items() if "record" in values}
+    actual = {name: (record["cause"], record["line"]) for name, record in records.items()}
+    other = [name for name in NAMES if actual.get(name) != expected[name]]
+    assert not other, f"run: python docs/gallery.py record {' '.join(other)}"
+    for name in NAMES:
+        assert f"{name}.py:{expected[name][1]}" in stored[name]["record"]["text"]
+
+
+def test_the_page_has_a_row_and_a_section_for_every_cause(gallery: ModuleType) -> None:
+    page = gallery.page()
+    for name in NAMES:
+        anchor, title = gallery.anchor(name), gallery.entries()[name]["title"]
+        assert page.count(f"({anchor})=\n### {title}\n") == page.count(f"[{title}](#{anchor})") == 1
+    assert not re.search(r"\{(file|name|slow|fixed)\}|# cause", page)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_marked_line_is_the_cause_and_a_change_is_shown(gallery: ModuleType, name: str) -> None:
+    path = PROGRAMS / f"{name}.py"
+    code, line = gallery.excerpt(path)
+    source = path.read_text().splitlines()[gallery.cause(path)[1] - 1]
+    assert source.startswith(code.splitlines()[line - 1]) and "# cause: " in source
+    assert len([x for x in code.splitlines() if x]) <= 22
+    assert re.search(r"^[-+]", gallery.changes(path), re.M) and "# cause" not in gallery.changes(path)
+
+
+@pytest.mark.parametrize(
+    ("slow", "repaired", "text"),
+    [
+        (
+            [3.0] * 7,
+            [1.0] * 7,
+            f"3.00 s before and 1.00 s after. Slow over repaired is 3 (3 to 3) in 7 rounds, at 95 %. {AT}.",
+        ),
+        ([3.0, 1.0] * 4, [2.0] * 8, "undecided: 2.00 s before and 2.00 s after. "),
+    ],
+)
+def test_a_gain_has_its_interval(
+    gallery: ModuleType, slow: list[float], repaired: list[float], text: str
+) -> None:
+    assert gallery.describe_gain("x", {"slow": slow, "repaired": repaired, "at": AT}).startswith(text)
+    assert "not measured yet" in gallery.describe_gain("x", None)
+
+
+def test_results_are_stored_program_by_program_in_the_pages_order(
+    gallery: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = gallery.names()[:2]
+    text = {"cause": "unrolled", "line": 9, "text": "a loop. And more", "at": AT}
+
+    def run(action: str, name: str) -> dict[str, Any]:
+        if name == first and action == "measure":
+            raise JaxperfError("it does not end")
+        return text if action == "record" else {"slow": [2.0] * 6, "repaired": [1.0] * 6, "at": AT}
+
+    monkeypatch.setattr(gallery, "STORE", tmp_path / "gallery.json")
+    monkeypatch.setattr(gallery, "run", run)
+    assert gallery.main(["record", second, first]) == 0
+    assert gallery.main(["measure", first, second]) == 1
+    stored = json.loads((tmp_path / "gallery.json").read_text())
+    assert list(stored) == [first, second]
+    assert list(stored[first]) == ["record"] and list(stored[second]) == ["record", "measure"]
+    assert capsys.readouterr().err == "error: it does not end\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give record or measure"),
+        (["show"], "give record or measure"),
+        (["record", "x"], "no program 'x'"),
+    ],
+)
+def test_a_mistake_is_one_line(gallery: ModuleType, arguments: list[str], message: str) -> None:
+    with pytest.raises(JaxperfError, match=message):
+        gallery.main(arguments)
+
+
+@pytest.mark.thorough
+def test_a_program_is_really_watched_and_measured(gallery: ModuleType) -> None:
+    text = gallery.run("record", "new_jit")["text"]
+    assert text.startswith("a new function is jitted on each call, new_jit.py:10: ")
+    runs = importlib.import_module("gallery_runs")
+    paths = PROGRAMS / "new_jit.py", PROGRAMS / "fixed" / "new_jit.py"
+    measured = runs.measure(*paths, 1, 0.0)
+    assert len(measured["slow"]) == len(measured["repaired"]) == runs.LEAST
+
+
+# What the page says about looking without jaxperf
+
+
+ENTRIES = tomllib.loads((PROGRAMS / "gallery.toml").read_text())
+COMPILED = [name for name, entry in ENTRIES.items() if "compiled" in entry]
+
+
+@pytest.mark.parametrize("name", cases([(n,) for n in COMPILED], quick=lambda n: n == "weak_types"))
+def test_jax_logs_as_many_compilations_as_the_page_says(name: str) -> None:
+    entry, counts = ENTRIES[name], []
+    for path in (PROGRAMS / f"{name}.py", PROGRAMS / "fixed" / f"{name}.py"):
+        variables = os.environ | {"JAX_LOG_COMPILES": "1", "JAX_ENABLE_COMPILATION_CACHE": "0"}
+        done = subprocess.run(
+            [sys.executable, path], env=variables, capture_output=True, text=True, check=True
+        )
+        counts.append(done.stderr.count(f"Finished XLA compilation of jit({entry['name']})"))
+    assert counts == entry["compiled"]
+
+
+def program(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(PROGRAMS / name), run_name="program")
+
+
+def test_the_compiled_program_says_whether_memory_is_shared() -> None:
+    shared = []
+    for name in ("no_donation.py", "fixed/no_donation.py"):
+        lowered = program(name)["write"].lower(jnp.zeros((4096, 1024)), 0, jnp.ones(1024))
+        analysis = lowered.compile().memory_analysis()
+        shared.append(analysis.alias_size_in_bytes)
+    assert shared == [0, 16_777_216]
+
+
+def test_the_programs_text_shows_unrolled_loops_and_captured_arrays() -> None:
+    x, w = jnp.ones((8, 8)), jnp.eye(8)
+    names = ("unrolled_loop.py", "fixed/unrolled_loop.py")
+    slow, fixed = (len(program(name)["iterate"].lower(x, w).as_text()) for name in names)
+    assert slow > 10 * fixed
+    step = program("captured_constant.py")["step"]
+    assert len(step.lower(jnp.ones(2048)).as_text()) > 67e6
+    assert [c.shape for c in jax.make_jaxpr(step.__wrapped__)(jnp.ones(2048)).consts] == [(4096, 2048)]
+
+
+def test_a_jaxpr_shows_callbacks_and_wide_floats() -> None:
+    step = program("callback_to_host.py")["step"]
+    assert "pure_callback" in str(jax.make_jaxpr(step)(jnp.ones((256, 1024))))
+    try:
+        spread = program("accidental_float64.py")["spread"]
+        assert "f64[512,512]" in str(jax.make_jaxpr(spread)(jnp.ones((512, 512), jnp.float32)))
+        strict = pytest.raises(Exception, match="no available implicit dtype promotion")
+        with jax.numpy_dtype_promotion("strict"), strict:
+            spread(jnp.ones((512, 512), jnp.float32))
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def test_the_transfer_guard_raises_at_a_copy() -> None:
+    step, host = jax.jit(lambda w, x: w + x), np.ones((4, 4), np.float32)
+    w = jnp.ones((4, 4))
+    for copies in (lambda: step(w, host), lambda: jnp.array(host), lambda: jnp.array([[1.0] * 4])):
+        refused = pytest.raises(Exception, match="Disallowed host-to-device transfer")
+        with jax.transfer_guard("disallow"), refused:
+            copies()
+
+
+def test_the_guard_between_devices_raises_at_a_copy(several_devices: None) -> None:
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("data",))
+    w, x = jnp.ones((4, 4)), jnp.ones((2, 4))
+    x = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
+    refused = pytest.raises(Exception, match="Disallowed device-to-device transfer")
+    with jax.transfer_guard_device_to_device("disallow"), refused:
+        jax.jit(jnp.matmul)(x, w)
+
+
+# Ways to time JAX wrongly
+
+
+def test_each_way_leads_to_its_test(gallery: ModuleType) -> None:
+    page = gallery.with_tests((ROOT / "docs" / "trust.md").read_text())
+    ways = re.findall(r"^\| <a href=\"#(way-[\w-]+)\">", page, re.M)
+    assert len(ways) == 46
+    assert set(ways) == set(re.findall(r'<details id="([\w-]+)">', page))
+    assert "<!-- tests of the ways -->" not in page
+    assert page.count("```python\ndef test_") >= 46

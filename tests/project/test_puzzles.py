@@ -1,0 +1,186 @@
+"""docs/puzzles: what decides whether a puzzle is solved, and that each can be."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import runpy
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from cases import cases
+
+from jaxperf.errors import JaxperfError
+from jaxperf.result import ratio_of
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "puzzles"
+SOLUTIONS = Path(__file__).resolve().parents[1] / "puzzles"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.name != "check.py")
+# These compile at least three times as often as their solutions.
+COMPILES = ("schedule", "sentences", "history", "waves")
+QUICK = ("schedule", "waves")
+
+
+def load_check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_puzzle", FOLDER / "check.py")
+    assert spec and spec.loader
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    return module
+
+
+@pytest.fixture
+def check() -> ModuleType:
+    return load_check()
+
+
+@pytest.fixture
+def compiled(compiles_anew: None) -> Iterator[Counter[str]]:
+    """Count what is compiled."""
+    events: Counter[str] = Counter()
+
+    def count(event: str, seconds: float, **_: Any) -> None:
+        events[event.rpartition("/")[2]] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(count)
+
+
+def test_there_are_twelve_puzzles_each_with_a_symptom_a_time_and_a_solution() -> None:
+    assert len(NAMES) == 12
+    assert [path.stem for path in sorted(SOLUTIONS.glob("*.py"))] == NAMES
+    for name in NAMES:
+        text = (FOLDER / f"{name}.py").read_text()
+        (times,) = re.findall(r"^TIMES = (\d+)  # how many times as fast a solution must be$", text, re.M)
+        assert int(times) >= 3 and text.startswith('"""') and "cause" not in text
+
+
+@pytest.mark.parametrize(
+    ("ratios", "status", "word"),
+    [([5.0] * 7, 0, "solved"), ([2.9] * 7, 1, "not yet"), ([2.0, 5.0] * 4, 3, "undecided")],
+)
+def test_the_verdict_follows_the_interval_of_the_ratio(
+    check: ModuleType, ratios: list[float], status: int, word: str
+) -> None:
+    actual, line = check.verdict(ratio_of(ratios), 3.0)
+    assert (actual, line.partition(":")[0]) == (status, word)
+    assert "asks for 3 times" in line
+
+
+def timed(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, list[float]], off: float = 0.0
+) -> Any:
+    """Compare programs whose seconds are known; `off` is what the solution's result is off by."""
+    turns = {name: iter(values) for name, values in seconds.items()}
+
+    def run(path: Path, seed: int) -> tuple[float, list[Any]]:
+        return next(turns[path.name]), [np.float32(seed) + (off if path.name == "mine.py" else 0)]
+
+    monkeypatch.setattr(check, "run", run)
+    return check.compare(Path("puzzle.py"), Path("mine.py"), 3.0)
+
+
+def test_the_first_round_does_not_count_and_seven_others_suffice(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, wrong = timed(check, monkeypatch, {"puzzle.py": [1.0] + [8.0] * 7, "mine.py": [9.0] + [2.0] * 7})
+    assert (over.median, over.rounds, wrong) == (4.0, 7, "")
+
+
+def test_more_rounds_follow_where_seven_decide_nothing(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [1.0, *([4.0, 8.0] * 8)[:15]]
+    over, _ = timed(check, monkeypatch, {"puzzle.py": slow, "mine.py": [2.0] * 16})
+    assert over.rounds == 15 and check.verdict(over, 3.0)[0] == check.UNDECIDED
+
+
+def test_a_wrong_result_ends_the_check_with_the_seed_that_shows_it(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, wrong = timed(check, monkeypatch, {"puzzle.py": [1.0], "mine.py": [1.0]}, off=1e5)
+    assert over is None
+    assert re.fullmatch(r"a result is off by 1e\+05, where the largest value is \S+, for main\(\d+\)", wrong)
+
+
+@pytest.mark.parametrize(
+    ("results", "line"),
+    [
+        ([np.ones(3)], ""),
+        ([np.ones(3) + 1e-5], ""),
+        ([np.full(3, np.nan)], "a result is off by nan"),
+        ([np.ones(4)], r"main returns arrays of the shapes \[\(4,\)\], the puzzle \[\(3,\)\]"),
+        ([], r"main returns arrays of the shapes \[\]"),
+    ],
+)
+def test_results_are_compared_up_to_rounding(check: ModuleType, results: list[Any], line: str) -> None:
+    assert re.match(line or "$", check.difference([np.ones(3)], results))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "has no function main"),
+        ("def main(seed):\n    return 1 / 0\n", r"mine\.py:2 raises ZeroDivisionError: division by zero"),
+        ("def main(seed:\n", r"mine\.py raises SyntaxError"),
+    ],
+)
+def test_a_mistake_in_a_solution_is_one_line(
+    check: ModuleType, tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(JaxperfError, match=message) as e:
+        check.run(path, 0)
+    assert "\n" not in str(e.value)
+
+
+def test_a_mistake_in_the_call_names_the_puzzles(check: ModuleType) -> None:
+    with pytest.raises(JaxperfError, match="the puzzles are diary, disk, "):
+        check.main(["nosuch", "x.py"])
+    with pytest.raises(JaxperfError, match="there is no file nosuch"):
+        check.main(["diary", "nosuch.py"])
+
+
+@pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK))
+def test_a_solution_returns_what_the_puzzle_returns_and_compiles_no_more(
+    check: ModuleType, compiled: Counter[str], name: str
+) -> None:
+    results, counts = [], []
+    for folder in (FOLDER, SOLUTIONS):
+        compiled.clear()
+        results.append(check.run(folder / f"{name}.py", 5)[1])
+        counts.append(compiled["backend_compile_duration"])
+    assert check.difference(*results) == ""
+    assert counts[0] >= (3 * counts[1] if name in COMPILES else counts[1])
+    assert counts[1] >= 1
+
+
+def test_the_unrolled_puzzle_has_many_times_the_operations_of_its_solution() -> None:
+    arguments = np.ones((8, 32), np.float32), np.ones((70, 8, 32), np.float32), np.eye(32, dtype=np.float32)
+    sizes = []
+    for folder in (FOLDER, SOLUTIONS):
+        run = runpy.run_path(str(folder / "layers.py"))["run"]
+        sizes.append(len(run.lower(*arguments).as_text()))
+    assert sizes[0] > 10 * sizes[1]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_puzzle_fails_its_own_check_and_the_solution_passes(
+    check: ModuleType, name: str, compiles_anew: None, optimized: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check.main([name, str(FOLDER / f"{name}.py")]) == check.NOT_YET
+    for _ in range(3):  # a busy moment decides nothing
+        if status := check.main([name, str(SOLUTIONS / f"{name}.py")]):
+            assert status == check.UNDECIDED, capsys.readouterr().out
+        else:
+            return
+    pytest.fail(capsys.readouterr().out)
