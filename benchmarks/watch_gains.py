@@ -45,7 +45,9 @@ print(time.perf_counter() - began)
 
 def seconds(path: Path) -> float:
     """Return the seconds of a program's `main()` in a new process."""
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2" if {"shards", "moved"} & {*path.stem.split("_")} else "1"}
+    environment = os.environ | {
+        "JAX_NUM_CPU_DEVICES": "2" if {"shards", "moved"} & {*path.stem.split("_")} else "1"
+    }
     done = subprocess.run(
         [sys.executable, "-c", TIMED, str(path)], env=environment, capture_output=True, text=True, check=True
     )

@@ -34,9 +34,9 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.compile_together import compile_lowered
 from jaxperf.parallel.by_hand import AXIS, get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import compile_sum
-from jaxperf.measure.compile_together import compile_lowered
 from jaxperf.parallel.model import Model, Tree
 from jaxperf.parallel.multihost import load_rows, of_this_process, processes_of, replicate
 from jaxperf.parallel.split import check_divisible, split_and_load

@@ -23,7 +23,7 @@ from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.processes import exit_status
 from jaxperf.result import load_result
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.thorough, pytest.mark.timeout(600)]
 LIMITS = Limits(settle_s=0)
 NO_COMPILER = {(net, name): 1e9 for net in ("lenet", "resnet") for name in COMPILED}  # 20 s each time
 ONE_ROUND = dataclasses.replace(SMOKE, rounds=1, resnet_rounds=1)

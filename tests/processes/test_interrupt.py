@@ -62,7 +62,12 @@ def test_only_a_traceback_from_before_our_first_lines_is_pythons_own() -> None:
         return "".join(f'  File "{file}", line 1, in <module>\n' for file in files) + error
 
     script, library = ROOT / "experiments" / "train.py", Path(os.__file__).parent
-    first = ("<frozen importlib>", script, ROOT / "jaxperf" / "processes" / "exit_status.py", library / "shutil.py")
+    first = (
+        "<frozen importlib>",
+        script,
+        ROOT / "jaxperf" / "processes" / "exit_status.py",
+        library / "shutil.py",
+    )
     assert interrupt.by_python(traceback(*first))
     assert not interrupt.by_python(traceback(*first, error="ZeroDivisionError"))
     for later in (ROOT / "jaxperf" / "startup.py", Path(tyro.__file__), Path(jax.__file__)):
