@@ -140,8 +140,8 @@ def main(config: Config) -> int:
     path = config.out / f"{SECTION.name}.json"
     config.out.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(SECTION, environment(), {"passes": config.passes}, command=shlex.join(sys.argv))
+    from jaxperf.measure.other_load import other_load
     from jaxperf.selfcheck.known import step_s
-    from jaxperf.selfcheck.load import other_load
 
     with other_load() as watch:
         elsewhere = with_pyperf(config)

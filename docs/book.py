@@ -182,6 +182,8 @@ def remarks(run: Run, *, changed: bool) -> Iterator[str]:
     if modules:
         names = ", ".join(f"`{name}`" for name in modules)
         yield f"**These modules have changed since this run**, so a new run may differ: {names}."
+    if busy := run.about.get("busy"):
+        yield f"**The machine was busy**: {busy} meanwhile, so times are noisy."
     if run.about.get("incomplete"):
         yield "**The run was stopped** before its last cell."
     if any(output.output_type == "error" for cell in run.code for output in cell.outputs):

@@ -28,10 +28,11 @@ from jaxperf.chapter.native_log import native_stderr_to, path_for
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure.compile_log import Witness, watch_compilation
+from jaxperf.measure.other_load import OtherLoad, other_load
 from jaxperf.processes.exit_status import FAILED, end_at_once, ended, say
 from jaxperf.processes.forced_end import forced_end
 from jaxperf.processes.parent import follow_parent
-from jaxperf.result import Fact, Failed
+from jaxperf.result import Fact, Failed, Note
 from jaxperf.result.store import check_writable, save_result, save_so_far, so_far, write_whole
 
 MINI = "jaxperf.data.mini"  # stands for the images in this package
@@ -141,6 +142,7 @@ class CellRun:
         self.output = CellOutput(sys.stdout, verbose=options.verbose)
         self.section: Recorder | None = None
         self.failures = 0
+        self.load = OtherLoad()
 
     def all(self) -> int:
         """Run all cells, and keep what they made."""
@@ -150,7 +152,10 @@ class CellRun:
         current, display.printer = self.path, self.output.show
         on_begin.append(self._began)
         try:
-            with self.output.progress, contextlib.redirect_stdout(self.output), watch_compilation() as seen:
+            with (
+                self.output.progress, contextlib.redirect_stdout(self.output), watch_compilation() as seen,
+                other_load() as self.load,
+            ):  # fmt: skip
                 for number, cell in enumerate(self.cells, 1):
                     self._run(number, cell, vars(module))
         except BaseException:
@@ -163,7 +168,10 @@ class CellRun:
         return FAILED if self.failures else 0
 
     def _tell(self, seen: Witness) -> None:
-        """Print how long compiling took, apart from all else, and keep it with the result."""
+        """Print how long compiling took, apart from all else, and who else used the machine; keep both."""
+        if self.section and self.load.busy:
+            print(f"note: {self.load} meanwhile, so times are noisy")
+            self.section.blocks.append(Note(f"{self.load} meanwhile, so times are noisy"))
         if not self.section or not seen.programs:
             return
         took_s, budget = self.section.result().wall_s, getattr(self.section, "programs", 0)
@@ -234,6 +242,7 @@ class CellRun:
                 "command": result.command,
                 "started_at": result.started_at,
                 "wall_s": round(result.wall_s, 1),
+                "busy": str(self.load) if self.load.busy else "",
                 "incomplete": incomplete,
                 "modules": modules(),
             }

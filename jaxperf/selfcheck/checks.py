@@ -11,12 +11,12 @@ from pathlib import Path
 from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import to_one_line
+from jaxperf.measure.other_load import OtherLoad, other_load
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result import Measurement, both, save_result
 from jaxperf.result.store import check_writable
 from jaxperf.selfcheck import known, verdicts
 from jaxperf.selfcheck.known import Checked, duration_text
-from jaxperf.selfcheck.load import OtherLoad, other_load
 from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts, Share
 from jaxperf.startup import environment
 from jaxperf.user_function.options import Measure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,3 +195,18 @@ def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path: Path) -> 
     path.write_text(HEAD + '\n# %%\ndef f():\n    return s.n\n\n# %% tags=["slow"]\ng = 1\n')
     page = cells.load(path, "--n", "5")
     assert page.f() == 5 and not hasattr(page, "g")
+
+
+def test_a_run_on_a_busy_machine_says_so(tmp_path: Path) -> None:
+    others = """
+# %%
+import jaxperf.measure.other_load as other_load
+spent_s = other_load._spent_s
+other_load._spent_s = lambda: (spent_s()[0] + 1e6, 0.0)  # as if other programs had run meanwhile
+"""
+    status, printed, _ = run(tmp_path, others)
+    assert status == 0 and re.search(r"note: other programs used [\d.]+ of \d+ cores meanwhile", printed)
+    notes = [block["text"] for block in result(tmp_path)["blocks"] if block["kind"] == "note"]
+    assert notes[-1].endswith("meanwhile, so times are noisy")
+    about = nbformat.read(tmp_path / "page.ipynb", as_version=4).metadata["jaxperf"]
+    assert about["busy"].startswith("other programs used ")

@@ -153,6 +153,7 @@ def test_a_page_says_what_kind_of_run_it_shows(book: Any, script: Path) -> None:
     assert "its times mean nothing" not in end(options=["full", "answers"])
     assert "The answers to the exercises were not run" in end(options=["full"])
     assert "was stopped" in end(incomplete=True)
+    assert "The machine was busy" in end(busy="other programs used 1.20 of 2 cores")
     changed = end(modules={"jaxperf.measure.timing": "0" * 12, "jaxperf.gone": "1" * 12, **cells.modules()})
     assert "`jaxperf.gone`" in changed and "jaxperf.chapter.cells" not in changed
     failed = run_of(script, v4.new_output("error", ename="E", evalue="e", traceback=["E: e"]))

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from jaxperf.selfcheck import load
-from jaxperf.selfcheck.load import other_load
+from jaxperf.measure import other_load as load
+from jaxperf.measure.other_load import other_load
 
 
 class Times(NamedTuple):

@@ -1,4 +1,4 @@
-"""What else the machine does: how much other programs and its host take, and a load of our own making."""
+"""How much of the machine other programs and its host take."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import psutil
 
 IDLE = 0.05  # cores in use by others; the system's own services need less
+BUSY = 0.25  # from here on, times are noisier than they need be
 _NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # the user's time includes the guest's
 
 
 @dataclass
 class OtherLoad:
-    """How many cores were taken from us on average, known when `other_load` ends.
+    """How many cores others used on average, known when `other_load` ends.
 
     Attributes:
       others: by other programs.
@@ -32,6 +33,11 @@ class OtherLoad:
         """Whether the machine did almost nothing else, and its host took none of it."""
         return self.others + self.stolen <= IDLE
 
+    @property
+    def busy(self) -> bool:
+        """Whether others took enough of the machine to make times noisy."""
+        return self.others + self.stolen >= BUSY
+
     def __str__(self) -> str:
         host = f", and its host took {self.stolen:.2f}" if self.stolen >= 0.005 else ""
         return f"other programs used {self.others:.2f} of {psutil.cpu_count()} cores{host}"
@@ -44,19 +50,25 @@ def cores() -> int:
 
 @contextmanager
 def other_load() -> Iterator[OtherLoad]:
-    """Measure how much of the machine others use meanwhile; our own children count as others."""
-    load, before, own_cpu_s, began = OtherLoad(), _spent_s(), time.process_time(), time.perf_counter()
+    """Measure how much of the machine others use meanwhile; children that still run count as others."""
+    load, before, cpu_s, began = OtherLoad(), _spent_s(), _process_s(), time.perf_counter()
     with contextlib.ExitStack() as at_end:
-        at_end.callback(lambda: _end(load, before, own_cpu_s, began))
+        at_end.callback(lambda: _end(load, before, cpu_s, began))
         yield load
 
 
-def _end(load: OtherLoad, before: tuple[float, float], own_cpu_s: float, began: float) -> None:
-    took = time.perf_counter() - began
+def _end(load: OtherLoad, before: tuple[float, float], cpu_s: float, began: float) -> None:
+    wall_s = time.perf_counter() - began
     busy_s, stolen_s = (b - a for a, b in zip(before, _spent_s()))
-    if took > 0:
-        load.others = max(0.0, (busy_s - (time.process_time() - own_cpu_s)) / took)
-        load.stolen = max(0.0, stolen_s / took)
+    if wall_s > 0:
+        load.others = max(0.0, (busy_s - (_process_s() - cpu_s)) / wall_s)
+        load.stolen = max(0.0, stolen_s / wall_s)
+
+
+def _process_s() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 def _spent_s() -> tuple[float, float]:
