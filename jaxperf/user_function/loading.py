@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure import block
 from jaxperf.user_function import argument_specs
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -121,7 +122,7 @@ def load_arguments(specs: Sequence[str], setup: str, npz: Path | None) -> Argume
     Args:
       specs: as `argument_specs.parse` takes them.
       setup: MODULE:FUNCTION of a function without parameters. A tuple that it returns is the arguments by
-        position; anything else is the only argument.
+        position; anything else is the only argument. It is waited for.
       npz: a file of arrays: `arr_0`, `arr_1`, ... (as `np.savez(file, x, y)` names them) by position, others
         by name.
 
@@ -134,6 +135,10 @@ def load_arguments(specs: Sequence[str], setup: str, npz: Path | None) -> Argume
         make = load_function(setup)
         with reader_code(f"{setup}()"):
             made = make()
+        try:
+            block(made)
+        except TypeError as e:
+            raise JaxperfError(f"{setup}() returns what a call cannot be timed with: {e}") from None
         return Arguments(made if isinstance(made, tuple) else (made,), {})
     if npz:
         return _read(npz)

@@ -22,6 +22,7 @@ class Net:
 def step(x): return x * 2
 def pair(): return jnp.ones(3), 4
 def single(): return [jnp.ones(3)]
+def strange(): return {"a": object()}
 def fails(x):
     return inner(x)
 def inner(x):
@@ -142,6 +143,7 @@ def test_mistakes_in_arguments_are_one_line(tmp_path: Path, capsys: pytest.Captu
         (["3"], "own_train:pair", "", "give one of the three"),
         ([], "own_train:pare", "", "did you mean 'pair'"),
         ([], "own_train:fails", "", "raised TypeError: fails\\(\\) missing 1 required"),
+        ([], "own_train:strange", "", "own_train:strange\\(\\) returns what a call cannot be timed with: .*'a'"),
         ([], "", "none.npz", "cannot read none.npz"),
         ([], "", "sub", "cannot read sub"),
         *(([], "", f, f"{f} is not an .npz file") for f in ("one.npy", "object.npz", "text.npz", "cut.npz")),
