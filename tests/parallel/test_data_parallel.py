@@ -171,7 +171,7 @@ def test_the_program_sums_what_it_should_and_gathers_nothing(way, batch_norm, k)
 
 
 @pytest.mark.parametrize(("way", "k"), LENETS)
-def test_lenets_ten_arrays_are_summed_in_one_collective_and_none_is_gathered(way, k):
+def test_lenets_ten_arrays_are_summed_in_one_all_reduce_and_none_is_gathered(way, k):
     counts, convolutions = collectives(lenet_step(way, k), next(batches(1)))
     assert counts == ({"all-reduce": 1} if way != "manual" and k > 1 else {})
     assert convolutions >= 2

@@ -16,7 +16,7 @@ from repeat_sections import Config
 from jaxperf.errors import JaxperfError
 
 
-def test_eight_devices_share_two_cores_and_one_core_is_each_sections_own(
+def test_the_search_for_deadlocks_gives_eight_devices_two_cores_or_each_section_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     host, chosen = set(range(8)), list[set[int]]()

@@ -55,6 +55,15 @@ def test_an_evaluation_compiles_nothing_and_sends_nothing_once_its_program_is_co
         assert evaluator.accuracy(W) == evaluator.accuracy(W) == hits / 37
 
 
+def test_each_batch_is_waited_for_so_that_sums_over_cpu_devices_cannot_deadlock(monkeypatch):
+    W, X, y, hits = questions(37)
+    evaluator, waits = Evaluator(linear, cpus(2), X, y, batch_size=BATCH, scan=False), []
+    wait = jax.block_until_ready
+    monkeypatch.setattr(jax, "block_until_ready", lambda total: waits.append(int(total)) or wait(total))
+    assert evaluator.accuracy(W) == hits / 37
+    assert len(waits) == 3 and waits[-1] == hits  # batches of 16, 16 and 5
+
+
 def test_variables_may_be_on_another_device():
     W, X, y, hits = questions(20)
     there = jax.device_put(W, jax.devices("cpu")[-1])

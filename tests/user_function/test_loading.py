@@ -143,7 +143,7 @@ def test_mistakes_in_arguments_are_one_line(tmp_path: Path, capsys: pytest.Captu
         (["3"], "own_train:pair", "", "give one of the three"),
         ([], "own_train:pare", "", "did you mean 'pair'"),
         ([], "own_train:fails", "", "raised TypeError: fails\\(\\) missing 1 required"),
-        ([], "own_train:strange", "", "own_train:strange\\(\\) returns what a call cannot be timed with: .*'a'"),
+        ([], "own_train:strange", "", "own_train:strange\\(\\) returns what a call cannot be .*'a'"),
         ([], "", "none.npz", "cannot read none.npz"),
         ([], "", "sub", "cannot read sub"),
         *(([], "", f, f"{f} is not an .npz file") for f in ("one.npy", "object.npz", "text.npz", "cut.npz")),
