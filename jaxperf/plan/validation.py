@@ -53,7 +53,6 @@ def _read(name: str) -> list[dict[str, str]]:
 
 
 SLOW_START = "the published run takes milliseconds below 128 KiB, more than for 4 MiB"
-SWITCH = "the published time grows with the size up to 16 MiB and not to 32 MiB: NCCL changes its algorithm"
 
 
 @functools.cache
@@ -68,7 +67,7 @@ def all_reduces() -> tuple[Row, ...]:
         )
         reason = ""
         if not 0.5 <= predicted / published <= 2:
-            reason = SLOW_START if row["table"] == "b200-32" else SWITCH
+            reason = SLOW_START
         rows.append(Row(row["table"], f"{size / 2**10:,.0f} KiB", published, predicted, reason))
     return tuple(rows)
 
