@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from jaxperf.plan.cards import Card
 from jaxperf.plan.collectives import Collective
 
-# All were chosen with the tables of data/all_reduce.csv in sight; a network's own constants are from its table.
+# Chosen with the tables of data/all_reduce.csv in sight. The constants of a network are from its own table.
 # Inside a node: 40 us is what 32 KiB takes on eight A100s and H200s; the other is a round number between the
 # H200's curve (3) and the A100's (7), in sqrt(seconds).
 LATENCY_S = 40e-6

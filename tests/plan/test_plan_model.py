@@ -113,12 +113,10 @@ def test_measured_steps() -> None:
 def test_published_all_reduces() -> None:
     rows = validation.all_reduces()
     assert len(rows) == 80
-    inside = [row for row in rows if row.table in ("a100-8", "h200-8", "b200-8")]
-    assert all(0.5 <= row.ratio <= 2 for row in inside)
     for table in {row.table for row in rows}:
         assert statistics.median(row.error for row in rows if row.table == table) <= 0.25
     missed = [row for row in rows if not 0.5 <= row.ratio <= 2]
-    assert len(missed) == 4
+    assert [(row.table, row.name) for row in missed] == [("b200-32", "32 KiB"), ("b200-32", "64 KiB")]
     assert all(row.reason for row in missed)
 
 
