@@ -33,18 +33,18 @@ s.fact("n", s.n, meaning="a number")
 """
 
 
-def start(folder: Path, script: str, *flags: str) -> subprocess.Popen[str]:
-    (folder / "page.py").write_text(HEAD + script)
+def start(folder: Path, script: str, *flags: str, stem: str = "page") -> subprocess.Popen[str]:
+    (folder / f"{stem}.py").write_text(HEAD + script)
     output_flags = "--json=page.json", "--notebook=page.ipynb"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = child_environment({k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"})
-    command = [sys.executable, "page.py", *output_flags, *flags]
+    command = [sys.executable, f"{stem}.py", *output_flags, *flags]
     return subprocess.Popen(command, cwd=folder, text=True, env=environment, **pipes)  # type: ignore[call-overload]
 
 
-def run(folder: Path, script: str, *flags: str) -> tuple[int, str, str]:
+def run(folder: Path, script: str, *flags: str, stem: str = "page") -> tuple[int, str, str]:
     """Run a page, and return its exit status and what it printed."""
-    process = start(folder, script, *flags)
+    process = start(folder, script, *flags, stem=stem)
     printed, errors = process.communicate(timeout=100)
     return process.returncode, printed, errors
 
@@ -162,19 +162,21 @@ def test_a_signal_ends_a_section_whose_main_thread_stays_in_c(
 
 def test_what_c_writes_to_standard_error_is_in_a_file(tmp_path: Path) -> None:
     script = "\n# %%\nimport os, sys\nos.write(2, b'kernel timed out\\n')\nprint('python', file=sys.stderr)\n"
-    status, printed, errors = run(tmp_path, script)
+    # A name of its own: runs of one section at the same time share its log
+    status, printed, errors = run(tmp_path, script, stem="logs")
     python, note = errors.splitlines()
     assert (status, python) == (0, "python") and "kernel" not in printed + errors
     assert note.startswith("note: what C++ code (XLA) logged is in ")
     log = Path(note.rpartition(" is in ")[2])
-    assert log == native_log.path_for("page") and log.read_text() == "kernel timed out\n"
-    assert run(tmp_path, "")[2] == "" and not log.exists()
+    assert log == native_log.path_for("logs") and log.read_text() == "kernel timed out\n"
+    assert run(tmp_path, "", stem="logs")[2] == "" and not log.exists()
 
 
 def test_after_a_crash_in_c_the_traceback_is_on_the_terminal(tmp_path: Path) -> None:
-    status, _, errors = run(tmp_path, "\n# %%\nimport os\nos.write(2, b'check failed\\n')\nos.abort()\n")
-    assert status == -signal.SIGABRT and "Fatal Python error" in errors and "page.py" in errors
-    assert native_log.path_for("page").read_text() == "check failed\n"
+    status, _, errors = run(tmp_path, "\n# %%\nimport os\nos.write(2, b'check failed\\n')\nos.abort()\n",
+                            stem="crashes")  # fmt: skip
+    assert status == -signal.SIGABRT and "Fatal Python error" in errors and "crashes.py" in errors
+    assert native_log.path_for("crashes").read_text() == "check failed\n"
 
 
 def test_a_mistake_is_one_line_and_status_2(tmp_path: Path) -> None:
