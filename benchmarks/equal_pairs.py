@@ -45,7 +45,8 @@ def main(config: Config) -> int:
     """Print, every so many pairs, how many were told apart so far; 1 if `Ratio` breaks its promise."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}  # before JAX is imported
     from jaxperf.measure.keep_awake import cores_busy
-    from jaxperf.measure.other_load import cores, other_load
+    from jaxperf.measure.other_load import other_load
+    from jaxperf.result.machine import cores
     from jaxperf.selfcheck import verdicts
 
     parts, other = verdicts.programs(config.percent), f"{config.percent} %" if config.percent else "equal"

@@ -43,11 +43,6 @@ class OtherLoad:
         return f"other programs used {self.others:.2f} of {psutil.cpu_count()} cores{host}"
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def other_load() -> Iterator[OtherLoad]:
     """Measure how much of the machine others use meanwhile; children that still run count as others."""
