@@ -40,10 +40,17 @@ def record(path: Path, cause: str, line: int, devices: int) -> dict[str, Any]:
     raise JaxperfError(f"watch does not name {cause!r} at {path.name}:{line} in {TRIES} runs")
 
 
-def measure(slow: Path, repaired: Path, devices: int, budget_s: float) -> dict[str, Any]:
-    """Return the seconds of two programs in rounds, at least six, for `budget_s` seconds."""
-    values, at = in_child(take_turns, [slow, repaired], devices, budget_s)
-    return {"slow": values[0], "repaired": values[1], "at": at}
+def measure(pair: list[Path], steps: int | None, devices: int, budget_s: float) -> dict[str, Any]:
+    """Return the seconds of a slow and a repaired program in rounds, at least six, for `budget_s` seconds.
+
+    Args:
+      pair: the two programs.
+      steps: given to `main`; None leaves its default.
+      devices: how many CPU devices.
+      budget_s: seconds after which no round begins.
+    """
+    (slow, repaired), at = in_child(take_turns, pair, steps, devices, budget_s)
+    return {"slow": slow, "repaired": repaired, "at": at, "steps": steps}
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -94,7 +101,9 @@ def watch_program(path: Path, cause: str, line: int, devices: int) -> tuple[str,
     return text.replace(f"{path.parent.relative_to(ROOT)}/", ""), place()
 
 
-def take_turns(paths: list[Path], devices: int, budget_s: float) -> tuple[list[list[float]], str]:
+def take_turns(
+    paths: list[Path], steps: int | None, devices: int, budget_s: float
+) -> tuple[list[list[float]], str]:
     """Run programs in turns; return the seconds of `main()` in each round, by program, and where they ran.
 
     Every run compiles anew. The first round does not count, since it imports what the programs import.
@@ -112,6 +121,6 @@ def take_turns(paths: list[Path], devices: int, budget_s: float) -> tuple[list[l
             with contextlib.redirect_stdout(io.StringIO()):
                 main = runpy.run_path(str(paths[number]), run_name="program")["main"]
                 began = time.perf_counter()
-                jax.block_until_ready(main())
+                jax.block_until_ready(main(*([steps] if steps else [])))
             values[number].append(round(time.perf_counter() - began, 5))
     return [rounds[1:] for rounds in values], place()

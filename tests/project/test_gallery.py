@@ -132,11 +132,11 @@ def test_a_mistake_is_one_line(gallery: ModuleType, arguments: list[str], messag
 
 @pytest.mark.thorough
 def test_a_program_is_really_watched_and_measured(gallery: ModuleType) -> None:
-    text = gallery.run("record", "new_jit")["text"]
+    text = gallery.run("record", "new_jit", 0.0)["text"]
     assert text.startswith("a new function is jitted on each call, new_jit.py:10: ")
     runs = importlib.import_module("gallery_runs")
     paths = PROGRAMS / "new_jit.py", PROGRAMS / "fixed" / "new_jit.py"
-    measured = runs.measure(*paths, 1, 0.0)
+    measured = runs.measure(list(paths), None, 1, 0.0)
     assert len(measured["slow"]) == len(measured["repaired"]) == runs.LEAST
 
 
