@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from book import sections  # noqa: E402
+from section_page import sections  # noqa: E402
 
 _urls = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls", {})
 repository = _urls.get("Repository", "https://github.com/OWNER/jaxperf")  # the only place that names it
@@ -26,7 +26,9 @@ extensions = [
 # The text of a section comes from its script, and the outputs from the notebooks in `book_results`.
 include_patterns = ["*.md", "api/*.md", *(f"experiments/{name}.py" for name in sections())]
 source_suffix = {".md": "myst-nb", ".py": "myst-nb"}
-nb_custom_formats = {".py": ["nbformat.reads", {"as_version": 4}]}  # which book.py writes from the script
+nb_custom_formats = {
+    ".py": ["nbformat.reads", {"as_version": 4}]
+}  # section_page.py makes them
 nb_execution_mode = "off"
 nb_code_prompt_show = nb_code_prompt_hide = "Answer: code"
 nb_render_markdown_format = "myst"

@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def rows() -> dict[str, dict[str, str]]:
-    """Return the phrase of each row, by the page and the row's words."""
+    """Return the phrase of each row, by the page and the row's text."""
     return tomllib.loads(ROWS.read_text(encoding="utf-8"))
 
 
@@ -48,13 +48,13 @@ def page() -> str:
     Raises:
       JaxperfError: phrases that are on no page, all of them in one message.
     """
-    found, lines = rows(), []
+    phrases, lines = rows(), []
     order = {name: place for place, name in enumerate(["index", *(s.name for s in catalogue.SECTIONS)])}
-    missing = [f"no page {name!r}" for name in found if name not in order]
-    for name in sorted(found.keys() & order, key=lambda name: order[name]):
+    missing = [f"no page {name!r}" for name in phrases if name not in order]
+    for name in sorted(phrases.keys() & order, key=lambda name: order[name]):
         title, _ = parts(name)[0]
         lines += ["", f"## {title}", "", "| row | taught in |", "| --- | --- |"]
-        for row, phrase in found[name].items():
+        for row, phrase in phrases[name].items():
             heading = next((head for head, text in parts(name) if plain(phrase) in text), None)
             if heading is None:
                 missing.append(f"{name}: no {phrase!r}, of the row {row!r}")
@@ -62,7 +62,7 @@ def page() -> str:
                 lines.append(f"| {row} | [{heading}]({target(name)}#{slug(heading)}) |")
     if missing:
         raise JaxperfError("; ".join(missing))
-    return HEAD.format(count=sum(map(len, found.values()))) + "\n".join(lines) + "\n"
+    return HEAD.format(count=sum(map(len, phrases.values()))) + "\n".join(lines) + "\n"
 
 
 def target(name: str) -> str:
@@ -77,15 +77,15 @@ def parts(name: str) -> list[tuple[str, str]]:
         blocks = [(HERE.joinpath("index.md").read_text(encoding="utf-8"), True)]
     else:
         blocks = [(cell.source, cell.markdown) for cell in cells.read(SCRIPTS / f"{name}.py")]
-    found: list[tuple[str, list[str]]] = []
+    parts: list[tuple[str, list[str]]] = []
     for text, markdown in blocks:
         for line in text.split("\n"):
             head = re.match(r"#{1,4} (.*)", line) if markdown else None
             if head:
-                found.append((head[1].strip(), []))
-            if found:
-                found[-1][1].append(line)
-    return [(head, plain("\n".join(lines))) for head, lines in found]
+                parts.append((head[1].strip(), []))
+            if parts:
+                parts[-1][1].append(line)
+    return [(head, plain("\n".join(lines))) for head, lines in parts]
 
 
 def plain(text: str) -> str:

@@ -4,8 +4,8 @@
     python docs/gallery.py measure [NAMES]    # run slow and repaired programs in turns for 12 minutes
     python docs/gallery.py measure SLOW.py REPAIRED.py    # two programs of yours that have a function main()
 
-The first two write docs/gallery.json after each program. The page is made when the book is built: code and changes
-come from the programs, symptoms and threads from tests/slow_programs/gallery.toml.
+The first two write docs/gallery.json after each program. The page is made when the book is built: code and
+changes come from the programs, symptoms and threads from tests/slow_programs/gallery.toml.
 """
 
 from __future__ import annotations

@@ -65,6 +65,16 @@ def book() -> Iterator[ModuleType]:
         sys.path.remove(str(DOCS))
 
 
+@pytest.fixture(scope="module")
+def section_page(book: ModuleType) -> ModuleType:
+    return __import__("section_page")
+
+
+@pytest.fixture(scope="module")
+def page_figures(book: ModuleType) -> ModuleType:
+    return __import__("page_figures")
+
+
 def show(**data: str) -> Any:
     """An output of a cell; `html`, `markdown` and `svg` name its form."""
     kinds = {"html": "text/html", "markdown": "text/markdown", "svg": "image/svg+xml"}
@@ -103,9 +113,11 @@ def code_of(page: Any) -> list[Any]:
     return [cell for cell in page.cells if cell.cell_type == "code"]
 
 
-def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(book: Any, script: Path) -> None:
+def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(
+    section_page: Any, script: Path
+) -> None:
     notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
-    page = book.page(script, book.Run.of(notebook))
+    page = section_page.page(script, section_page.Run.of(notebook))
     first, second, answer = code_of(page)
     assert first.outputs[0].text == "1\n"
     assert "<figure" in first.outputs[1].data["text/html"] and "image/svg+xml" not in first.outputs[1].data
@@ -119,11 +131,11 @@ def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(book: Any,
 
 
 def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_so(
-    book: Any, script: Path
+    section_page: Any, script: Path
 ) -> None:
     notebook = keep(run_of(script), script.with_suffix(".ipynb"))
     script.write_text(SCRIPT.replace("a + 1", "a + 2").replace("What does it ask?", "What else?"))
-    page = book.page(script, book.Run.of(notebook))
+    page = section_page.page(script, section_page.Run.of(notebook))
     assert [len(cell.outputs) for cell in code_of(page)] == [1, 0, 0]
     (remark,) = (i for i, cell in enumerate(page.cells) if "Outputs from here on are left out" in cell.source)
     assert page.cells[remark - 1].source.startswith("b = a + 2")
@@ -131,22 +143,24 @@ def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_s
 
 
 @pytest.mark.parametrize("change", ["added", "removed"])
-def test_a_cell_that_was_added_or_removed_is_a_change(book: Any, script: Path, change: str) -> None:
+def test_a_cell_that_was_added_or_removed_is_a_change(section_page: Any, script: Path, change: str) -> None:
     notebook = keep(run_of(script), script.with_suffix(".ipynb"))
     head = SCRIPT.rpartition("# %%")[0]
     script.write_text(SCRIPT + "\n# %%\nprint(2)\n" if change == "added" else head)
-    page = book.page(script, book.Run.of(notebook))
+    page = section_page.page(script, section_page.Run.of(notebook))
     assert all(cell.outputs for cell in code_of(page)[:2])
     assert "has changed since this run" in page.cells[-1].source
 
 
-def test_a_page_says_what_kind_of_run_it_shows(book: Any, script: Path) -> None:
+def test_a_page_says_what_kind_of_run_it_shows(section_page: Any, script: Path) -> None:
     def end(**about: Any) -> str:
         return text_of(
-            book.page(script, book.Run.of(keep(run_of(script, about=about), script.with_suffix(".ipynb"))))
+            section_page.page(
+                script, section_page.Run.of(keep(run_of(script, about=about), script.with_suffix(".ipynb")))
+            )
         )
 
-    assert "has not been run for this page" in text_of(book.page(script, None))
+    assert "has not been run for this page" in text_of(section_page.page(script, None))
     assert (
         end(options=["smoke", "answers"]).count("its times mean nothing") == 2
     )  # at the top, and in the end
@@ -158,18 +172,18 @@ def test_a_page_says_what_kind_of_run_it_shows(book: Any, script: Path) -> None:
     assert "`jaxperf.gone`" in changed and "jaxperf.chapter.cells" not in changed
     failed = run_of(script, v4.new_output("error", ename="E", evalue="e", traceback=["E: e"]))
     assert "A cell failed" in text_of(
-        book.page(script, book.Run.of(keep(failed, script.with_suffix(".ipynb"))))
+        section_page.page(script, section_page.Run.of(keep(failed, script.with_suffix(".ipynb"))))
     )
 
 
-def test_the_end_of_a_page_has_what_it_takes_to_repeat_the_run(book: Any) -> None:
+def test_the_end_of_a_page_has_what_it_takes_to_repeat_the_run(section_page: Any) -> None:
     environment = {
         "python": "3.11.7", "platform": "Linux", "cpu": "A <CPU> & more", "versions": {"jax": "0.10.2"},
         "backend": "cpu", "devices": ["cpu:0 cpu", "cpu:1 cpu"], "devices_are_fake": True, "cores": 2,
         "memory_bytes": 25_300_000_000, "flags": {"XLA_FLAGS": "--xla_a=1", "jax_enable_x64": "False"},
         "data_source": "mini", "commit": "abc", "of_a_later_version": 1,
     }  # fmt: skip
-    rows = dict(book.settings({
+    rows = dict(section_page.settings({
         "environment": environment, "config": {"devices": "2", "lr": "0.2"}, "wall_s": 61.2,
         "command": "python experiments/x.py --full --json /tmp/a.json --notebook=/tmp/a.ipynb --devices 2",
         "started_at": "2026-11-26T14:00:00+00:00",
@@ -182,17 +196,17 @@ def test_the_end_of_a_page_has_what_it_takes_to_repeat_the_run(book: Any) -> Non
     assert rows["Parameters"] == "<code>devices=2</code>, <code>lr=0.2</code>"
     assert "share its cores" in rows["Devices"] and "in this package" in rows["Images"]
     assert rows["Beside JAX"] == "nothing: JAX as installed"
-    assert book.settings({}) == [("Beside JAX", "nothing: JAX as installed")]
+    assert section_page.settings({}) == [("Beside JAX", "nothing: JAX as installed")]
 
 
-def test_prose_keeps_markdown_within_folded_parts(book: Any) -> None:
-    shown = book.prose("<details><summary>Predict: is `x` $n$?</summary>**No.**</details>\n\nAfter.")
+def test_prose_keeps_markdown_within_folded_parts(section_page: Any) -> None:
+    shown = section_page.prose("<details><summary>Predict: is `x` $n$?</summary>**No.**</details>\n\nAfter.")
     summary, inside, end = shown.split("\n\n")[:3]
     assert summary.startswith('<details class="predict"><summary>Predict: is <code>x</code> <math')
     assert inside == "**No.**" and end == "</details>"
     several = "<details><summary>Answer</summary>\n\nOne.\n\nTwo.\n\n</details>"
-    assert book.prose(several) == several.replace("<details>", '<details class="answer">')
-    assert book.prose("# Title\nA question? After this section you can\n- a", first=True) == (
+    assert section_page.prose(several) == several.replace("<details>", '<details class="answer">')
+    assert section_page.prose("# Title\nA question? After this section you can\n- a", first=True) == (
         "# Title\n\n{.question}\nA question?\n\nAfter this section you can\n- a"
     )
 
@@ -221,16 +235,16 @@ def test_links_lead_to_pages_or_into_the_repository(book: Any) -> None:
     assert book.with_links(app, "watch", code) == code
 
 
-def test_drawings_have_ids_of_their_own_and_the_ink_of_the_page(book: Any) -> None:
-    drawn = book.figure(f'<?xml version="1.0"?>\n{SVG}', "a < b", "plot")
+def test_drawings_have_ids_of_their_own_and_the_ink_of_the_page(page_figures: Any) -> None:
+    drawn = page_figures.figure(f'<?xml version="1.0"?>\n{SVG}', "a < b", "plot")
     assert "currentColor" in drawn and "#1f2328" not in drawn
     assert "<style" not in drawn and "<metadata" not in drawn and "<?xml" not in drawn
-    assert f'id="{book.UNIQUE}a"' in drawn and f'href="#{book.UNIQUE}a"' in drawn
+    assert f'id="{page_figures.UNIQUE}a"' in drawn and f'href="#{page_figures.UNIQUE}a"' in drawn
     assert "a &lt; b</figcaption>" in drawn
 
 
-def test_each_section_has_one_title(book: Any) -> None:
-    for name in book.sections():
+def test_each_section_has_one_title(section_page: Any) -> None:
+    for name in section_page.sections():
         texts = [cell.source for cell in cells.read(EXPERIMENTS / f"{name}.py") if cell.markdown]
         prose = re.sub(r"^```.*?^```", "", "\n".join(texts), flags=re.M | re.S)
         assert len(re.findall(r"^ *# ", prose, re.M)) == 1, name
@@ -262,10 +276,10 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(book: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(section_page: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The book, built with two runs: one with a figure, tables and a claim, one at toy size."""
     folder = tmp_path_factory.mktemp("book")
-    names = book.sections()
+    names = section_page.sections()
     shown = [show(svg=SVG), show(markdown=TABLE), show(markdown=FOLDED), show(html=CLAIM)]
     keep(run_of(EXPERIMENTS / f"{names[0]}.py", *shown), folder / f"{names[0]}.ipynb")
     toy = run_of(EXPERIMENTS / f"{names[1]}.py", about={"options": ["smoke"]})
@@ -289,17 +303,17 @@ def pages(site: Path) -> dict[Path, Page]:
 
 @pytest.mark.timeout(600)
 def test_the_site_has_a_page_for_each_section_and_guide(
-    site: Path, book: Any, pages: dict[Path, Page]
+    site: Path, section_page: Any, pages: dict[Path, Page]
 ) -> None:
     start = pages[site / "index.html"]
-    for name in book.sections():
+    for name in section_page.sections():
         assert f"experiments/{name}.html" in start.links
         notebook = nbformat.read(site / "experiments" / f"{name}.ipynb", as_version=4)
         assert not any(cell.get("outputs") for cell in notebook.cells)
     guides = {path.with_suffix(".html").name for path in DOCS.glob("*.md")}
     assert {path.name for path in site.glob("*.html")} >= guides
     for section in catalogue.SECTIONS:
-        if section.name in book.sections():
+        if section.name in section_page.sections():
             assert section.question.split("?")[0].replace("'", "’") in start.text.replace("&#39;", "’")
 
 
@@ -327,9 +341,9 @@ def test_no_link_leads_nowhere(site: Path, pages: dict[Path, Page]) -> None:
 
 
 def test_figures_and_tables_have_numbers_and_cells_have_links(
-    site: Path, book: Any, pages: dict[Path, Page]
+    site: Path, section_page: Any, pages: dict[Path, Page]
 ) -> None:
-    name = book.sections()[0]
+    name = section_page.sections()[0]
     page = pages[site / "experiments" / f"{name}.html"]
     number = next(s.number for s in catalogue.SECTIONS if s.name == name)
     for what in (f"Figure {number}.1", f"Table {number}.1", f"Table {number}.2"):
@@ -342,7 +356,7 @@ def test_figures_and_tables_have_numbers_and_cells_have_links(
     assert '<details class="evidence"><summary><strong>Table' in page.text
     assert re.search(rf'href="https://[^"]*/experiments/{name}\.py#L\d+-L\d+"', page.text)
     assert not re.search(r"%(number|anchor|unique)%", "".join(p.text for p in pages.values()))
-    assert "its times mean nothing" in pages[site / "experiments" / f"{book.sections()[1]}.html"].text
+    assert "its times mean nothing" in pages[site / "experiments" / f"{section_page.sections()[1]}.html"].text
 
 
 def test_the_site_is_small(site: Path) -> None:

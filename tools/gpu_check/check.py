@@ -111,9 +111,9 @@ class Summary:
 
 def card() -> str:
     """Return the first GPU and its driver, or that there is none."""
-    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    arguments = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):
         return "no GPU"
     return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else "no GPU"

@@ -120,11 +120,11 @@ def _training(folder: Path, flags: tuple[str, ...]) -> list[Step]:
         Step(
             name,
             statement,
-            ("experiments/train.py", "--json", str(folder / f"{name}.json"), *flags, *words),
+            ("experiments/train.py", "--json", str(folder / f"{name}.json"), *flags, *arguments),
             limit_s,
             judge,
         )
-        for name, statement, words, limit_s, judge in rows
+        for name, statement, arguments, limit_s, judge in rows
     ]
 
 
@@ -160,19 +160,19 @@ def _fast(run: Run) -> Verdict:
 
 
 def _in_range(run: Run) -> Verdict:
-    found = run.result("plan")
-    if not run.succeeded or "measured_s" not in found:
+    plan = run.result("plan")
+    if not run.succeeded or "measured_s" not in plan:
         return None, run.ending
-    low, high, measured = (1e3 * found[name] for name in ("low_s", "high_s", "measured_s"))
+    low, high, measured = (1e3 * plan[name] for name in ("low_s", "high_s", "measured_s"))
     return low <= measured <= high, f"{measured:.3f} ms measured; predicted {low:.3f} to {high:.3f} ms"
 
 
 def _overhead(run: Run) -> Verdict:
-    found = run.result("watch")
-    if not run.succeeded or "ratio" not in found:
+    overhead = run.result("watch")
+    if not run.succeeded or "ratio" not in overhead:
         return None, run.ending
-    verdict = True if found["high"] <= 1.1 else False if found["low"] > 1.1 else None
-    return verdict, f"{found['ratio']} of the time without it"
+    verdict = True if overhead["high"] <= 1.1 else False if overhead["low"] > 1.1 else None
+    return verdict, f"{overhead['ratio']} of the time without it"
 
 
 def _main_rows(run: Run) -> Verdict:

@@ -40,8 +40,8 @@ def main(path: Path) -> int:
         for watched in turns([True, False], random.Random()):
             values[watched].append(seconds(lambda: program(steps), watched=watched))
     rows = (Measurement(str(k), "s", tuple(v), rounds="turns") for k, v in values.items())
-    found = ratio(*rows)
-    path.write_text(json.dumps({"ratio": str(found), "low": found.low, "high": found.high}), encoding="utf-8")
+    over = ratio(*rows)
+    path.write_text(json.dumps({"ratio": str(over), "low": over.low, "high": over.high}), encoding="utf-8")
     return 0
 
 

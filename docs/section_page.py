@@ -1,0 +1,256 @@
+"""Make the page of a section: text and code of its script as it is now, outputs of a run.
+
+Outputs are those of the notebook `NAME.ipynb` of a run, up to the first cell whose code has changed since.
+"""
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+from docutils.utils.math.latex2mathml import tex2mathml
+from nbformat import v4
+from page_figures import figure
+
+from jaxperf.chapter import catalogue, cells
+from jaxperf.result import Environment
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGE = re.compile(r"!\[([^]]*)\]\(")
+DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>[ \t]*(.*?)(</details>|$)", re.S)
+SPEED = "This is a run at toy size: it shows what the code does, and its times mean nothing."
+
+
+def sections() -> list[str]:
+    """Return the names of the sections, in order, that are scripts of cells."""
+    folder = ROOT / "experiments"
+    paths = [(s.name, folder / f"{s.name}.py") for s in catalogue.SECTIONS]
+    return [name for name, path in paths if path.exists() and "\n# %%" in f"\n{path.read_text('utf-8')}"]
+
+
+class Run(NamedTuple):
+    """The kept run of a section: its code cells, and what `jaxperf.chapter.cells` wrote about it."""
+
+    code: list[Any]
+    about: dict[str, Any]
+
+    @classmethod
+    def of(cls, notebook: Path) -> "Run | None":
+        """Read a notebook; None if it is not there."""
+        if not notebook.is_file():
+            return None
+        document = nbformat.read(notebook, as_version=4)
+        return cls(
+            [cell for cell in document.cells if cell.cell_type == "code"],
+            document.metadata.get("jaxperf", {}),
+        )
+
+    def changed_modules(self) -> list[str]:
+        """Name the modules of jaxperf that are not what they were in the run."""
+        before = self.about.get("modules", {})
+        return [name for name, digest in before.items() if cells.digest(source_of(name)) != digest]
+
+
+def source_of(module: str) -> Path:
+    """Return the file of a module of jaxperf."""
+    path = ROOT.joinpath(*module.split("."))
+    if module == cells.MINI:
+        return path / "SHA256SUMS"
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def page(script: Path, run: Run | None) -> Any:
+    """Make the page of a section: a notebook whose code cells know their lines, and a part about its run."""
+    script_cells = cells.read(script)
+    outputs, changed = outputs_of([cell.source for cell in script_cells if not cell.markdown], run)
+    made, number = [], 0
+    for cell in script_cells:
+        if cell.markdown:
+            made.append(v4.new_markdown_cell(prose(cell.source, first=not made)))
+            if len(made) == 1:
+                made.extend(v4.new_markdown_cell(text) for text in at_the_top(script, run))
+            continue
+        last = cell.line + cell.source.count("\n")
+        metadata: dict[str, Any] = {"lines": f"L{cell.line}-L{last}", "tags": list(cell.tags)}
+        if cells.ANSWER in cell.tags:
+            metadata["tags"].append("hide-cell")
+        shown = outputs[number] if number < len(outputs) else []
+        made.append(v4.new_code_cell(cell.source, metadata=metadata, outputs=shown))
+        if number == changed:
+            made.append(v4.new_markdown_cell(note(
+                "The code of this cell has changed since the run that this page shows. "
+                "Outputs from here on are left out.", "changed")))  # fmt: skip
+        number += 1
+    made.append(v4.new_markdown_cell(about_the_run(script, run, changed=changed is not None)))
+    language = {"language_info": {"name": "python", "pygments_lexer": "python"}}
+    return v4.new_notebook(cells=made, metadata=language)
+
+
+def outputs_of(code: list[str], run: Run | None) -> tuple[list[list[Any]], int | None]:
+    """Return the outputs of the cells up to the first that the run does not have so, and its number."""
+    outputs: list[list[Any]] = []
+    if run is None:
+        return outputs, None
+    for number, source in enumerate(code):
+        if number == len(run.code) and run.about.get("incomplete"):
+            return outputs, None
+        if number == len(run.code) or run.code[number].source != source:
+            return outputs, number
+        outputs.append([as_html(output) for output in run.code[number].outputs])
+    return outputs, None if len(run.code) == len(code) else len(code)
+
+
+def as_html(output: Any) -> Any:
+    """Turn a figure into HTML, so that it becomes part of the page."""
+    data = output.get("data", {})
+    if svg := data.pop("image/svg+xml", None):
+        data["text/html"] = figure(svg, data["text/plain"], "plot")
+    return output
+
+
+def prose(text: str, *, first: bool = False) -> str:
+    """Make a Markdown cell ready for MyST: question and goals apart, and Markdown within folded answers."""
+    if first:
+        text = re.sub(r"\s(After this section)", r"\n\n\1", text, count=1)
+        text = re.sub(r"\A(# .*)\n+", r"\1\n\n{.question}\n", text)  # the question
+    text = IMAGE.sub(lambda image: f"![{' '.join(image[1].split())}](", text)
+    return DETAILS.sub(folded, text)
+
+
+def folded(details: re.Match[str]) -> str:
+    """Write a folded part so that Markdown works inside it; `class` says whether it asks or answers."""
+    summary, text, end = details.groups()
+    title = re.sub("`([^`]+)`", lambda code: f"<code>{code[1]}</code>", " ".join(summary.split()))
+    title = re.sub(r"\$([^$]+)\$", lambda math: tex2mathml(math[1], as_block=False), title)
+    kind = "predict" if summary.lower().startswith("predict") else "answer"
+    inside = f"{text.strip()}\n\n" if text.strip() else ""
+    return f'<details class="{kind}"><summary>{title}</summary>\n\n{inside}{end}'
+
+
+def note(text: str, kind: str) -> str:
+    """Return a remark that stands out."""
+    return f":::{{div}} remark {kind}\n{text}\n:::"
+
+
+def at_the_top(script: Path, run: Run | None) -> Iterator[str]:
+    """Yield what a reader must know before the first figure."""
+    if run is None:
+        yield note("This section has not been run for this page: it shows code without outputs. "
+            f"`python experiments/{script.name}` runs it.", "missing")  # fmt: skip
+    elif "smoke" in run.about.get("options", ()):
+        yield note(SPEED, "smoke")
+
+
+def rerun(script: Path) -> str:
+    """Say how to make the page from one's own run."""
+    run = f"python experiments/{script.name} --notebook results/{script.stem}.ipynb"
+    return f"To make this page from a run of yours:\n\n```sh\n{run}\nmake book RESULTS=results\n```\n"
+
+
+def about_the_run(script: Path, run: Run | None, *, changed: bool) -> str:
+    """Return the last part of a page: where its outputs come from, and what has changed since."""
+    lines = ["## About this run", ""]
+    if run is None:
+        lines += ["This section has not been run for this page.", ""]
+    else:
+        lines += [f"- {remark}" for remark in remarks(run, changed=changed)]
+        rows = (f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in settings(run.about))
+        lines += ["", f'<table class="run">{"".join(rows)}</table>', ""]
+    download = (
+        f"Take this section with you: the script [{script.name}](../experiments/{script.name}), or "
+        f'<a href="{script.stem}.ipynb" download>a notebook without outputs</a>.'
+    )
+    return "\n".join([*lines, rerun(script), download])
+
+
+def remarks(run: Run, *, changed: bool) -> Iterator[str]:
+    """Yield what makes the run another one than the reader would get today."""
+    options, modules = run.about.get("options", ()), run.changed_modules()
+    if "smoke" in options:
+        yield SPEED
+    if changed:
+        yield "**The code of this page has changed since this run**, so some outputs are left out."
+    if modules:
+        names = ", ".join(f"`{name}`" for name in modules)
+        yield f"**These modules have changed since this run**, so a new run may differ: {names}."
+    if busy := run.about.get("busy"):
+        yield f"**The machine was busy**: {busy} meanwhile, so times are noisy."
+    if run.about.get("incomplete"):
+        yield "**The run was stopped** before its last cell."
+    if any(output.output_type == "error" for cell in run.code for output in cell.outputs):
+        yield "**A cell failed** in this run; its error is shown below it."
+    if "answers" not in options:
+        yield "The answers to the exercises were not run; `--answers` runs them, too."
+
+
+def settings(about: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what it takes to repeat a run, as rows of HTML."""
+    known = {
+        name: value for name, value in about.get("environment", {}).items() if name in vars(Environment())
+    }
+    e = Environment(**known)
+    size = f"{e.memory_bytes / 1e9:.0f} GB" if e.memory_bytes else ""
+    cores = f"{e.cores} cores" if e.cores else ""
+    devices = f"{len(e.devices)} × {e.backend}" if e.devices else ""
+    if e.devices_are_fake:
+        devices += ": parts of one CPU, which share its cores"
+    if e.gpus:
+        devices += f" ({'; '.join(e.gpus)})"
+    versions = {"Python": e.python, **e.versions}
+    flags = [f"{name}={value}" for name, value in e.flags.items() if not name.startswith("jax_")]
+    others = e.accelerated or tuple({"oneDNN convolutions" for flag in flags if "onednn" in flag.lower()})
+    took = f", in {about['wall_s']:,.0f} s" if about.get("wall_s") else ""
+    where_to = r" --(json|notebook)[ =]\S+"  # which changes nothing in the run
+    rows = {
+        "Command": code(re.sub(where_to, "", about.get("command", ""))),
+        "Parameters": code(*(f"{name}={value}" for name, value in about.get("config", {}).items())),
+        "Date": about.get("started_at", "")[:10] + took,
+        "Machine": html.escape(", ".join(filter(None, (e.cpu, cores, size)))),
+        "Devices": html.escape(devices),
+        "System": html.escape(e.platform),
+        "Versions": html.escape(
+            ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+        ),
+        "Settings": code(*flags),
+        "Beside JAX": html.escape(", ".join(others)) or "nothing: JAX as installed",
+        "Images": html.escape(images(e.data_source)),
+        "Code": html.escape(f"commit {e.commit}" if e.commit else ""),
+    }
+    return [(name, value) for name, value in rows.items() if value]
+
+
+def images(source: str) -> str:
+    """Say where the images came from."""
+    if source == "mini":
+        return "the 6,000 + 1,000 images of Fashion-MNIST in this package"
+    return f"Fashion-MNIST, {source}" if source else ""
+
+
+def code(*items: str) -> str:
+    """Mark items as code in HTML, so that a line breaks between them only."""
+    return ", ".join(f"<code>{html.escape(item)}</code>" for item in items if item)
+
+
+def list_of_sections() -> str:
+    """Return the chapter's contents for the start page: a table of contents, and a line for each section."""
+    known = {section.name: section for section in catalogue.SECTIONS}
+    names = sections()
+    toctree = [
+        "```{toctree}",
+        ":hidden:",
+        ":caption: The chapter",
+        "",
+        *(f"experiments/{name}" for name in names),
+        "```",
+        "",
+    ]
+    titles = {
+        name: cells.read(ROOT / "experiments" / f"{name}.py")[0].source.split("\n")[0] for name in names
+    }
+    entries = [
+        f"[{titles[name].lstrip('# ')}](../experiments/{name}.py)\n: {known[name].question}\n"
+        for name in names
+    ]
+    return "\n".join([*toctree, "{.sections}", *entries])
