@@ -132,7 +132,8 @@ def page() -> str:
         lines.append(f"| **{title}** | | |")
         for name in groups[group]:
             values = results.get(name, {}).get("measure")
-            times = f"{gain(name, values)[0].median:.3g} times" if values else ""
+            over = gain(name, values)[0] if values else None
+            times = "" if over is None else f"{over.median:.2g}×" if over.word == "slower" else "undecided"
             lines.append(
                 f"| {about[name]['symptom']} | [{about[name]['title']}](#{anchor(name)}) | {times} |"
             )

@@ -1,19 +1,20 @@
 """IDX files, the format of MNIST and Fashion-MNIST, read with strict limits.
 
 A header says what follows (a magic number with type and rank, then one 32-bit size per axis), so a damaged or
-hostile file can be rejected before it costs memory. The header is read first and alone, every field must be
-what Fashion-MNIST has, and the count is capped. From a gzip stream exactly the announced bytes are read, plus
-one that must not exist.
+hostile file can be rejected before it costs memory. A file longer than the longest valid one is not read.
+The header is unpacked first and alone, every field must be what Fashion-MNIST has, and the count is capped.
+From a gzip stream exactly the announced bytes are unpacked, plus one that must not exist.
 
 Letters: N examples, 28 x 28 pixels, 1 channel.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from importlib.resources.abc import Traversable
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,9 @@ _IMAGES_MAGIC = 0x00000803  # two zero bytes, type 8 (unsigned byte), rank 3
 _LABELS_MAGIC = 0x00000801
 _KINDS = {_IMAGES_MAGIC: "images", _LABELS_MAGIC: "labels"}
 _GZIP_MAGIC = b"\x1f\x8b"
-_CHUNK_BYTES = 1 << 16
+_LARGEST = (
+    MAX_COUNT * SIDE * SIDE + 2**16
+)  # bytes of a file; a gzip stream may be a little longer than its contents
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int32]
@@ -55,8 +58,7 @@ def read_images(path: Traversable) -> Images:
       JaxperfError: the file cannot be read, is not gzip despite its name, is damaged, truncated or too long,
         or its header is not that of 1 to 100,000 images of 28 x 28.
     """
-    body = _read_body(path, _IMAGES_MAGIC)
-    return np.frombuffer(body, np.uint8).reshape(-1, SIDE, SIDE, 1)
+    return _read_body(path, _IMAGES_MAGIC).reshape(-1, SIDE, SIDE, 1)
 
 
 def read_labels(path: Traversable) -> Labels:
@@ -71,7 +73,7 @@ def read_labels(path: Traversable) -> Labels:
     Raises:
       JaxperfError: as for `read_images`, or a label is not in 0..9.
     """
-    labels = np.frombuffer(_read_body(path, _LABELS_MAGIC), np.uint8).astype(np.int32)
+    labels = _read_body(path, _LABELS_MAGIC).astype(np.int32)
     check_labels(labels, str(path))
     return labels
 
@@ -103,41 +105,72 @@ def check_labels(labels: Labels, name: str) -> None:
         )
 
 
-def _read_body(path: Traversable, magic: int) -> bytearray:
+def _read_body(path: Traversable, magic: int) -> npt.NDArray[np.uint8]:
     """Return the bytes after the header, exactly as many as it announces."""
+    data, header = _read(path), 16 if magic == _IMAGES_MAGIC else 8
+    count = _check_header(path, _unpacked(path, data, header)[0], magic)
+    size = count * (SIDE * SIDE if magic == _IMAGES_MAGIC else 1)
+    contents, ended, rest = _unpacked(path, data, header + size + 1)
+    if len(contents) < header + size:
+        raise _truncated(path, f"{len(contents) - header} of the {size} bytes that its header announces")
+    if len(contents) > header + size or rest:
+        raise JaxperfError(
+            f"{path}: trailing bytes after the {size} that its header announces; fetch it again"
+        )
+    if not ended:
+        raise _truncated(path, "no gzip trailer")
+    return np.frombuffer(contents, np.uint8, size, header).copy()
+
+
+def _read(path: Traversable) -> bytes:
     try:
         with path.open("rb") as stream:
-            source = _Source(stream, path)
-            count = _read_header(source, magic)
-            size = count * (SIDE * SIDE if magic == _IMAGES_MAGIC else 1)
-            body = source.take(size)
-            if len(body) < size:
-                raise _truncated(path, f"{len(body)} of the {size} bytes that its header announces")
-            source.finish(size)
-            return body
+            size = stream.seek(0, io.SEEK_END)
+            if size > _LARGEST:
+                raise JaxperfError(
+                    f"{path}: {size:,} bytes, more than Fashion-MNIST's files can have; give its own files"
+                )
+            stream.seek(0)
+            return stream.read(size)
     except OSError as error:
         reason = error.strerror or error
         raise JaxperfError(
             f"{path}: cannot be read ({reason}); check the path and its permissions"
         ) from error
+
+
+def _unpacked(path: Traversable, data: bytes, most: int) -> tuple[bytes, bool, bytes]:
+    """Return up to `most` bytes of a raw file or gzip stream, whether it is complete, and what follows it.
+
+    `gzip.GzipFile` would go on to the next stream in the file, and skip zeros in between.
+    """
+    if data[:2] != _GZIP_MAGIC:
+        if len(data) >= 2 and path.name.endswith(".gz"):
+            raise JaxperfError(
+                f"{path}: not gzip, it begins with 0x{data[:2].hex()} instead of 0x{_GZIP_MAGIC.hex()}; "
+                "fetch it again, or drop .gz from the name if it is unpacked"
+            )
+        return data[:most], True, data[most:]
+    inflate = zlib.decompressobj(wbits=31)
+    try:
+        contents = inflate.decompress(data, most)
     except zlib.error as error:
         raise JaxperfError(f"{path}: damaged gzip data ({error}); fetch the file again") from error
+    return contents, inflate.eof, inflate.unused_data
 
 
-def _read_header(source: _Source, magic: int) -> int:
+def _check_header(path: Traversable, header: bytes, magic: int) -> int:
     """Return the number of examples, once every other field is what Fashion-MNIST has."""
-    path, kind = source.path, _KINDS[magic]
-    start = source.take(8)
-    if len(start) < 8:
-        raise _truncated(path, f"{len(start)} bytes, not even a header")
-    file_magic, count = struct.unpack(">II", start)
+    kind = _KINDS[magic]
+    if len(header) < 8:
+        raise _truncated(path, f"{len(header)} bytes, not even a header")
+    file_magic, count = struct.unpack(">II", header[:8])
     if file_magic != magic:
         raise _wrong_magic(path, file_magic, magic)
     if magic == _IMAGES_MAGIC:
-        axes = source.take(8)
-        if len(axes) < 8:
-            raise _truncated(path, f"{8 + len(axes)} of a header's 16 bytes")
-        rows, columns = struct.unpack(">II", axes)
+        if len(header) < 16:
+            raise _truncated(path, f"{len(header)} of a header's 16 bytes")
+        rows, columns = struct.unpack(">II", header[8:])
         if (rows, columns) != (SIDE, SIDE):
             raise JaxperfError(
                 f"{path}: images of {rows} x {columns}, Fashion-MNIST has {SIDE} x {SIDE}; give its own files"
@@ -167,50 +200,3 @@ def _wrong_magic(path: Traversable, file_magic: int, magic: int) -> JaxperfError
 
 def _truncated(path: Traversable, holds: str) -> JaxperfError:
     return JaxperfError(f"{path}: truncated, it holds {holds}; fetch the file again")
-
-
-class _Source:
-    """Return the bytes of a raw or gzip stream on demand; decompresses no byte that was not requested.
-
-    `gzip.GzipFile` would decompress ahead, stream after stream, to the end of the file.
-    """
-
-    def __init__(self, stream: IO[bytes], path: Traversable) -> None:
-        self.path = path
-        self._stream = stream
-        self._pending = stream.read(len(_GZIP_MAGIC))
-        self._inflate = zlib.decompressobj(wbits=31) if self._pending == _GZIP_MAGIC else None
-        if len(self._pending) == 2 and self._inflate is None and path.name.endswith(".gz"):
-            raise JaxperfError(
-                f"{path}: not gzip, it begins with 0x{self._pending.hex()} instead of 0x{_GZIP_MAGIC.hex()}; "
-                "fetch it again, or drop .gz from the name if it is unpacked"
-            )
-
-    def take(self, size: int) -> bytearray:
-        """Return at most `size` bytes; fewer only if the stream ends."""
-        out = bytearray()
-        while len(out) < size and not (self._inflate and self._inflate.eof):
-            wanted = size - len(out)
-            data = self._pending or self._stream.read(_CHUNK_BYTES)
-            if self._inflate is None:
-                piece, self._pending = data[:wanted], data[wanted:]
-            else:
-                # With no input left, the inflater may still hold output, so it is called once more.
-                piece = self._inflate.decompress(data, wanted)
-                self._pending = self._inflate.unconsumed_tail
-            out += piece
-            if not data and not piece:
-                break
-        return out
-
-    def finish(self, size: int) -> None:
-        """Check that nothing follows, and that a gzip stream is complete (including its own checksum)."""
-        extra = self.take(1)
-        if self._inflate is not None:
-            if not extra and not self._inflate.eof:
-                raise _truncated(self.path, "no gzip trailer")
-            extra += self._inflate.unused_data[:1]
-        if extra or self._pending or self._stream.read(1):
-            raise JaxperfError(
-                f"{self.path}: trailing bytes after the {size} that its header announces; fetch it again"
-            )

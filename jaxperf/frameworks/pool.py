@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxperf.frameworks.worker import System, TaskError, Worker, WorkerGoneError
 
+START_S = 120  # that a worker may take to import its framework
 LOSSES = 5  # of workers of one system in a run
 OVER = 1.1  # a configuration that used so many times the cores that it was given is not judged
 STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
@@ -37,7 +38,6 @@ class Pool:
       environment: environment variables of all.
       cores: processors that every worker may use; empty for all there are.
       platform: "cpu" or "gpu", where JAX starts; each workload tells the other systems.
-      start_limit_s: how long a worker may take to import its framework.
     """
 
     def __init__(
@@ -48,10 +48,9 @@ class Pool:
         environment: Mapping[str, str],
         cores: Sequence[int] = (),
         platform: str = "cpu",
-        start_limit_s: float = 120,
     ) -> None:
         self.systems = {system.name: system for system in systems}
-        self.scratch, self.cores, self._limit_s = scratch, tuple(cores), start_limit_s
+        self.scratch, self.cores = scratch, tuple(cores)
         self.environment, self.platform = environment, platform
         self._live: dict[tuple[str, int, str], Worker] = {}
         self._losses = dict.fromkeys(self.systems, 0)
@@ -121,7 +120,7 @@ class Pool:
                 start=start,
                 environment=variables,
                 scratch=self.scratch,
-                limit_s=self._limit_s,
+                limit_s=START_S,
             )
         except (TaskError, WorkerGoneError) as e:
             raise self._give_up(name, str(e)) from None  # it would not start the next time either

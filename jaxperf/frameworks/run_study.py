@@ -20,6 +20,8 @@ from jaxperf.frameworks.worker import TaskError, Worker, WorkerGoneError
 from jaxperf.frameworks.workloads import Workload
 from jaxperf.result import turns
 
+LEAST_START_S = 5.0  # what a start may take, however little is left of a budget
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -150,7 +152,7 @@ class _Run:
         limit_s = self.limits.prepare_s
         value = worker.call(
             "prepare",
-            limit_s=min(limit_s, max(5.0, self.budget.left)) if self.budget else limit_s,
+            limit_s=min(limit_s, max(LEAST_START_S, self.budget.left)) if self.budget else limit_s,
             key=entry.name,
             settings=dict(self.workload.settings),
             configuration=entry.configuration,

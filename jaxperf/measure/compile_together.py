@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,8 @@ def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any]
       Exception: what tracing or compiling one of them raised.
     """
     began = time.perf_counter()
-    lowered = {name: _jitted(fn).lower(*args) for name, (fn, *args) in calls.items()}
+    jitted = {name: fn if hasattr(fn, "lower") else jax.jit(fn) for name, (fn, *_) in calls.items()}
+    lowered = {name: jitted[name].lower(*args) for name, (_, *args) in calls.items()}
     compiled = compile_lowered(list(lowered.values()))
     return dict(zip(lowered, compiled)), time.perf_counter() - began
 
@@ -59,7 +60,3 @@ def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
     if errors:
         raise errors[0]
     return compiled
-
-
-def _jitted(fn: Callable[..., Any]) -> Any:
-    return fn if hasattr(fn, "lower") else jax.jit(fn)

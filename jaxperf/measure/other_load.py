@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -47,17 +46,14 @@ class OtherLoad:
 def other_load() -> Iterator[OtherLoad]:
     """Measure how much of the machine others use meanwhile; children that still run count as others."""
     load, before, cpu_s, began = OtherLoad(), _spent_s(), _process_s(), time.perf_counter()
-    with contextlib.ExitStack() as at_end:
-        at_end.callback(lambda: _end(load, before, cpu_s, began))
+    try:
         yield load
-
-
-def _end(load: OtherLoad, before: tuple[float, float], cpu_s: float, began: float) -> None:
-    wall_s = time.perf_counter() - began
-    busy_s, stolen_s = (b - a for a, b in zip(before, _spent_s()))
-    if wall_s > 0:
-        load.others = max(0.0, (busy_s - (_process_s() - cpu_s)) / wall_s)
-        load.stolen = max(0.0, stolen_s / wall_s)
+    finally:
+        wall_s = time.perf_counter() - began
+        busy_s, stolen_s = (b - a for a, b in zip(before, _spent_s()))
+        if wall_s > 0:
+            load.others = max(0.0, (busy_s - (_process_s() - cpu_s)) / wall_s)
+            load.stolen = max(0.0, stolen_s / wall_s)
 
 
 def _process_s() -> float:

@@ -3,8 +3,8 @@
 Williams, Waterman and Patterson (2009): a program is limited by arithmetic or by memory, whichever its FLOPs
 and bytes make the slower one. A third limit is what a call costs, however little it computes.
 
-    found = stored()  # from `jaxperf roofline`; None if that has not run on this machine
-    found.position(stages(step, x).program, seconds=2e-3).limit  # "memory"
+    roofline = stored_roofline()  # from `jaxperf roofline`; None if that has not run on this machine
+    roofline.position(stages(step, x).program, seconds=2e-3).limit  # "memory"
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT_DTYPE = "float32"  # of the arithmetic of programs without matrix produc
 
 
 class Work(Protocol):
-    """What one execution of a program does, by the compiler's estimate; `staging.Program` is one."""
+    """What one execution of a program does, by the compiler's estimate; `stages.Program` is one."""
 
     @property
     def flops(self) -> float: ...  # noqa: D102

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,15 +101,12 @@ def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
     more = max(1, len(first) // 4)
     if len(first) < LEAST:
         return more
-    spreads = [OF_SIZES * _middle_half([abs(math.log(b / a)) for a, b in zip(first, o)]) for o in others]
-    spread = max(spreads) if others else _middle_half(first) / statistics.median(first)
+    if others:
+        sizes = [tuple(abs(math.log(b / a)) for a, b in zip(first, other)) for other in others]
+        spread = OF_SIZES * max(Measurement("sizes", "", each).iqr for each in sizes)
+    else:
+        spread = Measurement("alone", "s", tuple(first)).rel_iqr
     return 0 if spread * HALF_INTERVAL / math.sqrt(len(first)) <= PRECISE else more
-
-
-def _middle_half(values: Sequence[float]) -> float:
-    """The interquartile range."""
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return high - low
 
 
 def _warm_up(

@@ -25,7 +25,6 @@ import numpy as np
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.axis_order import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
 from jaxperf.models.lenet import FLATTENED, LeNet
 from jaxperf.models.mlp import MLP
 from jaxperf.models.resnet import Residual, ResNet
@@ -57,15 +56,21 @@ class _Slot:
         if self.kind != "weight":
             return value
         if value.ndim == 4:
-            return hwio_to_oihw(value)
-        return (hwc_to_chw_rows(value, self.image) if self.image else value).T
+            return value.transpose(3, 2, 0, 1)
+        if self.image:
+            h, w, c = self.image
+            value = value.reshape(h, w, c, -1).transpose(2, 0, 1, 3).reshape(h * w * c, -1)
+        return value.T
 
     def from_gluon(self, array: np.ndarray) -> np.ndarray:
         if self.kind != "weight":
             return array
         if array.ndim == 4:
-            return oihw_to_hwio(array)
-        return chw_to_hwc_rows(array.T, self.image) if self.image else array.T
+            return array.transpose(2, 3, 1, 0)
+        if self.image:
+            h, w, c = self.image
+            return array.T.reshape(c, h, w, -1).transpose(1, 2, 0, 3).reshape(h * w * c, -1)
+        return array.T
 
 
 def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:

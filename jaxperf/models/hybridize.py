@@ -69,11 +69,6 @@ class Hybridized:
         self._look()
         return self._function
 
-    @property
-    def trace_count(self) -> int:
-        """How often the module's Python code ran, to be compiled."""
-        return len(self.traces)
-
     def explain(self) -> str:
         """Return one line per trace: why it was made."""
         return "\n".join(f"trace {i}: {t.reason}" for i, t in enumerate(self.traces, 1))

@@ -12,7 +12,6 @@ The list keeps the book's layout, so its weights work here unchanged; the module
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,6 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.axis_order import chw_to_hwc_rows, hwc_to_chw_rows, hwio_to_oihw, oihw_to_hwio
 from jaxperf.models.initializers import HE_INIT, initializer
 from jaxperf.models.validation import check_compute_dtype, check_images
 
@@ -157,24 +155,3 @@ class LeNet(nnx.Module):
         h3 = nnx.relu(self.dense1(h2.reshape(len(h2), -1)))
         logits = self.dense2(h3)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-    @classmethod
-    def from_params(cls, params: Sequence[jax.Array], *, dtype: DTypeLike | None = None) -> LeNet:
-        """Return the module that computes `lenet(X, params)`; raises JaxperfError for a wrong list."""
-        _check_params(params)
-        W1, b1, W2, b2, W3, b3, W4, b4 = map(jnp.asarray, params)
-        net = nnx.eval_shape(lambda: cls(dtype=dtype, rngs=nnx.Rngs(0)))  # draws no values to discard
-        kernels = [oihw_to_hwio(W1), oihw_to_hwio(W2), chw_to_hwc_rows(W3, FLATTENED), W4]
-        for layer, kernel, bias in zip(net._layers(), kernels, [b1, b2, b3, b4]):
-            layer.kernel.set_value(kernel)
-            layer.bias.set_value(bias)
-        return net
-
-    def to_params(self) -> list[jax.Array]:
-        """Return the book's list [W1, b1, ..., W4, b4] of this module's values."""
-        K1, K2, K3, W4 = [layer.kernel[...] for layer in self._layers()]
-        b1, b2, b3, b4 = [layer.bias[...] for layer in self._layers()]
-        return [hwio_to_oihw(K1), b1, hwio_to_oihw(K2), b2, hwc_to_chw_rows(K3, FLATTENED), b3, W4, b4]
-
-    def _layers(self) -> tuple[Any, ...]:
-        return self.conv1, self.conv2, self.dense1, self.dense2

@@ -17,6 +17,8 @@ from typing import Any
 import jax
 from jax import lax
 
+from jaxperf.onednn.window import Window
+
 _OPTIMIZATION = {"bias_broadcast": False, "user_scratchpad": False, "weights_prepacked": False}
 
 
@@ -25,25 +27,16 @@ def switched() -> bool:
     return "onednn_custom_call=true" in os.environ.get("XLA_FLAGS", "")
 
 
-def convolution(
-    x: jax.Array,
-    w: jax.Array,
-    sizes: Sequence[int],
-    *,
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-) -> jax.Array:
+def convolution(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     """Convolve images with a kernel; by name.
 
     Args:
       x: images (n, height, width, in), float32.
       w: the kernel, (height, width, in, out), float32.
-      sizes: height and width of the result.
-      strides, padding, dilation: of height and width; the padding is not negative.
+      window: how the kernel moves; `spread` is 1 and the padding is not negative.
     """
-    config = _convolution_config(w.shape, strides, padding, dilation)
-    return _call("convolution", (len(x), *sizes, w.shape[3]), config, x, w)
+    shape = len(x), *window.sizes(x.shape, w.shape), w.shape[3]
+    return _call("convolution", shape, _convolution_config(w.shape, window), x, w)
 
 
 def product(a: jax.Array, b: jax.Array, *, transposed: Sequence[bool] = (False, False)) -> jax.Array:
@@ -81,12 +74,7 @@ def _call(name: str, shape: tuple[int, ...], config: dict[str, Any], a: jax.Arra
     return y
 
 
-def _convolution_config(
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-) -> dict[str, Any]:
+def _convolution_config(kernel: Sequence[int], window: Window) -> dict[str, Any]:
     """What XLA's oneDNN rewriter attaches to such a call: the fields of its protocol buffer as JSON."""
     strings = lambda numbers: [str(n) for n in numbers]  # noqa: E731
     layout = {"data": {"batch_dim": "0", "feature_dim": "3", "spatial_dims": ["1", "2"]}, "dims": "0"}
@@ -106,10 +94,10 @@ def _convolution_config(
         },
         "optimization_config": _OPTIMIZATION,
         "window": {
-            "pad_left": strings(low for low, _ in padding),
-            "pad_right": strings(high for _, high in padding),
+            "pad_left": strings(low for low, _ in window.padding),
+            "pad_right": strings(high for _, high in window.padding),
             "size": [],
-            "strides": strings(strides),
-            "window_dilations": strings(dilation),
+            "strides": strings(window.strides),
+            "window_dilations": strings(window.dilation),
         },
     }

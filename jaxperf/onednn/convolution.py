@@ -225,18 +225,4 @@ def _onednn(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     outputs = w.shape[3]
     if w.shape[2] < VECTOR:
         w = jnp.pad(w, (*((0, 0),) * 3, (0, -outputs % VECTOR)))
-    return call_onednn(x, w, window)[..., :outputs]
-
-
-def call_onednn(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
-    """oneDNN's kernel by its name.
-
-    Args:
-      x: images (n, height, width, in), float32.
-      w: the kernel, (height, width, in, out).
-      window: how the kernel moves; `spread` is 1 and the padding is not negative.
-    """
-    sizes = window.sizes(x.shape, w.shape)
-    return calls.convolution(
-        x, w, sizes, strides=window.strides, padding=window.padding, dilation=window.dilation
-    )
+    return calls.convolution(x, w, window)[..., :outputs]

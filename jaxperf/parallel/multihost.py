@@ -114,8 +114,9 @@ def can_agree_to_stop() -> bool:
 
 def ask_all_to_stop(number: int) -> None:
     """Have all processes stop after the same step, because this one has received signal `number`."""
-    announce(_SIGNAL, number)
-    _coordinator().key_value_set(_NOTICE, _LONG_AGO, allow_overwrite=True)
+    coordinator = jax_internals.get(jax_internals.COORDINATOR).client  # the key-value store that all share
+    coordinator.key_value_set(_SIGNAL, str(number), allow_overwrite=True)
+    coordinator.key_value_set(_NOTICE, _LONG_AGO, allow_overwrite=True)
 
 
 def stop_after(call: int) -> int:
@@ -126,25 +127,9 @@ def stop_after(call: int) -> int:
     """
     if not jax_internals.get(jax_internals.SYNC_POINT)(call):
         return 0
-    # Without one, JAX's own handler received the signal.
-    return read_announced(_SIGNAL) or int(signal.SIGTERM)
-
-
-def announce(key: str, number: int) -> None:
-    """Tell a number to all processes, now and later, under a key; it replaces what was told before."""
-    _coordinator().key_value_set(key, str(number), allow_overwrite=True)
-
-
-def read_announced(key: str) -> int:
-    """Return the number that some process has told under a key, or 0; nobody waits."""
     try:
-        return int(_coordinator().key_value_try_get(key))
+        return int(jax_internals.get(jax_internals.COORDINATOR).client.key_value_try_get(_SIGNAL))
     except jax.errors.JaxRuntimeError as e:
         if "NOT_FOUND" not in str(e):
             raise
-        return 0
-
-
-def _coordinator() -> Any:
-    """Return the client of the key-value store that all processes share."""
-    return jax_internals.get(jax_internals.COORDINATOR).client
+        return int(signal.SIGTERM)  # without a number, JAX's own handler received the signal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jaxperf.plan.cards import Card
 from jaxperf.plan.links import LATENCY_S
 from jaxperf.plan.report import Exchange, PlanAdvice, SizePlan
 from jaxperf.report.formatting import format_on_page
@@ -13,10 +12,10 @@ WORTH = 0.02  # of a step; below, a change is not worth making
 LARGE_SHARE = 0.5  # of the arguments' bytes; gathering more than this in a step is gathering the parameters
 
 
-def advise(plan: SizePlan, card: Card) -> tuple[PlanAdvice, ...]:
+def advise(plan: SizePlan) -> tuple[PlanAdvice, ...]:
     """Return what to change in a step on one number of devices."""
     texts = {
-        "does not fit": _does_not_fit(plan, card),
+        "does not fit": _does_not_fit(plan),
         "batch does not divide": _does_not_divide(plan),
         "statistics summed over devices": _statistics(plan),
         "a sum for each array": _per_parameter(plan),
@@ -27,7 +26,7 @@ def advise(plan: SizePlan, card: Card) -> tuple[PlanAdvice, ...]:
     return tuple(PlanAdvice(kind, text) for kind, text in texts.items() if text)
 
 
-def _does_not_fit(plan: SizePlan, card: Card) -> str:
+def _does_not_fit(plan: SizePlan) -> str:
     if plan.fits:
         return ""
     state = "the state" if plan.argument_bytes > plan.temp_bytes else "the activations"
@@ -36,7 +35,7 @@ def _does_not_fit(plan: SizePlan, card: Card) -> str:
         if plan.argument_bytes > plan.temp_bytes
         else "take a smaller batch per device, or jax.checkpoint"
     )
-    peak, memory = (format_on_page(n, "bytes") for n in (plan.peak_bytes, card.memory_bytes))
+    peak, memory = (format_on_page(n, "bytes") for n in (plan.peak_bytes, plan.memory_bytes))
     return f"does not fit: {peak} of {memory}, most of it for {state}; {way}"
 
 

@@ -1,18 +1,18 @@
-"""The GPUs that a step can be planned for; `data/cards.toml` has the figures and their sources."""
+"""The GPUs and TPUs that a step can be planned for; `data/` has the figures and their sources."""
 
 from __future__ import annotations
 
 import difflib
-import re
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxperf.errors import JaxperfError
 
 DATA = Path(__file__).parent / "data"
-TPU = re.compile(r"tpu|v[2-7][a-z]?(\W|$)")
 # What the tables call by another name: half precision has one peak, 8 bits have one.
 PEAKS = {"float16": "bfloat16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 
@@ -79,20 +79,80 @@ class Card:
         return self.memory_bandwidth * self.memory_share
 
 
-def _read() -> dict[str, Card]:
-    with (DATA / "cards.toml").open("rb") as file:
+@dataclass(frozen=True)
+class Tpu:
+    """A TPU; `data/tpus.toml` has the figures and their sources.
+
+    Attributes:
+      name: as given after `--for`.
+      title: as its maker names it.
+      memory_bytes: of a chip.
+      memory_bandwidth: bytes/s of a chip's memory.
+      peak_flops: FLOP/s of matrix products by dtype; float32 is computed in bfloat16 unless asked otherwise.
+      link_bandwidth: bytes/s in one direction of a link to a neighbor.
+      ring: chips from which on an axis of a slice closes to a ring.
+      slices: their shapes, "4x8".
+    """
+
+    name: str
+    title: str
+    memory_bytes: int
+    memory_bandwidth: float
+    peak_flops: Mapping[str, float]
+    link_bandwidth: float
+    ring: int
+    slices: tuple[str, ...]
+
+    def slice_of(self, count: int) -> str:
+        """Return the shape of the slice with `count` chips.
+
+        Raises:
+          JaxperfError: there is none; the message names the nearest.
+        """
+        shapes = {math.prod(_lengths(shape)): shape for shape in self.slices}
+        if count not in shapes:
+            near = [n for n in shapes if n < count][-1:] + [n for n in shapes if n > count][:1]
+            raise JaxperfError(
+                f"Google lists no slice of {self.name} with {count} chips; take {' or '.join(map(str, near))}"
+            )
+        return shapes[count]
+
+    def links(self, count: int) -> float:
+        """Return the links of a chip in a slice of `count`, averaged, since chips at an edge have fewer."""
+        lengths = _lengths(self.slice_of(count))
+        cubes = len(lengths) == 2 or min(lengths) >= self.ring
+        return sum(2.0 if n >= self.ring and cubes else 2 * (n - 1) / n for n in lengths)
+
+
+def _lengths(shape: str) -> tuple[int, ...]:
+    return tuple(map(int, shape.split("x")))
+
+
+def _tables(name: str) -> dict[str, dict[str, Any]]:
+    """Return the tables of a file, with tuples for lists."""
+    with (DATA / name).open("rb") as file:
         tables = tomllib.load(file)
     return {
-        name: Card(name=name, **{**table, "capability": tuple(table["capability"])})
-        for name, table in tables.items()
+        card: {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        for card, table in tables.items()
     }
 
 
-CARDS = _read()
+CARDS = {name: Card(name=name, **table) for name, table in _tables("cards.toml").items()}
+TPUS = {name: Tpu(name=name, **table) for name, table in _tables("tpus.toml").items()}
+
+
+def find_device(name: str) -> Card | Tpu:
+    """Return the card or TPU with this name; "tpu v5e" is also "v5e".
+
+    Raises:
+      JaxperfError: there is none; the message names the nearest.
+    """
+    return TPUS.get(name.strip().lower().removeprefix("tpu").strip()) or find_card(name)
 
 
 def find_card(name: str) -> Card:
-    """Return the card with this name.
+    """Return the GPU with this name.
 
     Raises:
       JaxperfError: there is none; the message names the nearest.
@@ -100,10 +160,6 @@ def find_card(name: str) -> Card:
     wanted = name.strip().lower()
     if wanted in CARDS:
         return CARDS[wanted]
-    if TPU.match(wanted):
-        raise JaxperfError(
-            f"{name} is a TPU, and the model of links is checked for GPUs only; for the program alone, pip "
-            "install libtpu, and compile for jax.experimental.topologies.get_topology_desc('v5e:2x2', 'tpu')"
-        )
-    near = difflib.get_close_matches(wanted, CARDS, n=1, cutoff=0.0)[0]
-    raise JaxperfError(f"no card {name!r}; did you mean {near!r}? there are {', '.join(CARDS)}, and this")
+    names = [*CARDS, *TPUS]
+    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.0)[0]
+    raise JaxperfError(f"no card {name!r}; did you mean {near!r}? there are {', '.join(names)}, and this")

@@ -16,6 +16,8 @@ _GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,{}]*\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\][^{]*\{[^}]*\})"
 )
 _PAIRS = re.compile(r"source_target_pairs=(\{\{[\d,{}]*\}\})")
+# On a TPU, kernels between the start and the end of a collective carry a part of it each.
+IN_PIECES, START = '"async_collective_fusion_config"', '"AsyncCollectiveStart"'
 _LIBRARIES = ("site-packages", "dist-packages", "<frozen", "<string>")
 _HERE = str(Path(__file__).resolve().parent)
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -99,7 +101,13 @@ def describe_collective(
         inner = (i for i in module.computations.get(computation, ()) if collective_of(i.opcode))
         if not (wrapped := next(inner, None)):
             return None
-        instruction, kind = wrapped, collective_of(wrapped.opcode)
+        started = any(START in i.text for i in module.computations[computation])
+        if IN_PIECES in wrapped.text and not started:
+            return None
+        kind = collective_of(wrapped.opcode)
+        if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):
+            kind = "reduce-scatter"
+        instruction = wrapped
     if not kind:
         return None
     read = module.operand_shapes(computation, instruction)
@@ -119,7 +127,8 @@ def describe_collective(
         arrays=merged,
         groups=groups,
         times=times,
-        asynchronous=outer.opcode.endswith("-start") and '"is_sync":true' not in outer.text,
+        asynchronous=(outer.opcode.endswith("-start") or IN_PIECES in instruction.text)
+        and '"is_sync":true' not in outer.text,
         source=source_of(module, origin),
         operation=origin.attribute("op_name"),
     )

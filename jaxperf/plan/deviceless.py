@@ -1,8 +1,9 @@
-"""Compile for GPUs that are not there. This is the only module that uses JAX's experimental API.
+"""Compile for GPUs and TPUs that are not there. This is the only module that uses JAX's experimental API.
 
 XLA compiles for a description of a GPU ("target config") and a number of nodes. It needs JAX's CUDA plugin,
 and neither a driver nor anything of CUDA. What differs from a machine with the GPU: the algorithm of each
-convolution and matrix product is not chosen by timing, and nothing is assembled.
+convolution and matrix product is not chosen by timing, and nothing is assembled. For TPUs,
+pip's libtpu compiles for a slice of any shape.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import functools
 import importlib.util
 import logging
+import os
 import string
 import tempfile
 from collections.abc import Mapping
@@ -21,10 +23,15 @@ import jax
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
-from jaxperf.plan.cards import CARDS, DATA, Card
+from jaxperf.plan.cards import CARDS, DATA, Card, Tpu
 
-INSTALL = 'pip install "jax-cuda12-plugin=={version}"'
+INSTALL = 'pip install "{name}=={version}"'
 _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
+# Else libtpu asks Google's metadata server which TPU this machine has, takes a lock for the TPU, and logs.
+LIBTPU_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3",
+}  # fmt: skip
 # In place of CUDA's assembler, which XLA asks for its version, then for the newest PTX that it reads (by one
 # that it cannot read), and then to assemble each kernel.
 ASSEMBLER = """#!/bin/sh
@@ -36,15 +43,22 @@ while [ $# -gt 1 ]; do [ "$1" = -o ] && echo >"$2"; shift; done
 """
 
 
-def check_plugin() -> None:
-    """Check that JAX's CUDA plugin is installed.
+def check_plugin(card: Card | Tpu) -> None:
+    """Check that what compiles for a card is installed: JAX's CUDA plugin, or libtpu.
 
     Raises:
       JaxperfError: it is not; the message gives the command that installs it.
     """
-    if not any(_there(module) for module in _PLUGINS):
-        command = INSTALL.format(version=jax.__version__)
-        raise JaxperfError(f"planning needs JAX's CUDA plugin, without a GPU; install it: {command}")
+    if isinstance(card, Tpu) and not _there("libtpu"):
+        raise JaxperfError(f"planning for a TPU needs libtpu, without a TPU; install it: {_install(card)}")
+    if isinstance(card, Card) and not any(_there(module) for module in _PLUGINS):
+        raise JaxperfError(f"planning needs JAX's CUDA plugin, without a GPU; install it: {_install(card)}")
+
+
+def _install(card: Card | Tpu) -> str:
+    """Return the command that installs what compiles for a card."""
+    name = "jax[tpu]" if isinstance(card, Tpu) else "jax-cuda12-plugin"
+    return INSTALL.format(name=name, version=jax.__version__)
 
 
 def _there(module: str) -> bool:
@@ -54,29 +68,36 @@ def _there(module: str) -> bool:
         return False
 
 
-def devices_of(card: Card, count: int) -> list[Any]:
-    """Return descriptions of `count` GPUs, in full nodes and with one process per GPU.
+def devices_of(card: Card | Tpu, count: int) -> list[Any]:
+    """Return descriptions of `count` GPUs in full nodes, with one process per GPU, or of a slice of TPUs.
 
     Raises:
-      JaxperfError: no plugin, or a count that does not fill its nodes.
+      JaxperfError: no plugin, or a count that does not fill its nodes, or of which there is no slice.
     """
-    check_plugin()
-    nodes, in_node = nodes_of(card, count)
+    check_plugin(card)
     get_topology = jax_internals.get(jax_internals.TOPOLOGY)
     try:
-        return list(
-            get_topology(
-                platform="cuda",
-                target_config=card.target or target_config(card),
-                topology=f"{nodes}x{in_node}x1",
-            ).devices
-        )
+        return list(get_topology(**_topology(card, count)).devices)
+    except JaxperfError:
+        raise
     except Exception as e:
         lines = str(e).strip().splitlines() or ["no message"]
         raise JaxperfError(
             f"JAX {jax.__version__} cannot describe {count} x {card.name}: {lines[0][:200]}; "
-            f"install the plugin of the same version: {INSTALL.format(version=jax.__version__)}"
+            f"install the plugin of the same version: {_install(card)}"
         ) from None
+
+
+def _topology(card: Card | Tpu, count: int) -> dict[str, Any]:
+    """Return the arguments that describe `count` cards to `get_topology_desc`."""
+    if isinstance(card, Card):
+        nodes, in_node = nodes_of(card, count)
+        target = card.target or target_config(card)
+        return {"platform": "cuda", "target_config": target, "topology": f"{nodes}x{in_node}x1"}
+    for name, value in LIBTPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    host = {} if count > 1 else {"chips_per_host_bounds": (1, 1, 1)}
+    return {"platform": "tpu", "topology_name": f"{card.name}:{card.slice_of(count)}", **host}
 
 
 def card_of_this_machine() -> Card:
@@ -136,11 +157,11 @@ def toolkit() -> tempfile.TemporaryDirectory[str]:
     return folder
 
 
-def compile_for(lowered: Any, options: Mapping[str, Any] | None = None) -> Any:
+def compile_for(card: Card | Tpu, lowered: Any, options: Mapping[str, Any] | None = None) -> Any:
     """Compile a lowered program; XLA's own errors become one line.
 
-    LLVM optimizes nothing, and no algorithm is searched for, since there is no GPU to time it: the kernels
-    and their order stay the same.
+    For a GPU, LLVM optimizes nothing, and no algorithm is searched for, since there is no GPU to time it: the
+    kernels and their order stay the same.
     """
     fixed = {
         "xla_backend_optimization_level": 0,
@@ -148,12 +169,12 @@ def compile_for(lowered: Any, options: Mapping[str, Any] | None = None) -> Any:
         "xla_gpu_cuda_data_dir": toolkit().name,
     }
     try:
-        return lowered.compile(compiler_options={**fixed, **(options or {})})
-    except JaxperfError:
-        raise
+        return lowered.compile(
+            compiler_options={**(fixed if isinstance(card, Card) else {}), **(options or {})}
+        )
     except Exception as e:
         lines = str(e).strip().splitlines() or ["no message"]
-        raise JaxperfError(f"XLA cannot compile this step without a GPU: {lines[0][:300]}") from None
+        raise JaxperfError(f"XLA cannot compile this step for {card.name}: {lines[0][:300]}") from None
 
 
 def target_config(card: Card) -> str:
@@ -171,12 +192,12 @@ def target_config(card: Card) -> str:
     return string.Template((DATA / "gpu.txtpb").read_text()).substitute(figures)
 
 
-def dump(lowered: Any, folder: str, options: Mapping[str, Any]) -> None:
+def dump(card: Card, lowered: Any, folder: str, options: Mapping[str, Any]) -> None:
     """Compile a program so that XLA writes its PTX into a folder, without the options that XLA lacks."""
     wanted: dict[str, Any] = {"xla_dump_to": folder, **options}
     while True:
         try:
-            compile_for(lowered, wanted)
+            compile_for(card, lowered, wanted)
             return
         except JaxperfError as e:
             unknown = next((name for name in options if name in wanted and name in str(e)), None)

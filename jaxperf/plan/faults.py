@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless
-from jaxperf.plan.cards import CARDS, Card
+from jaxperf.plan.cards import CARDS, Card, Tpu
 from jaxperf.plan.hlo import Module
 from jaxperf.plan.kernels import DTYPES
 
@@ -87,12 +87,13 @@ def adds_by_scatter(module: Module, dtype: str) -> bool:
     return False
 
 
-def fault_lines(module: Module, jaxlib: str, card: Card) -> list[str]:
-    """Return a line for each fault of this jaxlib on this card that a program shows."""
+def fault_lines(module: Module, jaxlib: str, card: Card | Tpu) -> list[str]:
+    """Return a line for each fault of this jaxlib on this card that a program shows; none on TPUs."""
     return [
         fault.line(jaxlib)
         for fault in FAULTS
-        if fault.in_version(jaxlib)
+        if isinstance(card, Card)
+        and fault.in_version(jaxlib)
         and (not fault.cards or card.name in fault.cards)
         and adds_by_scatter(module, fault.dtype)
     ]
@@ -138,7 +139,7 @@ def atomics(dtype: str, card: Card) -> set[str]:
     value = jax.ShapeDtypeStruct((100_000,), DTYPES[dtype], sharding=place)
     lowered = jax.jit(lambda i, v: jnp.zeros(16, v.dtype).at[i].add(v)).lower(index, value)
     with tempfile.TemporaryDirectory() as folder:
-        deviceless.dump(lowered, folder, _PTX_OPTIONS)
+        deviceless.dump(card, lowered, folder, _PTX_OPTIONS)
         ptx = "\n".join(path.read_text(errors="replace") for path in Path(folder).rglob("*.ptx"))
     if not (ways := set(re.findall(r"\b(?:atom|red)\.[\w.]*?\b(add|cas)\.", ptx))):
         raise JaxperfError("XLA wrote no PTX with an atomic addition")

@@ -16,7 +16,7 @@ from jaxperf.errors import JaxperfError
 
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
-_SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
+_SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _NAME = re.compile(r"%([\w.-]+)")
 _BITS = re.compile(r"\d+")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.-]+)")
@@ -29,10 +29,11 @@ _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 
 @dataclass(frozen=True)
 class Shape:
-    """An array's dtype as HLO writes it ("bf16") and its lengths."""
+    """An array's dtype as HLO writes it ("bf16"), its lengths, and whether a TPU's vector memory holds it."""
 
     dtype: str
     dims: tuple[int, ...]
+    on_chip: bool = False
 
     @property
     def count(self) -> int:
@@ -51,6 +52,11 @@ class Shape:
     def bytes(self) -> int:
         """Bytes of the array."""
         return int(self.count * self.itemsize)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes of the device's main memory that reading or writing it moves."""
+        return 0 if self.on_chip else self.bytes
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,11 @@ class HloInstruction:
     def bytes(self) -> int:
         """Bytes of all results."""
         return sum(shape.bytes for shape in self.shapes)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that writing all results moves in the device's main memory."""
+        return sum(shape.traffic for shape in self.shapes)
 
     @property
     def called(self) -> str:
@@ -188,8 +199,8 @@ def _instruction(line: str) -> HloInstruction | None:
     if not match:
         return None
     shapes = tuple(
-        Shape(dtype, tuple(map(int, filter(None, dims.split(",")))))
-        for dtype, dims in _SHAPE.findall(match[3])
+        Shape(dtype, tuple(map(int, filter(None, dims.split(",")))), "S(1)" in layout)
+        for dtype, dims, layout in _SHAPE.findall(match[3])
     )
     end = _closing(line, match.end() - 1)
     inside = line[match.end() : end]

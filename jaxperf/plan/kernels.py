@@ -109,11 +109,14 @@ def kernel_of(module: Module, computation: str, instruction: HloInstruction) -> 
     if opcode in ("fusion", "fusion-start"):
         return _fusion(module, computation, instruction)
     product = product_of(instruction, read)
-    moved = instruction.bytes + sum(shape.bytes for shape in read)
+    moved = instruction.traffic + sum(shape.traffic for shape in read)
     if opcode in _SLICES:
-        moved = 2 * instruction.bytes
+        moved = instruction.traffic + (0 if read and read[0].on_chip else instruction.bytes)
     elif opcode in ("dynamic-update-slice", "scatter"):
-        moved = 2 * sum(shape.bytes for shape in read[1:])
+        moved = 2 * sum(shape.traffic for shape in read[1:])
+    elif opcode.endswith("-start"):  # of a copy or slice, whose result names both sides
+        sides = instruction.shapes[:2]
+        moved = sum(min(sides, key=lambda s: s.bytes).bytes for side in sides if not side.on_chip)
     return Kernel(instruction.name, moved, (product,) if product else ())
 
 
@@ -137,7 +140,7 @@ def _traffic(
     parameters = {int(i.inside): i for i in inner if i.opcode == "parameter" and i.inside.isdecimal()}
     for number, name in enumerate(fusion.operands):
         outer = module.operand(computation, name)
-        size = outer.bytes if outer else 0
+        size = outer.traffic if outer else 0
         if parameter := parameters.get(number):
             users = [i for i in inner if parameter.name in i.operands]
             if users and all(i.opcode in _SLICES and i.operands[0] == parameter.name for i in users):
@@ -146,7 +149,7 @@ def _traffic(
                 size = 0
         read += size
     updates = [i for i in inner if i.opcode == "dynamic-update-slice"]
-    written = fusion.bytes
+    written = fusion.traffic
     for update in updates:
         new = module.operand(fusion.called, update.operands[1])
         written -= update.bytes - (new.bytes if new else 0)

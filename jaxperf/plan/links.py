@@ -94,7 +94,7 @@ def exchange_s(
     if devices < 2:
         return 0.0
     in_node = max(1, devices // nodes)
-    inside = _crossing(kind, size, in_node) / link_bandwidth(card, kind, in_node)
+    inside = crossing(kind, size, in_node) / link_bandwidth(card, kind, in_node)
     if nodes == 1:
         return LATENCY_S + inside + PIPELINE * math.sqrt(inside)
     between = _between(kind, size, nodes, in_node) / (
@@ -105,8 +105,8 @@ def exchange_s(
     return latency + max(between, inside) + pipeline
 
 
-def _crossing(kind: str, size: float, devices: int) -> float:
-    """Return the bytes that cross each card's link among the cards of one node."""
+def crossing(kind: str, size: float, devices: int) -> float:
+    """Return the bytes that each of `devices` sends, in one node or in a slice of TPUs."""
     if kind in ("collective-permute", "collective-broadcast"):
         return size if devices > 1 else 0.0
     return FACTORS[kind] * (devices - 1) / devices * size

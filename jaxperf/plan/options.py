@@ -13,16 +13,17 @@ from jaxperf.cli.flags import at_least, more_than
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan a step of yours for GPUs that are not there: collectives, memory, predicted time, what to change.
+    """Plan a step of yours for GPUs or TPUs that are not there: collectives, memory, predicted time, what to change.
 
-    The step is compiled for each number of devices and never runs. It needs JAX's CUDA plugin, and no GPU.
+    The step is compiled for each number of devices and never runs. It needs JAX's CUDA plugin, and no GPU;
+    for TPUs, it needs libtpu.
     Its arguments are those of one device; shardings that they have are kept, on a larger mesh.
     """
 
     step: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODULE:FUNCTION")] = ""
     """What jax.jit returned, e.g. train:step; or a function of `devices` or `mesh` that makes the step."""
     for_: Annotated[str, tyro.conf.arg(name="for", metavar="CARD")] = "h100"
-    """A card: a100, h100, h200, b200; "this" is the GPU that is here."""
+    """A card: a100, h100, h200, b200; a TPU: v5e, v5p, v6e; "this" is the GPU that is here."""
     devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1,8,64"
     """How many devices; one plan for each number."""
     args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SPEC...")] = ()

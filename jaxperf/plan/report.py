@@ -58,7 +58,8 @@ class SizePlan:
       compute_s: predicted seconds of the kernels.
       exposed_s: predicted seconds for which kernels wait for collectives.
       step_s: predicted seconds of a step.
-      step_low_s, step_high_s: the same at the errors of the validation.
+      step_low_s, step_high_s: the same at the errors of the validation; on TPUs, times are lower bounds, and
+        there is no upper one.
       parts: seconds by what bounds them: "arithmetic", "memory", "overhead" (of a kernel, however little
         it does), "call" (of the program), "links" (waits for collectives).
       efficiency: examples per second and device, over those of the first size; None for the first.
@@ -87,7 +88,7 @@ class SizePlan:
     exposed_s: float
     step_s: float
     step_low_s: float
-    step_high_s: float
+    step_high_s: float | None
     parts: Mapping[str, float]
     unknown_loops: int
     compile_s: float
@@ -95,6 +96,11 @@ class SizePlan:
     efficiency_low: float | None = None
     efficiency_high: float | None = None
     advice: tuple[PlanAdvice, ...] = ()
+
+    @property
+    def at_least(self) -> bool:
+        """Whether times are lower bounds, as they are for TPUs."""
+        return self.step_high_s is None
 
     @property
     def bound(self) -> str:
@@ -152,7 +158,7 @@ class StepPlan:
     def blocks(self) -> list[Block]:
         """Return the plan as blocks of a report."""
         blocks: list[Block] = [Heading(f"{self.name} on {self.card}, not run: compiled and predicted")]
-        blocks.append(_overview(self.sizes))
+        blocks.append(_bounds(self.sizes) if self.sizes[0].at_least else _overview(self.sizes))
         blocks.append(_memory(self.sizes))
         if largest := next((s for s in reversed(self.sizes) if s.exchanges), None):
             blocks.append(_exchanges(largest))
@@ -184,7 +190,7 @@ def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
     rows = []
     axes = any(len(s.mesh) > 1 for s in sizes)
     for s in sizes:
-        spread = _spread(s.step_low_s, s.step_high_s)
+        spread = _spread(s.step_low_s, s.step_high_s or s.step_s)
         rows.append((
             str(s.devices), *([_mesh(s)] if axes else []), str(s.batch or "-"),
             str(sum(s.collectives.values())), format_on_page(s.step_s, "s"), spread,
@@ -197,6 +203,18 @@ def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
         i for i, head in enumerate(heads) if head in ("devices", "batch", "collectives", "step", "waits")
     )
     return Grid("Predicted step", heads, tuple(rows), right)
+
+
+def _bounds(sizes: tuple[SizePlan, ...]) -> Grid:
+    rows = [
+        (
+            str(s.devices), _mesh(s), str(s.batch or "-"), str(sum(s.collectives.values())),
+            *(format_on_page(seconds, "s") for seconds in (s.step_s, *s.parts.values())), s.bound,
+        )
+        for s in sizes
+    ]  # fmt: skip
+    heads = ("devices", "mesh", "batch", "collectives", "step", *sizes[0].parts, "most of it")
+    return Grid("A step takes at least", heads, tuple(rows), (0, 2, 3, 4, 5, 6, 7))
 
 
 def _spread(low_s: float, high_s: float) -> str:
@@ -234,13 +252,15 @@ def _exchanges(size: SizePlan) -> Grid:
     rows = []
     for each in sorted(size.exchanges, key=lambda e: -e.count * e.each_s):
         c = each.collective
+        waited = () if size.at_least else (format_on_page(each.exposed_s, "s"),)
         rows.append((
             c.kind, f"{each.count:g}", format_on_page(c.bytes, "bytes"), c.shown_groups,
-            format_on_page(each.each_s, "s"),
-            format_on_page(each.exposed_s, "s"), c.source or "-", _operation(c.operation),
+            format_on_page(each.each_s, "s"), *waited, c.source or "-", _operation(c.operation),
         ))  # fmt: skip
-    heads = ("collective", "times", "bytes", "groups", "each", "waited for", "line", "operation")
-    return Grid(f"Collectives on {size.devices} devices", heads, tuple(rows), (1, 2, 4, 5), first=12)
+    times = ("at least",) if size.at_least else ("each", "waited for")
+    heads = ("collective", "times", "bytes", "groups", *times, "line", "operation")
+    right = (1, 2, 4) if size.at_least else (1, 2, 4, 5)
+    return Grid(f"Collectives on {size.devices} devices", heads, tuple(rows), right, first=12)
 
 
 def _operation(name: str) -> str:

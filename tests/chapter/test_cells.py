@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import jupytext
 import nbformat
 import pytest
+from cases import cases
 
-from jaxperf.chapter import catalogue, cells, native_log
+from jaxperf import section
+from jaxperf.chapter import catalogue, cells, display, native_log
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.other_load import OtherLoad
 
-SECTIONS = [catalogue.folder() / f"{section.name}.py" for section in catalogue.SECTIONS]
+SECTIONS = [catalogue.folder() / f"{entry.name}.py" for entry in catalogue.SECTIONS]
 HEAD = """# %% [markdown]
 # # A page
 # What is three?
@@ -31,32 +38,62 @@ s = section("8.4", n=3, smoke={"n": 2}, full={"n": 30})
 s.claim("Three is three", holds=s.n == 3, expected="3", observed=str(s.n))
 s.fact("n", s.n, meaning="a number")
 """
+OUTPUT_FLAGS = ("--json=page.json", "--notebook=page.ipynb")
+Run = Callable[..., tuple[int, str, str]]
 
 
 def start(folder: Path, script: str, *flags: str, stem: str = "page") -> subprocess.Popen[str]:
+    """Start a page in a process of its own."""
     (folder / f"{stem}.py").write_text(HEAD + script)
-    output_flags = "--json=page.json", "--notebook=page.ipynb"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = child_environment({k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"})
-    command = [sys.executable, f"{stem}.py", *output_flags, *flags]
-    return subprocess.Popen(command, cwd=folder, text=True, env=environment, **pipes)  # type: ignore[call-overload]
+    command = [sys.executable, f"{stem}.py", *OUTPUT_FLAGS, *flags]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
 
 
-def run(folder: Path, script: str, *flags: str, stem: str = "page") -> tuple[int, str, str]:
-    """Run a page, and return its exit status and what it printed."""
+def run_process(folder: Path, script: str, *flags: str, stem: str) -> tuple[int, str, str]:
+    """Run a page in a process of its own; return its exit status and what it printed."""
     process = start(folder, script, *flags, stem=stem)
     printed, errors = process.communicate(timeout=100)
     return process.returncode, printed, errors
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """`run(script, *flags)` runs a page as a script in this process, and returns what `run_process` does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(section, "leave", sys.exit)
+    monkeypatch.setattr(cells, "end_at_once", lambda: None)
+    monkeypatch.setattr(cells, "native_stderr_to", lambda path: contextlib.nullcontext())
+    for owner, name in ((cells, "current"), (display, "printer")):  # which the runner replaces for good
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(cells, "on_begin", [])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+    def run_page(script: str, *flags: str) -> tuple[int, str, str]:
+        Path("page.py").write_text(HEAD + script)
+        monkeypatch.setattr(sys, "argv", ["page.py", *OUTPUT_FLAGS, *flags])
+        cells.current = None
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path("page.py", run_name="__main__")
+        return end.value.code, *capsys.readouterr()  # type: ignore[return-value]
+
+    platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
+    yield run_page
+    jax.config.update("jax_platforms", platforms)
 
 
 def result(folder: Path, name: str = "page.json") -> dict[str, Any]:
     return json.loads((folder / name).read_text())
 
 
+def notebook(folder: Path, name: str = "page.ipynb") -> Any:
+    nbformat.validate(read := nbformat.read(folder / name, as_version=4))
+    return read
+
+
 def outputs(folder: Path, name: str = "page.ipynb") -> list[str]:
-    notebook = nbformat.read(folder / name, as_version=4)
-    nbformat.validate(notebook)
-    return [output.output_type for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [output.output_type for cell in notebook(folder, name).cells for output in cell.get("outputs", [])]
 
 
 @pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.stem)
@@ -78,8 +115,9 @@ def test_a_line_that_begins_no_cell_is_named(tmp_path: Path) -> None:
 
 
 def test_flags_reach_the_section_and_everything_is_kept(tmp_path: Path) -> None:
-    status, printed, errors = run(tmp_path, "\n# %%\nprint('done')\n", "--n", "4", "--devices", "2")
-    assert (status, errors) == (0, "")
+    script = "\n# %%\nprint('done')\n"
+    status, printed, errors = run_process(tmp_path, script, "--n", "4", "--devices", "2", stem="flags")
+    assert (status, errors) == (0, "") and not native_log.path_for("flags").exists()
     assert "# A page\nWhat is three?" in printed and "[does not hold] Three is three" in printed
     assert "a number: 4" in printed and "done" in printed
     body = result(tmp_path)
@@ -87,27 +125,28 @@ def test_flags_reach_the_section_and_everything_is_kept(tmp_path: Path) -> None:
     assert [claim["verdict"] for claim in body["claims"]] == ["does not hold"]
     assert len(body["environment"]["devices"]) == 2 and body["environment"]["accelerated"] == []
     assert outputs(tmp_path) == ["display_data", "display_data", "stream"]
-    about = nbformat.read(tmp_path / "page.ipynb", as_version=4).metadata["jaxperf"]
+    about = notebook(tmp_path).metadata["jaxperf"]
     assert about["config"] == {"devices": "2", "n": "4"} and "jaxperf.section" in about["modules"]
 
 
 @pytest.mark.parametrize("flag, n", [("--smoke", 2), ("--full", 30)])
-def test_sizes_follow_the_flag(tmp_path: Path, flag: str, n: int) -> None:
-    assert run(tmp_path, "", flag)[0] == 0
+def test_sizes_follow_the_flag(run: Run, tmp_path: Path, flag: str, n: int) -> None:
+    assert run("", flag)[0] == 0
     assert result(tmp_path)["facts"] == {"n": n}
-    assert run(tmp_path, "", flag, "--n=7")[0] == 0
+    assert run("", flag, "--n=7")[0] == 0
     assert result(tmp_path)["facts"] == {"n": 7}
 
 
-def test_answers_run_only_when_asked_for(tmp_path: Path) -> None:
+def test_answers_run_only_when_asked_for(run: Run) -> None:
     answer = '\n# %% tags=["answer"]\nprint("forty-two")\n'
-    assert "forty-two" not in run(tmp_path, answer)[1]
-    assert "forty-two" in run(tmp_path, answer, "--answers")[1]
+    assert "forty-two" not in run(answer)[1]
+    assert "forty-two" in run(answer, "--answers")[1]
 
 
-def test_a_failing_cell_is_reported_and_the_others_run(tmp_path: Path) -> None:
-    script = "\n# %%\nprint('before')\nx = undefined\n\n# %%\nprint(x)\n\n# %%\nprint('after')\n"
-    status, printed, errors = run(tmp_path, script)
+def test_a_failing_cell_is_reported_and_the_others_run(run: Run, tmp_path: Path) -> None:
+    status, printed, errors = run(
+        "\n# %%\nprint('before')\nx = undefined\n\n# %%\nprint(x)\n\n# %%\nprint('after')\n"
+    )
     assert status == 1 and "before" in printed and "after" in printed
     assert errors.count("Traceback") == 1 and 'page.py", line 14, in <module>\n    x = undefined' in errors
     assert "cells.py" not in errors and "section.py" not in errors
@@ -117,19 +156,51 @@ def test_a_failing_cell_is_reported_and_the_others_run(tmp_path: Path) -> None:
     assert outputs(tmp_path).count("error") == 2
 
 
-def test_without_a_section_nothing_runs_on(tmp_path: Path) -> None:
-    (tmp_path / "page.py").write_text(HEAD.replace("n=3", "n=undefined") + "\n# %%\nprint('after')\n")
-    command = [sys.executable, "page.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=child_environment())
-    assert done.returncode == 1 and "NameError" in done.stderr and "after" not in done.stdout
+def test_a_run_on_a_busy_machine_says_so(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "other_load", lambda: contextlib.nullcontext(OtherLoad(others=1.25)))
+    status, printed, _ = run("")
+    assert status == 0 and re.search(r"note: other programs used 1\.25 of \d+ cores meanwhile", printed)
+    notes = [block["text"] for block in result(tmp_path)["blocks"] if block["kind"] == "note"]
+    assert notes[-1].endswith("meanwhile, so times are noisy")
+    assert notebook(tmp_path).metadata["jaxperf"]["busy"].startswith("other programs used ")
+
+
+def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path) -> None:
+    for flags, line in (
+        (["--nn", "4"], "Unrecognized"),
+        (["--n", "four"], "invalid"),
+        (["--devices", "0"], "--devices is 0; give at least 1"),
+        (["--platform", "gpu"], "JAX finds no GPU; use --platform cpu"),
+        (["--json", str(tmp_path)], "it is a folder; give another path"),
+    ):
+        status, printed, errors = run("", *flags)
+        assert (status, errors.count("\n")) == (2, 1) and "Three is" not in printed, errors
+        assert errors.startswith("error: ") and line in errors
+
+
+def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path: Path) -> None:
+    path = tmp_path / "page.py"
+    path.write_text(HEAD + '\n# %%\ndef f():\n    return s.n\n\n# %% tags=["slow"]\ng = 1\n')
+    page = cells.load(path, "--n", "5")
+    assert page.f() == 5 and not hasattr(page, "g")
+
+
+# --- ends that need a process
+
+
+def start_waiting(folder: Path, script: str) -> subprocess.Popen[str]:
+    """Start a page, and return once its last cell waits."""
+    process = start(folder, script)
+    assert process.stdout is not None
+    assert "waiting\n" in iter(process.stdout.readline, "")
+    return process
 
 
 def test_control_c_keeps_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "page.json").write_text("of an earlier run")
-    script = "\n# %%\nimport time\nprint('waiting', flush=True)\ntime.sleep(60)\n"
-    with start(tmp_path, script) as process:
-        assert process.stdout is not None
-        assert "waiting\n" in iter(process.stdout.readline, "")
+    with start_waiting(
+        tmp_path, "\n# %%\nimport time\nprint('waiting', flush=True)\ntime.sleep(60)\n"
+    ) as process:
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in errors and "page.incomplete.json" in errors
@@ -138,7 +209,9 @@ def test_control_c_keeps_what_there_is(tmp_path: Path) -> None:
     assert outputs(tmp_path, "page.incomplete.ipynb")[-1] == "error"
 
 
-@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number, status", cases([(signal.SIGINT, 130), (signal.SIGTERM, 143)], quick=lambda _, n: n == 130)
+)
 def test_a_signal_ends_a_section_whose_main_thread_stays_in_c(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -149,9 +222,7 @@ def test_a_signal_ends_a_section_whose_main_thread_stays_in_c(
         "Path('.page.json.x.part').touch()\nprint('waiting', flush=True)\n"
         "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\nPath('after').touch()\n"
     )
-    with start(tmp_path, script) as process:
-        assert process.stdout is not None
-        assert "waiting\n" in iter(process.stdout.readline, "")
+    with start_waiting(tmp_path, script) as process:
         process.send_signal(number)
         errors = process.communicate(timeout=60)[1]  # also waits for the child, which has the same pipe
     assert process.returncode == status and errors.endswith("stopped\n"), errors
@@ -163,52 +234,16 @@ def test_a_signal_ends_a_section_whose_main_thread_stays_in_c(
 def test_what_c_writes_to_standard_error_is_in_a_file(tmp_path: Path) -> None:
     script = "\n# %%\nimport os, sys\nos.write(2, b'kernel timed out\\n')\nprint('python', file=sys.stderr)\n"
     # A name of its own: runs of one section at the same time share its log
-    status, printed, errors = run(tmp_path, script, stem="logs")
+    status, printed, errors = run_process(tmp_path, script, stem="logs")
     python, note = errors.splitlines()
     assert (status, python) == (0, "python") and "kernel" not in printed + errors
     assert note.startswith("note: what C++ code (XLA) logged is in ")
     log = Path(note.rpartition(" is in ")[2])
     assert log == native_log.path_for("logs") and log.read_text() == "kernel timed out\n"
-    assert run(tmp_path, "", stem="logs")[2] == "" and not log.exists()
 
 
 def test_after_a_crash_in_c_the_traceback_is_on_the_terminal(tmp_path: Path) -> None:
-    status, _, errors = run(tmp_path, "\n# %%\nimport os\nos.write(2, b'check failed\\n')\nos.abort()\n",
-                            stem="crashes")  # fmt: skip
+    script = "\n# %%\nimport os\nos.write(2, b'check failed\\n')\nos.abort()\n"
+    status, _, errors = run_process(tmp_path, script, stem="crashes")
     assert status == -signal.SIGABRT and "Fatal Python error" in errors and "crashes.py" in errors
     assert native_log.path_for("crashes").read_text() == "check failed\n"
-
-
-def test_a_mistake_is_one_line_and_status_2(tmp_path: Path) -> None:
-    for flags, says in (
-        (["--nn", "4"], "Unrecognized"),
-        (["--n", "four"], "invalid"),
-        (["--devices", "0"], "--devices is 0; give at least 1"),
-        (["--platform", "gpu"], "JAX finds no GPU; use --platform cpu"),
-        (["--json", str(tmp_path)], "it is a folder; give another path"),
-    ):
-        status, printed, errors = run(tmp_path, "", *flags)
-        assert (status, errors.count("\n")) == (2, 1) and "Three is" not in printed, errors
-        assert errors.startswith("error: ") and says in errors
-
-
-def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path: Path) -> None:
-    path = tmp_path / "page.py"
-    path.write_text(HEAD + '\n# %%\ndef f():\n    return s.n\n\n# %% tags=["slow"]\ng = 1\n')
-    page = cells.load(path, "--n", "5")
-    assert page.f() == 5 and not hasattr(page, "g")
-
-
-def test_a_run_on_a_busy_machine_says_so(tmp_path: Path) -> None:
-    others = """
-# %%
-import jaxperf.measure.other_load as other_load
-spent_s = other_load._spent_s
-other_load._spent_s = lambda: (spent_s()[0] + 1e6, 0.0)  # as if other programs had run meanwhile
-"""
-    status, printed, _ = run(tmp_path, others)
-    assert status == 0 and re.search(r"note: other programs used [\d.]+ of \d+ cores meanwhile", printed)
-    notes = [block["text"] for block in result(tmp_path)["blocks"] if block["kind"] == "note"]
-    assert notes[-1].endswith("meanwhile, so times are noisy")
-    about = nbformat.read(tmp_path / "page.ipynb", as_version=4).metadata["jaxperf"]
-    assert about["busy"].startswith("other programs used ")

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import pytest
 from cases import cases
 
 from jaxperf import frameworks
-from jaxperf.frameworks import Budget, Limits, Pool, Study, System, Workload
+from jaxperf.frameworks import Budget, Limits, Pool, Study, System, Workload, run_study
+from jaxperf.frameworks.study import Entry
 
 FAKE = Path(__file__).parents[1].joinpath("fake_peer.py")
 LIMITS = Limits(prepare_s=20, turn_s=20, budget_s=60, settle_s=0)
@@ -26,10 +27,14 @@ def messages() -> list[str]:
     return []
 
 
+def stand_ins(scratch: Path, *names: str, **options: Any) -> Pool:
+    systems = [System(name, Path(sys.executable), program=FAKE) for name in names]
+    return Pool(systems, scratch=scratch, environment=dict(os.environ), **options)
+
+
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", "mxnet", "torch")]
-    with Pool(systems, scratch=tmp_path, environment=dict(os.environ), start_limit_s=20) as pool:
+    with stand_ins(tmp_path, "jax", "mxnet", "torch") as pool:
         yield pool
 
 
@@ -71,23 +76,20 @@ def timed(study: Study) -> dict[str, int]:
 
 
 def test_everyone_takes_one_turn_a_round_and_only_one_works_at_a_time(run: Run, pool: Pool) -> None:
-    study = run(5, jax=("good", "slow"), mxnet=("good", "sleeps"), torch=("good",))
-    assert set(timed(study).values()) == {5}
-    turns = [row for row in log(pool) if row[1] == "turn"]
-    names = [row[2] for row in turns]
+    study = run(6, jax=("slow", "good"), mxnet=("good", "sleeps"), torch=("good",))
+    assert set(timed(study).values()) == {6}
+    names = [row[2] for row in log(pool) if row[1] == "turn"]
     rounds = [names[i : i + 5] for i in range(0, len(names), 5)]
-    assert len(rounds) == 6  # one more, for warm-up
+    assert len(rounds) == 7  # one more, for warm-up
     assert all(len(set(r)) == 5 for r in rounds)
     assert all(before[4] <= after[3] for before, after in zip(log(pool), log(pool)[1:]))
-
-
-def test_warm_up_is_kept_apart_and_values_are_raw(run: Run) -> None:
-    study = run(4)
     [row] = [m for m in frameworks.measurements(study, "") if m.name == "mxnet good"]
-    assert row.values == (2.0,) * 4
-    assert row.warmup == (2.0,)
-    assert (row.loops, row.items, row.unit) == (3, 4, "s")
+    assert (row.values, row.warmup, row.loops, row.items, row.unit) == ((2.0,) * 6, (2.0,), 3, 4, "s")
     assert (row.system, row.workload, row.configuration, row.quantity) == ("mxnet", "8.1 net", "good", "")
+    assert (study.entries[-1].first_s, study.entries[-1].cores) == (0.25, {"": [1.0] * 6})
+    first, second = frameworks.comparisons(study)  # of the fastest configurations
+    assert first.cells == ("8.1 net", "good", "mxnet good", "2 (2 to 2)", "JAX is faster")
+    assert second.cells == ("8.1 net", "good", "torch good", "0.5 (0.5 to 0.5)", "JAX is slower")
 
 
 def test_a_turn_lasts_as_long_as_asked_by_the_warm_up_round_and_never_has_fewer_calls(
@@ -110,37 +112,34 @@ def test_each_workload_has_processes_that_have_done_nothing_before(run: Run, poo
 
 
 def test_rounds_end_with_the_budget_but_not_before_the_sixth(run: Run) -> None:
-    hurried = Limits(prepare_s=20, turn_s=20, budget_s=0.001, settle_s=0)
-    assert set(timed(run(9, limits=hurried)).values()) == {6}
-    assert set(timed(run(2, limits=hurried)).values()) == {2}
+    hurried = dataclasses.replace(LIMITS, budget_s=0.001)
+    assert timed(run(9, limits=hurried, jax=("good",))) == {"jax/good": 6}
+    study = run(2, limits=hurried, jax=("good",), torch=("good",))
+    assert timed(study) == {"jax/good": 2, "torch/good": 2}
+    assert frameworks.comparisons(study)[0].cells[-1] == "undecided"  # too few rounds
 
 
 # --- agreeing
 
 
-@pytest.mark.parametrize(
-    ("how", "why"),
-    [
-        ("wrong", "not timed: it differs from JAX by 0.1, allowed is 1e-05"),
-        ("shape", "not timed: its output has shape (1,) where JAX's has (3,)"),
-        ("nan", "not timed: its output or JAX's is not finite"),
-    ],
-)
-def test_who_disagrees_is_not_timed_and_the_result_says_so(
-    how: str, why: str, run: Run, pool: Pool, messages: list[str]
-) -> None:
-    study = run(3, jax=("good",), mxnet=(how, "good"), torch=(how,))
-    assert timed(study) == {"jax/good": 3, "mxnet/good": 3}
-    assert not [row for row in log(pool) if row[1] == "turn" and row[2].endswith(how)]
-    assert messages == [f"8.1 net: {system}/{how} is lost: {why}" for system in ("mxnet", "torch")]
-    claim = frameworks.agreement([study], "mxnet")
-    assert claim.agrees is False
-    assert why in claim.seen
-    assert frameworks.agreement([study], "jax").agrees is True
+DISAGREEMENTS = {
+    "wrong": "not timed: it differs from JAX by 0.1, allowed is 1e-05",
+    "shape": "not timed: its output has shape (1,) where JAX's has (3,)",
+    "nan": "not timed: its output or JAX's is not finite",
+}
 
 
-def test_a_configuration_of_jax_must_agree_with_its_first_too(run: Run) -> None:
-    assert timed(run(2, jax=("good", "wrong"), mxnet=("good",))) == {"jax/good": 2, "mxnet/good": 2}
+def test_who_disagrees_is_not_timed_and_the_result_says_so(run: Run, pool: Pool, messages: list[str]) -> None:
+    study = run(3, jax=("good", "wrong"), mxnet=(*DISAGREEMENTS, "good"), torch=("good",))
+    assert timed(study) == {"jax/good": 3, "mxnet/good": 3, "torch/good": 3}
+    assert {row[2] for row in log(pool) if row[1] == "turn"} == timed(study).keys()
+    lost = [("jax", "wrong"), *(("mxnet", how) for how in DISAGREEMENTS)]
+    assert messages == [f"8.1 net: {system}/{how} is lost: {DISAGREEMENTS[how]}" for system, how in lost]
+    claims = {system: frameworks.agreement([study], system) for system in ("jax", "mxnet", "torch")}
+    assert {system: claim.agrees for system, claim in claims.items()} == {
+        "jax": False, "mxnet": False, "torch": True
+    }  # fmt: skip
+    assert all(why in claims["mxnet"].seen for why in DISAGREEMENTS.values())
 
 
 def test_without_an_answer_of_jax_nothing_is_timed(run: Run, messages: list[str]) -> None:
@@ -157,14 +156,13 @@ def test_without_an_answer_of_jax_nothing_is_timed(run: Run, messages: list[str]
 FAILURES = ("dies", "hangs", "junk", "floods", "refuses", "no answers", "odd", "nothing")
 
 
-@pytest.mark.parametrize("how", cases(((how,) for how in FAILURES), lambda how: how in ("dies", "hangs")))
+@pytest.mark.parametrize("how", cases(((how,) for how in FAILURES), lambda how: how == "dies"))
 def test_who_fails_is_lost_alone_with_one_line(how: str, run: Run, messages: list[str]) -> None:
-    limits = Limits(prepare_s=2 if how == "hangs" else 20, turn_s=20, settle_s=0)
-    study = run(6, limits=limits, jax=("good",), mxnet=("good", how, "slow"), torch=("good",))
-    assert timed(study) == dict.fromkeys(("jax/good", "mxnet/good", "mxnet/slow", "torch/good"), 6)
-    assert len(messages) == 1
-    assert messages[0].startswith(f"8.1 net: mxnet/{how} is lost: ")
-    assert "\n" not in messages[0]
+    limits = dataclasses.replace(LIMITS, prepare_s=2 if how == "hangs" else 20)
+    study = run(2, limits=limits, jax=("good",), mxnet=("good", how, "slow"))
+    assert timed(study) == dict.fromkeys(("jax/good", "mxnet/good", "mxnet/slow"), 2)
+    [message] = messages
+    assert message.startswith(f"8.1 net: mxnet/{how} is lost: ") and "\n" not in message
     answered = how in ("odd", "nothing")
     assert frameworks.agreement([study], "mxnet").agrees is (True if answered else None)
 
@@ -180,15 +178,12 @@ def test_a_death_in_the_middle_costs_the_others_no_round(run: Run, pool: Pool) -
 def test_a_system_that_does_not_start_is_given_up_and_the_rest_goes_on(
     tmp_path: Path, messages: list[str]
 ) -> None:
-    systems = [
-        System("jax", Path(sys.executable), program=FAKE),
-        System("mxnet", tmp_path / "no" / "python"),
-        System("torch", Path(sys.executable), program=FAKE),
-    ]
-    with Pool(systems, scratch=tmp_path, environment=dict(os.environ)) as pool:
-        for _ in range(2):
-            study = frameworks.study(workload(2), pool, limits=LIMITS, say=messages.append)
-            assert timed(study) == {"jax/good": 2, "torch/good": 2}
+    with stand_ins(tmp_path, "jax", "mxnet") as pool:
+        pool.systems["mxnet"] = System("mxnet", tmp_path / "no" / "python")
+        for _ in range(2):  # PyTorch is not there at all
+            study = frameworks.study(workload(1), pool, limits=LIMITS, say=messages.append)
+            assert timed(study) == {"jax/good": 1}
+            assert [e.name for e in study.entries] == ["jax/good", "mxnet/good"]
     assert len(messages) == 2
     assert messages[0] == messages[1]
     assert "does not start" in messages[0]
@@ -201,82 +196,59 @@ def test_a_system_whose_workers_go_again_and_again_is_given_up(run: Run, message
     assert timed(run(1)) == {"jax/good": 1, "torch/good": 1}
 
 
-def test_systems_that_are_not_there_are_left_out(tmp_path: Path) -> None:
-    with Pool([System("jax", Path(sys.executable), program=FAKE)], scratch=tmp_path, environment={}) as pool:
-        study = frameworks.study(workload(1), pool, limits=LIMITS)
-    assert [e.name for e in study.entries] == ["jax/good"]
-
-
 # --- what all are given, and what comes of it
 
 
-def test_all_systems_get_the_same_cores_threads_and_settings(tmp_path: Path) -> None:
-    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", "mxnet")]
-    environment = {**os.environ, "MALLOC_TOP_PAD_": "1", "PYTHONPATH": "/ours"}
-    with Pool(systems, scratch=tmp_path, environment=environment, cores=[0]) as pool:
-        greetings = [
-            {k: pool.worker(s, d).greeting[k] for k in ("cores", "threads", "devices")}
-            for s in ("jax", "mxnet")
-            for d in (1, 2)
-        ]
-    assert greetings[0] == greetings[2] == {"cores": [0], "threads": 1, "devices": 1}
-    assert greetings[1] == greetings[3] == {"cores": [0], "threads": 1, "devices": 2}
+def test_all_systems_get_the_same_cores_and_threads(tmp_path: Path) -> None:
+    with stand_ins(tmp_path, "jax", "mxnet", cores=[0]) as pool:
+        for devices in (1, 2):
+            greetings = [pool.worker(name, devices).greeting for name in ("jax", "mxnet")]
+            assert [[g[k] for k in ("cores", "threads", "devices")] for g in greetings] == [
+                [[0], 1, devices]
+            ] * 2
 
 
-def test_the_best_configuration_counts_by_name_and_ratios_carry_intervals(run: Run) -> None:
-    study = run(6, jax=("slow", "good"), mxnet=("slow", "good"), torch=("good", "slow"))
-    ratios = {(c.framework.name, c.jax.name): c.ratio.median for c in frameworks.comparisons(study)}
-    assert ratios == {("mxnet/good", "jax/good"): 2.0, ("torch/good", "jax/good"): 0.5}
-    first, second = frameworks.comparisons(study)
-    assert first.cells == ("8.1 net", "good", "mxnet good", "2 (2 to 2)", "JAX is faster")
-    assert second.cells[-1] == "JAX is slower"
-    assert study.entries[-1].first_s == 0.25
-    assert frameworks.comparisons(run(2))[0].cells[-1] == "undecided"  # too few rounds
+def entry(system: str, configuration: str, seconds: float, *, cores: float = 1.0) -> Entry:
+    return Entry(system, configuration, values={"": [seconds] * 6}, cores={"": [cores] * 6})
 
 
-def test_who_used_more_cores_than_it_was_given_is_shown_but_not_judged(pool: Pool) -> None:
-    pool.cores = (0,)
-    asked = workload(6, jax=("greedy", "slow"), mxnet=("greedy",), torch=("good",))
-    study = frameworks.study(asked, pool, limits=LIMITS)
-    assert set(timed(study).values()) == {6}
+def test_who_used_more_cores_than_it_was_given_is_shown_but_not_judged() -> None:
+    entries = [
+        entry("jax", "greedy", 1.0, cores=1.9), entry("jax", "slow", 2.0),
+        entry("mxnet", "greedy", 2.0, cores=1.9), entry("torch", "good", 0.5),
+    ]  # fmt: skip
+    study = Study(workload(), entries, threads=1)
     assert study.allotted("") == 1
-    assert {e.name: study.used(e, "") for e in study.entries} == {
-        "jax/greedy": 1.9, "jax/slow": 1.0, "mxnet/greedy": 1.9, "torch/good": 1.0
-    }  # fmt: skip
+    assert [study.used(e, "") for e in entries] == [1.9, 1.0, 1.9, 1.0]
+    assert len(frameworks.measurements(study, "")) == 4
     [only] = frameworks.comparisons(study)  # not with JAX's fastest, which used two cores, and not MXNet
     assert (only.framework.name, only.jax.name, only.ratio.median) == ("torch/good", "jax/slow", 0.25)
 
 
-def test_a_quantity_may_be_given_fewer_cores_than_the_workload(pool: Pool) -> None:
-    settings = {"task": "together", "answer": [1.0], "devices": 2}
-    asked = dataclasses.replace(workload(1), settings=settings, at_once={"apart": 1})
-    pool.cores = (0, 1, 2, 3)
-    study = frameworks.study(asked, pool, limits=LIMITS)
+def test_a_quantity_may_be_given_fewer_cores_than_the_workload(tmp_path: Path) -> None:
+    asked = dataclasses.replace(workload(), settings={"devices": 2}, at_once={"apart": 1})
+    pool = Pool([], scratch=tmp_path, environment={}, cores=(0, 1, 2, 3))
+    study = Study(asked, [], pool.threads(2))
     assert (study.allotted("apart"), study.allotted("together")) == (2, 4)
     assert pool.shares(2) == [[0, 1], [2, 3]]
     assert pool.shares(8) == [[0], [1], [2], [3], [0], [1], [2], [3]]
 
 
-def test_jax_with_onednn_is_a_row_and_never_judged(tmp_path: Path) -> None:
-    systems = [System(n, Path(sys.executable), program=FAKE) for n in ("jax", frameworks.ONEDNN, "torch")]
-    with Pool(systems, scratch=tmp_path, environment=dict(os.environ), start_limit_s=20) as pool:
-        asked = workload(6, jax=("good",), torch=("good",))
-        more = {**asked.configurations, frameworks.ONEDNN: ("good",)}
-        study = frameworks.study(dataclasses.replace(asked, configurations=more), pool, limits=LIMITS)
-    assert "jax+oneDNN good" in [m.name for m in frameworks.measurements(study, "")]
-    assert [c.framework.system for c in frameworks.comparisons(study)] == ["torch"]
+def test_jax_with_onednn_is_a_row_and_never_judged() -> None:
+    entries = [entry("jax", "jit", 2.0), entry(frameworks.ONEDNN, "jit", 1.0), entry("torch", "eager", 4.0)]
+    study = Study(workload(), entries)
+    assert "jax+oneDNN jit" in [m.name for m in frameworks.measurements(study, "")]
+    assert [(c.framework.name, c.jax.name) for c in frameworks.comparisons(study)] == [
+        ("torch/eager", "jax/jit")
+    ]
 
 
 # --- a budget
 
 
-def budgeted(run_s: float, workloads: Sequence[Workload], **options: Any) -> Budget:
-    return Budget(run_s, workloads, starts={}, **options)
-
-
 def test_with_a_budget_workers_live_on_and_torch_compile_has_one_of_its_own(pool: Pool) -> None:
     asked = workload(2, jax=("good", "slow"), torch=("good", "compiled"))
-    budget = budgeted(600, [asked, asked])
+    budget = Budget(600, [asked, asked], starts={})
     for _ in range(2):
         study = frameworks.study(asked, pool, limits=LIMITS, budget=budget)
         assert set(timed(study).values()) == {2}
@@ -298,14 +270,17 @@ def test_what_has_no_time_to_start_is_named_in_one_line_and_spoils_no_agreement(
     assert claim.seen == "1 of 1 configurations agree, largest difference 0; 1 were not started"
 
 
-def test_a_compilation_that_takes_too_long_is_lost_alone(pool: Pool, messages: list[str]) -> None:
+def test_a_compilation_that_takes_too_long_is_lost_alone(
+    pool: Pool, messages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = dataclasses.replace(workload(1, jax=("good",), torch=("good", "compiled")), settings={
         "task": "forward", "answer": [1.0], "hangs": "compiled"})  # fmt: skip
-    budget = budgeted(12, [asked])
+    monkeypatch.setattr(run_study, "LEAST_START_S", 1)
+    budget = Budget(2, [asked], starts={("", name): 0.0 for name in ("good", "compiled")})
     study = frameworks.study(asked, pool, limits=LIMITS, budget=budget, say=messages.append)
     assert timed(study) == {"jax/good": 1, "torch/good": 1}
-    assert len(messages) == 1
-    assert messages[0].startswith("8.1 net: torch/compiled is lost: the torch worker gave no answer within ")
+    [message] = messages
+    assert message.startswith("8.1 net: torch/compiled is lost: the torch worker gave no answer within ")
 
 
 def test_a_budget_divides_its_seconds_by_shares_and_hands_on_what_is_left_over() -> None:

@@ -86,22 +86,16 @@ def test_what_it_cannot_do_is_one_line_and_it_lives_on(worker: Worker, tmp_path:
     ],
 )
 def test_one_that_fails_is_ended_with_one_line(worker: Worker, how: str, line: str, tmp_path: Path) -> None:
-    began = time.monotonic()
     with pytest.raises(WorkerGoneError) as caught:
         prepare(worker, how, tmp_path, limit_s=1 if how == "hangs" else 20)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - began < 20
     assert gone(worker.pid)
     with pytest.raises(WorkerGoneError):
         prepare(worker, "good", tmp_path)
-
-
-def test_what_a_hanging_worker_has_started_ends_with_it(worker: Worker, tmp_path: Path) -> None:
-    with pytest.raises(WorkerGoneError):
-        prepare(worker, "hangs", tmp_path, limit_s=2)
-    [line] = [line for line in (tmp_path / "said.log").read_text().splitlines() if " child " in line]
-    assert gone(int(line.split()[-1]))
+    children = [line for line in (tmp_path / "said.log").read_text().splitlines() if " child " in line]
+    assert len(children) == (how == "hangs")
+    assert all(gone(int(line.split()[-1])) for line in children)
 
 
 def test_one_that_cannot_start_is_one_line(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from mxnet_fixtures import SMALL_STAGES, batch, load, weights
+from mxnet_fixtures import SMALL_STAGES, load, weights
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models import MLP, LeNet, Residual, ResNet, from_gluon, lenet, to_gluon
+from jaxperf.models import MLP, LeNet, Residual, ResNet, from_gluon, to_gluon
 
 NETS = {
     "mlp": lambda seed: MLP((6, 5, 4), rngs=nnx.Rngs(seed)),
@@ -56,16 +56,6 @@ def test_names_are_those_of_save_parameters():
     names = list(to_gluon(NETS["resnet"](0)))
     assert names[:6] == ["0.weight", "0.bias", "1.gamma", "1.beta", "1.running_mean", "1.running_var"]
     assert "3.0.conv1.weight" in names and "4.0.conv3.bias" in names and names[-1] == "6.bias"
-
-
-def test_lenets_first_dense_layer_reads_gluons_channel_first_image():
-    params = weights({"W1": (20, 1, 3, 3), "b1": (20,), "W2": (50, 20, 5, 5), "b2": (50,)}, "sound", 3)
-    params |= weights({"W3": (800, 128), "b3": (128,), "W4": (128, 10), "b4": (10,)}, "sound", 4)
-    gluon = [value.T if name in ("W3", "W4") else value for name, value in params.items()]
-    net = from_gluon(LeNet(rngs=nnx.Rngs(0)), gluon)
-    X = jnp.asarray(batch(0, 0, 2)[0].transpose(0, 2, 3, 1))
-    by_module, by_hand = net(X), lenet(X, [jnp.asarray(value) for value in params.values()])
-    np.testing.assert_allclose(by_module, by_hand, rtol=1e-5, atol=1e-5)
 
 
 def test_a_file_of_numpy_works_as_it_is(tmp_path):

@@ -1,81 +1,79 @@
-"""The hosted action: its steps run as a workflow would run them, and end with the right status."""
+"""The hosted action: its steps hand a workflow's inputs to jaxperf, and jaxperf's status to the job."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jaxperf.chapter.run_sections import child_environment
-from jaxperf.result import Environment, Measurement, Result, Table, save_result
+from jaxperf.cli import command_line
+from jaxperf.cli.commands import Gate, Watch
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load(ROOT.joinpath("action.yml").read_text(encoding="utf-8"))
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
-WRITE = "import shutil, sys; shutil.copy(sys.argv[1], sys.argv[2])"
-RETRACED = """
-import jax, jax.numpy as jnp
-step = jax.jit(lambda x: jnp.tanh(x @ x).sum())
-for n in range(20, 40):
-    float(step(jnp.ones((n, n))))
-"""
+# Stands for the job's Python: notes its arguments, and ends with the status in a file.
+PYTHON = '#!/bin/sh\nprintf "%s\\n" "$@" > arguments\nexit $(cat status)\n'
+GATE = {
+    "MEASURE": "jaxperf measure train:step --args 'f32[4, 4]' --json {}",
+    "BASELINES": "base lines", "UPDATE": "false", "RUNS": "4", "UNDECIDED": "warn",
+}  # fmt: skip
 
 
-def run(step: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a step's script in bash, with `python` this environment's, and its inputs as variables."""
-    bin_folder = folder / "bin"
-    bin_folder.mkdir(exist_ok=True)
-    if not (bin_folder / "python").exists():
-        (bin_folder / "python").symlink_to(sys.executable)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    assert set(variables) == set(STEPS[step]["env"])
+def run(step: str, folder: Path, status: int, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run a step's script in bash, where jaxperf ends with this status."""
+    (folder / "status").write_text(str(status))
+    (folder / "python").write_text(PYTHON)
+    (folder / "python").chmod(0o755)
+    assert set(inputs) == set(STEPS[step]["env"])
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[step]["run"]],
-        cwd=folder, env={**child_environment(), "PATH": path, **variables}, capture_output=True, text=True,
-        timeout=120,
+        cwd=folder, env={**inputs, "PATH": f"{folder}:{os.environ['PATH']}"}, capture_output=True, text=True,
     )  # fmt: skip
 
 
-def result(folder: Path, seconds: float) -> str:
-    path = folder / f"{seconds}.json"
-    table = Table("", (Measurement("step", "s", tuple(seconds * (1 + i / 1e5) for i in range(5))),))
-    save_result(Result("measure", "", "T", "Q?", {}, Environment(cpu="Z80"), (table,)), path)
-    return str(path)
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, tuple[str, ...]]:
+    """What jaxperf understands of the arguments that it got: the command, and what follows it."""
+    module, name, *arguments = (folder / "arguments").read_text().splitlines()
+    assert (module, name) == ("-m", "jaxperf")
+    commands: list[tuple[Any, tuple[str, ...]]] = []
+    monkeypatch.setattr(command_line.gate, "main", lambda *parsed: commands.append(parsed) or 0)
+    monkeypatch.setattr(command_line, "watch_program", lambda *parsed: commands.append(parsed) or 0)
+    assert command_line.main(arguments) == 0
+    return commands[0]
 
 
-def gate(folder: Path, seconds: float, **changes: str) -> subprocess.CompletedProcess[str]:
-    inputs = {"BASELINES": "baselines", "UPDATE": "false", "RUNS": "4", "UNDECIDED": "warn"}
-    return run(
-        "Gate", folder, **inputs | changes, MEASURE=f'python -c "{WRITE}" {result(folder, seconds)} {{}}'
-    )
+@pytest.mark.parametrize("update", [False, True])
+def test_the_gate_gets_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
+    assert run("Gate", tmp_path, 0, **{**GATE, "UPDATE": str(update).lower()}).returncode == 0
+    measure = ("jaxperf", "measure", "train:step", "--args", "f32[4, 4]", "--json", "{}")
+    assert command(tmp_path, monkeypatch) == (Gate(Path("base lines"), update=update, runs=4), measure)
 
 
-def test_a_gate_stores_then_judges_and_fails_the_job_where_it_is_slower(tmp_path: Path) -> None:
-    assert "baseline stored" in gate(tmp_path, 1.0).stdout
-    assert gate(tmp_path, 2.0).returncode == 1
-    assert gate(tmp_path, 1.001).returncode == 0
-    assert gate(tmp_path, 2.0, UPDATE="true").returncode == 0
-    assert gate(tmp_path, 2.001).returncode == 0
+@pytest.mark.parametrize(
+    ("status", "undecided", "job_status"),
+    [(0, "warn", 0), (1, "warn", 1), (2, "warn", 2), (3, "warn", 0), (3, "fail", 3)],
+)
+def test_the_job_fails_where_a_function_became_slower_and_warns_or_fails_where_the_gate_is_undecided(
+    status: int, undecided: str, job_status: int, tmp_path: Path
+) -> None:
+    done = run("Gate", tmp_path, status, **{**GATE, "UNDECIDED": undecided})
+    assert done.returncode == job_status
+    assert ("::warning::" in done.stdout) == ((status, job_status) == (3, 0))
 
 
-def test_an_undecided_gate_warns_or_fails_as_the_workflow_wants(tmp_path: Path) -> None:
-    gate(tmp_path, 1.0)
-    machine = next((tmp_path / "baselines").iterdir())
-    machine.rename(machine.with_name("another-machine"))  # this one has no baseline now
-    warned, failed = gate(tmp_path, 1.0), gate(tmp_path, 1.0, UNDECIDED="fail")
-    assert warned.returncode == 0 and "::warning::" in warned.stdout
-    assert failed.returncode == 3
-
-
-@pytest.mark.parametrize(("kinds", "status"), [("retrace", 1), ("float64", 0)])
-def test_watch_fails_the_job_for_the_named_kinds_only(kinds: str, status: int, tmp_path: Path) -> None:
-    (tmp_path / "my train.py").write_text(RETRACED)
-    done = run("Watch", tmp_path, PROGRAM="--no-profile 'my train.py'", FAIL_ON=kinds)
-    assert done.returncode == status, done.stderr
+@pytest.mark.parametrize("status", [0, 1])
+def test_watch_gets_the_program_and_its_kinds_and_its_status_is_the_jobs(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run("Watch", tmp_path, status, PROGRAM="--no-profile 'my train.py' --lr 1", FAIL_ON="retrace,sync")
+    assert done.returncode == status
+    watch = Watch(("my train.py",), profile=False, fail_on="retrace,sync")
+    assert command(tmp_path, monkeypatch) == (watch, ("--lr", "1"))
 
 
 def test_every_input_is_described_and_used() -> None:

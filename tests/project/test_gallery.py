@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -61,9 +58,9 @@ def test_what_watch_said_names_the_line_and_the_cause_that_its_test_expects(gall
 
 
 def test_the_page_has_a_row_and_a_section_for_every_cause(gallery: ModuleType) -> None:
-    page = gallery.page()
+    page, entries = gallery.page(), gallery.entries()
     for name in NAMES:
-        anchor, title = gallery.anchor(name), gallery.entries()[name]["title"]
+        anchor, title = gallery.anchor(name), entries[name]["title"]
         assert page.count(f"({anchor})=\n### {title}\n") == page.count(f"[{title}](#{anchor})") == 1
     assert not re.search(r"\{(file|name|slow|fixed)\}|# cause", page)
 
@@ -102,7 +99,7 @@ def test_results_are_stored_program_by_program_in_the_pages_order(
     first, second = gallery.names()[:2]
     text = {"cause": "unrolled", "line": 9, "text": "a loop. And more", "at": AT}
 
-    def run(action: str, name: str) -> dict[str, Any]:
+    def run(action: str, name: str, budget_s: float) -> dict[str, Any]:
         if name == first and action == "measure":
             raise JaxperfError("it does not end")
         return text if action == "record" else {"slow": [2.0] * 6, "repaired": [1.0] * 6, "at": AT}
@@ -122,7 +119,8 @@ def test_results_are_stored_program_by_program_in_the_pages_order(
     [
         ([], "give record or measure"),
         (["show"], "give record or measure"),
-        (["record", "x"], "no program 'x'"),
+        (["record", "x"], "there is no program 'x'"),
+        (["measure", "slow.py", "none.py"], "measure takes two programs that are there"),
     ],
 )
 def test_a_mistake_is_one_line(gallery: ModuleType, arguments: list[str], message: str) -> None:
@@ -148,14 +146,15 @@ COMPILED = [name for name, entry in ENTRIES.items() if "compiled" in entry]
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in COMPILED], quick=lambda n: n == "weak_types"))
-def test_jax_logs_as_many_compilations_as_the_page_says(name: str) -> None:
+def test_jax_logs_as_many_compilations_as_the_page_says(
+    name: str, compiles_anew: None, caplog: pytest.LogCaptureFixture
+) -> None:
     entry, counts = ENTRIES[name], []
-    for path in (PROGRAMS / f"{name}.py", PROGRAMS / "fixed" / f"{name}.py"):
-        variables = os.environ | {"JAX_LOG_COMPILES": "1", "JAX_ENABLE_COMPILATION_CACHE": "0"}
-        done = subprocess.run(
-            [sys.executable, path], env=variables, capture_output=True, text=True, check=True
-        )
-        counts.append(done.stderr.count(f"Finished XLA compilation of jit({entry['name']})"))
+    with jax.log_compiles():
+        for file in (f"{name}.py", f"fixed/{name}.py"):
+            caplog.clear()
+            runpy.run_path(str(PROGRAMS / file), run_name="__main__")
+            counts.append(caplog.text.count(f"Finished XLA compilation of jit({entry['name']})"))
     assert counts == entry["compiled"]
 
 

@@ -12,7 +12,7 @@ def step(w, table):
 
 def main(seed: int = 0) -> jax.Array:
     columns = np.random.default_rng(seed).integers(0, 2, (3072, 3073), np.int8)
-    table = jnp.asarray((1e-4 * columns.astype(np.float32))[:, 1:])  # the first column holds the labels
+    table = jax.device_put((1e-4 * columns.astype(np.float32))[:, 1:])  # the first column holds the labels
     w = jnp.ones(3072)
     for _ in range(120):
         w = step(w, table)

@@ -7,13 +7,12 @@ are TF32, JAX's default, unless a network computes in bfloat16.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import files, jax_train
+from . import files, jax_train, turns
 from .wire import Task, timed_first
 
 
@@ -45,15 +44,7 @@ def train(settings: dict[str, Any], configuration: str) -> Task:
     losses += np.atleast_1d(loss).tolist()
     while len(losses) < settings["steps"]:
         losses += np.atleast_1d(run()).tolist()
-
-    def turn(calls: int) -> dict[str, float]:
-        programs = -(-calls // chunk)
-        began = time.perf_counter()
-        for _ in range(programs):
-            loss = run()
-        jax.block_until_ready((carry, loss))
-        return {"": (time.perf_counter() - began) / (programs * chunk)}
-
+    turn = turns.waiting_once(run, lambda loss: jax.block_until_ready((carry, loss)), each=chunk)
     return Task(first_s, {"loss": np.array(losses[: settings["steps"]])}, turn)
 
 
@@ -109,14 +100,7 @@ def small(settings: dict[str, Any], configuration: str) -> Task:
 
     run = (lambda: whole(weights, y, xs)) if configuration == "scan" else by_call
     first_s, answer = timed_first(lambda: np.asarray(run().astype(jnp.float32)))
-
-    def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            result = run()
-        result.block_until_ready()
-        return {"": (time.perf_counter() - began) / (calls * len(separate))}
-
+    turn = turns.waiting_once(run, jax.block_until_ready, each=len(separate))
     return Task(first_s, {"result": answer}, turn)
 
 

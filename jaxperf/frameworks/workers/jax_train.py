@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import Any
 
 import numpy as np
 
-from . import files
+from . import files, turns
 from .wire import Task
 
 
@@ -21,7 +20,8 @@ def build(settings: dict[str, Any], weights: dict[str, np.ndarray]) -> Any:
 
     dtype = jnp.bfloat16 if settings.get("precision") == "bfloat16" else None
     if settings["net"] == "lenet":
-        return LeNet.from_params([jnp.asarray(w) for w in weights.values()], dtype=dtype)
+        abstract = nnx.eval_shape(lambda: LeNet(dtype=dtype, rngs=nnx.Rngs(0)))
+        return from_gluon(abstract, [w.T if w.ndim == 2 else w for w in weights.values()])
     if settings["net"] == "mlp":
         dense = [w.shape for w in weights.values() if w.ndim == 2]
         sizes = [dense[0][1], *(shape[0] for shape in dense)]
@@ -40,27 +40,19 @@ def train(settings: dict[str, Any], configuration: str) -> Task:
 
     devices = first_devices(settings["devices"], platform="cpu")
     step = make_step(configuration, _model(settings), optax.sgd(settings["lr"]), devices)  # type: ignore[arg-type]
-    state = step.init()
+    state, metrics = step.init(), None
     rounds = itertools.cycle(
         [(X.reshape(-1, 28, 28, 1), y) for X, y in files.batches(settings)]
     )  # a step begins with NumPy arrays on the host, in every system
 
-    began, history, first_s = time.perf_counter(), [], 0.0
-    for _ in range(settings["steps"]):
+    def take_step() -> Any:
+        nonlocal state, metrics
         state, metrics = step(state, *next(rounds))
-        history.append(float(metrics["loss"]))
-        jax.block_until_ready(state)
-        first_s = first_s or time.perf_counter() - began
+        return metrics["loss"]
 
-    def turn(calls: int) -> dict[str, float]:
-        nonlocal state
-        began = time.perf_counter()
-        for _ in range(calls):
-            state, metrics = step(state, *next(rounds))
-        jax.block_until_ready((state, metrics))
-        return {"": (time.perf_counter() - began) / calls}
-
-    return Task(first_s, {"loss": np.array(history)}, turn)
+    return turns.training(
+        take_step, float, lambda: jax.block_until_ready((state, metrics)), settings["steps"]
+    )
 
 
 def _model(settings: dict[str, Any]) -> Any:

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from . import files, jax_device, jax_train
+from . import files, jax_device, jax_train, turns
 from .wire import Task, apart_and_together, timed_first
 
 
@@ -50,7 +49,7 @@ def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
 
 
 def forward(settings: dict[str, Any], configuration: str) -> Task:
-    """Queue `net(x)` many times, then wait for all outputs (section 8.1.2's benchmark)."""
+    """Queue `net(x)` many times, then wait (section 8.1.2's benchmark); a device finishes in order."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -67,26 +66,21 @@ def forward(settings: dict[str, Any], configuration: str) -> Task:
         return nnx.merge(graph, jax.tree.unflatten(tree, arrays))(x)
 
     def build_and_call() -> tuple[Any, Any]:
-        fn = net
+        fn: Any = partial(net, x)
         if configuration == "nnx.jit":
-            fn = partial(nnx.jit(lambda net, x: net(x)), net)
+            fn = partial(nnx.jit(lambda net, x: net(x)), net, x)
         elif configuration == "jit":
-            fn = partial(call, arrays)
+            fn = partial(call, arrays, x)
         elif configuration == "aot":
-            fn = partial(call.lower(arrays, x).compile(), arrays)
-        return fn, jax.block_until_ready(fn(x))
+            fn = partial(call.lower(arrays, x).compile(), arrays, x)
+        return fn, jax.block_until_ready(fn())
 
     first_s, (fn, y) = timed_first(build_and_call)
+    return Task(first_s, {"output": np.asarray(y)}, turns.waiting_once(fn, _wait))
 
-    def turn(calls: int) -> dict[str, float]:
-        outputs = [None] * calls
-        began = time.perf_counter()
-        for i in range(calls):
-            outputs[i] = fn(x)
-        jax.block_until_ready(outputs)
-        return {"": (time.perf_counter() - began) / calls}
 
-    return Task(first_s, {"output": np.asarray(y)}, turn)
+def _wait(output: Any) -> None:
+    output.block_until_ready()
 
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:
@@ -99,17 +93,7 @@ def dot(settings: dict[str, Any], configuration: str) -> Task:
     eager = lambda x: jnp.dot(x, x).sum()  # noqa: E731
     fn = jax.jit(eager) if configuration == "jit" else eager
     first_s, total = timed_first(lambda: np.asarray(fn(x)))
-
-    def turn(calls: int) -> dict[str, float]:
-        queued = finished = 0.0
-        for _ in range(calls):
-            began = time.perf_counter()
-            y = fn(x)
-            queued += time.perf_counter() - began
-            y.block_until_ready()
-            finished += time.perf_counter() - began
-        return {"queued": queued / calls, "finished": finished / calls}
-
+    turn = turns.queued_and_finished(partial(fn, x), _wait)
     return Task(first_s, {"sum": total, "corner": np.asarray(jnp.dot(x, x)[:8, :8])}, turn)
 
 
@@ -122,19 +106,7 @@ def loop(settings: dict[str, Any], configuration: str) -> Task:
     x = jax.block_until_ready(jnp.asarray(files.arrays(settings["square"])["x"]))
     fn = jax.jit(lambda x: x + 1) if configuration == "jit" else lambda x: x + 1
     first_s, y = timed_first(lambda: np.asarray(fn(x)))
-
-    def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            y = fn(x)
-            y.block_until_ready()
-        middle = time.perf_counter()
-        for _ in range(calls):
-            y = fn(x)
-        y.block_until_ready()
-        end = time.perf_counter()
-        return {"synchronous": (middle - began) / calls, "asynchronous": (end - middle) / calls}
-
+    turn = turns.synchronous_and_asynchronous(partial(fn, x), _wait, _wait)
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import Any
 
 import numpy as np
 
-from . import files, mxnet_nets
+from . import files, mxnet_nets, turns
 from .wire import Task
 
 
@@ -25,21 +24,7 @@ def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -
     def loss_of(losses: list[Any]) -> float:
         return float(np.concatenate([one.asnumpy() for one in losses]).mean())
 
-    began, history = time.perf_counter(), []
-    first_s = 0.0
-    for _ in range(settings["steps"]):
-        history.append(loss_of(step(*next(rounds))))
-        nd.waitall()
-        first_s = first_s or time.perf_counter() - began
-
-    def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            step(*next(rounds))
-        nd.waitall()
-        return {"": (time.perf_counter() - began) / calls}
-
-    return Task(first_s, {"loss": np.array(history)}, turn)
+    return turns.training(lambda: step(*next(rounds)), loss_of, nd.waitall, settings["steps"])
 
 
 def _scratch(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from . import files, mxnet_nets, mxnet_train
+from . import files, mxnet_nets, mxnet_train, turns
 from .wire import Task, apart_and_together, timed_first
 
 
@@ -43,15 +43,7 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
     x = nd.array(files.arrays(settings["input"])["x"])
     nd.waitall()
     first_s, y = timed_first(lambda: net(x).asnumpy())
-
-    def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            net(x)
-        nd.waitall()
-        return {"": (time.perf_counter() - began) / calls}
-
-    return Task(first_s, {"output": y}, turn)
+    return Task(first_s, {"output": y}, turns.waiting_once(partial(net, x), lambda _: nd.waitall()))
 
 
 def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
@@ -61,17 +53,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
     x = nd.array(files.arrays(settings["square"])["x"])
     nd.waitall()
     first_s, total = timed_first(lambda: nd.dot(x, x).sum().asscalar())
-
-    def turn(calls: int) -> dict[str, float]:
-        queued = finished = 0.0
-        for _ in range(calls):
-            began = time.perf_counter()
-            y = nd.dot(x, x).sum()
-            queued += time.perf_counter() - began
-            y.wait_to_read()
-            finished += time.perf_counter() - began
-        return {"queued": queued / calls, "finished": finished / calls}
-
+    turn = turns.queued_and_finished(lambda: nd.dot(x, x).sum(), nd.NDArray.wait_to_read)
     return Task(first_s, {"sum": total, "corner": nd.dot(x, x)[:8, :8].asnumpy()}, turn)
 
 
@@ -82,19 +64,7 @@ def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
     x = nd.array(files.arrays(settings["square"])["x"])
     nd.waitall()
     first_s, y = timed_first(lambda: (x + 1).asnumpy())
-
-    def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            y = x + 1
-            y.wait_to_read()
-        middle = time.perf_counter()
-        for _ in range(calls):
-            y = x + 1
-        nd.waitall()
-        end = time.perf_counter()
-        return {"synchronous": (middle - began) / calls, "asynchronous": (end - middle) / calls}
-
+    turn = turns.synchronous_and_asynchronous(lambda: x + 1, nd.NDArray.wait_to_read, lambda _: nd.waitall())
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 

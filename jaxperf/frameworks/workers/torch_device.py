@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import files, torch_nets
+from . import files, torch_nets, turns
 from .wire import Task, timed_first
 
 WARM_UP = 3  # steps before a CUDA graph is recorded, as PyTorch's documentation has it
@@ -36,14 +35,7 @@ def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -
         capture_s, step = timed_first(lambda: _captured(step, every[0], side))
         first_s += capture_s
     losses += [float(step(next(rounds))) for _ in range(settings["steps"] - WARM_UP)]
-
-    def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            step(next(rounds))
-        _finish(settings)
-        return {"": (time.perf_counter() - began) / calls}
-
+    turn = turns.waiting_once(lambda: step(next(rounds)), lambda _: _finish(settings))
     return Task(first_s, {"loss": np.array(losses)}, turn)
 
 
@@ -133,15 +125,7 @@ def small(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -
         if configuration == "CUDA graphs":
             capture_s, replay = timed_first(lambda: _captured(lambda _: by_call(), torch.zeros(1).to("cuda")))
             run, first_s = lambda: replay(0), first_s + capture_s
-
-    def turn(calls: int) -> dict[str, float]:
-        with torch.inference_mode():
-            began = time.perf_counter()
-            for _ in range(calls):
-                run()
-            _finish(settings)
-            return {"": (time.perf_counter() - began) / (calls * len(xs))}
-
+    turn = torch.inference_mode()(turns.waiting_once(run, lambda _: _finish(settings), each=len(xs)))
     return Task(first_s, {"result": answer}, turn)
 
 

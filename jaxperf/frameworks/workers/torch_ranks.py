@@ -23,7 +23,10 @@ PATIENCE = datetime.timedelta(seconds=60)
 
 
 class Group:
-    """This process among `world`, which train on each batch together, each on its own share."""
+    """This process among `world`, which train on each batch together, each on its own share.
+
+    A world of one process has no process group, and the whole batch is its share.
+    """
 
     def __init__(self, rank: int, world: int, others: list[Any]) -> None:
         self.rank, self.world, self.others = rank, world, others
@@ -32,7 +35,7 @@ class Group:
         """Return the network whose gradients are averaged over all processes."""
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(net)
+        return net if self.world == 1 else DistributedDataParallel(net)
 
     def share(self, a: np.ndarray) -> np.ndarray:
         """Return this process's part of a batch, in `split_and_load`'s order."""
@@ -44,14 +47,16 @@ class Group:
         import torch.distributed as dist
 
         total = value.clone()
-        dist.all_reduce(total)
+        if self.world > 1:
+            dist.all_reduce(total)
         return float(total) / self.world
 
     def barrier(self) -> None:
         """Wait for all processes."""
         import torch.distributed as dist
 
-        dist.barrier()
+        if self.world > 1:
+            dist.barrier()
 
     @contextmanager
     def doing(self, **request: Any) -> Iterator[list[dict[str, float]]]:

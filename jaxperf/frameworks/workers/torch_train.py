@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import files, torch_nets, torch_ranks
+from . import files, torch_nets, torch_ranks, turns
 from .wire import Task
 
 
 def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
     """Take steps of stochastic gradient descent; the answers are the losses of the full batches."""
     if settings["devices"] == 1:
-        return _train(settings, configuration, _Alone())
+        return _train(settings, configuration, torch_ranks.Group(0, 1, []))
     with torch_ranks.together(settings, configuration, start) as group:
         task = _train(settings, configuration, group)
     return task._replace(turn=lambda calls: group.turn(task.turn, calls))
 
 
-class _Alone:
-    """One process: the whole batch is its share."""
-
-    def wrap(self, net: Any) -> Any:
-        return net
-
-    def share(self, a: np.ndarray) -> np.ndarray:
-        return a
-
-    def mean(self, value: Any) -> float:
-        return float(value)
-
-    def barrier(self) -> None:
-        pass
-
-
-def _train(settings: dict[str, Any], configuration: str, group: Any) -> Task:
+def _train(settings: dict[str, Any], configuration: str, group: torch_ranks.Group) -> Task:
     import torch
     from torch.nn import functional
 
@@ -56,21 +38,4 @@ def _train(settings: dict[str, Any], configuration: str, group: Any) -> Task:
         optimizer.step()
         return loss.detach()
 
-    return _as_task(step, group, settings)
-
-
-def _as_task(step: Callable[[], Any], group: Any, settings: dict[str, Any]) -> Task:
-    began, history, first_s = time.perf_counter(), [], 0.0
-    for _ in range(settings["steps"]):
-        history.append(group.mean(step()))
-        first_s = first_s or time.perf_counter() - began
-
-    def turn(calls: int) -> dict[str, float]:
-        group.barrier()
-        began = time.perf_counter()
-        for _ in range(calls):
-            step()
-        group.barrier()
-        return {"": (time.perf_counter() - began) / calls}
-
-    return Task(first_s, {"loss": np.array(history)}, turn)
+    return turns.training(step, group.mean, group.barrier, settings["steps"])

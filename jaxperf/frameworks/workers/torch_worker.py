@@ -8,12 +8,12 @@ threads here and two processes in training.
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-from . import files, torch_device, torch_nets, torch_ranks, torch_train
+from . import files, torch_device, torch_nets, torch_ranks, torch_train, turns
 from .wire import Task, apart_and_together, timed_first
 
 
@@ -62,14 +62,7 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
             return fn, fn(x)
 
     first_s, (fn, y) = timed_first(build_and_call)
-
-    def turn(calls: int) -> dict[str, float]:
-        with torch.inference_mode():
-            began = time.perf_counter()
-            for _ in range(calls):
-                fn(x)
-            return {"": (time.perf_counter() - began) / calls}
-
+    turn = torch.inference_mode()(turns.waiting_once(partial(fn, x), turns.nothing))
     return Task(first_s, {"output": y.numpy()}, turn)
 
 
@@ -79,17 +72,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
 
     x = torch.from_numpy(files.arrays(settings["square"])["x"])
     first_s, total = timed_first(lambda: torch.mm(x, x).sum().numpy())
-
-    def turn(calls: int) -> dict[str, float]:
-        queued = finished = 0.0
-        for _ in range(calls):
-            began = time.perf_counter()
-            y = torch.mm(x, x).sum()
-            queued += time.perf_counter() - began
-            y.item()
-            finished += time.perf_counter() - began
-        return {"queued": queued / calls, "finished": finished / calls}
-
+    turn = turns.queued_and_finished(lambda: torch.mm(x, x).sum(), torch.Tensor.item)
     return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8].numpy()}, turn)
 
 
@@ -99,14 +82,7 @@ def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
 
     x = torch.from_numpy(files.arrays(settings["square"])["x"])
     first_s, y = timed_first(lambda: (x + 1).numpy())
-
-    def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(2 * calls):
-            y = x + 1  # noqa: F841
-        of_one = (time.perf_counter() - began) / calls / 2
-        return {"synchronous": of_one, "asynchronous": of_one}
-
+    turn = turns.synchronous_and_asynchronous(lambda: x + 1, turns.nothing, turns.nothing)
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 
