@@ -87,6 +87,8 @@ def compare(puzzle: Path, solution: Path, times: float) -> tuple[Ratio | None, s
         if wrong := difference(results[puzzle], results[solution]):
             return None, f"{wrong}, for main({seed})"
         count = len(values[puzzle]) - 1  # the first round also imports
+        times_here = values[puzzle][-1] / values[solution][-1]
+        print(f"round {count} of {ROUNDS[count > ROUNDS[0]]}: {times_here:.3g} times as fast", flush=True)
         if count in ROUNDS:
             slow, fast = (
                 Measurement(path.stem, "s", tuple(v[1:]), rounds="turns") for path, v in values.items()
@@ -107,8 +109,14 @@ def verdict(over: Ratio, times: float) -> tuple[int, str]:
 
 def main(arguments: list[str]) -> int:
     """Check a solution and say what came out."""
-    if len(arguments) != 2 or arguments[0] not in NAMES:
-        raise JaxperfError(f"give a puzzle and the file of a solution; the puzzles are {', '.join(NAMES)}")
+    if arguments in (["-h"], ["--help"]):
+        print(__doc__)
+        return SOLVED
+    puzzles = f"the puzzles are {', '.join(NAMES)}"
+    if len(arguments) != 2:
+        raise JaxperfError(f"give a puzzle and the file of a solution; {puzzles}")
+    if arguments[0] not in NAMES:
+        raise JaxperfError(f"there is no puzzle {arguments[0]!r}; {puzzles}")
     puzzle, solution = FOLDER / f"{arguments[0]}.py", Path(arguments[1]).resolve()
     if not solution.is_file():
         raise JaxperfError(f"there is no file {arguments[1]}; copy {puzzle} to it and change it")

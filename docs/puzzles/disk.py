@@ -1,4 +1,4 @@
-"""A slow disk can read many files at once. The device works for a tenth of the time."""
+"""Files come from a slow disk, and the device works for a tenth of the time."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A pendulum swings for 300,000 small steps. Each is jitted, and the device is nearly idle."""
+"""A pendulum swings for 300,000 small steps, and the device is nearly idle."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A table that never changes is used in each step. A step takes much longer than the product."""
+"""A step takes much longer than the product in it."""
 
 import jax
 import jax.numpy as jnp
