@@ -62,7 +62,7 @@ def run_script(
         sys.path.insert(0, str(path.resolve().parent))
         exec(code, main.__dict__)
 
-    with source_location.own_code([str(path.resolve())]):
+    with source_location.reader_code([str(path.resolve())]):
         return _watched(run, path.name, [str(path), *arguments], profile, json, fail_on)
 
 
@@ -89,7 +89,7 @@ def run_module(
         # pytest warns that it cannot rewrite a plugin that is imported already, unless the plugin says this
         plugin.__doc__ = f"{plugin.__doc__ or ''} PYTEST_DONT_REWRITE"
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
-    with source_location.own_code(_roots(name)):
+    with source_location.reader_code(_roots(name)):
         return _watched(run, name, [name, *arguments], profile, json, fail_on)
 
 
@@ -118,7 +118,7 @@ def _watched(
     if json:
         check_writable(json)
     sys.argv = argv
-    watcher, status, ended, process = Watcher(name, profile=profile), 0, "", os.getpid()
+    watcher, process = Watcher(name, profile=profile), os.getpid()
     refused: list[str] = []
 
     def finish(ended: str) -> None:
@@ -132,23 +132,7 @@ def _watched(
     guard = Guard(finish)
     watcher.open()
     with guard.open():
-        try:
-            try:
-                run()
-            except SystemExit as e:
-                status = _status(e)
-            except Exception as e:
-                status, ended = FAILED, how_it_ended(e)
-                _show_traceback(e)
-            if os.getpid() == process:
-                _wait_for_threads(watcher)
-        except KeyboardInterrupt as e:
-            status, ended = INTERRUPTED, how_it_ended(e)
-        except Stopped as e:
-            status, ended = 128 + e.number, how_it_ended(e)
-        except BaseException as e:
-            status, ended = FAILED, how_it_ended(e)
-            _show_traceback(e)
+        status, ended = _run_to_its_end(run, watcher)
         if os.getpid() != process:  # a forked child, which ends as it would alone
             return status
         guard.claim()
@@ -156,6 +140,29 @@ def _watched(
     for line in refused:
         say(line)
     return FAILED if refused and not status else status
+
+
+def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]:
+    """Run a program and wait for its threads; return its exit status, and how it ended if not normally."""
+    status, ended, process = 0, "", os.getpid()
+    try:
+        try:
+            run()
+        except SystemExit as e:
+            status = _status(e)
+        except Exception as e:
+            status, ended = FAILED, how_it_ended(e)
+            _show_traceback(e)
+        if os.getpid() == process:
+            _wait_for_threads(watcher)
+    except KeyboardInterrupt as e:
+        return INTERRUPTED, how_it_ended(e)
+    except Stopped as e:
+        return 128 + e.number, how_it_ended(e)
+    except BaseException as e:
+        _show_traceback(e)
+        return FAILED, how_it_ended(e)
+    return status, ended
 
 
 def _wait_for_threads(watcher: Watcher) -> None:

@@ -6,8 +6,7 @@ JAX is not imported before the program imports it, since a program may set JAX's
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.util
+import importlib
 import sys
 import threading
 import time
@@ -18,13 +17,13 @@ from types import ModuleType
 from jaxperf.errors import JaxperfError
 from jaxperf.watch.observe import backend, hooks, source_location
 from jaxperf.watch.observe.compiles import Compiled, Listener
+from jaxperf.watch.observe.copied_arguments import note_copied_arguments
 from jaxperf.watch.observe.executables import Facts, Programs
-from jaxperf.watch.observe.handed_over import keep_what_later_calls_hand_over
-from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.hooks import Trouble, named_as
 from jaxperf.watch.observe.live_arrays import LiveArrays
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sampler, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.transfers import Put, Puts, named_as
+from jaxperf.watch.observe.transfers import Put, Puts
 from jaxperf.watch.observe.waits import Wait, Waits
 from jaxperf.watch.observe.windows import Profiler, Seen
 from jaxperf.watch.source.call_sites import CallSite
@@ -41,13 +40,13 @@ class Record:
     name: str
     start: float
     end: float
-    compiled: list[Compiled]
-    waits: list[Wait]
-    samples: list[StackSample]
-    peaks: Mapping[str, int]  # bytes of resident memory, and of devices that count theirs
-    held: list[LiveArrays]
-    programs: list[Facts]
-    seen: Seen
+    compiled: list[Compiled] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    samples: list[StackSample] = field(default_factory=list)
+    peaks: Mapping[str, int] = field(default_factory=dict)  # bytes of resident memory, and of devices
+    live_arrays: list[LiveArrays] = field(default_factory=list)  # near the peak
+    programs: list[Facts] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
     overhead_s: dict[str, float] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
@@ -82,7 +81,7 @@ class Watcher:
         self.name = name
         self.trouble = Trouble()
         self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
-        self.puts = Puts(self.trouble)
+        self.puts, self.replacements = Puts(self.trouble), hooks.Replacements()
         self.programs, self.profiler = Programs(), Profiler() if profile else None
         self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started, sparse=not profile)
         self._undo = contextlib.ExitStack()
@@ -111,9 +110,8 @@ class Watcher:
     def follow(self, thread: threading.Thread) -> None:
         """Watch another thread from now on: the one that watched until now has ended."""
         if thread.ident is not None:
-            for instrument in (self.listener, self.waits, self.puts):
-                instrument.watch_thread(thread.ident)
-            self.sampler.watch_thread(thread.ident)
+            for instrument in (self.listener, self.waits, self.puts, self.sampler):
+                instrument.thread_id = thread.ident
 
     def close(self) -> Record:
         """End the watch, and restore everything to what it was before."""
@@ -129,16 +127,31 @@ class Watcher:
             self.programs.look()
         seen = self.profiler.read() if self.profiler else Seen()
         seen.drop_unseen((w.start, w.end) for w in self.waits.waits)
-        if self._started():
+        jax, started = sys.modules.get("jax"), self._started()
+        if started:
             self.listener.look_at_settings()
-        keep_what_later_calls_hand_over(self.listener.compiled, seen.programs, self.programs.facts)
+        note_copied_arguments(self.listener.compiled, seen.programs, self.programs.facts)
         return Record(
-            self.name, self.start, end, self.listener.compiled, self.waits.waits, self.sampler.samples,
-            self.sampler.peaks, self.sampler.held, self.programs.facts, seen,
-            overhead_s, [*self._remarks(), *self._untold(seen)], self.puts.puts,
-            self.listener.settings, self._backend(), sorted(self.sampler.call_sites.sites), _own_files(),
-            self._compile_cache(), self.puts.small,
-        )  # fmt: skip
+            self.name,
+            self.start,
+            end,
+            compiled=self.listener.compiled,
+            waits=self.waits.waits,
+            samples=self.sampler.samples,
+            peaks=self.sampler.peaks,
+            live_arrays=self.sampler.live_arrays,
+            programs=self.programs.facts,
+            seen=seen,
+            overhead_s=overhead_s,
+            remarks=[*self._remarks(), *self._unreported(seen)],
+            puts=self.puts.puts,
+            settings=self.listener.settings,
+            backend=str(jax.default_backend()) if jax and started else "",
+            call_sites=sorted(self.sampler.call_sites.sites),
+            modules=_program_files(),
+            compile_cache=str(getattr(jax.config, "jax_compilation_cache_dir", None) or "") if jax else "",
+            small_puts=self.puts.small,
+        )
 
     def _attach(self, jax: ModuleType) -> None:
         """Install what needs JAX, as soon as the program has imported it."""
@@ -150,21 +163,16 @@ class Watcher:
         self._undo.callback(jax.config.update, FLAG, self.listener.pass_on)
         jax.config.update(FLAG, True)
         self._undo.enter_context(hooks.filtered_logs(self.listener.on_log))
-        self.waits.open(jax)
-        self.puts.open(jax, self.waits.replace)
-        self.waits.replace(jax, "clear_caches", self.listener.clearing(jax.clear_caches))
-        self.waits.replace(jax, "disable_jit", self.listener.without_jit(jax.disable_jit))
-        if hasattr(jax.monitoring, "clear_event_listeners"):
-            self.waits.replace(
-                jax.monitoring,
-                "clear_event_listeners",
-                self._clearing_listeners(jax.monitoring.clear_event_listeners),
-            )
-        self._undo.callback(self.waits.close)
+        self._undo.callback(self.replacements.close)
+        self.waits.open(jax, self.replacements)
+        self.puts.open(jax, self.replacements)
+        clear = self._clearing_listeners(jax.monitoring.clear_event_listeners)
+        self.replacements.replace(jax.monitoring, "clear_event_listeners", clear)
+        self.replacements.call_before(jax, "clear_caches", self.listener.note_cleared_caches)
+        self.replacements.call_before(jax, "disable_jit", self.listener.note_disabled_jit)
         if self.profiler:
-            self._undo.enter_context(
-                hooks.called_before(jax.profiler, ("start_trace", "trace"), self.profiler.give_way)
-            )
+            for name in ("start_trace", "trace"):
+                self.replacements.call_before(jax.profiler, name, self.profiler.give_way)
 
     def _listen(self, monitoring: ModuleType) -> None:
         monitoring.register_event_duration_secs_listener(self.listener.on_duration)
@@ -203,14 +211,6 @@ class Watcher:
             self.sampler.spent_s += time.thread_time() - began
         return bool(self.profiler and self.profiler.look(compiling=self.listener.open > 0))
 
-    def _backend(self) -> str:
-        jax = sys.modules.get("jax")
-        return str(jax.default_backend()) if jax and self._started() else ""
-
-    def _compile_cache(self) -> str:
-        jax = sys.modules.get("jax")
-        return str(getattr(jax.config, "jax_compilation_cache_dir", None) or "") if jax else ""
-
     def _started(self) -> bool:
         return backend.is_running(otherwise=self.listener.count > 0)
 
@@ -223,7 +223,7 @@ class Watcher:
         }
 
     def _remarks(self) -> list[str]:
-        remarks = [f"cannot observe {name} in this version of JAX" for name in self.waits.missing]
+        remarks = [f"cannot observe {name} in this version of JAX" for name in self.replacements.missing]
         remarks += self.trouble.remarks
         if self.waits.elsewhere or self.listener.elsewhere:
             remarks.append(
@@ -240,7 +240,7 @@ class Watcher:
             remarks.append(f"windows of the profiler are missing: {self.profiler.trouble}")
         return remarks
 
-    def _untold(self, seen: Seen) -> Iterator[str]:
+    def _unreported(self, seen: Seen) -> Iterator[str]:
         """Yield what this JAX version does not report, for example because its events were renamed."""
         version = getattr(sys.modules.get("jax"), "__version__", "")
         new = sum(not facts.old for facts in self.programs.facts)
@@ -252,7 +252,8 @@ class Watcher:
         dispatched = (s for s in self.sampler.samples if s.kind in (DISPATCH, EAGER))
         looks = sum(any(a <= s.start and s.end <= b for a, b in seen.windows) for s in dispatched)
         # in a window, the front end may stay in one call, which waits for a program that takes long
-        runs, whole = (sum(getattr(p, n) for p in seen.programs.values()) for n in ("runs", "whole"))
+        whole = sum(p.whole for p in seen.programs.values())
+        runs = any(p.run_s for p in seen.programs.values())
         if (
             looks >= LOOKS
             and (whole >= LOOKS or not runs)
@@ -265,7 +266,7 @@ class Watcher:
             )
 
 
-def _own_files() -> list[str]:
+def _program_files() -> list[str]:
     """Return the files of the modules that are imported and belong to no library."""
     files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
     return sorted({file for file in files if isinstance(file, str) and not source_location.library_of(file)})

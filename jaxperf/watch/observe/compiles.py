@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType
 from typing import Any
@@ -20,9 +19,9 @@ from typing import Any
 from jaxperf.result.intervals import Interval, total_length
 from jaxperf.watch.advice.explanations import MISS, Change, Explanation, argument_changes, parse_explanation
 from jaxperf.watch.observe import frame_arguments, source_location
-from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.hooks import Trouble
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.transfers import named_as
+from jaxperf.watch.observe.windows import canonical_name
 
 TRACE, LOWER, COMPILE = "trace", "lower", "compile"
 _STAGES = {
@@ -87,6 +86,11 @@ class Compiled:
         return self.label or self.name
 
     @property
+    def program(self) -> str:
+        """Return the name by which windows of the profiler know its program."""
+        return canonical_name(self.name)
+
+    @property
     def host_bytes(self) -> int:
         """Return the bytes of all NumPy arrays that a call passes."""
         return sum(self.host.values())
@@ -121,7 +125,7 @@ class Listener:
         self.count = 0  # of the events received, for the overhead
         self.spent_s = 0.0  # handling them
         self.elsewhere = 0  # compiled in threads other than the one that created this
-        self._thread = threading.get_ident()
+        self.thread_id = threading.get_ident()
         self._local = threading.local()
         self._lock = threading.Lock()
         self.settings: dict[str, Place] = {}  # JAX settings that were on, and where each was first seen
@@ -129,10 +133,6 @@ class Listener:
         self._forgotten: set[tuple[Any, ...]] = set()  # those from before the last `jax.clear_caches`
         self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
         self._cleared_at = NOWHERE
-
-    def watch_thread(self, ident: int) -> None:
-        """Watch this thread from now on."""
-        self._thread = ident
 
     def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
         """Count a stage that begins, as a listener for `jax.monitoring.register_scalar_listener`."""
@@ -151,7 +151,7 @@ class Listener:
             self._take(stage, name, (end - duration_secs, end))
         self.open = max(0, self.open - 1)
         self.count += 1
-        self.elsewhere += stage == COMPILE and threading.get_ident() != self._thread
+        self.elsewhere += stage == COMPILE and threading.get_ident() != self.thread_id
         self.spent_s += time.perf_counter() - end
 
     def _take(self, stage: str, name: str, span: Interval) -> None:
@@ -162,15 +162,18 @@ class Listener:
                     return
         while stage == TRACE and self.compiled and _inside(self.compiled[-1], span):
             self.compiled.pop()  # traced on the way: part of this one
-        mine, called = source_location.reader_and_library_frames(sys._getframe(2))
+        reader, library = source_location.reader_and_library_frames(sys._getframe(2))
         compiled = Compiled(
-            name, source_location.place_of(mine), {stage: span}, callers=source_location.caller_places(mine)
+            name,
+            source_location.place_of(reader),
+            {stage: span},
+            callers=source_location.caller_places(reader),
         )
         if stage == TRACE:
-            self._describe(compiled, mine, called)
+            self._describe(compiled, reader, library)
         before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
         if stage != TRACE and before:  # traced before, so it is the reader's function
-            placements = frame_arguments.array_placements(frame_arguments.call_arguments(called))
+            placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
             moved = frame_arguments.placement_changes(before.placements, placements)
             compiled = replace(
                 before, at=compiled.at, stages=compiled.stages, callers=compiled.callers, cleared=None,
@@ -178,10 +181,10 @@ class Listener:
             )  # fmt: skip
         self.compiled.append(compiled)
 
-    def _describe(self, compiled: Compiled, mine: FrameType | None, called: FrameType | None) -> None:
+    def _describe(self, compiled: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
         """Record a trace's arguments, its cause, and what its function gets from elsewhere."""
-        compiled.through = source_location.library_of(called.f_code.co_filename) if called else ""
-        arguments = frame_arguments.call_arguments(called)
+        compiled.through = source_location.library_of(library.f_code.co_filename) if library else ""
+        arguments = frame_arguments.call_arguments(library)
         arrays = {
             where: a
             for where, a in arguments.items()
@@ -192,12 +195,14 @@ class Listener:
         compiled.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
         compiled.placements = frame_arguments.array_placements(arguments)
         self._explain(compiled)
-        compiled.explained = compiled.explained and not source_location.by_a_library(compiled.defined, called)
-        if mine is not None and not compiled.explained and _by_pmap(compiled.name, called):
-            self._explain_pmap(compiled, source_location.callee(mine))
+        compiled.explained = compiled.explained and not source_location.by_a_library(
+            compiled.defined, library
+        )
+        if reader is not None and not compiled.explained and _by_pmap(compiled.name, library):
+            self._explain_pmap(compiled, source_location.callee(reader))
         function = None
         if compiled.explained and not compiled.changes:  # a new function object, as far as JAX can tell
-            function = frame_arguments.traced_function(sys._getframe(3), mine, compiled.defined)
+            function = frame_arguments.traced_function(sys._getframe(3), reader, compiled.defined)
             if function:
                 compiled.closure = {
                     n: frame_arguments.identify_value(v)
@@ -229,27 +234,16 @@ class Listener:
             self._functions[compiled.defined] = function
         self._known.add(call)
 
-    def clearing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `jax.clear_caches` to note that what was traced until then is forgotten."""
+    def note_cleared_caches(self) -> None:
+        """Note a call of `jax.clear_caches`: what was traced until now is forgotten."""
+        with self._lock, self.trouble.catch_errors("a call of clear_caches"):
+            self._cleared_at = source_location.reader_place(sys._getframe())
+            self._forgotten |= self._known
 
-        def clear(*args: Any, **kwargs: Any) -> Any:
-            with self._lock, self.trouble.catch_errors("a call of clear_caches"):
-                self._cleared_at = source_location.reader_place(sys._getframe(1))
-                self._forgotten |= self._known
-            return function(*args, **kwargs)
-
-        return named_as(function, clear)
-
-    def without_jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `jax.disable_jit`, which JAX turns off while it traces one operation, to note its line."""
-
-        def disable(*args: Any, **kwargs: Any) -> Any:
-            with self.trouble.catch_errors("a call of disable_jit"):
-                at = source_location.reader_place(sys._getframe(1))
-                self.settings.setdefault("jax_disable_jit", at)
-            return function(*args, **kwargs)
-
-        return named_as(function, disable)
+    def note_disabled_jit(self) -> None:
+        """Note the line of a call of `jax.disable_jit`, which JAX turns off while it traces one operation."""
+        with self.trouble.catch_errors("a call of disable_jit"):
+            self.settings.setdefault("jax_disable_jit", source_location.reader_place(sys._getframe()))
 
     def _explain(self, compiled: Compiled) -> None:
         """Take the explanation of this function, and drop those of what was traced inside it."""
@@ -295,6 +289,6 @@ def _inside(known: Compiled, span: Interval) -> bool:
     return all(span[0] <= a and b <= span[1] for a, b in known.stages.values())
 
 
-def _by_pmap(name: str, called: FrameType | None) -> bool:
+def _by_pmap(name: str, library: FrameType | None) -> bool:
     """Return whether it is the function that pmap makes of the reader's, not one that moves arguments."""
-    return name == "_fun" and called is not None and called.f_code.co_filename.endswith("pmap.py")
+    return name == "_fun" and library is not None and library.f_code.co_filename.endswith("pmap.py")

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.instructions import ProgramInstruction, parse_instructions
 from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.windows import canonical_name
 
 Array = tuple[str, str]  # type and shape of an array in a program's text, as in ("f32", "3,4")
 PER_NAME = 3  # texts kept for programs with one name, before the watch and during it
@@ -29,7 +31,6 @@ _LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}, \w+=", re.
 _ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
 _ROW = re.compile(r"^(\d+) (?:\"(.*)\"|\{(.*)\})$")
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
-_SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 _INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
 
 
@@ -56,15 +57,20 @@ class Facts:
         """Return, for each stack frame that instructions refer to, the lines from the innermost out."""
         return _frames(self.text)
 
-    @functools.cached_property
-    def loops(self) -> int:
-        """Count the loops; the compiler's estimates count one turn of each."""
-        return sum(opcode == "while" for opcode, _, _ in _instructions(self.text))
+    @property
+    def program(self) -> str:
+        """Return the name by which windows of the profiler know it."""
+        return canonical_name(self.name)
 
     @functools.cached_property
-    def opcodes(self) -> frozenset[str]:
-        """Return the opcodes of all instructions, also inside fusions and loops; none without its text."""
-        return frozenset(opcode for opcode, _, _ in _instructions(self.text))
+    def instructions(self) -> list[ProgramInstruction]:
+        """Return all instructions, also those inside fusions and loops; none without its text."""
+        return list(parse_instructions(self.text))
+
+    @property
+    def loops(self) -> int:
+        """Count the loops; the compiler's estimates count one turn of each."""
+        return sum(i.opcode == "while" for i in self.instructions)
 
     @functools.cached_property
     def matrix_dtype(self) -> str:
@@ -82,7 +88,7 @@ class Facts:
     def layout(self) -> tuple[list[Array], list[Array]]:
         """Return the arrays that an execution takes and those that it makes; none if the text lacks them."""
         match = _LAYOUT.search(self.text.partition("\n")[0] + ", x=")
-        return (_ARRAY.findall(match[1]), _ARRAY.findall(match[2])) if match else ([], [])
+        return (arrays_in(match[1]), arrays_in(match[2])) if match else ([], [])
 
     @property
     def argument_bytes(self) -> int:
@@ -91,12 +97,7 @@ class Facts:
 
     def at(self, line: str) -> Place:
         """Return the innermost line of the reader's own code that an instruction comes from."""
-        if match := _SOURCE.search(line):
-            places = [Place(match[1], int(match[2]))]
-        else:
-            match = _FRAME.search(line)
-            places = self.frames.get(int(match[1]), []) if match else []
-        return next((p for p in places if not source_location.library_of(p.file)), NOWHERE)
+        return next((p for p in self.around(line) if not source_location.library_of(p.file)), NOWHERE)
 
     def around(self, line: str) -> list[Place]:
         """Return all lines that an instruction comes from, the innermost first."""
@@ -105,28 +106,22 @@ class Facts:
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
         """Yield the instructions that call back into Python: their names and lines."""
-        for opcode, _, line in _instructions(self.text):
-            target = re.search(r'custom_call_target="([^"]*callback[^"]*)"', line)
-            if opcode == "custom-call" and target and (name := _INSTRUCTION.search(line)):
-                yield name[1], self.at(line)
+        for i in self.instructions:
+            if i.opcode == "custom-call" and re.search(r'custom_call_target="[^"]*callback', i.text):
+                yield i.name, self.at(i.text)
 
     def widened(self) -> Iterator[Place]:
         """Yield the lines at which a 32-bit or smaller float becomes a 64-bit one."""
-        narrow = {
-            m[1] for m in re.finditer(r"%([\w.-]+) = (?:f32|bf16|f16)\[", self.text)
-        }  # every instruction and parameter of such a type
-        for opcode, result, line in _instructions(self.text):
-            if opcode == "convert" and result.startswith("f64["):
-                operand = re.search(r"convert\((?:f32\[|bf16\[|f16\[|%([\w.-]+))", line)
-                if operand and (operand[1] is None or operand[1] in narrow):
-                    yield self.at(line)
+        narrow = {i.name for i in self.instructions if i.type.startswith(("f32[", "bf16[", "f16["))}
+        for i in self.instructions:
+            if i.opcode == "convert" and i.type.startswith("f64[") and narrow & {*i.operands}:
+                yield self.at(i.text)
 
     def constants(self) -> Iterator[tuple[Array, int]]:
         """Yield the arrays that are part of the program: type and bytes."""
-        for opcode, result, _ in _instructions(self.text):
-            if opcode == "constant" and (match := _ARRAY.match(result)):
-                array = match[1], match[2]
-                yield array, array_bytes(*array)
+        for i in self.instructions:
+            if i.opcode == "constant" and (arrays := arrays_in(i.type)):
+                yield arrays[0], array_bytes(*arrays[0])
 
     def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
         """Return the bytes of outputs that could take the memory of an argument, but share none.
@@ -153,15 +148,14 @@ def array_type(described: str) -> Array | None:
     return (_TYPES[match[1]] + match[2], match[3]) if match and match[1] in _TYPES else None
 
 
-def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
-    from jaxperf.measure.stages import instructions  # which imports JAX
-
-    return instructions(text)
-
-
 def _aliases(head: str) -> str:
     match = re.search(r"input_output_alias=\{(.*?)\}, entry_", head)
     return match[1] if match else ""
+
+
+def arrays_in(description: str) -> list[Array]:
+    """Return the arrays that a part of a program's text names."""
+    return _ARRAY.findall(description)
 
 
 def array_bytes(dtype: str, dims: str) -> int:

@@ -82,11 +82,11 @@ def placement_changes(before: Mapping[str, Placement], now: Mapping[str, Placeme
     )
 
 
-def traced_function(frame: FrameType, mine: FrameType | None, defined: str) -> FunctionType | None:
+def traced_function(frame: FrameType, reader: FrameType | None, defined: str) -> FunctionType | None:
     """Find the function that is traced, a variable of some frame between JAX's and the reader's."""
-    inner = itertools.takewhile(lambda f: f is not mine, source_location.frames_outwards(frame))
-    held = (value for f in inner for value in f.f_locals.values())
-    functions = (inspect.unwrap(value) for value in held if isinstance(value, FunctionType))
+    inner = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
+    values = (value for f in inner for value in f.f_locals.values())
+    functions = (inspect.unwrap(value) for value in values if isinstance(value, FunctionType))
     codes = ((f, getattr(f, "__code__", None)) for f in functions)
     return next((f for f, c in codes if c and f"{c.co_filename}:{c.co_firstlineno}" == defined), None)
 

@@ -1,4 +1,7 @@
-"""Hooks into modules of others: what they log, their functions, and the moment at which one is imported."""
+"""Hooks into modules of others: what they log, their functions, the moment at which one is imported.
+
+Errors in hooks must not reach the program: they are kept for the report.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,34 @@ import importlib.abc
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+
+
+class Trouble:
+    """Errors in hooks, by what was lost."""
+
+    def __init__(self) -> None:
+        self._lost: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def catch_errors(self, what: str) -> Iterator[None]:
+        """Catch any error inside and record it as the loss of `what`."""
+        try:
+            yield
+        except Exception as e:
+            self.lost(what, e)
+
+    def lost(self, what: str, error: Exception) -> None:
+        """Record the loss of `what`."""
+        self._lost[f"{what} ({type(error).__name__}: {error})".splitlines()[0]] += 1
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return one line for each kind of loss."""
+        return [f"lost {what}, {times} times; please report it" for what, times in self._lost.items()]
 
 
 @contextlib.contextmanager
@@ -27,25 +55,43 @@ def filtered_logs(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
             logger.removeFilter(keep)
 
 
-@contextlib.contextmanager
-def called_before(module: Any, names: Sequence[str], act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` whenever the program calls one of a module's functions, before it runs."""
+class Replacements:
+    """Functions of others that are replaced until `close`; `missing` names those that could not be."""
 
-    def acting(function: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(self) -> None:
+        self.missing: list[str] = []
+        self._undo = contextlib.ExitStack()
+
+    def replace(self, owner: Any, name: str, new: Any) -> None:
+        """Replace a function of a module or a class by another."""
+        old = vars(owner)[name]
+        try:
+            setattr(owner, name, new)
+        except (AttributeError, TypeError):
+            self.missing.append(f"{owner.__name__}.{name}")
+        else:
+            self._undo.callback(setattr, owner, name, old)
+
+    def call_before(self, owner: Any, name: str, act: Callable[[], None]) -> None:
+        """Call `act` whenever the program calls a function, before it runs."""
+        function = getattr(owner, name)
+
         def call(*args: Any, **kwargs: Any) -> Any:
             act()
             return function(*args, **kwargs)
 
-        return call
+        self.replace(owner, name, named_as(function, call))
 
-    old = {name: getattr(module, name) for name in names}
-    for name, function in old.items():
-        setattr(module, name, acting(function))
-    try:
-        yield
-    finally:
-        for name, function in old.items():
-            setattr(module, name, function)
+    def close(self) -> None:
+        """Restore everything."""
+        self._undo.close()
+
+
+def named_as(old: Any, new: Any) -> Any:
+    """Make `new` look like `old`, also to the sampler; `functools.wraps` fails on nameless C++ methods."""
+    new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
+    new.__module__ = getattr(old, "__module__", None) or new.__module__
+    return new
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -25,6 +25,11 @@ class ProgramInstruction(NamedTuple):
     within: str
     text: str
 
+    @property
+    def operands(self) -> list[str]:
+        """Return the names of the instructions that it takes."""
+        return OPERANDS.findall(self.text.partition(f" {self.opcode}(")[2].partition("), ")[0])
+
 
 def parse_instructions(text: str) -> Iterator[ProgramInstruction]:
     """Yield the instructions of a program's text, each with the computation that it is in."""

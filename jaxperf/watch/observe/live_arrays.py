@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any, NamedTuple
 
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
@@ -28,10 +29,8 @@ def bytes_in_use(jax: Any) -> int:
 
 def live_arrays(jax: Any) -> list[LiveArrays]:
     """Return the live arrays by type, those with the most bytes first."""
-    by_kind: dict[str, list[Any]] = defaultdict(list)
     try:
-        for array in jax.live_arrays():
-            by_kind[f"{array.dtype}[{','.join(map(str, array.shape))}]"].append(array)
+        by_kind = group_by(jax.live_arrays(), lambda a: f"{a.dtype}[{','.join(map(str, a.shape))}]")
         rows = [(kind, len(arrays), sum(a.nbytes for a in arrays)) for kind, arrays in by_kind.items()]
         most = sorted(rows, key=lambda row: -row[2])[:_LISTED]
         return [LiveArrays(*row, _made_at(by_kind[row[0]][:_LOOKED_UP])) for row in most]
@@ -44,6 +43,6 @@ def _made_at(arrays: list[Any]) -> Place:
     lines: Counter[Place] = Counter()
     for array in arrays:
         frames = getattr(getattr(array, "traceback", None), "frames", ())
-        own = (f for f in frames if not source_location.library_of(f.file_name))
-        lines.update(Place(f.file_name, f.line_num, f.function_name) for f in itertools.islice(own, 1))
+        reader = (f for f in frames if not source_location.library_of(f.file_name))
+        lines.update(Place(f.file_name, f.line_num, f.function_name) for f in itertools.islice(reader, 1))
     return max(lines, key=lambda at: lines[at], default=NOWHERE)

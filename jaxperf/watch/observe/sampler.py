@@ -22,12 +22,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
 from jaxperf.watch.observe import backend, live_arrays, source_location
-from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.hooks import Trouble
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source.call_sites import CallSites, jitted_program, module_of
 
@@ -71,7 +71,7 @@ class Sampler:
       samples: what was seen each time.
       call_sites: the lines that call jitted functions.
       peaks: the most bytes so far, of resident memory and of devices that count theirs.
-      held: the arrays alive near the peak, those with the most bytes first.
+      live_arrays: the arrays alive near the peak, those with the most bytes first.
       on_look: called after each sample, in the sampler's thread; returns whether to sample often.
       started: whether JAX's backend runs, so that listing arrays does not start it.
       sparse: sample half as often, since `on_look` never asks to sample often.
@@ -90,7 +90,7 @@ class Sampler:
         self.samples: list[StackSample] = []
         self.call_sites = CallSites()
         self.peaks: Counter[str] = Counter()
-        self.held: list[live_arrays.LiveArrays] = []
+        self.live_arrays: list[live_arrays.LiveArrays] = []
         self.on_look, self.spent_s = on_look, 0.0
         self._known: set[tuple[Place, Place, tuple[Place, ...]]] = set()
         self._codes: dict[int, CodeType] = {}
@@ -100,17 +100,13 @@ class Sampler:
 
     def open(self) -> None:
         """Start sampling the calling thread."""
-        self._thread_id, self._last = threading.get_ident(), time.perf_counter()
+        self.thread_id, self._last = threading.get_ident(), time.perf_counter()
         self._first = self._last
         self._before = sys.getswitchinterval()
         sys.setswitchinterval(min(_SWITCH_S, self._before))
         self._switch_interval_s = sys.getswitchinterval()
         self._thread = threading.Thread(target=self._run, name="jaxperf-watch", daemon=True)
         self._thread.start()
-
-    def watch_thread(self, ident: int) -> None:
-        """Watch this thread from now on."""
-        self._thread_id = ident
 
     def close(self) -> None:
         """Stop sampling."""
@@ -138,7 +134,7 @@ class Sampler:
     def _look(self) -> None:
         now = time.perf_counter()
         with _undisturbed():
-            frame = sys._current_frames().get(self._thread_id)
+            frame = sys._current_frames().get(self.thread_id)
             unread = self._unread(frame)
             if not unread:
                 self._sample(frame, now)
@@ -146,11 +142,11 @@ class Sampler:
         if unread:
             self._read(unread)
             with _undisturbed():
-                self._sample(sys._current_frames().get(self._thread_id), now)
+                self._sample(sys._current_frames().get(self.thread_id), now)
         self._last = now
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
-        seen = StackSample(*_seen(frame, self._last, now))
+        seen = _seen(frame, self._last, now)
         self.samples.append(seen)
         where = seen.at, seen.inside, seen.callers
         if where not in self._known and "jax" in sys.modules:  # the same lines have the same call sites
@@ -183,7 +179,7 @@ class Sampler:
         last = [*used.values()][-1]  # of devices, where they count theirs
         if lists and last > self._listed_at * _PEAK_STEP:
             self._listed_at = last
-            self.held = live_arrays.live_arrays(jax)
+            self.live_arrays = live_arrays.live_arrays(jax)
 
 
 @contextlib.contextmanager
@@ -213,50 +209,47 @@ def _undisturbed() -> Iterator[None]:
             sys.setswitchinterval(before)
 
 
-def _seen(frame: FrameType | None, start: float, end: float) -> tuple[Any, ...]:
-    """Return the fields of a sample, from the frames of the thread that is watched."""
-    mine, called = source_location.reader_and_library_frames(frame)
-    if mine is None:
-        return PYTHON, NOWHERE, start, end
-    at, kind, callers = (
-        source_location.place_of(mine),
-        _kind(frame, mine, called),
-        source_location.caller_places(mine),
-    )
+def _seen(frame: FrameType | None, start: float, end: float) -> StackSample:
+    """Return a sample, from the frames of the thread that is watched."""
+    reader, library = source_location.reader_and_library_frames(frame)
+    if reader is None:
+        return StackSample(PYTHON, NOWHERE, start, end)
+    at, kind = source_location.place_of(reader), _kind(frame, reader, library)
+    callers = source_location.caller_places(reader)
     if kind in (DISPATCH, EAGER, IMPORT):
-        return kind, at, start, end, NOWHERE, callers
-    for outer in source_location.frames_outwards(mine):  # who asked for this work?
-        library = source_location.library_of(outer.f_code.co_filename)
-        if library == "jax":
-            return CALLBACK, at, start, end
-        if not library and source_location.waits_for_next(outer):
-            return DATA, source_location.place_of(outer), start, end, at, callers
-    return kind, at, start, end, NOWHERE, callers
+        return StackSample(kind, at, start, end, callers=callers)
+    for outer in source_location.frames_outwards(reader):  # who asked for this work?
+        owner = source_location.library_of(outer.f_code.co_filename)
+        if owner == "jax":
+            return StackSample(CALLBACK, at, start, end)
+        if not owner and source_location.waits_for_next(outer):
+            return StackSample(DATA, source_location.place_of(outer), start, end, at, callers)
+    return StackSample(kind, at, start, end, callers=callers)
 
 
-def _kind(frame: FrameType | None, mine: FrameType, called: FrameType | None) -> str:
+def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None) -> str:
     """Return what the reader's frame is busy with, by the library or else by the callee."""
-    if source_location.called_name(mine).rpartition(".")[2] in _WRITERS:
+    if source_location.called_name(reader).rpartition(".")[2] in _WRITERS:
         return WRITE
-    if called is None:
-        return _kind_of_callee(source_location.callee(mine))
-    if called.f_code.co_filename.startswith("<frozen importlib"):
+    if library is None:
+        return _kind_of_callee(source_location.callee(reader))
+    if library.f_code.co_filename.startswith("<frozen importlib"):
         return IMPORT
-    if called.f_code.co_name == _COLLECTED:  # at any line: Python collects garbage
-        return _kind_of_callee(source_location.callee(mine))
-    name = source_location.library_of(called.f_code.co_filename)
+    if library.f_code.co_name == _COLLECTED:  # at any line: Python collects garbage
+        return _kind_of_callee(source_location.callee(reader))
+    name = source_location.library_of(library.f_code.co_filename)
     if name in _EAGER:
-        return DISPATCH if jitted_program(source_location.callee(mine)) else EAGER
+        return DISPATCH if jitted_program(source_location.callee(reader)) else EAGER
     if name in _LOADERS:
         return DATA
-    return NUMPY if name == "numpy" else _kind_inside(frame, mine)
+    return NUMPY if name == "numpy" else _kind_inside(frame, reader)
 
 
-def _kind_inside(frame: FrameType | None, mine: FrameType) -> str:
+def _kind_inside(frame: FrameType | None, reader: FrameType) -> str:
     """Return what another library does for the reader: JAX's operations, as distrax does, or Python."""
-    if frame is None or source_location.waits_for_next(mine):  # a loader's, whatever it does
+    if frame is None or source_location.waits_for_next(reader):  # a loader's, whatever it does
         return PYTHON
-    inside = itertools.takewhile(lambda f: f is not mine, source_location.frames_outwards(frame))
+    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
     if any(source_location.library_of(f.f_code.co_filename) == "jax" for f in inside):
         return EAGER
     kind = _kind_of_callee(source_location.callee(frame))

@@ -25,7 +25,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
 class Place(NamedTuple):
-    """A line of a program; `function` is the name of the function that the line is in."""
+    """A line of a program, in the function of that name; NOWHERE is false."""
 
     file: str
     line: int
@@ -33,6 +33,9 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{shorten_path(self.file)}:{self.line}"
+
+    def __bool__(self) -> bool:
+        return self != NOWHERE
 
     @property
     def source(self) -> str:
@@ -57,7 +60,7 @@ def library_of(file: str, name: str = "") -> str:
     """Return the library that a file belongs to ("jax", "numpy", "queue"); "" for the reader's own code."""
     if file.startswith("<frozen") or file == "<string>":
         return name.split(".")[0] or "python"
-    if file.startswith(tuple(_own_roots)):
+    if file.startswith(tuple(_reader_roots)):
         return ""
     for root in _roots():
         if file.startswith(root):
@@ -66,18 +69,18 @@ def library_of(file: str, name: str = "") -> str:
     return "jaxperf" if file.startswith(_PACKAGE) else ""
 
 
-_own_roots: list[str] = []
+_reader_roots: list[str] = []
 
 
 @contextlib.contextmanager
-def own_code(roots: Iterable[str]) -> Iterator[None]:
+def reader_code(roots: Iterable[str]) -> Iterator[None]:
     """Treat files below some paths as the reader's own code, wherever they are installed."""
-    _own_roots[:] = roots
+    _reader_roots[:] = roots
     library_of.cache_clear()
     try:
         yield
     finally:
-        _own_roots.clear()
+        _reader_roots.clear()
         library_of.cache_clear()
 
 
@@ -180,10 +183,10 @@ def resolve_name(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
         if isinstance(value, ModuleType):
             value = object.__getattribute__(value, "__dict__").get(name)  # a lazy one stays unloaded
             continue
-        held = _held(value, name)
-        if held is _METHOD:
+        attribute = _stored(value, name)
+        if attribute is _METHOD:
             return value, ".".join(rest[i:])
-        value = held
+        value = attribute
     while type(value) is functools.partial:
         value = value.func
     return value, ""
@@ -211,29 +214,29 @@ def _local(frame: FrameType, name: str, local: Iterable[str]) -> Any:
     program has since dropped. So the copy is emptied, unless the program holds it from `locals()`, or a trace
     function is set, which would write it back.
     """
-    held = frame.f_locals
-    value = held.get(name)
-    if sys.version_info < (3, 13) and sys.getrefcount(held) <= _ALONE and frame.f_trace is None:
+    variables = frame.f_locals
+    value = variables.get(name)
+    if sys.version_info < (3, 13) and sys.getrefcount(variables) <= _ALONE and frame.f_trace is None:
         for known in local:
-            held.pop(known, None)
+            variables.pop(known, None)
     return value
 
 
 _METHOD = object()
 
 
-def _held(owner: Any, name: str) -> Any:
+def _stored(owner: Any, name: str) -> Any:
     """Return what an object or its class stores under a name; `_METHOD` if that is a method or unknown."""
     with contextlib.suppress(AttributeError):  # it may have no dictionary
         if name in (stored := object.__getattribute__(owner, "__dict__")):
             return stored[name]
-    held = inspect.getattr_static(type(owner), name, _METHOD)
-    if isinstance(held, MemberDescriptorType):  # of a class with slots
+    value = inspect.getattr_static(type(owner), name, _METHOD)
+    if isinstance(value, MemberDescriptorType):  # of a class with slots
         with contextlib.suppress(AttributeError):
-            return held.__get__(owner)
-    if isinstance(held, staticmethod):
-        held = held.__func__
-    return _METHOD if type(held).__module__ == "builtins" else held
+            return value.__get__(owner)
+    if isinstance(value, staticmethod):
+        value = value.__func__
+    return _METHOD if type(value).__module__ == "builtins" else value
 
 
 def cache_bytecode(code: CodeType) -> None:

@@ -8,6 +8,7 @@ reads the numbers of arriving signals from a pipe, and ends a program whose main
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -114,22 +115,15 @@ def where_it_is(main: int | None) -> str:
     order = sorted(frames, key=lambda ident: ident != main)
     places = [(ident, source_location.reader_place(frames[ident])) for ident in order]
     lines = [
-        f"{at}{'' if ident == main else ' (in another thread)'}: {at.source}"
-        for ident, at in places
-        if at != source_location.NOWHERE
+        f"{at}{'' if ident == main else ' (in another thread)'}: {at.source}" for ident, at in places if at
     ]
     return "; ".join(dict.fromkeys(lines)) or "no line of its own"
 
 
-_registered = False
-
-
+@functools.cache  # what is registered cannot be taken back
 def _forget_in_children() -> None:
     """Keep a forked child from writing the numbers of its signals into our pipe."""
-    global _registered
-    if not _registered:
-        _registered = True
-        os.register_at_fork(after_in_child=_no_wakeup)
+    os.register_at_fork(after_in_child=_no_wakeup)
 
 
 def _no_wakeup() -> None:

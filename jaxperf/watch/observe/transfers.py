@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.hooks import Replacements, Trouble, named_as
 from jaxperf.watch.observe.source_location import Place
 
 LARGE = 1 << 20  # bytes
@@ -52,20 +52,16 @@ class Puts:
         self.puts: list[Put] = []
         self._small: dict[tuple[int, int], tuple[CodeType, list[float]]] = {}
         self._last: dict[Place, deque[list[Mark]]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
-        self._thread = threading.get_ident()
+        self.thread_id = threading.get_ident()
 
-    def open(self, jax: Any, replace: Callable[[Any, str, Any], None]) -> None:
-        """Wrap the functions with `replace`, which later restores them; `jax` is the imported module."""
-        self._thread = threading.get_ident()
+    def open(self, jax: Any, replacements: Replacements) -> None:
+        """Wrap the functions, until the replacements are closed; `jax` is the imported module."""
+        self.thread_id = threading.get_ident()
         numpy = sys.modules["numpy"].ndarray
         for owner, name in ((jax.numpy, "array"), (jax.numpy, "asarray")):
-            replace(owner, name, self._noted(getattr(owner, name), (numpy,)))
+            replacements.replace(owner, name, self._noted(getattr(owner, name), (numpy,)))
         arrays = (numpy, *(c for c in jax.Array.__subclasses__() if "__array__" in vars(c)))
-        replace(jax, "device_put", self._noted(jax.device_put, arrays, jax.tree.leaves))
-
-    def watch_thread(self, ident: int) -> None:
-        """Watch this thread from now on."""
-        self._thread = ident
+        replacements.replace(jax, "device_put", self._noted(jax.device_put, arrays, jax.tree.leaves))
 
     @property
     def small(self) -> dict[Place, list[float]]:
@@ -85,7 +81,7 @@ class Puts:
     ) -> Callable[..., Any]:
         def putting(*args: Any, **kwargs: Any) -> Any:
             value = args[0] if args else None
-            if threading.get_ident() != self._thread:
+            if threading.get_ident() != self.thread_id:
                 return function(*args, **kwargs)
             several = leaves(value) if leaves and not isinstance(value, kinds) else [value]
             arrays: list[Any] = [a for a in several if isinstance(a, kinds)]
@@ -151,10 +147,3 @@ def _numbers(value: Any) -> int:
     while type(value) in (list, tuple) and value:
         count, value = count * len(value), value[0]
     return count if isinstance(value, int | float) else 0
-
-
-def named_as(old: Any, new: Any) -> Any:
-    """Make `new` look like `old`, also to the sampler; `functools.wraps` fails on nameless C++ methods."""
-    new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
-    new.__module__ = getattr(old, "__module__", None) or new.__module__
-    return new

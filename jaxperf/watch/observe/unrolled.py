@@ -17,25 +17,23 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.instructions import ProgramInstruction
+from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
 LEAST = 64  # equal operations; fusing makes copies, so that ten turns may give 56
 FEW = 16  # consecutive operations, which are turns and not copies; if compiling takes long
 LAYERS = 8  # this many sets of weights are not of one body, and this many operations in a row are a loop
-_HEAD = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\((.*)")
-_NAME = re.compile(r"%([\w.-]+)")
 _CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
-_ORIGIN = re.compile(r'stack_frame_id=\d+|source_file="[^"]*" source_line=\d+')
+_ORIGIN = re.compile(r"stack_frame_id=\d+")
 _CALLS = ("fusion", "call")  # they pass each operand to a parameter, and are described by what is inside
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
 _ROUNDS = "threefry"  # of a random number generator, which JAX unrolls on a GPU
 _BODIES = {"closed_call", "eval_jaxpr"}  # what JAX calls the body of a scan; the second from 0.12 on
-_FRAME = re.compile(r"stack_frame_id=(\d+)")
 _LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
 
 
@@ -60,6 +58,7 @@ class _Kind(NamedTuple):
 
 class _Instruction(NamedTuple):
     name: str
+    within: str  # the computation that it is in
     opcode: str
     operands: list[str]
     number: int  # for a parameter
@@ -76,23 +75,18 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
       few: also report loops with few turns.
       outside: lines that call the program, whose loops are not part of it.
     """
-    program, least = _parsed(facts.text), FEW if few else LEAST
-    everything = [i for computation in program.values() for i in computation]
-    equal: dict[_Kind, list[_Instruction]] = defaultdict(list)
-    for instruction in everything:
-        if instruction.kind:
-            equal[instruction.kind].append(instruction)
+    least, instructions = FEW if few else LEAST, list(map(_instruction, facts.instructions))
+    equal = group_by((i for i in instructions if i.kind), lambda i: i.kind)
     if all(len(members) < least for members in equal.values()):
         return []
-    lines: dict[Place, list[_Kind]] = defaultdict(list)
-    for kind in equal:
-        lines[facts.at(kind.origin)].append(kind)
+    # called computations come before their callers, the entry is the last
+    program = group_by(instructions, lambda i: i.within)
     read, described = _read(program), sum(map(len, equal.values()))
     loops = []
-    for at, kinds in lines.items():
+    for at, kinds in group_by(filter(None, equal), lambda kind: facts.at(kind.origin)).items():
         most = max(kinds, key=lambda kind: len(equal[kind]))
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
-        if at == NOWHERE or max(sets[most].values()) < least or any(map(_layers, sets.values())):
+        if not at or max(sets[most].values()) < least or any(map(_layers, sets.values())):
             continue
         around = list(_source_loops(_way(facts, most.origin, outside)))
         if _BODIES & {*most.op_name.split("/")} and not around:
@@ -110,17 +104,15 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
 
 def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Place]:
     """Return the reader's lines in a program from which an operation comes, the innermost first."""
-    match = _FRAME.search(origin)
     ends = {(p.file, p.line) for p in outside}
-    places = facts.frames.get(int(match[1]), []) if match else []
-    inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, places)
+    inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, facts.around(origin))
     return (p for p in inside if not source_location.library_of(p.file))
 
 
 def _source_loops(places: Iterable[Place]) -> Iterator[tuple[Place, float]]:
     """Yield the loops around some lines, each within its own function, and their turns; inf if unknown."""
     for at in places:
-        function = max((n.lineno for n in statements.enclosing_nodes(at, ast.FunctionDef)), default=0)
+        function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
         for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
             if loop.lineno > function:
                 yield at._replace(line=loop.lineno), statements.turns_written(loop)
@@ -131,27 +123,14 @@ def _layers(sets: Counter[tuple[int, ...]]) -> bool:
     return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
 
 
-def _parsed(text: str) -> dict[str, list[_Instruction]]:
-    """Return the computations of a program by name, called ones before their callers, the entry last."""
-    program: dict[str, list[_Instruction]] = {}
-    computation: list[_Instruction] = []
-    for line in text.splitlines():
-        if head := _HEAD.match(line):
-            computation = program.setdefault(head[1], [])
-        elif match := _INSTRUCTION.match(line):
-            computation.append(_instruction(*match.groups()))
-    return program
-
-
-def _instruction(name: str, result: str, opcode: str, rest: str) -> _Instruction:
-    operands = rest.partition("), ")[0]
-    number = int(operands.partition(")")[0]) if opcode == "parameter" else 0
-    called, op_name, origin = _CALLED.search(rest), _OP_NAME.search(rest), _ORIGIN.search(rest)
-    several, kind = bool(_SEVERAL.search(result)), None
-    if several and opcode not in _CALLS and op_name and origin and _ROUNDS not in op_name[1]:
-        kind = _Kind(opcode, op_name[1], origin[0], result.partition("{")[0])
+def _instruction(i: ProgramInstruction) -> _Instruction:
+    number = int(i.text.partition(" parameter(")[2].partition(")")[0]) if i.opcode == "parameter" else 0
+    called, op_name, origin = _CALLED.search(i.text), _OP_NAME.search(i.text), _ORIGIN.search(i.text)
+    several, kind = bool(_SEVERAL.search(i.type)), None
+    if several and i.opcode not in _CALLS and op_name and origin and _ROUNDS not in op_name[1]:
+        kind = _Kind(i.opcode, op_name[1], origin[0], i.type.partition("{")[0])
     return _Instruction(
-        name, opcode, _NAME.findall(operands), number, called[1] if called else "", several, kind
+        i.name, i.within, i.opcode, i.operands, number, called[1] if called else "", several, kind
     )
 
 

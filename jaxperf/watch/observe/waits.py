@@ -17,14 +17,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.hooks import Replacements, Trouble, named_as
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.transfers import named_as
 
 # `__iter__` is not among them: JAX slices the array on its device into arrays; `copy.deepcopy` copies there
 METHODS = {
@@ -51,53 +49,34 @@ class Wait(NamedTuple):
 class Waits:
     """Wraps the methods while it is open; `waits` holds the calls, outermost ones only.
 
-    `missing` names what this JAX version does not have or what could not be wrapped; `elsewhere` counts calls
-    in threads other than the one that opened it.
+    `elsewhere` counts calls in threads other than the one that opened it.
     """
 
     def __init__(self, trouble: Trouble) -> None:
         self.trouble = trouble
         self.waits: list[Wait] = []
-        self.missing: list[str] = []
         self.elsewhere = 0
-        self._thread, self._inside = threading.get_ident(), False
-        self._undo = ExitStack()
+        self.thread_id, self._inside = threading.get_ident(), False
         self._lines: dict[tuple[int, int], tuple[CodeType, Place | None]] = {}  # by code and instruction
 
-    def open(self, jax: Any) -> None:
-        """Begin to record, for the calling thread; `jax` is the imported module."""
-        self._thread = threading.get_ident()
+    def open(self, jax: Any, replacements: Replacements) -> None:
+        """Wrap the calls of this thread, until the replacements are closed; `jax` is the imported module."""
+        self.thread_id = threading.get_ident()
         for kind in jax.Array.__subclasses__():
             for method, name in METHODS.items():
                 if method in vars(kind):
-                    self.replace(kind, method, self._method(getattr(kind, method), name))
+                    replacements.replace(kind, method, self._method(getattr(kind, method), name))
         if "__float__" not in {m for c in jax.Array.__subclasses__() for m in vars(c)}:
-            self.missing.append("float, item and the like")
+            replacements.missing.append("float, item and the like")
         numpy = sys.modules["numpy"]
         # JAX's own type check is slow for anything but an array, and this runs at every np.asarray
         arrays = tuple(c for c in jax.Array.__subclasses__() if "__array__" in vars(c))
         for function in ("asarray", "array"):
-            self.replace(numpy, function, self._method(getattr(numpy, function), "np.asarray", arrays))
+            replacements.replace(
+                numpy, function, self._method(getattr(numpy, function), "np.asarray", arrays)
+            )
         for function in _FUNCTIONS:
-            self.replace(jax, function, self._method(getattr(jax, function), function))
-
-    def watch_thread(self, ident: int) -> None:
-        """Watch this thread from now on."""
-        self._thread = ident
-
-    def close(self) -> None:
-        """Restore everything."""
-        self._undo.close()
-
-    def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Replace a function by another until `close`."""
-        old = vars(owner)[name]
-        try:
-            setattr(owner, name, new)
-        except (AttributeError, TypeError):
-            self.missing.append(f"{owner.__name__}.{name}")
-        else:
-            self._undo.callback(setattr, owner, name, old)
+            replacements.replace(jax, function, self._method(getattr(jax, function), function))
 
     def _method(
         self, method: Callable[..., Any], kind: str, arrays: tuple[type, ...] = ()
@@ -116,8 +95,8 @@ class Waits:
                     value = value[0]  # np.array([loss, accuracy])
                 if not isinstance(value, arrays):
                     return method(*args, **kwargs)
-            if self._inside or ident() != self._thread:  # `print` formats through `__array__`
-                self.elsewhere += ident() != self._thread
+            if self._inside or ident() != self.thread_id:  # `print` formats through `__array__`
+                self.elsewhere += ident() != self.thread_id
                 return method(*args, **kwargs)
             self._inside = True
             start = clock()
@@ -142,11 +121,15 @@ class Waits:
         if at == NOWHERE:  # in a callback: the program waits for this, and not the front end
             return
         if at is None:  # a library's frame: the reader's line may be another one each time
-            mine, called = source_location.reader_and_library_frames(frame)
+            reader, library = source_location.reader_and_library_frames(frame)
             # jax.debug.print formats in the call that runs its program; `find_callbacks` covers it
-            if kind == "print" and called and source_location.library_of(called.f_code.co_filename) == "jax":
+            if (
+                kind == "print"
+                and library
+                and source_location.library_of(library.f_code.co_filename) == "jax"
+            ):
                 return
-            at = source_location.place_of(mine)
+            at = source_location.place_of(reader)
         nbytes = args[0].dtype.itemsize if kind in _NUMBERS else _nbytes(kind, args, kwargs)
         self.waits.append(Wait(kind, at, start, end, nbytes))
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
-from jaxperf.result.intervals import Interval, clip, union
+from jaxperf.result.intervals import Interval, clip, total_length, union
 
 SHORT_S, LONG_S = 0.1, 0.25  # of a window
 COST_SHARE = 0.05  # of the run's time; the pause after a window is its cost over this
@@ -45,8 +45,8 @@ class ExecutedProgram:
       copies: arrays that these calls had to put on a device first: from the host, or from other devices.
       devices: the stretches in which each device computed it.
       ops: seconds of each instruction, by device and name.
-      runs, whole: executions that the trace tells apart, and those of them that no window cut off.
-      longest_s: the longest stretch that was seen of one of them.
+      run_s: seconds that were seen of each execution that the trace tells apart.
+      whole: how many of them no window cut off.
     """
 
     name: str
@@ -55,14 +55,23 @@ class ExecutedProgram:
     copies: int = 0
     devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
-    runs: int = 0
+    run_s: list[float] = field(default_factory=list)
     whole: int = 0
-    longest_s: float = 0.0
 
     @property
     def cut_off(self) -> bool:
         """Return whether a window may have cut off each execution that was seen."""
-        return self.runs > 0 and not self.whole
+        return bool(self.run_s) and not self.whole
+
+    @property
+    def spans(self) -> list[Interval]:
+        """Return the stretches of all devices."""
+        return [span for spans in self.devices.values() for span in spans]
+
+    @property
+    def busiest_s(self) -> float:
+        """Return the seconds of the device that computed it longest."""
+        return max(map(total_length, self.devices.values()), default=0.0)
 
     def op_s(self, wanted: Callable[[str], bool]) -> float:
         """Return the seconds of the instructions whose names are `wanted`, on all devices."""
@@ -225,6 +234,16 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
             record.copies += copies
             record.dispatch_s.append((end - start) / 1e9)
             calls[canonical_name(name)].append((clock(start), clock(end)))
+    _add_executions(seen, runs, calls, window)
+
+
+def _add_executions(
+    seen: Seen,
+    runs: dict[tuple[str, str], dict[str, Interval]],
+    calls: dict[str, list[Interval]],
+    window: Interval,
+) -> None:
+    """Add what a window saw of each execution, by device and program, and when some were queued."""
     for (_, name), known in runs.items():
         seen.queued += clip(queued_intervals(calls[name], (start for start, _ in known.values())), *window)
     for device in {device for device, _ in runs}:
@@ -234,11 +253,10 @@ def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
         number = Counter(name for _, _, name in in_order)
         for i, (start, end, name) in enumerate(in_order):
             ran = seen.program(name)
-            ran.runs += 1
+            ran.run_s.append(end - start)
             called = len(calls[name]) >= number[name] and min(calls[name])[0] <= start
             # an instruction that runs at the end has no event, so the last execution may have gone on
             ran.whole += (i > 0 or called) and i < len(in_order) - 1
-            ran.longest_s = max(ran.longest_s, end - start)
 
 
 def queued_intervals(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:

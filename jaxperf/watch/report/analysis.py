@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from jaxperf.result.intervals import Interval, clip, intersection, total_length, union
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import DATA, IMPORT, NUMPY, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
-from jaxperf.watch.observe.windows import canonical_name
+from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report import attribution
 from jaxperf.watch.session import Record
 from jaxperf.watch.source import call_sites
@@ -133,15 +135,28 @@ class Analysis:
         return call_sites.called_at(r.compiled, r.call_sites, r.seen.programs)
 
     @functools.cached_property
+    def jitted(self) -> frozenset[str]:
+        """Return the names of their programs; all other programs are of operations outside of jit."""
+        return frozenset(c.program for c, _ in self.called)
+
+    @functools.cached_property
+    def programs(self) -> dict[str, list[Facts]]:
+        """Return the compiled programs by name, which several may share."""
+        return group_by(self.record.programs, lambda facts: facts.program)
+
+    def ran(self, program: Compiled | Facts) -> ExecutedProgram | None:
+        """Return what windows saw of a program; None if it did not run in any."""
+        return self.record.seen.programs.get(program.program)
+
+    @functools.cached_property
     def begin(self) -> float:
         """Return when the reader's first function (else anything) was compiled: before is preparation.
 
         For a function that was compiled before the watch, when it first ran. If JAX does not report what it
         compiles, the start of the watch.
         """
-        programs = self.record.seen.programs
-        older = [programs[canonical_name(c.name)] for c, _ in self.called if not c.stages]
-        ran = [start for p in older for spans in p.devices.values() for start, _ in spans]
+        older = [self.record.seen.programs[c.program] for c, _ in self.called if not c.stages]
+        ran = [start for program in older for start, _ in program.spans]
         compiled = [c for c, _ in self.called if c.stages] or ([] if ran else self.record.compiled)
         none = self.record.start if self.record.seen.busy else self.record.end
         return min([*ran, *(max(b for _, b in c.stages.values()) for c in compiled)], default=none)
@@ -244,9 +259,7 @@ class Analysis:
     @functools.cached_property
     def lines(self) -> list[WaitingLine]:
         """Return every line that waits, the longest waits first."""
-        groups: dict[tuple[Place, str], list[Wait]] = defaultdict(list)
-        for wait in self.waits:
-            groups[wait.at, wait.kind].append(wait)
+        groups = group_by(self.waits, lambda wait: (wait.at, wait.kind))
         lines = [self._line(at, kind, waits) for (at, kind), waits in groups.items()]
         return sorted(lines, key=lambda line: -line.total_s)
 
@@ -270,11 +283,6 @@ class Analysis:
             statistics.median(after) if after else None,
             statistics.fmean(lost) * len(waits) if lost else 0.0,
         )  # fmt: skip
-
-    @property
-    def data_idle(self) -> dict[Place, float]:
-        """Return the seconds of idle devices while the front end waited for data, by line."""
-        return self.idle_at(lambda s: s.kind == DATA)
 
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:

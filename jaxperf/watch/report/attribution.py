@@ -20,7 +20,7 @@ from jaxperf.watch.source.call_sites import CallSite
 def step_lines(compiled: Iterable[Compiled], sites: Iterable[CallSite] = ()) -> frozenset[Place]:
     """Return the lines that call the reader's jitted functions, directly or indirectly."""
     calls: list[Compiled | CallSite] = [*(c for c in compiled if c.explained), *sites]
-    return frozenset(p for call in calls for p in (call.at, *call.callers) if p != NOWHERE)
+    return frozenset(p for call in calls for p in (call.at, *call.callers) if p)
 
 
 def reclassified_samples(
@@ -44,8 +44,7 @@ def reclassified_samples(
         if key not in known:
             known[key] = _reclassify(s, lines, dispatching, batches)
         kind, at = known[key]
-        results.append(s if at == s.at else s._replace(at=at, inside=s.at))
-        results[-1] = results[-1]._replace(kind=kind)
+        results.append(s._replace(kind=kind, at=at, inside=s.inside if at == s.at else s.at))
     return results
 
 
@@ -56,16 +55,14 @@ def _reclassify(
     if s.kind in (EAGER, PYTHON, WRITE) and s.at in dispatching and not makes_jit:
         return DISPATCH, s.at
     preparing = s.kind in (PYTHON, NUMPY, DATA) or (s.kind == EAGER and s.at in batches)
-    if not (preparing or s.kind == WRITE) or s.inside != NOWHERE:
+    if not (preparing or s.kind == WRITE) or s.inside:
         return s.kind, s.at
     at, called = _in_loop(s, lines)
-    if at == NOWHERE:
-        return (
-            PYTHON if s.kind == WRITE else s.kind
-        ), s.at  # a file that is written once is not part of a loop
+    if not at:  # a file that is written once is not part of a loop
+        return (PYTHON if s.kind == WRITE else s.kind), s.at
     file = _file_written(s.at, s.kind) if s.kind in (WRITE, PYTHON) else NOWHERE
-    if s.kind == WRITE or file != NOWHERE:
-        return WRITE, (file if file != NOWHERE else s.at)
+    if s.kind == WRITE or file:
+        return WRITE, file or s.at
     if loop_body.could_run_ahead(at, lines, called):
         return DATA, at
     return (BETWEEN, at) if s.kind == PYTHON else (s.kind, s.at)
@@ -91,10 +88,10 @@ def _in_loop(s: StackSample, steps: frozenset[Place]) -> tuple[Place, str]:
 
 def _file_written(at: Place, kind: str) -> Place:
     """Return the `with` that opens the file that a line writes or closes; NOWHERE for none."""
-    loop = statements.enclosing_nodes(at, loop_body.LOOP)[-1:]
+    loop = statements.innermost(at, loop_body.LOOP)
     for node in statements.enclosing_nodes(at, ast.With):
-        mine = node.lineno == at.line if kind == PYTHON else not loop or loop[0].lineno < node.lineno
-        if mine and any(_opens_to_write(item.context_expr) for item in node.items):
+        meant = node.lineno == at.line if kind == PYTHON else not loop or loop.lineno < node.lineno
+        if meant and any(_opens_to_write(item.context_expr) for item in node.items):
             return at._replace(line=node.lineno)
     return NOWHERE
 

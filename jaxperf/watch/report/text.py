@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.report.formatting import format_quantity
@@ -20,9 +19,10 @@ from jaxperf.result import (
     Text,
 )
 from jaxperf.watch.advice.advice import advice_for
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import backend, compiles
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.source_location import NOWHERE, shorten_path
+from jaxperf.watch.observe.source_location import shorten_path
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
@@ -96,9 +96,7 @@ def _shares(analysis: Analysis) -> Grid:
 
 
 def _compiled(record: Record) -> Iterator[Block]:
-    groups: dict[tuple[str, str], list[Compiled]] = defaultdict(list)
-    for c in record.compiled:
-        groups[c.name, c.defined if c.explained else str(c.at)].append(c)
+    groups = group_by(record.compiled, lambda c: (c.name, c.defined if c.explained else str(c.at)))
     longest = sorted(groups.values(), key=lambda group: -sum(c.total_s for c in group))
     rows = []
     for group in longest[:STORED_ROWS]:
@@ -110,7 +108,7 @@ def _compiled(record: Record) -> Iterator[Block]:
                 group[0].called[:NAME],
                 str(len(group)),
                 *(format_quantity(s, "s") for s in seconds),
-                _at(group[-1]),
+                str(group[-1].at or "-"),
                 _why(group),
             )
         )
@@ -119,10 +117,6 @@ def _compiled(record: Record) -> Iterator[Block]:
         title = f"Traced and compiled: {len(record.compiled)} times, {format_quantity(total, 's')}"
         heads = ("", "times", "trace", "lower", "compile", "called at", "why again")
         yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
-
-
-def _at(c: Compiled) -> str:
-    return str(c.at) if c.at != NOWHERE else "-"
 
 
 def _why(group: list[Compiled]) -> str:
@@ -162,8 +156,8 @@ def _memory(analysis: Analysis) -> Iterator[Block]:
         )
     largest = "; ".join(
         f"{live.number} x {live.kind}, {format_quantity(live.nbytes, 'bytes')}"
-        + (f", made at {live.at}" if live.at != NOWHERE else "")
-        for live in record.held[:3]
+        + (f", made at {live.at}" if live.at else "")
+        for live in record.live_arrays[:3]
     )
     if largest:
         yield Fact("held", largest, meaning="Largest arrays alive near the peak")

@@ -7,7 +7,6 @@ programs with one name differ in their work, nobody can tell which one ran, and 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from jaxperf.report.formatting import format_list, format_quantity
 from jaxperf.result import Block, Environment, Grid, Note, Text
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
+from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 
 if TYPE_CHECKING:
@@ -83,14 +82,11 @@ def _work(facts: Facts | None) -> tuple[str, str]:
 
 def hottest_programs(analysis: Analysis) -> list[Hot]:
     """Return the programs that devices computed in the windows, longest first."""
-    known: dict[str, list[Facts]] = defaultdict(list)
-    for facts in analysis.record.programs:
-        known[canonical_name(facts.name)].append(facts)
-    host = {canonical_name(c.name): c.host_bytes for c in analysis.record.compiled}
+    host = {c.program: c.host_bytes for c in analysis.record.compiled}
     programs = analysis.record.seen.programs
     busy = {name: sum(map(total_length, p.devices.values())) for name, p in programs.items()}
     names = sorted((n for n in busy if busy[n]), key=lambda n: -busy[n])
-    return [_hot(programs[n], busy[n], known[n], host.get(n, 0)) for n in names]
+    return [_hot(programs[n], busy[n], analysis.programs.get(n, []), host.get(n, 0)) for n in names]
 
 
 def _hot(program: ExecutedProgram, busy_s: float, known: list[Facts], host_bytes: int) -> Hot:
@@ -102,7 +98,7 @@ def _hot(program: ExecutedProgram, busy_s: float, known: list[Facts], host_bytes
         program.name,
         program.calls,
         statistics.median(program.dispatch_s) if program.dispatch_s else None,
-        program.longest_s if program.cut_off else busy_s / devices / (runs or program.calls or 1),
+        max(program.run_s) if program.cut_off else busy_s / devices / (runs or program.calls or 1),
         facts,
         host_bytes if program.copies else 0,
         "no execution lay within a window of the profiler" if program.cut_off else doubt,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result.intervals import intersection, total_length
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import COLLECTIVES, ProgramInstruction
+from jaxperf.watch.observe.instructions import COLLECTIVES
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER
-from jaxperf.watch.observe.source_location import NOWHERE
-from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
+from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis, subtract_intervals
 from jaxperf.watch.rules.idle import COPIED
 
@@ -30,11 +29,7 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
             continue
         largest = max(c.elsewhere, key=lambda where: c.elsewhere[where])
         more = f" and {len(c.elsewhere) - 1} more arguments" if len(c.elsewhere) > 1 else ""
-        count = max(
-            len(f.devices)
-            for f in analysis.record.programs
-            if canonical_name(f.name) == canonical_name(c.name)
-        )
+        count = max(len(facts.devices) for facts in analysis.programs[c.program])
         reason = (
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
             f"{count} devices: they lie on {_where(c.placements[largest].devices)} only"
@@ -44,14 +39,12 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 
 
-def device_notes(
-    facts: Facts, c: Compiled, program: ExecutedProgram, instructions: Iterable[ProgramInstruction]
-) -> Iterator[str]:
+def device_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
     """Yield how much of a program's time devices spend in collectives, and which of them the others wait for.
 
     CPU devices of one host share its cores, so what they spend in a collective is mostly waiting.
     """
-    opcodes = {i.name: i for i in instructions}
+    opcodes = {i.name: i for i in facts.instructions}
     sent: dict[str, float] = defaultdict(float)
     work: dict[str, float] = defaultdict(float)
     for (device, op), times in program.ops.items():
@@ -66,10 +59,9 @@ def device_notes(
     share = sent_s / (sent_s + work_s)
     if share >= SENT and facts.platform != "cpu":
         most = opcodes[max(sent, key=lambda op: sent[op])]
-        at = facts.at(most.text)
         yield (
             f"devices spend {share:.0%} of {c.called} in what they send to each other, most of it in an "
-            f"{most.opcode.removesuffix('-start')} for {at if at != NOWHERE else c.at}"
+            f"{most.opcode.removesuffix('-start')} for {facts.at(most.text) or c.at}"
         )
     slowest, mean = max(work, key=lambda device: work[device]), work_s / len(facts.devices)
     if work[slowest] >= UNEQUAL * mean:

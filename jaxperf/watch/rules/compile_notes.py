@@ -11,9 +11,7 @@ from pathlib import Path
 from jaxperf.report.formatting import format_quantity
 from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import ProgramInstruction, parse_instructions
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.report.analysis import Analysis
 
 A_SHARE = 0.2  # of the run
@@ -40,7 +38,7 @@ def _slowest(analysis: Analysis) -> Iterator[str]:
         f"{format_quantity(c.seconds(stage), 's')} to {verb}"
         for stage, verb in ((TRACE, "trace"), (LOWER, "lower"), (COMPILE, "compile"))
     )
-    named = [f for f in analysis.record.programs if canonical_name(f.name) == canonical_name(c.name)]
+    named = analysis.programs.get(c.program, [])
     facts = max((f for f in named if not f.old), key=lambda f: len(f.text), default=None)
     parts = list(_parts(facts)) if facts and facts.text else []
     yield f"{c.called} ({c.at}) took {stages}" + "".join(f"; {part}" for part in parts)
@@ -48,22 +46,21 @@ def _slowest(analysis: Analysis) -> Iterator[str]:
 
 def _parts(facts: Facts) -> Iterator[str]:
     """Yield what makes a program long to compile: instructions by line, constants, kernels to choose from."""
-    instructions = list(parse_instructions(facts.text))
-    yield f"it has {len(instructions):,} instructions"
-    at, share = line_with_most(facts, instructions)
+    yield f"it has {len(facts.instructions):,} instructions"
+    at, share = line_with_most(facts)
     if share >= A_SHARE:
         yield f"{share:.0%} of those that have a line come from {at}"
     constant = sum(size for _, size in facts.constants())
     if constant >= CONSTANT:
         yield f"{format_quantity(constant, 'bytes')} of constants pass through all of XLA's passes"
-    tuned = sum(target in i.text for i in instructions for target in _TUNED)
+    tuned = sum(target in i.text for i in facts.instructions for target in _TUNED)
     if facts.platform != "cpu" and tuned:
         yield f"XLA tries several kernels for {tuned} operations: a cache on disk keeps the choice"
 
 
-def line_with_most(facts: Facts, instructions: list[ProgramInstruction]) -> tuple[Place, float]:
+def line_with_most(facts: Facts) -> tuple[Place, float]:
     """Return the reader's line from which most instructions come, and its share of those with a line."""
-    lines = Counter(facts.at(i.text) for i in instructions)
+    lines = Counter(facts.at(i.text) for i in facts.instructions)
     del lines[NOWHERE]
     at, count = next(iter(lines.most_common(1)), (NOWHERE, 0))
     return at, count / max(1, lines.total())
@@ -106,10 +103,10 @@ def _why_empty(longest_s: float) -> str:
 
 def _faults(analysis: Analysis) -> Iterator[str]:
     """Yield a line for each known fault of the installed version that a program on a GPU shows."""
-    calls = {canonical_name(c.name): c for c, _ in analysis.called}
+    calls = {c.program: c for c, _ in analysis.called}
     lines: dict[str, Compiled] = {}
     for facts in analysis.record.programs:
-        c = calls.get(canonical_name(facts.name))
+        c = calls.get(facts.program)
         if c and facts.text and facts.platform not in ("cpu", "tpu"):
             lines |= {line: c for line in fault_lines(facts.text) if line not in lines}
     for line, c in lines.items():

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from jaxperf.result.intervals import Interval, total_length
 from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.report.analysis import Analysis, Clock, subtract_intervals
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 from jaxperf.watch.source import loop_body, statements
@@ -43,14 +43,13 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         seconds = idle.pop(at)
         if traced[at] <= REPEATS:  # else `find_retraces` covers it
             yield Finding("new function", at, seconds, reason, "function")
-    jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
-    programs = analysis.record.seen.programs
-    small = sum(p.calls for n, p in programs.items() if n not in jitted_names and p.calls >= OFTEN)
+    outside = {n: p for n, p in analysis.record.seen.programs.items() if n not in analysis.jitted}
+    small = sum(p.calls for p in outside.values() if p.calls >= OFTEN)
     windows_s = sum(b - a for a, b in analysis.record.seen.windows)
     rate = small / windows_s if windows_s else 0.0
     if rate < RATE:
         idle = {}
-    unfused = {at: s for at, s in _unfused(analysis, jitted_names, line).items() if "jit(" not in at.source}
+    unfused = {at: s for at, s in _unfused(analysis, line).items() if "jit(" not in at.source}
     often = f"{rate:,.0f} operations per second"
     reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
     if sum(unfused.values()) > sum(idle.values()):
@@ -71,12 +70,11 @@ def _front_bound(
 
     Short operations count as nothing: a CPU computes them within the call, and one program needs far less.
     """
-    jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
     busy = [
         span
         for name, program in analysis.record.seen.programs.items()
         for spans in program.devices.values()
-        if name in jitted_names or total_length(spans) > SHORT_S * len(spans)
+        if name in analysis.jitted or total_length(spans) > SHORT_S * len(spans)
         for span in spans
     ]
     free = Clock(subtract_intervals(analysis.steady, [*busy, *analysis.waiting.stretches]))
@@ -116,31 +114,32 @@ def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:
     None if the operation itself is in the loop, or if there is no such loop.
     """
     for i, at in enumerate(chain):
-        if loop_body.own_loop(at):
-            inside = statements.enclosing_nodes(chain[i - 1], statements.FUNCTION)[-1:] if i else []
-            return next((chain[i - 1]._replace(line=f.lineno) for f in inside), None)
+        if loop_body.loop_of_steps(at):
+            function = statements.innermost(chain[i - 1], statements.FUNCTION) if i else None
+            return chain[i - 1]._replace(line=function.lineno) if function else None
     return None
 
 
-def _unfused(
-    analysis: Analysis, jitted_names: Collection[str], line: Callable[[StackSample], Place]
-) -> dict[Place, float]:
+def _unfused(analysis: Analysis, line: Callable[[StackSample], Place]) -> dict[Place, float]:
     """Return device seconds that one program would save, by lines that dispatch operations outside jit.
 
     Nothing if such operations take less than half of the devices' time.
     """
-    known: dict[str, set[bool]] = {}
-    for facts in (
-        f for f in analysis.record.programs if f.opcodes and canonical_name(f.name) not in jitted_names
-    ):
-        known.setdefault(canonical_name(facts.name), set()).add(facts.opcodes <= _ELEMENTWISE)
-    light = {name for name, elementwise in known.items() if elementwise == {True}}
+    light = {
+        name
+        for name, programs in analysis.programs.items()
+        if name not in analysis.jitted and _are_elementwise([f for f in programs if f.instructions])
+    }
     saved_s = max((_saved_s(analysis, device, light) for device in analysis.record.seen.busy), default=0.0)
     looks: Counter[Place] = Counter()
     for s in analysis.samples if saved_s else ():
         if s.kind == EAGER and s.start >= analysis.begin:
             looks[line(s)] += 1
     return {at: saved_s * analysis.scale * count / looks.total() for at, count in looks.items()}
+
+
+def _are_elementwise(programs: list[Facts]) -> bool:
+    return bool(programs) and all(i.opcode in _ELEMENTWISE for f in programs for i in f.instructions)
 
 
 def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:

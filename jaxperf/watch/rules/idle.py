@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.watch.finding import Finding
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, DISPATCH, EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.report.analysis import Analysis, WaitingLine
 from jaxperf.watch.source import loop_body
 
@@ -28,9 +28,15 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
             continue  # `find_numpy_work` covers it
         if line.count >= REPEATS and (array := loop_body.element_read(line.at)):
             yield _element_reads(analysis, line, array)
-        elif line.count >= REPEATS and line.at != NOWHERE:
-            cause = "logging" if line.kind == "print" or _prints(line) else "wait"
-            yield Finding(cause, line.at, line.lost_s, _wait_reason(line), line.kind)
+        elif line.count >= REPEATS and line.at:
+            prints = line.at.source.startswith(("print(", "logging.", "logger.", "log."))
+            cause = "logging" if line.kind == "print" or prints else "wait"
+            reason = (
+                f"the front end waits {line.count} times in {line.kind}, "
+                f"{line.total_s / line.count * 1e3:.2g} ms each, "
+                "and the device is idle until the next call comes"
+            )
+            yield Finding(cause, line.at, line.lost_s, reason, line.kind)
 
 
 def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
@@ -58,22 +64,11 @@ def _function(at: Place) -> tuple[str, str]:
     return at.file, at.function
 
 
-def _prints(line: WaitingLine) -> bool:
-    return line.at.source.startswith(("print(", "logging.", "logger.", "log."))
-
-
-def _wait_reason(line: WaitingLine) -> str:
-    each = line.total_s / line.count
-    return (
-        f"the front end waits {line.count} times in {line.kind}, {each * 1e3:.2g} ms each, "
-        "and the device is idle until the next call comes"
-    )
-
-
 def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that wait for the next batch while devices are idle."""
     reason = "devices are idle while this line waits for the next batch"
-    for finding in findings_by_function("data", analysis.data_idle, reason):
+    idle = analysis.idle_at(lambda s: s.kind == DATA)
+    for finding in findings_by_function("data", idle, reason):
         yield replace(finding, reason=reason + describe_longest_inside(analysis, DATA, finding.at))
 
 
@@ -99,10 +94,8 @@ def find_transfers(analysis: Analysis) -> Iterator[Finding]:
 
 def copies_much(analysis: Analysis, c: Compiled) -> bool:
     """Return whether calls of a program pass it large NumPy arrays, or may do so if that is not known."""
-    program = analysis.record.seen.programs.get(canonical_name(c.name))
-    sizes = (
-        f.argument_bytes for f in analysis.record.programs if canonical_name(f.name) == canonical_name(c.name)
-    )
+    program = analysis.ran(c)
+    sizes = (facts.argument_bytes for facts in analysis.programs.get(c.program, ()))
     return bool(program and program.copies) and (c.host_bytes or max(sizes, default=0)) >= COPIED
 
 
@@ -112,15 +105,11 @@ def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
         s.inside for s in analysis.samples if s.kind == kind and _function(s.at) == _function(at)
     )
     made = next((p for p, _ in inside.most_common() if p not in (at, NOWHERE)), NOWHERE)
-    return f", most of the time at {made}: {made.source}" if made != NOWHERE else ""
+    return f", most of the time at {made}: {made.source}" if made else ""
 
 
 def findings_by_function(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
     """Yield one finding per function, at its worst line: neighboring lines share one cause."""
-    functions: dict[tuple[str, str], list[tuple[Place, float]]] = defaultdict(list)
-    for at, seconds in idle.items():
-        if at != NOWHERE:
-            functions[_function(at)].append((at, seconds))
-    for lines in functions.values():
-        worst = max(lines, key=lambda item: item[1])[0]
-        yield Finding(cause, worst, sum(s for _, s in lines), reason, worst.function)
+    for lines in group_by(filter(None, idle), _function).values():
+        worst = max(lines, key=lambda at: idle[at])
+        yield Finding(cause, worst, sum(idle[at] for at in lines), reason, worst.function)

@@ -7,23 +7,22 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, array_bytes, array_type
-from jaxperf.watch.observe.instructions import OPERANDS, ProgramInstruction
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.instructions import ProgramInstruction
+from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.programs import called_programs
-from jaxperf.watch.source import source_arguments, statements
+from jaxperf.watch.source import statements
 
 WIDE = ("float64", "double", "complex128")
 WIDENED = 1 << 16  # bytes of an array in bfloat16, below which its type does not matter
 A_SHARE = 0.2  # of a program's time, in products of matrices
-_FROM = re.compile(r"convert\((?:(bf16)\[|%([\w.-]+))")
 _OP_NAME = re.compile(r'op_name="(?:[^"]*/)?([^"/]*)"')
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 _PRODUCT = re.compile(r"^(?:dot|convolution)$|__cublas|__cudnn\$conv")
@@ -33,10 +32,9 @@ _HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
 def find_float64(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that turn 32-bit floats into 64-bit ones, and those with only 64-bit arrays."""
     compiled = analysis.record.compiled
-    for facts, c, program_s in called_programs(analysis):
-        lines = Counter(p for p in facts.widened())
-        if lines:
-            line = next((p for p, _ in lines.most_common() if p != NOWHERE), c.at)
+    for facts, c, _, program_s in called_programs(analysis):
+        if lines := Counter(facts.widened()):
+            line = next((p for p, _ in lines.most_common() if p), c.at)
             reason = (
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
             )
@@ -76,36 +74,34 @@ def _made(c: Compiled) -> tuple[Place, str]:
     arrays = {where: array for where, text in c.signature.items() if (array := array_type(text))}
     sizes = {where: math.prod(int(n) for n in dims.split(",") if n) for where, (_, dims) in arrays.items()}
     largest = max(sizes, key=lambda where: sizes[where], default="")
-    expression = source_arguments.argument_expression(c.at, c.called, largest) if largest else None
+    expression = statements.argument_expression(c.at, c.called, largest) if largest else None
     if not isinstance(expression, ast.Name):
         return c.at, ""
-    around = statements.enclosing_nodes(c.at, ast.FunctionDef)[-1:] or [statements.syntax_tree(c.at.file)]
+    within = statements.innermost(c.at, ast.FunctionDef) or statements.syntax_tree(c.at.file)
     lines = [
         n.lineno
-        for n in ast.walk(around[0])
+        for n in ast.walk(within)
         if isinstance(n, ast.Assign) and n.lineno < c.at.line and expression.id in map(ast.unparse, n.targets)
     ]
     return (c.at._replace(line=max(lines)), expression.id) if lines else (c.at, "")
 
 
-def widened_lines(facts: Facts, instructions: Sequence[ProgramInstruction]) -> dict[Place, int]:
+def widened_lines(facts: Facts) -> dict[Place, int]:
     """Return the lines at which an operator turns bfloat16 into float32, each with the bytes of the array.
 
     JAX does so where the other operand is float32. What converts on purpose, as `astype` and `mean` do, is a
     call and no operator.
     """
-    narrow = {i.name for i in instructions if i.type.startswith("bf16[")}
+    narrow = {i.name for i in facts.instructions if i.type.startswith("bf16[")}
     lines: dict[Place, int] = {}
     products: dict[Place, int] = {}
-    for i in instructions:
-        source, name = _FROM.search(i.text), _OP_NAME.search(i.text)
-        if i.opcode != "convert" or not i.type.startswith("f32[") or not source or not name:
-            continue
-        if not source[1] and source[2] not in narrow:
+    for i in facts.instructions:
+        name = _OP_NAME.search(i.text)
+        if i.opcode != "convert" or not i.type.startswith("f32[") or not name or not narrow & {*i.operands}:
             continue
         at = facts.at(i.text)
         dims = i.type.partition("[")[2].partition("]")[0]
-        if at == NOWHERE or array_bytes("bf16", dims) < WIDENED or not _is_operator(at):
+        if not at or array_bytes("bf16", dims) < WIDENED or not _is_operator(at):
             continue
         if name[1] in _PRODUCTS:
             products[at] = products.get(at, 0) + 1
@@ -116,46 +112,40 @@ def widened_lines(facts: Facts, instructions: Sequence[ProgramInstruction]) -> d
 
 def _is_operator(at: Place) -> bool:
     """Return whether a statement computes with operators, and names no type."""
-    for statement in statements.enclosing_nodes(at, ast.stmt)[-1:]:
-        nodes = list(ast.walk(statement))
-        named = {n.attr for n in nodes if isinstance(n, ast.Attribute)} | {
-            str(n.value) for n in nodes if isinstance(n, ast.Constant)
-        }
-        operators = any(isinstance(n, ast.BinOp | ast.AugAssign) for n in nodes)
-        return operators and not named & {"astype", "float32", "mean", "sum", "var", "std"}
-    return False
+    statement = statements.innermost(at, ast.stmt)
+    nodes = list(ast.walk(statement)) if statement else []
+    names = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+    names |= {str(n.value) for n in nodes if isinstance(n, ast.Constant)}
+    operators = any(isinstance(n, ast.BinOp | ast.AugAssign) for n in nodes)
+    return operators and not names & {"astype", "float32", "mean", "sum", "var", "std"}
 
 
-def precision_notes(
-    facts: Facts, c: Compiled, program: ExecutedProgram, instructions: Sequence[ProgramInstruction]
-) -> Iterator[str]:
+def precision_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
     """Yield a line for each place where a program computes in a wider format than it may need."""
-    for at, size in sorted(widened_lines(facts, instructions).items(), key=lambda item: -item[1])[:3]:
+    for at, size in sorted(widened_lines(facts).items(), key=lambda item: -item[1])[:3]:
         yield (
             f"bfloat16 becomes float32 at {at}, as the other operand is float32: {c.called} then moves twice "
             f"the bytes of an array of {format_quantity(size, 'bytes')} and all that comes from it. Give the "
             "other operand .astype(jnp.bfloat16) if that is precise enough"
         )
     if facts.platform not in ("cpu", "tpu"):
-        yield from _products(facts, c, program, instructions)
+        yield from _products(facts, c, program)
 
 
-def _products(
-    facts: Facts, c: Compiled, program: ExecutedProgram, instructions: Sequence[ProgramInstruction]
-) -> Iterator[str]:
+def _products(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
     """Yield the share of a GPU's time that goes to products of float32 matrices."""
-    types = {i.name: i.type for i in instructions}
-    wide = [i for i in instructions if _is_product(i) and _takes(i, "f32[", types)]
+    types = {i.name: i.type for i in facts.instructions}
+    wide = [i for i in facts.instructions if _is_product(i) and _takes(i, "f32[", types)]
     for full in (True, False):
         chosen = [i for i in wide if bool(_HIGHEST.search(i.text)) == full]
         inside = {i.within for i in chosen}
-        callers = {i.name for i in instructions if any(f"calls=%{name}," in i.text for name in inside)}
-        taken_s = program.op_s({*callers, *(i.name for i in chosen)}.__contains__)
+        callers = {i.name for i in facts.instructions if any(f"calls=%{name}," in i.text for name in inside)}
+        products_s = program.op_s({*callers, *(i.name for i in chosen)}.__contains__)
         total_s = program.op_s(facts.steps.__contains__)
-        if not chosen or not total_s or taken_s < A_SHARE * total_s:
+        if not chosen or not total_s or products_s < A_SHARE * total_s:
             continue
-        at = next((at for i in chosen if (at := facts.at(i.text)) != NOWHERE), c.at)
-        share = f"{taken_s / total_s:.0%} of {c.called}'s time goes to products of float32 matrices ({at})"
+        at = next((at for i in chosen if (at := facts.at(i.text))), c.at)
+        share = f"{products_s / total_s:.0%} of {c.called}'s time goes to products of float32 matrices ({at})"
         yield (
             f"{share} at the highest precision: jax.default_matmul_precision('tensorfloat32') lets the GPU "
             "take TensorFloat32, with 10 bits of mantissa in place of 23"
@@ -167,8 +157,7 @@ def _products(
 
 def _takes(i: ProgramInstruction, dtype: str, types: Mapping[str, str]) -> bool:
     """Return whether an instruction's first operand is of a type; bfloat16 is often summed in float32."""
-    operands = OPERANDS.findall(i.text.partition(f"{i.opcode}(")[2])
-    return bool(operands) and types.get(operands[0], "").startswith(dtype)
+    return types.get(next(iter(i.operands), ""), "").startswith(dtype)
 
 
 def _is_product(i: ProgramInstruction) -> bool:

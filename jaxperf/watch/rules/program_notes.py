@@ -9,15 +9,10 @@ from collections.abc import Iterator
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result import Block, Note
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Facts, array_bytes
-from jaxperf.watch.observe.instructions import (
-    COLLECTIVES,
-    OPERANDS,
-    ProgramInstruction,
-    parse_instructions,
-)
+from jaxperf.watch.observe.executables import Facts, array_bytes, arrays_in
+from jaxperf.watch.observe.instructions import COLLECTIVES, ProgramInstruction
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
+from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.between_devices import device_notes
 from jaxperf.watch.rules.compile_notes import compile_notes
@@ -38,42 +33,31 @@ _GROUPS = re.compile(r"feature_group_count=(\d+)")
 
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield one line for each thing that was seen."""
-    for facts, c, program_s in called_programs(analysis):
-        program = analysis.record.seen.programs[canonical_name(facts.name)]
+    for facts, c, program, program_s in called_programs(analysis):
         if program_s >= A_SHARE * analysis.computing_s:
-            instructions = list(parse_instructions(facts.text))
-            for line in (*_collectives(facts, c, instructions), *_branches(facts, c, instructions)):
-                yield Note(line)
-            yield from map(Note, _grouped(facts, c, program, instructions))
-            yield from map(Note, device_notes(facts, c, program, instructions))
-            yield from map(Note, precision_notes(facts, c, program, instructions))
+            for rule in (_collectives, _branches, _grouped, device_notes, precision_notes):
+                yield from map(Note, rule(facts, c, program))
     yield from map(Note, compile_notes(analysis))
 
 
-def _collectives(facts: Facts, c: Compiled, instructions: list[ProgramInstruction]) -> Iterator[str]:
+def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
     """Yield what devices send to each other: in the condition of a loop, or many bytes."""
-    conditions = {m[1] for i in instructions if i.opcode == "while" for m in [_CONDITION.search(i.text)] if m}
-    bodies = {m[1] for i in instructions if i.opcode == "while" for m in [_BODY.search(i.text)] if m}
-    by_name = {i.name: i for i in instructions}
-    for i in instructions:
+    loops = " ".join(i.text for i in facts.instructions if i.opcode == "while")
+    conditions, bodies = {*_CONDITION.findall(loops)}, {*_BODY.findall(loops)}
+    for i in facts.instructions:
         kind = i.opcode.removesuffix("-start")
         if kind not in COLLECTIVES or len(facts.devices) < 2:
             continue
-        at = facts.at(i.text)
-        where = f" at {at if at != NOWHERE else c.at}"
+        at, moved = facts.at(i.text) or c.at, sum(array_bytes(*a) for a in arrays_in(i.type))
         if i.within in conditions:
             yield (
-                f"{c.called} has an {kind} in the condition of a loop{where}: all devices agree in each turn "
-                "whether to go on; under jax.shard_map each device has a loop of its own"
+                f"{c.called} has an {kind} in the condition of a loop at {at}: all devices agree in each "
+                "turn whether to go on; under jax.shard_map each device has a loop of its own"
             )
-        elif (
-            kind != "all-reduce" and (moved := sum(array_bytes(*a) for a in arrays_in_type(i.type))) >= MOVED
-        ):
-            source = _source(i, by_name, facts, c.called)
+        elif kind != "all-reduce" and moved >= MOVED:
             how = "in each turn of a loop" if i.within in bodies else "per call"
-            here = at if at != NOWHERE else c.at
-            line = source if source != NOWHERE else here
-            use = f", for {here}" if here != line else ""
+            line = _source(i, facts, c.called) or at
+            use = f", for {at}" if at != line else ""
             yield (
                 f"{c.called} has an {kind} of {i.type.partition('{')[0]}, {format_quantity(moved, 'bytes')} "
                 f"{how} at {line}{use}: it is not split as its use needs it; a sharding of its "
@@ -81,19 +65,15 @@ def _collectives(facts: Facts, c: Compiled, instructions: list[ProgramInstructio
             )
 
 
-def arrays_in_type(kind: str) -> list[tuple[str, str]]:
-    """Return the arrays, as dtype and dimensions, in a type of a program's text."""
-    return re.findall(r"([a-z]+\d*)\[([\d,]*)\]", kind)
-
-
-def _source(i: ProgramInstruction, by_name: dict[str, ProgramInstruction], facts: Facts, name: str) -> Place:
+def _source(i: ProgramInstruction, facts: Facts, name: str) -> Place:
     """Return the line of the reader's that made an instruction's operand; for an argument, its first use."""
+    by_name = {known.name: known for known in facts.instructions}
     for _ in range(8):
-        operands = [by_name[n] for n in OPERANDS.findall(i.text.partition(" = ")[2]) if n in by_name]
-        if not operands:
+        operand = next((by_name[n] for n in i.operands if n in by_name), None)
+        if operand is None:
             break
-        i = operands[0]
-        if (at := facts.at(i.text)) != NOWHERE:
+        i = operand
+        if at := facts.at(i.text):
             return at
     argument = re.search(r'op_name="(\w+)', i.text) if i.opcode == "parameter" else None
     places = (p for frames in facts.frames.values() for p in frames if p.function == name)
@@ -108,15 +88,14 @@ def _source(i: ProgramInstruction, by_name: dict[str, ProgramInstruction], facts
     return at._replace(line=line) if (line := min(uses, default=0)) else NOWHERE
 
 
-def _branches(facts: Facts, c: Compiled, instructions: list[ProgramInstruction]) -> Iterator[str]:
+def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
     """Yield calls of `lax.cond` that `vmap` has turned into a select, where a branch is costly."""
-    heavy = [(p.file, p.line) for i in instructions if i.opcode in _HEAVY for p in facts.around(i.text)]
-    selects = (
-        i for i in instructions if i.opcode == "select" and "vmap(" in i.text and "/select_n" in i.text
-    )
-    for at in dict.fromkeys(facts.at(i.text) for i in selects):
+    heavy = [i for i in facts.instructions if i.opcode in _HEAVY]
+    heavy_lines = [(p.file, p.line) for i in heavy for p in facts.around(i.text)]
+    selects = [i.text for i in facts.instructions if i.opcode == "select" and "/select_n" in i.text]
+    for at in dict.fromkeys(facts.at(text) for text in selects if "vmap(" in text):
         lines = _lines_of_branches(at)
-        if any(file == at.file and line in lines for file, line in heavy):
+        if any(file == at.file and line in lines for file, line in heavy_lines):
             yield (
                 f"under vmap, the branch at {at} is a select: {c.called} computes both sides for every "
                 "element. Choose the elements first (sort or gather them), or use jax.lax.map, which "
@@ -126,8 +105,8 @@ def _branches(facts: Facts, c: Compiled, instructions: list[ProgramInstruction])
 
 def _lines_of_branches(at: Place) -> set[int]:
     """Return the lines of the functions among which a statement's `lax.cond` or `lax.switch` chooses."""
-    statement = statements.enclosing_nodes(at, ast.stmt)[-1:]
-    calls = [n for s in statement for n in ast.walk(s) if isinstance(n, ast.Call)]
+    statement = statements.innermost(at, ast.stmt)
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement else []
     argument_nodes = {
         id(n): n for call in calls if statements.last_name(call.func) in _BRANCHES for n in ast.walk(call)
     }.values()
@@ -138,38 +117,36 @@ def _lines_of_branches(at: Place) -> set[int]:
     return {line for n in bodies for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
 
 
-def _grouped(
-    facts: Facts, c: Compiled, program: ExecutedProgram, instructions: list[ProgramInstruction]
-) -> Iterator[str]:
+def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
     """Yield convolutions in groups of channels that take most of a program's time."""
     total_s = program.op_s(facts.steps.__contains__)
-    for i in instructions:
+    for i in facts.instructions:
         groups = _GROUPS.search(i.text) if i.opcode in ("convolution", "custom-call") else None
-        names = {i.name, *(user.name for user in instructions if f"calls=%{i.within}," in user.text)}
-        taken_s = program.op_s(names.__contains__) if groups and int(groups[1]) > 1 else 0.0
-        if total_s and taken_s >= MOST * total_s and groups:
-            at = facts.at(i.text)
+        if not groups or int(groups[1]) < 2:
+            continue
+        names = {i.name, *(user.name for user in facts.instructions if f"calls=%{i.within}," in user.text)}
+        grouped_s = program.op_s(names.__contains__)
+        if total_s and grouped_s >= MOST * total_s:
             yield (
-                f"a convolution in {groups[1]} groups takes {taken_s / total_s:.0%} of {c.called}'s time "
-                f"({at if at != NOWHERE else c.at}); compilers often reach a small share of the machine "
+                f"a convolution in {groups[1]} groups takes {grouped_s / total_s:.0%} of {c.called}'s time "
+                f"({facts.at(i.text) or c.at}); compilers often reach a small share of the machine "
                 "there: compare it with a sum of shifted products, one for each position of the kernel"
             )
 
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:
     """Yield the program with the most temporaries, if many, and the scan whose gradient needs them."""
-    called = {canonical_name(c.name): c for c, _ in analysis.called}
-    new = [f for f in analysis.record.programs if not f.old and canonical_name(f.name) in called]
+    called = {c.program: c for c, _ in analysis.called}
+    new = [f for f in analysis.record.programs if not f.old and f.program in called]
     facts = max(new, key=lambda f: f.temporary_bytes, default=None)
     if facts is None or facts.temporary_bytes < TEMPORARY:
         return
-    name, size = called[canonical_name(facts.name)].called, format_quantity(facts.temporary_bytes, "bytes")
+    name, size = called[facts.program].called, format_quantity(facts.temporary_bytes, "bytes")
     message = f"temporaries of {name}: {size}"
-    scans = (i for i in parse_instructions(facts.text) if i.opcode == "while" and "jvp(" in i.text)
-    lines = [line for i in scans if (line := facts.at(i.text)) != NOWHERE]
-    if lines:
+    scans = (i for i in facts.instructions if i.opcode == "while" and "jvp(" in i.text)
+    if line := next(filter(None, (facts.at(i.text) for i in scans)), NOWHERE):
         message += (
-            f"; the gradient of the loop at {lines[0]} keeps what each turn computes, and jax.checkpoint "
+            f"; the gradient of the loop at {line} keeps what each turn computes, and jax.checkpoint "
             "around its body computes it again instead"
         )
     yield message

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result.intervals import intersection, total_length
 from jaxperf.watch.finding import Finding
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.compiles import COMPILE, Compiled
 from jaxperf.watch.observe.executables import Facts, array_type
-from jaxperf.watch.observe.instructions import independent_instructions, parse_instructions
+from jaxperf.watch.observe.instructions import independent_instructions
 from jaxperf.watch.observe.sampler import EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.unrolled import unrolled_loops
-from jaxperf.watch.observe.windows import canonical_name
+from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import execution_count
 from jaxperf.watch.source import statements
@@ -35,27 +36,25 @@ UNEQUAL = 1.3  # the most work on one device over the mean
 
 def find_donations(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that copy an argument that the caller replaces by the result."""
-    for facts, c, program_s in called_programs(analysis):
-        shared = facts.unshared_bytes()
-        if shared and replaces_argument(c.at):
-            what = "of the same types as arguments that the caller replaces"
-            yield _copies(analysis, facts, c, program_s, shared, "donation", what)
+    for facts, c, program, program_s in called_programs(analysis):
+        if (shared := facts.unshared_bytes()) and replaces_argument(c.at):
+            reason = _new_memory(facts, shared, "of the same types as arguments that the caller replaces")
+            copied_s = _copied_s(analysis, facts, program, program_s, shared)
+            yield Finding("donation", c.at, copied_s, reason, facts.name, shared)
 
 
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
     """Find updates outside jit that copy an array to change a part, as in `x = x.at[i].set(y)`."""
-    calls = {
-        canonical_name(c.name): c for c in analysis.record.compiled if not c.explained and _changes_part(c.at)
-    }
+    updates = (c for c in analysis.record.compiled if not c.explained and _changes_part(c.at))
+    calls = {c.program: c for c in updates}
     looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
     most = next((at for at, _ in looks.most_common() if _changes_part(at)), None)
-    for facts, c, busy_s in called_programs(analysis, lambda facts: calls.get(canonical_name(facts.name))):
+    for facts, c, program, program_s in called_programs(analysis, lambda facts: calls.get(facts.program)):
         if not facts.old and (shared := facts.unshared_bytes()):
-            c = replace(c, at=most or c.at)
-            reason = (
-                f"each call copies an array of {format_quantity(shared, 'bytes')}, of which it changes a part"
-            )
-            yield replace(_copies(analysis, facts, c, busy_s, shared, "eager copy", ""), reason=reason)
+            size = format_quantity(shared, "bytes")
+            reason = f"each call copies an array of {size}, of which it changes a part"
+            copied_s = _copied_s(analysis, facts, program, program_s, shared)
+            yield Finding("eager copy", most or c.at, copied_s, reason, facts.name, shared)
 
 
 def _changes_part(at: Place) -> bool:
@@ -68,25 +67,28 @@ def _changes_part(at: Place) -> bool:
 
 def find_module_state(analysis: Analysis) -> Iterator[Finding]:
     """Find programs of `nnx.jit`, which return all arrays of their modules, changed or not."""
-    for facts, c, program_s in called_programs(analysis):
+    for facts, c, program, program_s in called_programs(analysis):
         leaves = {where: array_type(text) for where, text in c.signature.items() if _IN_MODULE.match(where)}
         arrays = {where: array for where, array in leaves.items() if array}
         if c.through == "flax" and (shared := facts.unshared_bytes(arrays.values())):
-            finding = _copies(analysis, facts, c, program_s, shared, "module state", "of its modules' state")
-            yield replace(finding, argument=_donated(arrays))
+            reason = _new_memory(facts, shared, "of its modules' state")
+            copied_s = _copied_s(analysis, facts, program, program_s, shared)
+            yield Finding("module state", c.at, copied_s, reason, facts.name, shared, _donated(arrays))
 
 
-def _copies(
-    analysis: Analysis, facts: Facts, c: Compiled, program_s: float, shared: int, cause: str, what: str
-) -> Finding:
-    program = analysis.record.seen.programs[canonical_name(facts.name)]
+def _new_memory(facts: Facts, shared: int, what: str) -> str:
+    size = format_quantity(shared, "bytes")
+    return f"{facts.name} returns {size} {what}, and each call makes new memory for them"
+
+
+def _copied_s(
+    analysis: Analysis, facts: Facts, program: ExecutedProgram, program_s: float, shared: int
+) -> float:
+    """Return the device seconds in which a program copies so many bytes of its arguments."""
     copied_s = program.op_s(lambda op: "copy" in op and "transpose" not in op) * analysis.scale
     # calls may all have been made before a window
     times = max(program.calls, execution_count(program, facts))
-    copied_s = min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
-    size = format_quantity(shared, "bytes")
-    reason = f"{facts.name} returns {size} {what}, and each call makes new memory for them"
-    return Finding(cause, c.at, copied_s, reason, facts.name, shared)
+    return min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
 
 
 def _donated(leaves: Iterable[str]) -> str:
@@ -114,8 +116,8 @@ def _names(node: ast.expr) -> Iterator[str]:
 
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     """Find Python loops that were traced into one operation per turn."""
-    explained = {canonical_name(c.name) for c in analysis.record.compiled if c.explained}
-    for facts in (f for f in analysis.record.programs if not f.old and canonical_name(f.name) in explained):
+    explained = {c.program for c in analysis.record.compiled if c.explained}
+    for facts in (f for f in analysis.record.programs if not f.old and f.program in explained):
         c = _call(analysis, facts)
         if c and (loops := unrolled_loops(facts, few=c.total_s >= LONG_S, outside=(c.at, *c.callers))):
             loop, share = loops[0], sum(x.share for x in loops)  # the lines of a loop are one cause
@@ -130,7 +132,7 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that contain arrays as constants because their functions only refer to them."""
     for facts in (f for f in analysis.record.programs if not f.old):
         c = _call(analysis, facts)
-        if c is None or c.at == NOWHERE or source_location.library_of(c.defined.rpartition(":")[0]):
+        if c is None or not c.at or source_location.library_of(c.defined.rpartition(":")[0]):
             continue
         constants = [(array, size) for array, size in facts.constants() if size >= SMALL]
         names = [name for name, text in c.refers_to.items() if array_type(text) in dict(constants)]
@@ -146,16 +148,15 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
 
 def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that compute in each call what depends on none of their arguments."""
-    for facts, c, program_s in called_programs(analysis):
-        program = analysis.record.seen.programs[canonical_name(facts.name)]
-        instructions = list(parse_instructions(facts.text)) if facts.layout[0] else []
+    for facts, c, program, program_s in called_programs(analysis):
+        instructions = facts.instructions if facts.layout[0] else []
         fixed = independent_instructions(instructions, facts.steps)
         total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
-        if total_s and fixed_s >= A_SHARE * total_s and max(program.calls, program.runs) >= 2:
+        if total_s and fixed_s >= A_SHARE * total_s and max(program.calls, len(program.run_s)) >= 2:
             of_fixed = [
                 (program.op_s(i.name.__eq__), facts.at(i.text)) for i in instructions if i.name in fixed
             ]
-            at = max((pair for pair in of_fixed if pair[1] != NOWHERE), default=(0.0, c.at))[1]
+            at = max((pair for pair in of_fixed if pair[1]), default=(0.0, c.at))[1]
             reason = (
                 f"{fixed_s / total_s:.0%} of each call of {c.called} goes to what depends on none of its "
                 "arguments, and gives the same each time"
@@ -165,12 +166,11 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
 
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that call back into Python."""
-    for facts, c, _ in called_programs(analysis):
-        program = analysis.record.seen.programs[canonical_name(facts.name)]
+    for facts, c, program, _ in called_programs(analysis):
         for op, line in facts.callbacks():
             seconds = program.op_s(op.__eq__) * analysis.scale
             reason = f"each call of {facts.name} stops for Python on the host here"
-            yield Finding("callback", line if line != NOWHERE else c.at, seconds, reason, facts.name)
+            yield Finding("callback", line or c.at, seconds, reason, facts.name)
 
 
 def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
@@ -178,7 +178,7 @@ def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
     r = analysis.record
     others = dict.fromkeys([r.backend, *(f.platform for f in r.programs)])
     beside = [name for name in others if name not in ("", "cpu")]
-    for facts, c, program_s in called_programs(analysis):
+    for facts, c, _, program_s in called_programs(analysis):
         if facts.platform == "cpu" and beside:
             reason = f"{facts.name} runs on the CPU although there is an accelerator ({beside[0]})"
             yield Finding("on the cpu", c.at, program_s, reason, facts.name)
@@ -186,25 +186,20 @@ def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
 
 def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that were compiled for more work on one device than on the others."""
-    work: dict[str, dict[tuple[int, ...], float]] = defaultdict(dict)
-    for facts in analysis.record.programs:
-        name = canonical_name(facts.name)
-        work[name][facts.devices] = max(facts.flops, work[name].get(facts.devices, 0.0))
-    for name, flops in work.items():
-        program, at = analysis.record.seen.programs.get(name), _call_line(analysis, name)
+    for name, programs in analysis.programs.items():
+        by_devices = group_by(programs, lambda facts: facts.devices)
+        flops = {devices: max(f.flops for f in same) for devices, same in by_devices.items()}
+        program = analysis.record.seen.programs.get(name)
+        at = next((at for c, at in analysis.called if c.program == name), NOWHERE)
         apart = len({d for devices in flops for d in devices}) == sum(map(len, flops))
-        defined = {
-            c.defined for c in analysis.record.compiled if c.explained and canonical_name(c.name) == name
-        }
-        if program is None or at == NOWHERE or len(flops) < 2 or not apart:
+        defined = {c.defined for c in analysis.record.compiled if c.explained and c.program == name}
+        if program is None or not at or len(flops) < 2 or not apart:
             continue
         if len(defined) > 1 or not min(flops.values()):  # several functions with one name, like lambdas
             continue
         most, mean = max(flops.values()), sum(flops.values()) / len(flops)
         if most >= UNEQUAL * mean:
-            busy_s = (
-                max((total_length(spans) for spans in program.devices.values()), default=0.0) * analysis.scale
-            )
+            busy_s = program.busiest_s * analysis.scale
             reason = (
                 f"{name} computes {format_quantity(most, 'FLOP')} per call on one device and "
                 f"{format_quantity(mean, 'FLOP')} in the mean of {len(flops)}, and the others wait for it"
@@ -214,37 +209,30 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
 
 def called_programs(
     analysis: Analysis, call: Callable[[Facts], Compiled | None] | None = None
-) -> Iterator[tuple[Facts, Compiled, float]]:
-    """Yield programs that ran in windows: facts, the call that made each, device seconds.
+) -> Iterator[tuple[Facts, Compiled, ExecutedProgram, float]]:
+    """Yield programs that ran in windows: facts, the call that made each, what was seen, device seconds.
 
     Only those for which `call` gives a call; without `call`, the reader's own functions.
 
     Windows know a program by its name, so if several share one, each gets the time of
     its instructions' names.
     """
-    several = Counter(canonical_name(facts.name) for facts in analysis.record.programs)
     for facts in analysis.record.programs:
-        name = canonical_name(facts.name)
-        program = analysis.record.seen.programs.get(name)
-        c = call(facts) if call else _call(analysis, facts)
-        if program and c and c.at != NOWHERE and program.devices:
-            busy_s = max(map(total_length, program.devices.values()))
-            if several[name] > 1:
+        program, c = analysis.ran(facts), call(facts) if call else _call(analysis, facts)
+        if program and c and c.at and program.devices:
+            busy_s = program.busiest_s
+            if len(analysis.programs[facts.program]) > 1:
                 busy_s = min(busy_s, program.op_s(facts.steps.__contains__) / len(program.devices))
             if program.cut_off:  # instructions that no window saw whole are not among the devices' events
                 seen_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
                 busy_s *= max(1.0, analysis.computing_s / seen_s) if seen_s else 1.0
-            yield facts, c, busy_s * analysis.scale
+            yield facts, c, program, busy_s * analysis.scale
 
 
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
     """Return the call that made a program: of that name, at a line its instructions come from."""
-    named = [(c, at) for c, at in analysis.called if canonical_name(c.name) == canonical_name(facts.name)]
+    named = [(c, at) for c, at in analysis.called if c.program == facts.program]
     lines = {(p.file, p.line) for places in facts.frames.values() for p in places} if named[1:] else set()
     traced = (call for call in named if (call[0].at.file, call[0].at.line) in lines)
     c, at = next(traced, next(iter(named), (None, NOWHERE)))
     return replace(c, at=at) if c else None
-
-
-def _call_line(analysis: Analysis, name: str) -> Place:
-    return next((at for c, at in analysis.called if canonical_name(c.name) == name), NOWHERE)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import TRACE, Compiled
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.source import statements
 
@@ -39,7 +39,7 @@ def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
     for flag in DEBUG_FLAGS:
         seen = analysis.record.settings.get(flag)
         if seen is not None and flag not in _FOR_NOTHING:
-            seen = next((c.at for c in analysis.record.compiled), seen) if seen == NOWHERE else seen
+            seen = seen or next((c.at for c in analysis.record.compiled), seen)
             what, line = _EFFECTS.get(flag, "is for looking for mistakes"), _set_at(flag, analysis, seen)
             yield Finding(
                 "debug setting", line or seen, _cost_s(flag, analysis), f"{flag} is on, which {what}", flag,
@@ -58,7 +58,7 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
 def _one_by_one(analysis: Analysis) -> Iterator[Compiled]:
     """Yield operations that were compiled by themselves, within functions that the program jits."""
     for c in analysis.record.compiled:
-        if not c.explained and any(statements.in_jitted(at) for at in (c.at, *c.callers) if at != NOWHERE):
+        if not c.explained and any(statements.in_jitted(at) for at in (c.at, *c.callers) if at):
             yield c
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result.intervals import Interval, intersection, total_length, union
 from jaxperf.watch.finding import Finding
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import BETWEEN, DISPATCH, EAGER, WRITE
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.transfers import Put
-from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
+from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis, Clock, subtract_intervals
 from jaxperf.watch.rules.idle import (
     OFTEN,
@@ -24,7 +24,7 @@ from jaxperf.watch.rules.idle import (
     describe_longest_inside,
     findings_by_function,
 )
-from jaxperf.watch.source import loop_body, source_arguments
+from jaxperf.watch.source import loop_body, statements
 
 WALK = 2  # times JAX's own dispatch; less of `nnx.jit` is not worth a change
 MANY = 5  # small arrays per step, which one call would put together
@@ -34,7 +34,7 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
     """Find calls that take the front end longer than the device, one after the other."""
     idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
     for c, at in analysis.called:
-        program = analysis.record.seen.programs.get(canonical_name(c.name))
+        program = analysis.ran(c)
         if program is None or program.calls < REPEATS or at not in idle or copies_much(analysis, c):
             continue
         call_s, device_s = statistics.quantiles(program.dispatch_s, n=4)[0], _device_s(program)
@@ -67,16 +67,17 @@ def _front_s(analysis: Analysis, at: Place) -> float:
 def _modules(c: Compiled, at: Place) -> str:
     """Return the modules that a call passes ("model, optimizer"), by the reader's names."""
     arguments = {m[1]: None for where in c.signature if (m := re.match(r"((?:argument )?\w+)\.", where))}
-    return ", ".join(source_arguments.variable_passed(at, c.called, argument) for argument in arguments)
+    return ", ".join(statements.variable_passed(at, c.called, argument) for argument in arguments)
 
 
 def _device_s(program: ExecutedProgram) -> float:
-    return max(map(total_length, program.devices.values()), default=0.0) / program.calls
+    """Return the seconds that a device takes for a call, whatever it waits for other programs at times."""
+    return min(program.busiest_s / program.calls, statistics.median(program.run_s or [math.inf]))
 
 
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that make arrays from many Python numbers, one after the other."""
-    for at, made in _by_line(p for p in analysis.record.puts if p.numbers).items():
+    for at, made in group_by((p for p in analysis.record.puts if p.numbers), lambda put: put.at).items():
         lost_s = sum(analysis.idle.within(put.start, put.end) for put in made) * analysis.scale
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
@@ -85,18 +86,12 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
 
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put the same large NumPy array on a device again and again."""
-    jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
     programs = analysis.record.seen.programs
-    busy = [
-        span
-        for n in jitted_names & programs.keys()
-        for spans in programs[n].devices.values()
-        for span in spans
-    ]
+    busy = [span for name in analysis.jitted & programs.keys() for span in programs[name].spans]
     idle = subtract_intervals(analysis.steady, busy)  # while at most the copy itself runs
-    for at, made in _by_line(p for p in analysis.record.puts if p.nbytes).items():
+    for at, made in group_by((p for p in analysis.record.puts if p.nbytes), lambda put: put.at).items():
         again = [put for put in made if put.again]
-        copying = list(_copying(analysis, at, jitted_names)) if len(again) > len(made) / 2 else []
+        copying = _copying(analysis, at) if len(again) > len(made) / 2 else []
         lost = [(put.start, put.end) for put in again] + copying
         if again and again[0].elsewhere:  # a program that was called waits for what is being copied
             lost += analysis.record.seen.queued
@@ -110,9 +105,8 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
 
 def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put many small arrays on devices for each step, one after the other."""
-    jitted_names = {canonical_name(c.name) for c, _ in analysis.called}
     seen = analysis.record.seen
-    steps = max((p.calls for name, p in seen.programs.items() if name in jitted_names), default=0)
+    steps = max((p.calls for name, p in seen.programs.items() if name in analysis.jitted), default=0)
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
     for at, times in analysis.record.small_puts.items():
         count = sum(any(a <= t <= b for a, b in seen.windows) for t in times)
@@ -125,19 +119,11 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("puts one by one", at, idle[at] * (1 - 1 / each), reason)
 
 
-def _copying(analysis: Analysis, at: Place, jitted_names: set[str]) -> Iterator[Interval]:
-    """Yield when devices ran JAX's own programs that copy what this line gives them."""
-    names = {canonical_name(c.name) for c in analysis.record.compiled if c.at == at} - jitted_names
-    for program in (p for n, p in analysis.record.seen.programs.items() if n in names and p.copies):
-        for spans in program.devices.values():
-            yield from spans
-
-
-def _by_line(puts: Iterable[Put]) -> dict[Place, list[Put]]:
-    by_line: dict[Place, list[Put]] = defaultdict(list)
-    for put in puts:
-        by_line[put.at].append(put)
-    return by_line
+def _copying(analysis: Analysis, at: Place) -> list[Interval]:
+    """Return when devices ran JAX's own programs that copy what this line gives them."""
+    names = {c.program for c in analysis.record.compiled if c.at == at} - analysis.jitted
+    programs = (p for n, p in analysis.record.seen.programs.items() if n in names and p.copies)
+    return [span for program in programs for span in program.spans]
 
 
 def find_writes(analysis: Analysis) -> Iterator[Finding]:

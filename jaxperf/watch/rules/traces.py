@@ -17,10 +17,11 @@ from jaxperf.watch.advice.explanations import (
     shorten_value,
 )
 from jaxperf.watch.finding import Finding
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import COMPILE, Compiled
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.source import source_arguments
+from jaxperf.watch.source import statements
 
 REPEATS = 3  # traces that count as repeated
 _ELSEWHERE = ("placement", "cleared")  # each device needs a program; `find_cleared_caches` covers the other
@@ -34,11 +35,8 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
 
     The first trace from a line, called from the same lines, does not count: training and testing may differ.
     """
-    groups: dict[str, list[Compiled]] = defaultdict(list)
-    for c in analysis.record.compiled:
-        if c.explained and _kind(c) not in _ELSEWHERE:
-            groups[c.defined or c.name].append(c)
-    for group in groups.values():
+    traced = (c for c in analysis.record.compiled if c.explained and _kind(c) not in _ELSEWHERE)
+    for group in group_by(traced, lambda c: c.defined or c.name).values():
         again: dict[str, list[Compiled]] = defaultdict(list)
         known = {(group[0].at, group[0].callers)}
         for c in group[1:]:
@@ -59,6 +57,10 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
 def together_s(compiled: Iterable[Compiled]) -> float:
     """Return seconds in which some of them were traced or compiled; several threads may overlap."""
     return total_length(union(span for c in compiled for span in c.stages.values()))
+
+
+def _usual_line(compiled: Iterable[Compiled]) -> Place:
+    return Counter(c.at for c in compiled).most_common(1)[0][0]
 
 
 def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
@@ -101,16 +103,12 @@ def _habit(repeats: list[Compiled]) -> bool:
 
 
 def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
-    at = Counter(c.at for c in repeats).most_common(1)[0][0]
-    seconds = together_s(repeats)
+    at, seconds = _usual_line(repeats), together_s(repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
-    cause = kind
     times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
-    if kind == "shape" and _partial_batch(repeats):
-        cause = "partial batch"
-    if kind == "static value" and changes and all(map(_another_object, changes)):
+    if kind == "static value" and all(map(_another_object, changes)):
         if differs := differing_part(changes[0].before, changes[0].now):
-            made = source_arguments.made_at(at, differs.owner)
+            made = statements.made_at(at, differs.owner)
             where = f", which {made} makes," if made else ""
             reason = (
                 f"{times}: {differs.name} of the {differs.owner}{where} is another {differs.kind} each time, "
@@ -124,12 +122,13 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
         reason, names = f"{times}: each call makes a new function object", _closed_over([first, *repeats])
         if names:
             reason += f", and {'; '.join(names.values())}"
-        return Finding(cause, at, seconds, reason, first.called, argument=", ".join(names))
+        return Finding(kind, at, seconds, reason, first.called, argument=", ".join(names))
     descriptions = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(descriptions[:2]) + (
         f"; and {len(descriptions) - 2} more" if len(descriptions) > 2 else ""
     )
     reason = shown if kind == "other" else f"{kind} of {shown}"
+    cause = "partial batch" if kind == "shape" and _partial_batch(repeats) else kind
     return Finding(cause, at, seconds, f"{times}: {reason}", first.called, argument=changes[0].what)
 
 
@@ -169,29 +168,28 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
 
 def find_placements(analysis: Analysis) -> Iterator[Finding]:
     """Find functions compiled again because arguments of equal types were placed in another way."""
-    groups: dict[str, list[Compiled]] = defaultdict(list)
-    for c in analysis.record.compiled:
-        if any(change.kind == "placement" and change.what for change in c.changes):
-            groups[c.defined or c.name].append(c)
-    for group in groups.values():
-        at = Counter(c.at for c in group).most_common(1)[0][0]
+
+    def placed(c: Compiled) -> bool:
+        return any(change.kind == "placement" and change.what for change in c.changes)
+
+    again = filter(placed, analysis.record.compiled)
+    for group in group_by(again, lambda c: c.defined or c.name).values():
+        at = _usual_line(group)
         seconds, changes = together_s(group), group[0].changes
         more = f"; and so for {len(changes) - 1} more arguments" if len(changes) > 1 else ""
         reason = (
             f"{group[0].called} was compiled {len(group) + 1} times for arguments of equal types on equal "
             f"devices, {seconds:.2g} s for the repeats: placement of {changes[0]}{more}"
         )
-        if at != NOWHERE:
+        if at:
             yield Finding("placement", at, seconds, reason, group[0].called, argument=changes[0].what)
 
 
 def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
     """Find calls of `jax.clear_caches` after which the same functions were compiled again."""
-    by_line: dict[Place, list[Compiled]] = defaultdict(list)
-    for c in analysis.record.compiled:
-        if c.cleared is not None:
-            by_line[c.cleared].append(c)
-    for at, again in by_line.items():
+    for at, again in group_by(analysis.record.compiled, lambda c: c.cleared).items():
+        if at is None:
+            continue
         seconds, names = together_s(again), ", ".join({c.called: None for c in again})
         reason = (
             f"jax.clear_caches makes JAX forget its programs: {shorten_value(names)} took {seconds:.2g} s "
@@ -202,11 +200,12 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
 
 def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     """Find operations outside `jit` that were compiled again and again at one line."""
-    by_line: dict[Place, list[Compiled]] = defaultdict(list)
-    for c in analysis.record.compiled:
-        if not c.explained and COMPILE in c.stages and c.at != NOWHERE and c.cleared is None:
-            by_line[c.at].append(c)
-    for at, compiled in by_line.items():
+    operations = (
+        c
+        for c in analysis.record.compiled
+        if not c.explained and COMPILE in c.stages and c.at and c.cleared is None
+    )
+    for at, compiled in group_by(operations, lambda c: c.at).items():
         name, times = Counter(c.name for c in compiled).most_common(1)[0]
         if times >= 2 * REPEATS:
             cause = eager_cause([c for c in compiled if c.name == name])

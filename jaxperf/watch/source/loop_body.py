@@ -9,7 +9,7 @@ import ast
 import functools
 import re
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
@@ -36,39 +36,37 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
       steps: lines that call jitted functions, directly or indirectly.
       called: if the statement is a step, the function among its arguments that is meant.
     """
-    loop, enclosing = stepping_loop(at, steps), statements.enclosing_nodes(at, ast.stmt)
+    loop, statement = stepping_loop(at, steps), statements.innermost(at, ast.stmt)
     if loop is None:
         return False
     flows = _flows(at.file, loop)
     stepping = [f for f in flows if _is_step(f.node, at.file, steps)]
     computed = _reached(_writes(stepping), flows)
     if called:
-        calls = (n for n in ast.walk(enclosing[-1]) if isinstance(n, ast.Call) and _last(n.func) == called)
+        calls = (n for n in ast.walk(statement) if isinstance(n, ast.Call) and _last(n.func) == called)
         return any(not _share(_reads(call), computed) for call in calls)
-    mine = next((f for f in flows if f.node is enclosing[-1]), None)
-    if mine is None or not isinstance(mine.node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+    flow = next((f for f in flows if f.node is statement), None)
+    if flow is None or not isinstance(flow.node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         return False
-    feeds = any(_share(f.reads, _reached(mine.writes, flows)) for f in stepping if f.node is not mine.node)
-    return feeds and not _share(mine.reads, computed) and mine not in stepping
+    feeds = any(_share(f.reads, _reached(flow.writes, flows)) for f in stepping if f.node is not flow.node)
+    return feeds and not _share(flow.reads, computed) and flow not in stepping
 
 
 def is_step(at: Place, steps: Collection[Place]) -> bool:
     """Return whether the statement at a line is, or calls, one of the steps."""
-    enclosing = statements.enclosing_nodes(at, ast.stmt)
-    return bool(enclosing) and _is_step(enclosing[-1], at.file, steps)
+    statement = statements.innermost(at, ast.stmt)
+    return statement is not None and _is_step(statement, at.file, steps)
 
 
-def own_loop(at: Place) -> ast.stmt | None:
+def loop_of_steps(at: Place) -> ast.stmt | None:
     """Return the innermost loop around a line within its function; None for a loop over layers.
 
     A loop over layers has few turns, or goes over what the function gets, such as `self.layers` or weights,
     unless a name says that it is data.
     """
-    functions = statements.enclosing_nodes(at, statements.FUNCTION)[-1:]
-    parameters = {a.arg for f in functions for a in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)}
-    for loop in reversed(statements.enclosing_nodes(at, LOOP)):
-        if functions and loop.lineno < functions[0].lineno:
-            return None
+    inside = statements.enclosing_nodes(at, statements.FUNCTION)[-1:]
+    parameters = {a.arg for f in inside for a in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)}
+    for loop in _loops(at):
         over = _reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
         passed = {name.partition(".")[0] for name in over} <= parameters
         layers = passed and not any(map(_DATA.search, over))
@@ -77,14 +75,16 @@ def own_loop(at: Place) -> ast.stmt | None:
     return None
 
 
+def _loops(at: Place) -> list[Any]:
+    """Return the loops around a line within its function, the innermost first."""
+    first = getattr(statements.innermost(at, statements.FUNCTION), "lineno", 0)
+    return [loop for loop in reversed(statements.enclosing_nodes(at, LOOP)) if loop.lineno >= first]
+
+
 def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
     """Return the innermost loop around a line, in the same function, that has a step in its body."""
-    functions = statements.enclosing_nodes(at, statements.FUNCTION)
-    loops = [
-        n for n in statements.enclosing_nodes(at, LOOP) if not functions or n.lineno > functions[-1].lineno
-    ]
     lines = {p.line for p in steps if p.file == at.file and p.function == at.function}
-    for loop in reversed(loops):
+    for loop in _loops(at):
         if any(statements.head_end(loop) < line <= loop.end_lineno for line in lines):
             return loop
     return None
@@ -92,20 +92,20 @@ def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
 
 def comes_back(at: Place) -> bool:
     """Return whether what a statement assigns affects what it reads in the next turn of its loop."""
-    loop, innermost = statements.enclosing_nodes(at, LOOP)[-1:], statements.enclosing_nodes(at, ast.stmt)[-1:]
-    if not loop or not innermost or innermost == loop:
+    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
+    if loop is None or loop is statement:
         return False
-    mine = _flow(innermost[0])
-    return _share(mine.reads, _reached(mine.writes, _flows(at.file, loop[0])) - mine.writes)
+    flow = _flow(statement)
+    return _share(flow.reads, _reached(flow.writes, _flows(at.file, loop)) - flow.writes)
 
 
 def element_read(at: Place) -> str:
     """Return the array of which a loop reads one element in each turn, as `float(x[i])` does; "" for none."""
-    loop, statement = statements.enclosing_nodes(at, LOOP)[-1:], statements.enclosing_nodes(at, ast.stmt)[-1:]
-    if not loop or not statement or loop == statement:
+    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
+    if loop is None or loop is statement:
         return ""
-    changed = _writes(f for f in _flows(at.file, loop[0]) if f.node is not loop[0])
-    calls = (n for n in ast.walk(statement[0]) if isinstance(n, ast.Call))
+    changed = _writes(f for f in _flows(at.file, loop) if f.node is not loop)
+    calls = (n for n in ast.walk(statement) if isinstance(n, ast.Call))
     for call in calls:
         reads = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "item" else None
         if isinstance(call.func, ast.Name) and call.func.id in ("float", "int", "bool") and call.args:
@@ -121,12 +121,12 @@ def reads_from(at: Place, other: Place) -> bool:
     """Return whether a statement reads what another one in its function makes, or is that statement."""
     if (at.file, at.function) != (other.file, other.function):
         return False
-    mine, making = (statements.enclosing_nodes(p, ast.stmt)[-1:] for p in (at, other))
-    if not mine or not making or mine == making:
-        return mine == making
-    bodies = [statements.syntax_tree(other.file), *statements.enclosing_nodes(other, statements.FUNCTION)]
-    flows = [_flow(node) for statement in bodies[-1].body for node in _statements(statement)]
-    return _share(_flow(mine[0]).reads, _reached(_flow(making[0]).writes, flows))
+    reading, making = (statements.innermost(p, ast.stmt) for p in (at, other))
+    if reading is making or reading is None or making is None:
+        return reading is making
+    within = statements.innermost(other, statements.FUNCTION) or statements.syntax_tree(other.file)
+    flows = [_flow(node) for statement in within.body for node in _statements(statement)]
+    return _share(_flow(reading).reads, _reached(_flow(making).writes, flows))
 
 
 def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:

@@ -1,4 +1,4 @@
-"""The reader's statements, from their source: the rows of one, and what is around it."""
+"""The reader's statements, from their source: the rows of one, what is around it, and what its calls pass."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ def syntax_tree(file: str) -> ast.Module:
 
 def statement_rows(at: Place) -> list[str]:
     """Return the rows of the statement around a line; of one with a body, its head."""
-    nodes = enclosing_nodes(at, ast.stmt)
-    if not nodes:
+    node = innermost(at, ast.stmt)
+    if node is None:
         return [at.source or "..."]
-    node = nodes[-1]
     last = head_end(node) if getattr(node, "body", None) else node.end_lineno
     return textwrap.dedent("".join(linecache.getlines(at.file)[_begin(node) - 1 : last])).splitlines()
 
@@ -39,6 +38,11 @@ def enclosing_nodes(at: Place, kind: Any) -> list[Any]:
     """Return the nodes of one kind of statement around a line, the innermost last."""
     nodes = [n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, kind)]
     return sorted((n for n in nodes if _begin(n) <= at.line <= n.end_lineno), key=_begin)
+
+
+def innermost(at: Place, kind: Any) -> Any:
+    """Return the innermost node of one kind around a line; None if there is none."""
+    return next(reversed(enclosing_nodes(at, kind)), None)
 
 
 def _begin(node: Any) -> int:
@@ -67,13 +71,13 @@ def last_name(function: ast.expr) -> str:
 
 def is_definition(at: Place) -> bool:
     """Return whether a line begins a function."""
-    return any(f.lineno == at.line for f in enclosing_nodes(at, FUNCTION)[-1:])
+    function = innermost(at, FUNCTION)
+    return function is not None and function.lineno == at.line
 
 
 def gives_a_value(at: Place) -> bool:
     """Return whether a statement assigns something, which the next ones may need."""
-    nodes = enclosing_nodes(at, ast.stmt)
-    return bool(nodes) and isinstance(nodes[-1], ast.Assign | ast.AugAssign | ast.AnnAssign)
+    return isinstance(innermost(at, ast.stmt), ast.Assign | ast.AugAssign | ast.AnnAssign)
 
 
 def in_jitted(at: Place) -> bool:
@@ -101,3 +105,50 @@ def _wrapper(decorator: ast.expr) -> str:
         inner = decorator.args[:1] if last_name(decorator.func) == "partial" else [decorator.func]
         return next(filter(None, map(_wrapper, inner)), "")
     return ast.unparse(decorator) if last_name(decorator) in _JITS else ""
+
+
+def made_at(at: Place, kind: str) -> Place | None:
+    """Return the line that makes an object of a class; None unless there is exactly one in the file."""
+    calls = (n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, ast.Call))
+    lines = [call.lineno for call in calls if last_name(call.func) == kind]
+    return at._replace(line=lines[0]) if len(lines) == 1 else None
+
+
+def variable_passed(at: Place, function: str, argument: str) -> str:
+    """Return the variable that a call passes for an argument, or the parameter's name if it is none."""
+    expression = argument_expression(at, function, argument) if argument else None
+    if isinstance(expression, ast.Name | ast.Attribute):
+        return ast.unparse(expression)
+    return parameter_name(at.file, function, argument)
+
+
+def argument_expression(at: Place, function: str, argument: str) -> ast.expr | None:
+    """Return what the call in a line passes for an argument ("rate", "argument 2"); None if unclear."""
+    statement = innermost(at, ast.stmt)
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement else []
+    named = [call for call in calls if last_name(call.func) == function]
+    position, keyword = argument.removeprefix("argument "), parameter_name(at.file, function, argument)
+    values = [value for call in named or calls for value in _values_for(call, position, keyword)]
+    return values[0] if len(values) == 1 else None
+
+
+def parameter_name(file: str, function: str, argument: str) -> str:
+    """Return the name of an argument that may be known by its position only."""
+    names, position = _parameters(file, function), argument.removeprefix("argument ")
+    return names[int(position)] if position.isdigit() and int(position) < len(names) else argument
+
+
+def _parameters(file: str, function: str) -> list[str]:
+    """Return a function's positional parameters; none unless there is exactly one such function."""
+    functions = [n for n in ast.walk(syntax_tree(file)) if isinstance(n, FUNCTION) and n.name == function]
+    return (
+        [a.arg for a in [*functions[0].args.posonlyargs, *functions[0].args.args]]
+        if len(functions) == 1
+        else []
+    )
+
+
+def _values_for(call: ast.Call, position: str, keyword: str) -> list[ast.expr]:
+    """Return what a call passes for an argument."""
+    by_place = [call.args[int(position)]] if position.isdigit() and int(position) < len(call.args) else []
+    return by_place + [k.value for k in call.keywords if k.arg == keyword]

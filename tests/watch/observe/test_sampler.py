@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxperf.watch.observe import sampler, source_location
-from jaxperf.watch.observe.hook_errors import Trouble
+from jaxperf.watch.observe.hooks import Trouble
 
 LIBRARY = """\
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:
         frame = sys._getframe(1)  # the library's
         while source_location.library_of(frame.f_code.co_filename) == "":
             frame = frame.f_back  # type: ignore[assignment]
-        kinds.append(sampler._seen(frame, 0.0, 1.0)[0])
+        kinds.append(sampler._seen(frame, 0.0, 1.0).kind)
 
     library.inside(look, jnp.ones(2))
     library.python(look, jnp.ones(2))

@@ -72,19 +72,6 @@ def test_a_property_is_not_asked_for_its_value() -> None:
     assert callees == [trainer] and vars(trainer)["asked"] == 1
 
 
-def test_a_method_an_unset_slot_and_a_number_lead_nowhere() -> None:
-    callees: list[Any] = []
-    step = Telling(callees)
-    assert source_location._held(step, "method") is source_location._METHOD
-    assert source_location._held(Slots(), "unset") is source_location._METHOD
-    assert source_location._held(3, "real") is source_location._METHOD
-
-
-@pytest.mark.parametrize("name", ["nothing", "append"])
-def test_what_is_not_stored_is_not_known(name: str) -> None:
-    assert source_location._held([], name) is source_location._METHOD
-
-
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package in a folder of installed code."""
@@ -109,7 +96,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(installed: Path) -> None:
     file = str(installed / "train.py")
     assert source_location.library_of(file) == "installed_37"
-    with source_location.own_code(_roots("installed_37.train")):
+    with source_location.reader_code(_roots("installed_37.train")):
         assert source_location.library_of(file) == ""
         assert source_location.library_of(str(installed.parent / "installed_38.py")) == "installed_38"
     assert source_location.library_of(file) == "installed_37"

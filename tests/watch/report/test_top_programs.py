@@ -12,7 +12,7 @@ import pytest
 
 import jaxperf
 from jaxperf.measure import ceilings, roofline
-from jaxperf.measure.stages import build_program, compiled_matrix_dtype
+from jaxperf.measure.stages import build_program
 from jaxperf.result import Environment, Grid, Measurement, Note, Result, Table, Text, save_result
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.windows import ExecutedProgram, Seen
@@ -48,7 +48,7 @@ def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Record:
         spans[f"cpu {i}"] = [(j * 0.004, (j + 1) * 0.004) for j in range(4)]
     program = ExecutedProgram("step", calls, [0.0002] * calls, 0, defaultdict(list, spans), ops)
     seen = Seen([(0.0, 1.0)], {"step": program})
-    return Record("a", 0.0, 1.0, [], [], [], {}, [], list(facts), seen)
+    return Record("a", 0.0, 1.0, programs=list(facts), seen=seen)
 
 
 def keep_roofline(monkeypatch: pytest.MonkeyPatch, folder: Path, environment: Environment) -> None:
@@ -144,9 +144,3 @@ def test_facts_of_a_live_program_are_those_of_its_stages() -> None:
     assert (facts.flops, facts.bytes_accessed) == (program.flops, program.bytes_accessed)
     assert (facts.loops, facts.matrix_dtype) == (program.loops, program.matrix_dtype) == (1, "float32")
     assert facts.peak_bytes == program.peak_bytes
-
-
-def test_the_dtype_of_products_is_read_from_a_programs_text() -> None:
-    assert compiled_matrix_dtype(TEXT) == "float32"
-    assert compiled_matrix_dtype(TEXT.replace("f32[", "bf16[")) == "bfloat16"
-    assert compiled_matrix_dtype(TEXT.replace(" dot(", " add(")) == ""

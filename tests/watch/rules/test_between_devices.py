@@ -10,10 +10,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.copied_arguments import note_copied_arguments
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.frame_arguments import Placement
-from jaxperf.watch.observe.handed_over import keep_what_later_calls_hand_over
-from jaxperf.watch.observe.instructions import parse_instructions
 from jaxperf.watch.observe.sampler import DISPATCH, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram, Seen
@@ -55,12 +54,12 @@ def test_an_argument_that_every_call_copies_to_other_devices_is_found(
     program = ExecutedProgram("step", 10, [0.01] * 10, copies=10 * copies)
     program.devices["gpu 0"] = [(1.0, 1.5)]
     seen = Seen([(1.0, 2.0)], {"step": program}, queued=[(1.5, 1.7)])
-    keep_what_later_calls_hand_over([c], seen.programs, [facts()])
+    note_copied_arguments([c], seen.programs, [facts()])
     sample = StackSample(DISPATCH, AT, 1.8, 1.9)
-    record = Record("a", 0, 2, [c], [], [sample], {}, [], [facts()], seen)
-    found = list(find_moves(Analysis(record)))
-    assert [f.at for f in found] == [AT] * count
-    for finding in found:
+    record = Record("a", 0, 2, compiled=[c], samples=[sample], programs=[facts()], seen=seen)
+    findings = list(find_moves(Analysis(record)))
+    assert [f.at for f in findings] == [AT] * count
+    for finding in findings:
         assert "copies 4.19 MB, argument 0, to its 4 devices: they lie on device 0 only" in finding.reason
         assert finding.seconds == pytest.approx(0.3 * 1.5)  # of 1.5 s after compiling, one was seen
 
@@ -84,7 +83,7 @@ def ran(**seconds: list[float]) -> ExecutedProgram:
 def test_collectives_and_the_slowest_device_are_named(
     program: ExecutedProgram, platform: str, shown: list[str]
 ) -> None:
-    notes = list(device_notes(facts(platform), call(0), program, list(parse_instructions(TEXT))))
+    notes = list(device_notes(facts(platform), call(0), program))
     assert [note.startswith(start) for note, start in zip(notes, shown, strict=True)] == [True] * len(shown)
     assert all("a.py:3" in note for note in notes if "send" in note)
 
@@ -100,7 +99,7 @@ def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first() 
     w, batch = jax.device_put(jnp.ones((2048, 4)), everywhere), jax.device_put(jnp.ones((256, 2048)), split)
     text = jax.jit(step).lower(w, batch).compile().as_text() or ""
     program = Facts("step", "cpu", 1.0, 1.0, devices=(0, 1, 2, 3), text=text)
-    notes = list(program_notes._collectives(program, call(0), list(parse_instructions(text))))
+    notes = list(program_notes._collectives(program, call(0), ExecutedProgram("step")))
     assert any("all-gather of f32[4,64,2048], 2.10 MB per call at " in note for note in notes), notes
     line = step.__code__.co_firstlineno + 1
     assert all(f"test_between_devices.py:{line}, for " in note for note in notes)

@@ -11,9 +11,7 @@ import pytest
 from jaxperf.plan import faults
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import parse_instructions
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import Seen
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import compile_notes
 from jaxperf.watch.session import Record
@@ -22,7 +20,7 @@ from jaxperf.watch.session import Record
 def record(compile_s: float, *, wall_s: float = 9.0, facts: Facts | None = None, cache: str = "") -> Analysis:
     call = Compiled("step", Place("a.py", 3), {"trace": (0.5, 1.0), "compile": (1.0, 1.0 + compile_s)}, True)
     programs = [facts] if facts else []
-    return Analysis(Record("a", 0, wall_s, [call], [], [], {}, [], programs, Seen(), compile_cache=cache))
+    return Analysis(Record("a", 0, wall_s, compiled=[call], programs=programs, compile_cache=cache))
 
 
 def busy(x: jax.Array) -> jax.Array:
@@ -34,7 +32,7 @@ def test_the_line_with_most_instructions_of_a_long_compile_is_named() -> None:
     text = jax.jit(busy).lower(jnp.ones((8, 8))).compile().as_text()
     assert text is not None
     facts = Facts("step", "cpu", 1, 1, text=text)
-    at, share = compile_notes.line_with_most(facts, list(parse_instructions(text)))
+    at, share = compile_notes.line_with_most(facts)
     assert at.source.endswith("# most of it") and share > 0.5
     (note,) = compile_notes._slowest(record(5.0, facts=facts))
     assert "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile" in note
@@ -65,8 +63,9 @@ def test_a_cache_that_stays_empty_is_explained(
     assert len(notes) == bool(message) and all(message in note for note in notes)
 
 
-def test_a_cache_elsewhere_is_not_looked_at() -> None:
-    assert list(compile_notes.cache_notes(record(5.0, cache="gs://bucket/cache"))) == []
+@pytest.mark.parametrize(("cache", "count"), [("", 1), ("gs://bucket/cache", 0)])
+def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache: str, count: int) -> None:
+    assert len(list(compile_notes.cache_notes(record(5.0, cache=cache)))) == count
 
 
 SCATTER = """HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}

@@ -71,7 +71,7 @@ def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(
     seen.program("step").devices["cpu 0"] = [(0.9, 1.0)]
     call = Compiled("step", CALL, {"compile": (-0.1, 0.0)}, explained=True)
     samples = [StackSample(EAGER, LOSS, i / 10, (i + 1) / 10) for i in range(10)]
-    record = Record("a", -0.1, 1.0, [call], [], samples, {}, [], [], seen)
+    record = Record("a", -0.1, 1.0, compiled=[call], samples=samples, seen=seen)
     by_line = eager._front_bound(Analysis(record), lambda s: s.at, ())
     assert sum(by_line.values()) == pytest.approx(seconds, abs=1e-6)
     assert eager._front_bound(Analysis(record), lambda s: s.at, {LOSS}) == {}

@@ -7,7 +7,6 @@ import pytest
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.sampler import IMPORT, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import Seen
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import find
 from jaxperf.watch.session import Record
@@ -35,7 +34,7 @@ def test_a_finding_is_worth_a_twentieth_of_the_run_without_imports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     samples = [StackSample(IMPORT, NOWHERE, 0.0, imports_s)]
-    analysis = Analysis(Record("a", 0.0, wall_s, [], [], samples, {}, [], [], Seen()))
+    analysis = Analysis(Record("a", 0.0, wall_s, samples=samples))
     finding = Finding("wait", AT, seconds, "", memory_bytes=memory_bytes)
     monkeypatch.setattr(find, "RULES", (lambda _: iter([finding]),))
     assert [f.seconds for f in find.find_causes(analysis)] == ([] if reported is None else [reported])

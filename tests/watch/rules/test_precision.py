@@ -11,7 +11,6 @@ import pytest
 
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import parse_instructions
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.rules import precision
@@ -51,7 +50,7 @@ def test_an_operator_that_widens_bfloat16_is_located(
 ) -> None:
     text = jax.jit(function).lower(NARROW, other).compile().as_text()
     assert text is not None
-    lines = precision.widened_lines(Facts("f", "cpu", 1, 1, text=text), list(parse_instructions(text)))
+    lines = precision.widened_lines(Facts("f", "cpu", 1, 1, text=text))
     assert [at.source.partition("  ")[2] for at in lines] == marks
     assert all(size == NARROW.nbytes for size in lines.values())
 
@@ -91,7 +90,7 @@ def test_products_of_float32_that_take_a_gpus_time_are_named(
     notes = list(
         precision.precision_notes(
             Facts("step", platform, 1, 1, text=text), Compiled("step", Place("a.py", 3)),
-            ExecutedProgram("step", ops=ops), list(parse_instructions(text)),
+            ExecutedProgram("step", ops=ops),
         )
     )  # fmt: skip
     assert len(notes) == bool(message) and all(message in note for note in notes)

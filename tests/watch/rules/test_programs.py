@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -21,7 +20,13 @@ from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.find import _worst
 from jaxperf.watch.rules.precision import find_float64
-from jaxperf.watch.rules.programs import _donated, find_constants, find_cpu_programs
+from jaxperf.watch.rules.programs import (
+    _donated,
+    find_constants,
+    find_cpu_programs,
+    find_donations,
+    replaces_argument,
+)
 from jaxperf.watch.session import Record
 
 
@@ -115,12 +120,10 @@ def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is
 
 def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
     """A second of a window in which a program ran half of the time."""
-    seen = ExecutedProgram(facts[0].name, 100, [1e-4] * 100)
-    seen.devices["device 0"] = [(0.25, 0.75)]
-    record = Record(
-        "a", 0.0, 1.0, [compiled], [], [], {}, [], list(facts), Seen([(0.0, 1.0)], {seen.name: seen})
-    )
-    return Analysis(replace(record, backend=backend))
+    program = ExecutedProgram(facts[0].name, 100, [1e-4] * 100, devices={"device 0": [(0.25, 0.75)]})
+    seen = Seen([(0.0, 1.0)], {program.name: program})
+    record = Record("a", 0.0, 1.0, compiled=[compiled], programs=[*facts], seen=seen, backend=backend)
+    return Analysis(record)
 
 
 @pytest.mark.parametrize(
@@ -160,3 +163,28 @@ def test_a_program_that_gets_only_wide_floats_is_found_unless_they_are_asked_for
     assert [(f.cause, f.at.line) for f in findings] == [("all float64", 2)] * count
     assert all("if float32 is enough" in f.reason for f in findings)
     assert all("make x and all else that step gets" in advice_for(f).change for f in findings)
+
+
+def test_only_what_a_call_replaces_can_be_donated(tmp_path: Path) -> None:
+    path = tmp_path / "steps.py"
+    path.write_text(
+        "w, loss = step(w, x)\ny = step(w, x)\nself.w, loss = (\n    step(self.w,\n    x))\nw = [step(w)]\n"
+    )
+    donated = [replaces_argument(Place(str(path), line)) for line in (1, 2, 4, 6)]
+    assert donated == [True, False, True, True]
+
+
+def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text("w = step(w)\n")
+    compiled = Compiled("step", Place(str(tmp_path / "steps.py"), 1), {"compile": (0.0, 0.1)}, explained=True)
+    program = ExecutedProgram("step", 100, [1e-4] * 100)
+    program.devices["cpu 0"], program.ops["cpu 0", "copy.1"] = [(0.1, 0.9)], [0.008] * 100
+
+    def seconds(size: int) -> float:
+        head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
+        facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
+        seen = Seen([(0.1, 1.0)], {"step": program})
+        record = Record("a", 0.0, 1.0, compiled=[compiled], programs=[facts], seen=seen)
+        return sum(f.seconds for f in find_donations(Analysis(record)))
+
+    assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import DISPATCH, StackSample
+from jaxperf.watch.observe.sampler import DISPATCH, EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
-from jaxperf.watch.observe.windows import Seen
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.steps import find_repeated_puts, find_slow_dispatch
+from jaxperf.watch.rules.steps import find_repeated_puts, find_slow_dispatch, find_small_puts
 from jaxperf.watch.session import Record
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
@@ -26,7 +28,7 @@ def record(*again: bool) -> Record:
         program.devices["cpu:0"] = [(i + begin, i + end) for i in range(10)]
     step = Compiled("step", OTHER, {"compile": (-1.0, 0.0)}, explained=True)
     compiled = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
-    return Record("a", -1.0, 10.0, [step, *compiled], [], [], {}, [], [], seen, puts=made)
+    return Record("a", -1.0, 10.0, compiled=[step, *compiled], seen=seen, puts=made)
 
 
 def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program() -> None:
@@ -61,7 +63,41 @@ def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
         "step", AT, {"compile": (-1.0, 0.0)}, explained=True, through=through, signature=signature
     )
     samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
-    analysis = Analysis(Record("a", -1.0, 10.0, [call], [], samples, {}, [], [], seen))
+    analysis = Analysis(Record("a", -1.0, 10.0, compiled=[call], samples=samples, seen=seen))
     reported = list(find_slow_dispatch(analysis))
     assert [(f.cause, pytest.approx(f.seconds)) for f in reported] == findings
     assert {f.argument for f in reported} <= {"argument 0, argument 1", ""}
+
+
+def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch() -> None:
+    """A call takes the front end 1 ms; of a hundred executions of 0.1 ms, one is interrupted for 0.5 s."""
+    seen = Seen(windows=[(0.0, 10.0)])
+    program = seen.program("step")
+    program.calls, program.dispatch_s, program.run_s = 100, [1e-3] * 100, [0.5, *[1e-4] * 99]
+    program.devices["cpu:0"] = [(0.0, 0.5), *((i / 10, i / 10 + 1e-4) for i in range(6, 100))]
+    call = Compiled("step", AT, {"compile": (-1.0, 0.0)}, explained=True)
+    samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
+    record = Record("a", -1.0, 10.0, compiled=[call], samples=samples, seen=seen)
+    (finding,) = find_slow_dispatch(Analysis(record))
+    assert finding.cause == "dispatch" and "the device 100 us" in finding.reason
+
+
+@pytest.mark.parametrize(("each", "count"), [(40, 1), (1, 0)])
+def test_many_small_puts_per_step_are_one_finding(each: int, count: int) -> None:
+    at, step = Place("a.py", 3), Place("a.py", 5)
+    times = [1 + i / 100 / each for i in range(100 * each)]
+    samples = [StackSample(EAGER, at, 1 + i / 100, 1.01 + i / 100) for i in range(100)]
+    program = ExecutedProgram(
+        "step", 100, [1e-4] * 100, devices=defaultdict(list, {"cpu 0": [(1.0, 1.1), (1.9, 2.0)]})
+    )
+    call = Compiled("step", step, {"trace": (0.0, 0.5)}, explained=True)
+    record = Record(
+        "a",
+        0,
+        2,
+        compiled=[call],
+        samples=samples,
+        seen=Seen([(1.0, 2.0)], {"step": program}),
+        small_puts={at: times},
+    )
+    assert [f.at for f in find_small_puts(Analysis(record))] == [at] * count

@@ -14,12 +14,8 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-import jaxperf
-from jaxperf.result import Note
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.find import find_causes
 from jaxperf.watch.source.call_sites import CallSite, CallSites, called_at, jitted_program
 
 
@@ -160,41 +156,3 @@ def test_a_program_from_before_the_watch_is_known_by_the_lines_that_call_it(file
     assert (older.name, older.stages, at.line) == ("step", {}, 4)
     assert called_at([], steps, ["multiply"]) == []
     assert called_at([], [CallSite(NOWHERE)], ["step"]) == []
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("optimized")
-def test_a_block_that_begins_after_compiling_is_judged_by_what_its_lines_call() -> None:
-    @jax.jit
-    def large(w: jax.Array) -> jax.Array:
-        return w - 0.01 * w.T @ jnp.tanh(w @ w)
-
-    @jax.jit
-    def tiny(x: jax.Array) -> jax.Array:
-        return x * 1.001
-
-    w, x = jnp.ones((256, 256)), jnp.ones(8)
-    jax.block_until_ready((large(w), tiny(x)))
-
-    def right() -> bool:
-        nonlocal w, x
-        with jaxperf.watch(show=False) as outcome:
-            for _ in range(40):
-                w = large(w)
-                sum(i * i for i in range(200_000))  # python
-            for _ in range(160_000):  # after 40,000 of 60 turns, "dispatch" was too small a share at times
-                x = tiny(x)  # dispatch
-            jnp.ones((61, 67))  # the one thing that compiles
-        assert outcome.record is not None and not any(c.explained for c in outcome.record.compiled)
-        findings = find_causes(Analysis(outcome.record))
-        causes = {(f.cause, f.at.source.partition("# ")[2]) for f in findings}
-        return causes >= {(word, word) for word in ("python", "dispatch")}
-
-    assert any(right() for _ in range(3))
-
-
-def test_devices_that_were_not_seen_are_no_reason_to_find_nothing() -> None:
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        jax.jit(lambda x: x + 59)(jnp.ones(59)).block_until_ready()
-    assert outcome.result is not None
-    assert any("devices were not seen" in note.text for note in outcome.result.of(Note))

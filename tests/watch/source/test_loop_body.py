@@ -169,5 +169,5 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start: str, array: s
     ],
 )
 def test_a_loop_of_steps_is_told_from_one_over_layers(start: str, loop: str, tmp_path: Path) -> None:
-    node = loop_body.own_loop(at_reads(start, tmp_path))
+    node = loop_body.loop_of_steps(at_reads(start, tmp_path))
     assert (node.lineno if node else 0) == (at_reads(loop, tmp_path).line if loop else 0)

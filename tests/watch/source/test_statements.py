@@ -111,3 +111,30 @@ def test_turns_are_known_where_they_are_written(loop: str, turns: float) -> None
     (statement,) = ast.parse(loop).body
     node = statement.value if isinstance(statement, ast.Expr) else statement
     assert statements.turns_written(node) == turns
+
+
+def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: Path) -> None:
+    path = tmp_path / "calls.py"
+    path.write_text(
+        "def step(w, x, *, rate=1): pass\nw = step(w, self.x, rate=0.1)\ny = f(g(a, b), h(c, d))\n"
+    )
+
+    def expression(number: int, argument: str) -> str:
+        node = statements.argument_expression(Place(str(path), number), "step", argument)
+        return ast.unparse(node) if node else ""
+
+    assert [expression(2, a) for a in ("argument 0", "argument 1", "rate", "argument 7")] == [
+        "w",
+        "self.x",
+        "0.1",
+        "",
+    ]
+    assert expression(3, "argument 1") == ""  # of which call?
+
+
+def test_an_object_is_made_where_one_line_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("model = Model()\nfor _ in range(3):\n    o = nnx.Optimizer(model)\n    m = Model()\n")
+    at = Place(str(path), 9)
+    assert statements.made_at(at, "Optimizer") == at._replace(line=3)
+    assert statements.made_at(at, "Model") is None  # which of the two?

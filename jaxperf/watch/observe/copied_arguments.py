@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, array_bytes, array_type
-from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
+from jaxperf.watch.observe.windows import ExecutedProgram
 
 
-def keep_what_later_calls_hand_over(
+def note_copied_arguments(
     compiled: Iterable[Compiled], seen: Mapping[str, ExecutedProgram], programs: Iterable[Facts]
 ) -> None:
     """Note arrays on other devices, and drop from them and from `host` what was so at the first call only.
@@ -17,19 +17,18 @@ def keep_what_later_calls_hand_over(
     Parameters often are NumPy arrays at first. Windows count how many arrays (and Python numbers) a later
     call copies, but not their sizes, so the smallest arrays are kept.
     """
-    facts = {canonical_name(f.name): f for f in programs if not f.old}
+    facts = {f.program: f for f in programs if not f.old}
     for c in compiled:
-        name = canonical_name(c.name)
-        program, known = seen.get(name), facts.get(name)
+        program, known = seen.get(c.program), facts.get(c.program)
         c.elsewhere = _elsewhere(c, known) if program and known else {}
         if program and program.calls:
             arrays = sum(array_type(text) is not None for text in c.signature.values())
             numbers = max(0, (len(known.layout[0]) if known else 0) - arrays)
             sizes = {**c.host, **c.elsewhere}
             smallest = sorted(sizes, key=lambda where: sizes[where])
-            kept = set(smallest[: max(0, round(program.copies / program.calls) - numbers)])
-            c.host = {where: size for where, size in c.host.items() if where in kept}
-            c.elsewhere = {where: size for where, size in c.elsewhere.items() if where in kept}
+            copied = set(smallest[: max(0, round(program.copies / program.calls) - numbers)])
+            c.host = {where: size for where, size in c.host.items() if where in copied}
+            c.elsewhere = {where: size for where, size in c.elsewhere.items() if where in copied}
 
 
 def _elsewhere(c: Compiled, facts: Facts) -> dict[str, int]:

@@ -1,0 +1,76 @@
+"""JAX's explanations of cache misses are read, and what is not recognized is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxperf.watch.advice.explanations import Change, parse_explanation
+
+MISS = """TRACING CACHE MISS at a.py:3 (main):
+  for step defined at a.py:1
+  all previously seen cache keys differ. For the closest previous key:
+"""
+STATIC = "<class 'Static'> with pytree metadata Static(val={})"
+DICT = "<class 'dict'> with {}"
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("  * at x, now f32[4] and before f32[3]", ("shape", "x", "f32[3]", "f32[4]")),
+        ("  * at x, now i32[3] and before f32[3]", ("dtype", "x", "f32[3]", "i32[3]")),
+        (
+            "  * at s, now f32[]{weak_type=False} and before f32[]{weak_type=True}https://docs.jax.dev",
+            ("weak type", "s", "f32[]{weak_type=True}", "f32[]{weak_type=False}"),
+        ),
+        (
+            f"  * at input path [1]['n'], now {STATIC.format(2)} and before {STATIC.format(1)}, so it",
+            ("static value", "n", "1", "2"),
+        ),
+        (
+            f"  * at input path [0][2], now {DICT.format('2 keys')} and before {DICT.format('1 key')}, so it",
+            ("structure", "argument 2", DICT.format("1 key"), DICT.format("2 keys")),
+        ),
+        ("another reason", ("other", "", "", "another reason")),
+    ],
+)
+def test_an_explanation_is_read_and_an_unknown_one_is_kept(text: str, change: tuple[str, ...]) -> None:
+    explanation = parse_explanation(MISS + text)
+    assert (explanation.name, explanation.defined) == ("step", "a.py:1")
+    assert [(c.kind, c.what, c.before, c.now) for c in explanation.changes] == [change]
+
+
+def test_a_new_function_is_distinguished_from_a_changed_call() -> None:
+    new = (
+        "TRACING CACHE MISS at a.py:3:4 (main):\n  never seen function:\n    <lambda> id=12 defined at a.py:3"
+    )
+    assert (
+        parse_explanation(new)
+        == parse_explanation(f"{new}\n  but seen another one")
+        == ("<lambda>", "a.py:3", ())
+    )
+    assert parse_explanation("TRACING CACHE MISS as another release says it").changes[0].kind == "other"
+
+
+NET = "Net(\n    # attributes\n    rate = {}\n)"
+
+
+def test_values_that_print_several_lines_are_read_whole() -> None:
+    now, before = (STATIC.format(NET.format(rate)) for rate in (0.2, 0.1))
+    text = f"  * at input path [0][2], now {now} and before {before}, so the metadata does not match"
+    (change,) = parse_explanation(MISS + text).changes
+    assert change == Change("static value", "argument 2", "Net(rate = 0.1)", "Net(rate = 0.2)")
+
+
+def test_two_changes_are_told_apart() -> None:
+    text = "  * at x, now f32[4] and before f32[3]\n  * at y, now i32[] and before f32[]"
+    assert [(c.what, c.kind, c.before) for c in parse_explanation(MISS + text).changes] == [
+        ("x", "shape", "f32[3]"),
+        ("y", "dtype", "f32[]"),
+    ]
+
+
+def test_of_long_values_the_part_that_differs_is_shown() -> None:
+    same = "Net(" + "width=3, " * 40
+    description = str(Change("static value", "net", f"{same}depth=4)", f"{same}depth=5)"))
+    assert "depth=4)" in description and "depth=5)" in description and len(description) < 100

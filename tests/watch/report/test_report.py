@@ -1,0 +1,164 @@
+"""The report: shares of the time that are true though windows see only a part, and blocks of a result."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxperf
+from jaxperf.cli import command_line
+from jaxperf.report.terminal import render_text
+from jaxperf.result import Code, Grid, Heading, Text
+from jaxperf.result.intervals import Interval
+from jaxperf.result.store import load_result
+from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.sampler import IMPORT, PYTHON, StackSample
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.waits import Wait
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen, queued_intervals
+from jaxperf.watch.report import text
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.top_programs import hottest_programs
+from jaxperf.watch.session import Record
+
+AT = Place("a.py", 3)
+COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
+
+
+def program(*spans: Interval, **seen: object) -> ExecutedProgram:
+    return ExecutedProgram("step", devices={"cpu 0": [*spans]}, **seen)  # type: ignore[arg-type]
+
+
+def seen(
+    ran: ExecutedProgram, *windows: tuple[float, float], queued: tuple[tuple[float, float], ...] = ()
+) -> Seen:
+    return Seen([*windows], {ran.name: ran}, queued=[*queued])
+
+
+def test_devices_compute_no_longer_than_the_run_without_imports() -> None:
+    samples = [StackSample(IMPORT, AT, 0.0, 8.0), StackSample(PYTHON, AT, 8.0, 10.0)]
+    ran = program((9.0, 9.2))  # all of the only window
+    record = Record("a", 0.0, 10.0, samples=samples, seen=seen(ran, (9.0, 9.2)))
+    assert 0.02 <= Analysis(record).shares()["devices compute"] <= 0.2
+
+
+def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_event() -> None:
+    wait = Wait("float", AT, 5.0, 6.0, 4)
+    record = Record("a", 0.0, 10.0, waits=[wait], seen=seen(program((5.0, 5.05)), (5.0, 5.5)))
+    assert Analysis(record).shares()["devices compute"] == pytest.approx(1.0)
+
+
+def test_an_empty_window_within_a_wait_says_nothing() -> None:
+    windows = Seen([(1.0, 1.2), (3.0, 3.2)], empty=[(1.0, 1.2), (3.0, 3.2)])
+    windows.drop_unseen([(2.9, 4.0)])
+    assert windows.windows == [(1.0, 1.2)]
+
+
+@pytest.mark.parametrize(("whole", "longer"), [(0, True), (1, False)])
+def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool) -> None:
+    ran = program((1.0, 1.25), calls=1, run_s=[0.25, 0.2], whole=whole)
+    (hot,) = hottest_programs(Analysis(Record("a", 0.0, 10.0, seen=seen(ran, (1.0, 1.25)))))
+    assert (hot.longer, hot.device_s) == (longer, 0.25)
+    assert ("within a window" in hot.doubt) == longer
+
+
+@pytest.mark.parametrize(("queued", "idle"), [((), 8.0), (((1.5, 4.0),), 6.0)])
+def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end(
+    queued: tuple[Interval, ...], idle: float
+) -> None:
+    windows = seen(program((1.0, 2.0), (5.0, 6.0)), (0.0, 10.0), queued=queued)
+    samples = [StackSample("between", NOWHERE, 0.0, 10.0)]
+    analysis = Analysis(Record("a", 0.0, 10.0, compiled=[COMPILED], samples=samples, seen=windows))
+    assert sum(analysis.idle_at(lambda s: True).values()) == pytest.approx(idle)
+
+
+@pytest.mark.parametrize(("itself", "idle"), [(False, 6.0), (True, 4.0)])
+def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took(itself: bool, idle: float) -> None:
+    wait, sample = Wait("item", NOWHERE, 2.0, 4.0, 4), StackSample("between", NOWHERE, 4.0, 10.0)
+    windows = seen(program((0.0, 3.0)), (0.0, 10.0))
+    record = Record("a", 0.0, 10.0, compiled=[COMPILED], waits=[wait], samples=[sample], seen=windows)
+    assert sum(Analysis(record).idle_at(lambda s: True, itself=itself).values()) == pytest.approx(idle)
+
+
+@pytest.mark.parametrize(
+    ("calls", "starts", "spans"),
+    [
+        ([(0, 1), (2, 3)], [4, 6], [(1, 4), (3, 6)]),
+        ([(0, 5), (6, 7)], [4, 9], [(7, 9)]),  # a CPU may begin before the call has ended
+        ([(2, 3), (4, 5)], [0, 1, 6, 9], [(3, 6), (5, 9)]),  # the first two were called before the window
+        ([(2, 3), (4, 5)], [1, 3.5, 9], [(3, 3.5), (5, 9)]),
+        ([(0, 1), (2, 3), (4, 5)], [6], [(1, 6)]),  # two have not begun when the window ends
+        ([], [1], []),
+    ],
+)
+def test_an_execution_belongs_to_the_call_that_came_as_many_calls_before(
+    calls: list[Interval], starts: list[float], spans: list[Interval]
+) -> None:
+    assert queued_intervals(calls, starts) == spans
+
+
+# the result
+
+
+def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> None:
+    path = tmp_path / "watch.json"
+    with jaxperf.watch("a block", show=False, json=path) as outcome:
+        for n in range(3, 6):
+            jax.jit(lambda x, n=n: x * 101)(jnp.float32(n))
+    stored = load_result(path)
+    assert stored == outcome.result
+    shown = render_text([stored])
+    assert "new function" in shown and Path(__file__).name in shown
+    titles = [b.title for b in stored.blocks if isinstance(b, Grid | Heading)]
+    assert titles[0] == "Shares of the time" and titles[-1].startswith("Findings: ")
+    assert len(shown.splitlines()) < 70
+    assert command_line.main(["report", str(path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (None, "s. Watching used"),
+        (ZeroDivisionError, "until it failed with ZeroDivisionError"),
+        (KeyboardInterrupt, "until it was interrupted"),
+    ],
+)
+def test_a_block_is_reported_under_pytest_however_it_ends(
+    error: type[BaseException] | None, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = pytest.raises(error) if error else contextlib.nullcontext()
+    with expected, jaxperf.watch("a block", profile=False):
+        float(jax.jit(lambda x: x / 7)(1.0))
+        if error:
+            raise error
+    err = capsys.readouterr().err
+    assert "watch: a block" in err and f"{Path(__file__).name}:" in err and end in err
+    assert "devices were not seen" in err
+
+
+def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:
+    waits = [Wait("item", Place("a.py", i), float(i), i + 0.1, 4) for i in range(1, 121)]
+    result = text.make_result(Analysis(Record("a", 0.0, 200.0, waits=waits)))
+    (grid,) = (g for g in result.of(Grid) if g.title.startswith("Where the front end waits"))
+    assert (len(grid.rows), grid.first) == (text.STORED_ROWS, text.ROWS)
+    assert f"and {text.STORED_ROWS - text.ROWS} more in the result's file" in render_text([result])
+    assert any("a.py:99" in cell for row in grid.rows for cell in row)
+
+
+def test_findings_from_the_sixth_on_have_their_line_seconds_and_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    findings = [Finding("wait", Place("a.py", i), 9.0 - i, f"reason {i}", "item") for i in range(8)]
+    monkeypatch.setattr(text, "find_causes", lambda analysis: findings)
+    wait = Wait("item", Place("a.py", 1), 1.0, 1.1, 4)
+    result = text.make_result(Analysis(Record("a", 0.0, 200.0, waits=[wait])))
+    rows = [b.text for b in result.of(Text) if b.text[0].isdigit()]
+    assert len(list(result.of(Code))) == text.FINDINGS and len(rows) == 8
+    assert all(
+        f"a.py:{i}" in row and "saves up to" in row and f"eason {i}" in row for i, row in enumerate(rows)
+    )

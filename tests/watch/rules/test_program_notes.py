@@ -1,0 +1,121 @@
+"""What a program's text shows: collectives, branches under vmap, grouped convolutions, constant work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.instructions import independent_instructions
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import program_notes
+from jaxperf.watch.rules.programs import find_constant_work
+from jaxperf.watch.session import Record
+
+STEP = ExecutedProgram("step")
+CALL = Compiled("step", Place("a.py", 3), {"trace": (0.0, 0.5)}, explained=True)
+
+
+def facts_of(text: str, *, devices: int = 1) -> Facts:
+    return Facts("step", "cpu", 1e6, 1e6, devices=tuple(range(devices)), text=text)
+
+
+def compiled(function: Callable[..., object], *arguments: object) -> Facts:
+    return facts_of(jax.jit(function).lower(*arguments).compile().as_text() or "")
+
+
+def test_work_that_depends_on_no_argument_is_distinguished_from_what_fills_memory() -> None:
+    def step(x: jax.Array) -> jax.Array:
+        return x * jnp.sort(jnp.arange(30_000) * 7919 % 10_007)[:100].sum() + jnp.zeros(100)
+
+    facts = compiled(step, jnp.ones(100))
+    fixed = independent_instructions(facts.instructions, facts.steps)
+    opcodes = {i.opcode for i in facts.instructions if i.name in fixed}
+    assert "sort" in opcodes and not opcodes & {"parameter", "broadcast", "constant"}
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.9, 1), (0.1, 0)])
+def test_constant_work_is_a_finding_if_it_takes_a_share(share: float, count: int) -> None:
+    text = (
+        "HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}, x=y\n\n"
+        "ENTRY %main (x: f32[4]) -> f32[4] {\n"
+        "  %x = f32[4]{0} parameter(0)\n"
+        "  %c = f32[4]{0} constant({1, 2, 3, 4})\n"
+        "  %sort.1 = f32[4]{0} sort(%c), dimensions={0}\n"
+        "  ROOT %add.1 = f32[4]{0} add(%x, %sort.1)\n"
+        "}\n"
+    )
+    ops = {("cpu 0", "sort.1"): [share] * 4, ("cpu 0", "add.1"): [1 - share] * 4}
+    program = ExecutedProgram("step", 4, devices={"cpu 0": [(1.0, 5.0)]}, ops=ops)
+    seen = Seen([(1.0, 5.0)], {"step": program})
+    record = Record("a", 0, 5, compiled=[CALL], programs=[facts_of(text)], seen=seen)
+    assert [f.cause for f in find_constant_work(Analysis(record))] == ["constant work"] * count
+
+
+WHILE = (
+    "HloModule jit_step\n\n"
+    "%body.1 (p: (f32[4])) -> (f32[4]) {\n"
+    "  %p = (f32[4]{0}) parameter(0)\n"
+    "}\n\n"
+    "%cond.1 (q: (f32[4])) -> pred[] {\n"
+    "  ROOT %all-reduce.1 = pred[] all-reduce(%w), to_apply=%or\n"
+    "}\n\n"
+    "ENTRY %main (x: f32[4]) -> f32[4] {\n"
+    "  %x = f32[512,2048]{1,0} parameter(0)\n"
+    "  %all-gather.1 = f32[2048,2048]{1,0} all-gather(%x), dimensions={0}\n"
+    "  %all-reduce.2 = f32[2048,2048]{1,0} all-reduce(%x), to_apply=%add\n"
+    "  %while.1 = (f32[4]{0}) while(%t), condition=%cond.1, body=%body.1\n"
+    "}\n"
+)
+
+
+@pytest.mark.parametrize(("devices", "count"), [(4, 2), (1, 0)])
+def test_collectives_in_a_condition_and_large_gathers_are_located(devices: int, count: int) -> None:
+    notes = list(program_notes._collectives(facts_of(WHILE, devices=devices), CALL, STEP))
+    assert len(notes) == count  # the sum of a gradient is no fault
+    if count:
+        assert "all-gather of f32[2048,2048], 16.8 MB per call at a.py:3" in notes[1]
+        assert "all-reduce in the condition of a loop at a.py:3" in notes[0]
+
+
+def costly(x: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, 50, lambda _, y: jnp.sin(y) + x, x)
+
+
+def cheap(x: jax.Array) -> jax.Array:
+    return x * 2
+
+
+@pytest.mark.parametrize(("branch", "count"), [(costly, 1), (cheap, 0)])
+def test_a_costly_branch_under_vmap_is_named(branch: Callable[[jax.Array], jax.Array], count: int) -> None:
+    def chosen(x: jax.Array) -> jax.Array:
+        if branch is costly:
+            return jax.lax.cond(x > 2, costly, cheap, x)
+        return jax.lax.cond(x > 2, cheap, lambda x: x, x)
+
+    assert len(list(program_notes._branches(compiled(jax.vmap(chosen), jnp.ones(64)), CALL, STEP))) == count
+
+
+def test_a_convolution_in_groups_that_takes_most_of_the_time_is_named() -> None:
+    text = (
+        "HloModule jit_step\n\n"
+        "%fused (a: f32[1,8,8,4], b: f32[3,3,1,4]) -> f32[1,8,8,4] {\n"
+        "  ROOT %conv.1 = f32[1,8,8,4]{3,2,1,0} convolution(%a, %b), window={size=3x3}, "
+        "dim_labels=b01f_01io->b01f, feature_group_count=4\n"
+        "}\n\n"
+        "ENTRY %main (x: f32[1,8,8,4]) -> f32[1,8,8,4] {\n"
+        "  %x = f32[1,8,8,4]{3,2,1,0} parameter(0)\n"
+        "  %fusion.1 = f32[1,8,8,4]{3,2,1,0} fusion(%x, %x), kind=kCustom, calls=%fused, metadata={}\n"
+        "  ROOT %add.1 = f32[1,8,8,4]{3,2,1,0} add(%fusion.1, %x)\n"
+        "}\n"
+    )
+    ops = defaultdict(list, {("cpu 0", "fusion.1"): [0.9], ("cpu 0", "add.1"): [0.1]})
+    (note,) = program_notes._grouped(facts_of(text), CALL, ExecutedProgram("step", ops=ops))
+    assert "a convolution in 4 groups takes 90% of step's time (a.py:3)" in note

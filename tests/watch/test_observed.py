@@ -1,0 +1,310 @@
+"""What a watch records of a running program, and that the program and JAX are as before once it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import pickle
+import re
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxperf
+from jaxperf.errors import JaxperfError
+from jaxperf.result import Note
+from jaxperf.watch import session
+from jaxperf.watch.observe import compiles, sampler, source_location, windows
+
+HERE = Path(__file__).name
+
+
+def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyPatch, watched: Any) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("no such frame")
+
+    monkeypatch.setattr("jaxperf.watch.observe.source_location.reader_and_library_frames", broken)
+    values = []
+    record = watched(lambda: values.append(float(jax.jit(lambda x: x + 23)(1.0)))).record
+    assert values == [24.0] and any("no such frame" in remark for remark in record.remarks)
+
+
+def test_everything_is_as_before_once_a_watch_is_over() -> None:
+    def hooks() -> list[object]:
+        array = type(jnp.float32(1))
+        return [
+            array.item, array.__float__, np.asarray, np.array, jax.block_until_ready, jax.device_get,
+            jnp.array, jnp.asarray, jax.device_put, jax.clear_caches, jax.profiler.start_trace,
+            jax.monitoring.clear_event_listeners, jax.config.jax_explain_cache_misses,
+        ]  # fmt: skip
+
+    before = hooks()
+    with jaxperf.watch(show=False):
+        assert all(now is not then for now, then in zip(hooks(), before))
+        assert np.array.__module__ == "numpy" and jnp.array.__name__ == "array"
+    assert hooks() == before
+    with pytest.raises(ZeroDivisionError), jaxperf.watch(show=False):
+        _ = 1 / 0
+    assert hooks() == before
+
+
+def test_a_second_watch_is_refused_and_the_first_goes_on() -> None:
+    with jaxperf.watch("first", show=False, profile=False) as outcome:
+        with pytest.raises(JaxperfError, match="first is being watched already"), jaxperf.watch(show=False):
+            pass
+        jax.jit(lambda x: x - 7)(1.0)
+    assert outcome.record is not None and "<lambda>" in {c.name for c in outcome.record.compiled}
+
+
+def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
+    with jaxperf.watch(show=False):
+        jax.jit(lambda x: x + 11)(jnp.ones(3)).block_until_ready()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with jax.profiler.trace(str(tmp_path)):
+                jnp.ones(3).block_until_ready()
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize(("fails", "collects"), [(False, True), (True, False)])
+def test_a_sample_is_not_interrupted_and_leaves_switching_and_garbage_collection_as_they_were(
+    fails: bool, collects: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def seen(*args: object) -> sampler.StackSample:
+        looks.append((sys.getswitchinterval(), gc.isenabled()))
+        if fails:
+            raise ValueError
+        return sampler.StackSample(sampler.PYTHON, source_location.NOWHERE, 0.0, 1.0)
+
+    before = sys.getswitchinterval()
+    monkeypatch.setattr(sampler, "_seen", seen)
+    if not collects:
+        gc.disable()
+    try:
+        with jaxperf.watch(show=False, profile=False):
+            while not looks:
+                time.sleep(0.01)
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
+    assert min(interval for interval, _ in looks) >= 10 * before
+    assert not any(enabled for _, enabled in looks)
+    assert sys.getswitchinterval() == before
+
+
+def test_a_switch_interval_that_the_program_sets_outlives_the_watch(watched: Any) -> None:
+    before = sys.getswitchinterval()
+    try:
+        watched(lambda: sys.setswitchinterval(0.02))
+        assert sys.getswitchinterval() == pytest.approx(0.02)
+    finally:
+        sys.setswitchinterval(before)
+
+
+# what was compiled
+
+
+def test_what_was_compiled_is_counted_at_the_callers_line(watched: Any) -> None:
+    step = jax.jit(lambda x: x * 3)
+    record = watched(
+        lambda: [step(np.ones(n, np.float32)) for n in (2, 3, 4)]  # here
+    ).record
+    lambdas = [c for c in record.compiled if c.name == "<lambda>"]
+    assert [c.at.source.endswith("# here") for c in lambdas] == [True] * 3
+    assert [len(c.changes) for c in lambdas] == [0, 1, 1]
+    assert [c.host_bytes for c in lambdas] == [8, 12, 16]
+    assert {"trace", "lower", "compile"} == set(lambdas[0].stages)
+
+
+def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit(watched: Any) -> None:
+    optimizer = optax.adam(0.1)
+    state = optimizer.init(jnp.ones(37))
+
+    def program() -> None:
+        optimizer.update(jnp.ones(37), state)
+        jax.jit(optimizer.update)(jnp.ones(37), state)  # the reader's own jit of a library's function
+
+    explained = {c.name: c.at.source for c in watched(program).record.compiled if c.explained}
+    assert any("own jit" in source for source in explained.values())
+    assert not any(source.startswith("optimizer.update") for source in explained.values())
+
+
+def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, x = jax.jit(lambda x: x * 43), jnp.ones(43)
+    monkeypatch.setattr(compiles, "_STAGES", {})
+    with jaxperf.watch(show=False, profile=False) as outcome:
+        step(x)
+    assert outcome.record is not None and outcome.result is not None
+    (remark,) = outcome.record.remarks
+    assert "does not tell what it traces and compiles" in remark
+    assert not [b for b in outcome.result.of(Note) if "Nothing in it used JAX" in b.text]
+
+
+def test_a_block_without_new_programs_needs_no_event(watched: Any) -> None:
+    step, x = jax.jit(lambda x: x * 47), jnp.ones(47)
+    step(x)
+    assert watched(lambda: step(x)).record.remarks == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("renamed", [True, False])
+def test_devices_that_compute_without_a_call_are_a_remark(
+    renamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, x = jax.jit(lambda x: jnp.tanh(x @ x)), jnp.ones((64, 64))
+    step(x)
+    if renamed:
+        monkeypatch.setattr(windows, "_DISPATCH", re.compile("another name"))
+    with jaxperf.watch(show=False) as outcome:
+        end = time.perf_counter() + 1.5
+        while time.perf_counter() < end:
+            x = step(x)
+    assert outcome.record is not None
+    remarks = [r for r in outcome.record.remarks if "does not tell when programs are called" in r]
+    assert bool(remarks) == renamed
+
+
+# what the front end waited for
+
+
+def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes(watched: Any) -> None:
+    x, s = jax.block_until_ready((jnp.arange(6.0), jnp.float32(2)))
+    ways = {
+        "item": (lambda: s.item(), 4),
+        "float": (lambda: float(s), 4),
+        "int": (lambda: int(s), 4),
+        "if": (lambda: 1 if s else 2, 4),
+        "tolist": (lambda: x.tolist(), 24),
+        "np.asarray": (lambda: np.asarray(x), 24),
+        "print": (lambda: f"{x}", 24),
+        "block_until_ready": (lambda: x.block_until_ready(), 0),
+        "device_get": (lambda: jax.device_get([x, s]), 28),
+        "tobytes": (lambda: x.tobytes(), 24),
+        "effects_barrier": (lambda: jax.effects_barrier(), 0),
+    }
+    record = watched(lambda: [wait() for wait, _ in ways.values()]).record
+    assert [(w.kind, w.at.line, w.nbytes) for w in record.waits] == [
+        (kind, wait.__code__.co_firstlineno, nbytes) for kind, (wait, nbytes) in ways.items()
+    ]
+    assert {w.at.file for w in record.waits} == {__file__}
+
+
+def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(watched: Any) -> None:
+    x, key = jnp.arange(6.0), jax.random.PRNGKey(0)
+
+    def program() -> None:
+        np.array([x, x])
+        _, sub = jax.random.split(key)
+        rows = [row * 2 for row in jnp.ones((3, 2))]
+        pickle.dumps([x, sub, rows])  # a file that is written, most likely
+        jax.block_until_ready(x=x)
+
+    waits = watched(program).record.waits
+    assert [(w.kind, w.nbytes) for w in waits] == [("np.asarray", 48), ("block_until_ready", 0)]
+
+
+def test_what_callbacks_convert_and_debug_prints_format_is_no_wait_of_the_front_end(watched: Any) -> None:
+    def half(x: jax.Array) -> np.ndarray:
+        return np.asarray(x) / 2
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        jax.debug.print("value {}", x)
+        return jax.pure_callback(half, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def program() -> None:
+        step(jnp.float32(3)).block_until_ready()
+        jax.effects_barrier()
+        print(jnp.float32(4))
+
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        waits = watched(program).record.waits
+    assert out.getvalue() == "value 3.0\n4.0\n"
+    assert [w.kind for w in waits] == ["block_until_ready", "effects_barrier", "print"]
+
+
+def test_jax_in_other_threads_is_said_to_be_unwatched(watched: Any) -> None:
+    def program() -> None:
+        thread = threading.Thread(target=lambda: float(jax.jit(lambda x: x - 31)(2.0)))
+        thread.start()
+        thread.join()
+
+    record = watched(program).record
+    (remark,) = record.remarks
+    assert remark.startswith("other threads waited 1 times and compiled ") and not record.waits
+
+
+# what samples and windows saw
+
+
+def test_importing_is_distinguished_from_computing_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Any
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "slow_to_import_31.py").write_text("import time\ntime.sleep(0.3)\n")
+    monkeypatch.syspath_prepend(folder)
+    source_location.library_of.cache_clear()
+    source_location._roots.cache_clear()
+
+    def program() -> None:
+        import slow_to_import_31  # type: ignore[import-not-found]  # noqa: F401
+
+    analysis = watched(program)
+    assert Counter(s.kind for s in analysis.record.samples)["import"] > 0
+    assert sum(list(analysis.shares().values())[:5]) == pytest.approx(1.0)
+
+
+def test_numpy_and_what_waits_for_a_disk_are_known_by_what_the_line_calls() -> None:
+    read, write = os.pipe()
+    rows = [[float(i + j) for j in range(300)] for i in range(300)]
+    with jaxperf.watch(show=False, profile=False) as outcome:
+        samples = session._open_watch.sampler.samples  # type: ignore[union-attr]
+        while len(samples) < 20:  # by count, since a busy machine takes few in a given time
+            np.array(rows)
+        while len(samples) < 40:
+            with contextlib.suppress(OSError):
+                os.fsync(write)
+    for end in (read, write):
+        os.close(end)
+    assert outcome.record is not None
+    kinds = Counter(s.kind for s in outcome.record.samples if "np.array" in s.at.source)
+    assert kinds.most_common(1)[0][0] == sampler.NUMPY
+    assert sampler.WRITE in {s.kind for s in outcome.record.samples if "fsync" in s.at.source}
+
+
+def test_a_window_begins_with_the_first_execution_that_it_saw() -> None:
+    step, w = jax.jit(lambda w: jnp.tanh(w @ w)), jnp.ones((300, 300))
+    with jaxperf.watch(show=False) as outcome:
+        for _ in range(200):
+            w = step(w)
+        w.block_until_ready()
+    assert outcome.record is not None
+    seen = outcome.record.seen
+    firsts = {a for spans in seen.busy.values() for a, _ in spans}
+    assert any(a in firsts for a, _ in seen.windows)
+
+
+def test_the_line_that_made_the_largest_arrays_is_named() -> None:
+    with jaxperf.watch(show=False, profile=False) as outcome:
+        table = jnp.ones((1021, 1023)) * 2
+        watching = session._open_watch.sampler  # type: ignore[union-attr]
+        watching._listed_at = 0.0
+        watching._weigh()
+    assert outcome.record is not None and table.size
+    (live,) = (live for live in outcome.record.live_arrays if live.kind == "float32[1021,1023]")
+    assert live.at.source == "table = jnp.ones((1021, 1023)) * 2"

@@ -1,0 +1,283 @@
+"""A watched program starts, fails, is interrupted and ends as it would alone, and is reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from cases import cases
+
+from jaxperf.chapter.run_sections import child_environment
+from jaxperf.cli import command_line
+from jaxperf.result import Grid
+from jaxperf.result.store import load_result
+from jaxperf.watch.observe import stuck
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that fails, is interrupted or exits as its first word says."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import pickle, signal, sys\n"
+        "import jax\n"
+        "class Pickled: pass\n"
+        "pickle.loads(pickle.dumps(Pickled()))\n"
+        "print('words', sys.argv, __name__, __file__)\n"
+        "def fail():\n"
+        "    raise ValueError('no such batch')\n"
+        "print(float(jax.jit(lambda x: x * 2)(1.5)))\n"
+        "match sys.argv[1]:\n"
+        "    case 'fail': fail()\n"
+        "    case 'stop': signal.raise_signal(signal.SIGINT)\n"
+        "    case 'end': signal.raise_signal(signal.SIGTERM)\n"
+        "    case 'exit': sys.exit(7)\n"
+        "    case 'words': sys.exit('too bad')\n"
+    )
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "message"),
+    [
+        ("fail", 1, "failed with ValueError"),
+        ("stop", 130, "interrupted"),
+        ("end", 143, "until SIGTERM ended it"),
+        ("exit", 7, ""),
+        ("words", 1, "too bad"),
+        ("well", 0, ""),
+    ],
+)
+def test_the_program_ends_as_it_would_alone_and_is_reported(
+    script: Path, word: str, status: int, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(["watch", "--no-profile", "train.py", word, "--lr", "0.1"]) == status
+    out, err = capfd.readouterr()
+    assert out.splitlines() == [f"words {['train.py', word, '--lr', '0.1']} __main__ {script}", "3.0"]
+    assert "watch: train.py" in err and "Shares of the time" in err and message in err
+    assert ("Traceback" in err) == (word == "fail")
+    if word == "fail":
+        before, _, _ = err.partition("watch: train.py")
+        assert "ValueError: no such batch" in before and "jaxperf/watch/" not in before
+        assert 'train.py", line 10, in <module>' in before
+
+
+def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.py").write_text("def :\n")
+    for arguments, message in {
+        (): "no program to watch",
+        (str(tmp_path / "none.py"),): "cannot read the script",
+        (str(tmp_path / "bad.py"),): "is not Python",
+        ("--json", str(tmp_path / "no" / "where" / "x.json"), str(tmp_path / "bad.py")): "is not Python",
+    }.items():
+        assert command_line.main(["watch", *arguments]) == 2
+        err = capfd.readouterr().err
+        assert err.startswith("error: ") and message in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("moves", "judged"), [(False, [True]), (True, [])])
+def test_a_second_ctrl_c_counts_if_the_first_had_no_effect(
+    moves: bool, judged: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, positions, judgments = stuck.Guard(print), iter([(1, 2), (1, 3 if moves else 2)]), []
+    monkeypatch.setattr(stuck, "AGAIN_S", -1.0)  # also for the first one, before which it was nowhere
+    monkeypatch.setattr(guard, "_position", lambda: next(positions))
+    monkeypatch.setattr(guard, "_judge", lambda number, at, again: judgments.append(again))
+    reading, writing = os.pipe()
+    os.write(writing, bytes([signal.SIGINT, signal.SIGINT]))
+    os.close(writing)
+    guard._listen(reading)
+    for thread in threading.enumerate():
+        if thread.daemon and thread.name.endswith("(<lambda>)"):
+            thread.join()
+    assert judgments == judged
+
+
+def test_threads_are_distinguished_by_their_lines() -> None:
+    begun, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: begun.set() or stop.wait(60))
+    thread.start()
+    begun.wait(60)
+    where = stuck.where_it_is(threading.main_thread().ident)
+    stop.set()
+    thread.join()
+    assert f"{Path(__file__).name}:" in where and "(in another thread): " in where
+
+
+# in a process of its own
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "jaxperf", "watch", *arguments]
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=folder)
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
+    """Return exit status, output and errors of jaxperf in a process of its own."""
+    command = [sys.executable, "-m", "jaxperf", *arguments]
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu"} | variables
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_has_no_report_and_the_program_may_remove_its_listeners(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "if not (child := os.fork()):\n"
+        "    sys.exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "import jax\n"
+        "jax.monitoring.clear_event_listeners()\n"
+        "print(jax.jit(lambda x: x * 59)(1.0))  # here\n"
+    )
+    status, out, err = run(tmp_path, "watch", "train.py")
+    assert (status, out, err.count("watch: train.py")) == (0, "7\n59.0\n", 1)
+    assert "Traced and compiled" in err and "train.py:7" in err and "lost what" not in err
+
+
+@pytest.mark.thorough
+def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import jax\n"
+        "step = jax.jit(lambda x: x @ x / 300)\n"
+        "x = jax.numpy.ones((300, 300))\n"
+        "try:\n"
+        "    print('training', flush=True)\n"
+        "    while True:\n"
+        "        x = step(x)\n"
+        "        lost = float(x[0, 0])\n"
+        "finally:\n"
+        "    print('put away', flush=True)\n"
+    )
+    with start(tmp_path, "train.py") as process:
+        assert process.stdout and process.stdout.readline() == "training\n"
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "put away\n"), err
+    assert err.count("watch: train.py") == 1 and "interrupted" in err and "Traceback" not in err
+    assert "lost = float(x[0, 0])" in err
+
+
+@pytest.mark.thorough
+def test_a_program_that_does_not_answer_sigterm_ends_with_its_line_and_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import signal, sys, threading, time\n"
+        "import jax\n"
+        "x, main = jax.numpy.ones(3), threading.get_ident()\n"
+        "def say_so():\n"
+        "    while sys._current_frames()[main].f_lineno != 13:\n"
+        "        time.sleep(0.1)\n"
+        "    time.sleep(1)\n"
+        "    print('hangs', flush=True)\n"
+        "lock = threading.Lock()\n"
+        "lock.acquire()\n"
+        "threading.Thread(target=say_so, daemon=True).start()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"  # another thread gets it
+        "lock.acquire()\n"
+    )
+    with start(tmp_path, "train.py") as process:
+        assert process.stdout and process.stdout.readline() == "hangs\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert "does not answer SIGTERM; it is at " in err and "train.py:13: lock.acquire()" in err
+    assert err.count("watch: train.py") == 1 and "until SIGTERM ended it" in err
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "arguments", cases([(("train.py",),), (("-m", "train"),)], quick=lambda arguments: len(arguments) == 1)
+)
+def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
+        "os.environ['JAX_NUM_CPU_DEVICES'] = '2'\n"
+        "import jax, time\n"
+        "new = bytearray(b'x') * 50_000_000; time.sleep(0.2)  # new memory makes a watch list arrays\n"
+        "jax.config.update('jax_num_cpu_devices', 3)  # refused once a backend runs\n"
+        "print(jax.device_count(), jax.jit(lambda x: x + 1)(1).item())\n"
+    )
+    status, out, err = run(tmp_path, "watch", *arguments)
+    assert (status, out) == (0, "3 2\n"), err
+    assert "train.py:7" in err and "item" in err
+
+
+@pytest.mark.thorough
+def test_a_program_for_which_jax_cannot_start_is_reported_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import jax\njax.numpy.ones(3)\n")
+    status, _, err = run(tmp_path, "watch", "train.py", JAX_PLATFORMS="no_such_platform")
+    assert status == 1 and "no_such_platform" in err.partition("watch: train.py")[0]
+    assert "watch: train.py" in err and "until it failed with RuntimeError" in err
+
+
+@pytest.mark.thorough
+def test_a_thread_that_is_left_is_watched_until_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import threading, time\n"
+        "import jax\n"
+        "def train():\n"
+        "    time.sleep(1)\n"
+        "    print(float(jax.jit(lambda x: x * 3)(2.0)))\n"
+        "threading.Thread(target=train).start()\n"
+        "print('main is done')\n"
+    )
+    _, out, err = run(tmp_path, "watch", "train.py")
+    assert out == "main is done\n6.0\n" and "train.py:5" in err and "other threads" not in err
+
+
+@pytest.mark.thorough
+def test_pytest_finds_no_plugin_imported_already(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("def test_a(): pass\n")
+    options = ("--no-profile", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "test_a.py")
+    status, out, _ = run(tmp_path, "watch", *options)
+    assert status == 0 and "1 passed" in out and "warning" not in out
+
+
+TOGETHER = """
+import os
+import jax
+from jax.experimental import multihost_utils
+names = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+address, count, number = (os.environ["JAX_" + name] for name in names)
+jax.distributed.initialize(address, int(count), int(number))
+multihost_utils.sync_global_devices("all here")
+print("process", jax.process_index(), jax.jit(lambda x: x + 1)(1).item())
+multihost_utils.sync_global_devices("all done")
+jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.thorough
+def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TOGETHER)
+    arguments = ("--", "python", "-m", "jaxperf", "watch", "--json", "watch.json", "train.py")
+    status, out, err = run(
+        tmp_path, "launch", "-n", "2", "--logs", "logs", *arguments, JAX_NUM_CPU_DEVICES="1"
+    )
+    assert status == 0, out + err
+    logs = [(tmp_path / "logs" / f"process-{i}.log").read_text() for i in range(2)]
+    for i, log in enumerate(logs):
+        assert f"process {i} 2" in log
+        assert ("watch: train.py" in log) == (i == 0)
+    for name in ("watch.json", "watch-1.json"):
+        (waits,) = (
+            g for g in load_result(tmp_path / name).of(Grid) if g.title.startswith("Where the front end")
+        )
+        assert any(row[0] == "item" and "train.py:9" in row[5] for row in waits.rows)
