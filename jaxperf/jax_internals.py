@@ -38,13 +38,6 @@ ALL_GATHER = Internal("jax.experimental.multihost_utils", "process_allgather", "
 GLOO = Internal("jax._src.lib", "_jax.make_gloo_tcp_collectives", "sums on the loopback address only")
 CPU_CLIENT = Internal("jax._src.xla_bridge", "make_cpu_client", "sums on the loopback address only")
 CPU_FACTORY = Internal("jax.extend.backend", "register_backend_factory", "sums on the loopback address only")
-SERIALIZE = Internal("jax.experimental.serialize_executable", "serialize", "an export with machine code")
-DESERIALIZE = Internal(
-    "jax.experimental.serialize_executable", "deserialize_and_load", "an export with machine code"
-)
-RESET_CACHE = Internal(
-    "jax.experimental.compilation_cache.compilation_cache", "reset_cache", "an export with machine code"
-)
 TOPOLOGY = Internal("jax.experimental.topologies", "get_topology_desc", "jaxperf plan")
 DEVICE_TOPOLOGY = Internal("jax._src.lib", "xla_client.get_topology_for_devices", "--for this")
 LOWERINGS = Internal("jax.interpreters.mlir", "_platform_specific_lowerings", "jaxperf.onednn")

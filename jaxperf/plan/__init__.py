@@ -1,4 +1,4 @@
-"""Plan a step for GPUs that are not there: compile it for them, read its collectives, predict its time.
+"""Plan a step for GPUs or TPUs that are not there: compile it, read its collectives, predict its time.
 
 `jaxperf.plan` is this package and also a function:
 

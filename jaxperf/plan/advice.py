@@ -65,6 +65,14 @@ def _seconds(group: list[Exchange]) -> float:
     return sum(each.count * each.each_s for each in group)
 
 
+def _worth(plan: SizePlan, group: list[Exchange]) -> bool:
+    return _seconds(group) >= WORTH * plan.step_s
+
+
+def _cost(plan: SizePlan, group: list[Exchange]) -> str:
+    return ("at least " if plan.at_least else "") + format_on_page(_seconds(group), "s")
+
+
 def _lines(group: list[Exchange]) -> str:
     sources = list(dict.fromkeys(each.collective.source for each in group if each.collective.source))
     return f" (at {', '.join(sources[:3])})" if sources else ""
@@ -73,10 +81,10 @@ def _lines(group: list[Exchange]) -> str:
 def _statistics(plan: SizePlan) -> str:
     group = [each for each in plan.exchanges if _is_statistic(each)]
     count = sum(each.count for each in group)
-    if count < MANY or _seconds(group) < WORTH * plan.step_s:
+    if count < MANY or not (plan.at_least or _worth(plan, group)):  # a lower bound has no latency
         return ""
     return (
-        f"{count:.0f} small all-reduces, {format_on_page(_seconds(group), 's')} a step, sum over the whole "
+        f"{count:.0f} small all-reduces, {_cost(plan, group)} a step, sum over the whole "
         f"batch in the middle of the network{_lines(group)}: jit over a sharded batch makes BatchNorm's "
         "statistics global; for statistics of each device, write the step with jax.shard_map, and sum the "
         "gradients only, with jax.lax.psum"
@@ -87,7 +95,7 @@ def _per_parameter(plan: SizePlan) -> str:
     group = [e for e in plan.exchanges if e.collective.kind == "all-reduce" and not _is_statistic(e)]
     count = sum(each.count for each in group)
     alone = [each for each in group if each.collective.arrays == 1]
-    if sum(each.count for each in alone) < MANY:
+    if plan.at_least or sum(each.count for each in alone) < MANY:  # what merging saves is latency
         return ""
     saved = (count - 1) * LATENCY_S
     if saved < WORTH * plan.step_s:
@@ -102,13 +110,13 @@ def _per_parameter(plan: SizePlan) -> str:
 def _gathered(plan: SizePlan) -> str:
     group = [each for each in plan.exchanges if each.collective.kind == "all-gather"]
     size = sum(each.count * each.collective.bytes for each in group)
-    if not group or size < LARGE_SHARE * plan.argument_bytes or _seconds(group) < WORTH * plan.step_s:
+    if not group or size < LARGE_SHARE * plan.argument_bytes or not _worth(plan, group):
         return ""
     return (
         f"{format_on_page(size, 'bytes')} are gathered each step in {sum(each.count for each in group):.0f} "
-        f"all-gathers{_lines(group)}, {format_on_page(_seconds(group), 's')}: sharded parameters are "
+        f"all-gathers{_lines(group)}, {_cost(plan, group)}: sharded parameters are "
         f"gathered where they are used; with "
-        f"{format_on_page(plan.memory_bytes - plan.peak_bytes, 'bytes')} free, "
+        f"{format_on_page(max(0, plan.memory_bytes - plan.peak_bytes), 'bytes')} free, "
         + (
             "keep a copy on every device if it fits"
             if plan.peak_bytes + size < plan.memory_bytes
@@ -119,12 +127,12 @@ def _gathered(plan: SizePlan) -> str:
 
 def _resharded(plan: SizePlan) -> str:
     group = [e for e in plan.exchanges if e.collective.kind in ("all-to-all", "collective-permute")]
-    if not group or _seconds(group) < WORTH * plan.step_s:
+    if not group or not _worth(plan, group):
         return ""
     size = sum(each.count * each.collective.bytes for each in group)
     return (
         f"{format_on_page(size, 'bytes')} change their sharding between two operations{_lines(group)}, "
-        f"{format_on_page(_seconds(group), 's')} a step: give both operations the same sharding with "
+        f"{_cost(plan, group)} a step: give both operations the same sharding with "
         "jax.lax.with_sharding_constraint"
     )
 

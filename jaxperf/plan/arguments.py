@@ -51,33 +51,14 @@ class Placed:
     made: bool
 
 
-def is_jitted(step: Any) -> bool:
-    """Return whether a step can be compiled without being called."""
-    return hasattr(step, "lower")
-
-
 def makes_step(step: Any) -> bool:
     """Return whether a function makes a step for devices: its only parameter is named `devices` or `mesh`."""
-    if is_jitted(step):
+    if hasattr(step, "lower"):  # it is jitted
         return False
     try:
-        names = list(inspect.signature(step).parameters)
+        return list(inspect.signature(step).parameters) in (["devices"], ["mesh"])
     except (TypeError, ValueError):
         return False
-    return names in (["devices"], ["mesh"])
-
-
-def check_jitted(step: Any, *, or_maker: bool = False) -> None:
-    """Check that a step is jitted, or, with `or_maker`, makes one.
-
-    Raises:
-      JaxperfError: it is not.
-    """
-    if not is_jitted(step) and not (or_maker and makes_step(step)):
-        raise JaxperfError(
-            f"{_name(step)} is not jitted, so nothing can be compiled; give what jax.jit returned, or a "
-            "function of `devices` that makes the step"
-        )
 
 
 def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) -> Mesh:
@@ -131,17 +112,19 @@ def place(
     made, placed = makes_step(step), False
     if made:
         step, args, placed = _made(step, args, mesh)
-    check_jitted(step)
+    if not hasattr(step, "lower"):
+        raise JaxperfError(
+            f"{_name(step)} is not jitted, so nothing can be compiled; give what jax.jit returned, or a "
+            "function of `devices` that makes the step"
+        )
     positions = tuple(batch) if batch is not None else batch_positions(args)
-    if placed:
-        whole = max((_lead(args[i]) for i in positions if i < len(args)), default=0)
-        return Placed(step, jax.tree.map(_shape, args), kwargs, mesh, whole, positions, 0, made)
-    split = mesh.shape[mesh.axis_names[0]]
-    shares = _shares_of(args, positions)
     examples = max((_lead(args[i]) for i in positions if i < len(args)), default=0)
-    whole, padded = _whole(examples, shares, split, per_device, total)
+    if placed:
+        return Placed(step, jax.tree.map(_shape, args), kwargs, mesh, examples, positions, 0, made)
+    split = mesh.shape[mesh.axis_names[0]]
+    whole, padded = _whole(examples, _shares_of(args, positions), split, per_device, total)
     new = tuple(
-        jax.tree.map(lambda leaf, i=i: _leaf(leaf, mesh, whole if i in positions and examples else 0), arg)
+        jax.tree.map(lambda leaf, i=i: _leaf(leaf, mesh, whole if i in positions else 0), arg)
         for i, arg in enumerate(args)
     )
     named = {name: jax.tree.map(lambda leaf: _leaf(leaf, mesh, 0), value) for name, value in kwargs.items()}
@@ -155,10 +138,10 @@ def _made(make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> tuple[
     parameter = next(iter(inspect.signature(make).parameters))
     with reader_code(_name(make)):
         made = make(mesh if parameter == "mesh" else list(mesh.devices.flat))
-    if isinstance(made, tuple) and len(made) == 2 and is_jitted(made[0]):
-        step, made_args = made
-        return step, made_args if isinstance(made_args, tuple) else (made_args,), True
-    return made, args, False
+    if not isinstance(made, tuple) or len(made) != 2:
+        return made, args, False
+    step, made_args = made
+    return step, made_args if isinstance(made_args, tuple) else (made_args,), True
 
 
 def _name(step: Any) -> str:
@@ -172,6 +155,10 @@ def own_mesh(tree: Any) -> Mesh | None:
         if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
             return sharding.mesh
     return None
+
+
+def _is_shape(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _shape(leaf: Any) -> Any:
@@ -230,10 +217,6 @@ def _whole(
         padded = -total % split
         return total + padded, padded
     return (per_device or -(-examples // shares)) * split, 0
-
-
-def _is_shape(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _of_arrays(

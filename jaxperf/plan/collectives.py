@@ -12,7 +12,7 @@ from jaxperf.measure.stages import COLLECTIVES
 from jaxperf.plan.hlo import HloInstruction, Module, executed_instructions
 
 KINDS = (*COLLECTIVES, "collective-broadcast", "ragged-all-to-all")
-_GROUPS = re.compile(
+GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,{}]*\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\][^{]*\{[^}]*\})"
 )
 _PAIRS = re.compile(r"source_target_pairs=(\{\{[\d,{}]*\}\})")
@@ -84,37 +84,32 @@ def collective_of(opcode: str) -> str:
 
 def collectives(module: Module, devices: int) -> list[Collective]:
     """Return the collectives of a program for `devices` devices, in the order in which they run."""
-    in_order = []
-    for computation, instruction, times in executed_instructions(module):
-        if each := describe_collective(module, computation, instruction, devices, times):
-            in_order.append(each)
-    return in_order
+    return [
+        each
+        for computation, instruction, times in executed_instructions(module)
+        if (each := describe_collective(module, computation, instruction, devices, times))
+    ]
 
 
 def describe_collective(
     module: Module, computation: str, instruction: HloInstruction, devices: int, times: float = 1.0
 ) -> Collective | None:
     """Return an instruction as a collective; None if it is none."""
-    outer, kind = instruction, collective_of(instruction.opcode)
-    if instruction.opcode in ("async-start", "fusion-start", "fusion"):  # it may be in what they call
-        computation = instruction.called
-        inner = (i for i in module.computations.get(computation, ()) if collective_of(i.opcode))
-        if not (wrapped := next(inner, None)):
-            return None
-        started = any(START in i.text for i in module.computations[computation])
-        if IN_PIECES in wrapped.text and not started:
-            return None
-        kind = collective_of(wrapped.opcode)
-        if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):
-            kind = "reduce-scatter"
-        instruction = wrapped
-    if not kind:
+    outer = instruction
+    wrapped: HloInstruction | None = instruction
+    if outer.opcode in ("async-start", "fusion-start", "fusion"):  # it may be in what they call
+        computation = outer.called
+        wrapped = _wrapped(module.computations.get(computation, ()))
+    if wrapped is None or not (kind := collective_of(wrapped.opcode)):
         return None
+    instruction = wrapped
+    if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):  # a TPU's, in one kernel
+        kind = "reduce-scatter"
     read = module.operand_shapes(computation, instruction)
     groups = groups_of(instruction.text, devices)
     size = sum(shape.bytes for shape in read)
     if kind == "all-gather":
-        size *= max((len(group) for group in groups), default=1)
+        size *= max(map(len, groups), default=1)
     merged = len(read) if len(read) != 1 else _concatenated(module, computation, instruction)
     origin = instruction
     if not instruction.attribute("op_name"):
@@ -132,6 +127,14 @@ def describe_collective(
         source=source_of(module, origin),
         operation=origin.attribute("op_name"),
     )
+
+
+def _wrapped(body: tuple[HloInstruction, ...]) -> HloInstruction | None:
+    """Return the collective that a computation runs or starts; None if it has none, or a part of one."""
+    collective = next((i for i in body if collective_of(i.opcode)), None)
+    if collective and IN_PIECES in collective.text and not any(START in i.text for i in body):
+        return None
+    return collective
 
 
 def _origin(module: Module, computation: str, instruction: HloInstruction, depth: int = 5) -> HloInstruction:
@@ -169,7 +172,7 @@ def groups_of(text: str, devices: int) -> tuple[Group, ...]:
     """Return the groups of devices that a collective's attributes name; all devices if it names none."""
     if pairs := _PAIRS.search(text):
         return _listed(pairs[1])
-    match = _GROUPS.search(text)
+    match = GROUPS.search(text)
     if not match or match[1] == "{}":
         return (tuple(range(devices)),)
     notation = match[1]

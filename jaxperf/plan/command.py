@@ -1,11 +1,11 @@
-"""`jaxperf plan`: a reader's step, planned for GPUs that are not there."""
+"""`jaxperf plan`: a reader's step, planned for GPUs or TPUs that are not there."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jaxperf.plan.report import StepPlan
 from jaxperf.report import terminal
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.user_function import argument_specs
-from jaxperf.user_function.loading import Arguments, load_arguments, load_function
+from jaxperf.user_function.loading import Arguments, load_arguments, load_function, reader_code
 
 
 def main(asked: Plan) -> int:
@@ -35,11 +35,8 @@ def main(asked: Plan) -> int:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     if asked.json:
         check_writable(asked.json)
-    counts = numbers(asked.devices, "--devices", least=1)
-    axes = mesh_axes(asked.mesh)
-    positions = numbers(asked.batch, "--batch", least=0) if asked.batch else None
     with _log():
-        made = _plan(asked, counts, axes, positions)
+        made = _plan(asked)
     console = terminal.console()
     for block in made.blocks():
         terminal.show(console, block)
@@ -49,20 +46,16 @@ def main(asked: Plan) -> int:
     return 0
 
 
-def _plan(
-    asked: Plan, counts: Sequence[int], axes: Mapping[str, int], positions: Sequence[int] | None
-) -> StepPlan:
+def _plan(asked: Plan) -> StepPlan:
     """Load the step and its arguments, and plan them."""
+    counts, axes = numbers(asked.devices, "--devices", least=1), mesh_axes(asked.mesh)
+    positions = numbers(asked.batch, "--batch", least=0) if asked.batch else None
     if asked.for_ == "this":
         deviceless.card_of_this_machine()  # before the reader's program starts JAX, which logs a traceback
     elif not jax.config.jax_platforms:  # type: ignore[attr-defined]
         jax.config.update("jax_platforms", "cpu")  # the plugin would look for a GPU
     step = load_function(asked.step)
-    call_arguments = (
-        shapes(asked.args)
-        if asked.args and not (asked.setup or asked.npz)
-        else load_arguments(asked.args, asked.setup, asked.npz)
-    )
+    call_arguments = _arguments(asked)
     return plan(
         step,
         *call_arguments.by_position,
@@ -76,6 +69,18 @@ def _plan(
         measured_s=asked.step_ms and asked.step_ms / 1e3,
         **call_arguments.by_name,
     )
+
+
+def _arguments(asked: Plan) -> Arguments:
+    """Return the step's arguments, of which shapes are enough: nothing is drawn or waited for."""
+    if asked.args and not (asked.setup or asked.npz):
+        return shapes(asked.args)
+    if asked.setup and not (asked.args or asked.npz):
+        make = load_function(asked.setup)
+        with reader_code(f"{asked.setup}()"):
+            made = make()
+        return Arguments(made if isinstance(made, tuple) else (made,), {})
+    return load_arguments(asked.args, asked.setup, asked.npz)
 
 
 def _log() -> contextlib.AbstractContextManager[None]:

@@ -157,24 +157,29 @@ def toolkit() -> tempfile.TemporaryDirectory[str]:
     return folder
 
 
-def compile_for(card: Card | Tpu, lowered: Any, options: Mapping[str, Any] | None = None) -> Any:
-    """Compile a lowered program; XLA's own errors become one line.
+def compile_for(
+    card: Card | Tpu, lowered: Any, options: Mapping[str, Any] | None = None, *, count: int = 1
+) -> Any:
+    """Compile a program that was lowered for `count` cards; XLA's own errors become one line.
 
     For a GPU, LLVM optimizes nothing, and no algorithm is searched for, since there is no GPU to time it: the
     kernels and their order stay the same.
     """
-    fixed = {
-        "xla_backend_optimization_level": 0,
-        "xla_gpu_autotune_level": 0,
-        "xla_gpu_cuda_data_dir": toolkit().name,
-    }
+    fixed: dict[str, Any] = {}
+    if isinstance(card, Card):
+        fixed = {
+            "xla_backend_optimization_level": 0,
+            "xla_gpu_autotune_level": 0,
+            "xla_gpu_cuda_data_dir": toolkit().name,
+        }
     try:
-        return lowered.compile(
-            compiler_options={**(fixed if isinstance(card, Card) else {}), **(options or {})}
-        )
+        return lowered.compile(compiler_options={**fixed, **(options or {})})
     except Exception as e:
         lines = str(e).strip().splitlines() or ["no message"]
-        raise JaxperfError(f"XLA cannot compile this step for {card.name}: {lines[0][:300]}") from None
+        way = "; shard the parameters, or take a smaller batch" if "RESOURCE_EXHAUSTED" in lines[0] else ""
+        raise JaxperfError(
+            f"XLA cannot compile this step for {count} x {card.name}: {lines[0][:300]}{way}"
+        ) from None
 
 
 def target_config(card: Card) -> str:

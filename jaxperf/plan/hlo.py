@@ -19,7 +19,8 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _NAME = re.compile(r"%([\w.-]+)")
 _BITS = re.compile(r"\d+")
-_CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.-]+)")
+_BODY = re.compile(r"\bbody=%?([\w.-]+)")
+_CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
 _BRANCHES = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=%?([\w.-]+), false_computation=%?([\w.-]+)"
 )
@@ -94,9 +95,8 @@ class HloInstruction:
     @property
     def called(self) -> str:
         """The computation that it calls, or the body of a loop; "" for none."""
-        names = _CALLED.findall(self.text)
-        body = re.search(r"body=%?([\w.-]+)", self.text)
-        return body.group(1) if body else (names[0] if names else "")
+        match = _BODY.search(self.text) or _CALLED.search(self.text)
+        return match[1] if match else ""
 
     @property
     def branches(self) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ import math
 import re
 from dataclasses import dataclass
 
+import numpy as np
+
 from jaxperf.plan.cards import Card
 from jaxperf.plan.collectives import collective_of
 from jaxperf.plan.hlo import HloInstruction, Module, Shape
@@ -186,23 +188,49 @@ def _axes(match: re.Match[str] | None) -> list[int]:
 
 def _convolution(instruction: HloInstruction, read: list[Shape], target: str, exact: bool) -> Product | None:
     """Return a convolution as the matrix product that libraries compute, over a window at each position."""
-    labels = re.search(r"dim_labels=\w+_(\w+)->\w+", instruction.text)
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.text)
     if not labels:
         return None
     if "backwardfilter" in target:
-        outputs, weights = read[1], instruction.shapes[0]
+        weights, outputs = instruction.shapes[0], read[1]
     elif "backwardinput" in target:
-        outputs, weights = read[0], read[1]
+        weights, outputs = read[1], read[0]
     else:
-        outputs, weights = instruction.shapes[0], read[1]
-    if "o" not in labels[1] or len(labels[1]) != len(weights.dims):
+        weights, outputs = read[1], instruction.shapes[0]
+    kernel = labels[2]
+    if "o" not in kernel or len(kernel) != len(weights.dims):
         return None
-    features, dtype = weights.dims[labels[1].index("o")], DTYPES.get(read[0].dtype, "float32")
-    window, positions = weights.count // features, outputs.count // features
-    taken = weights.dims[labels[1].index("i")]
-    aligned = not any(channels * read[0].itemsize % 16 for channels in (features, taken))
+    features, taken = weights.dims[kernel.index("o")], weights.dims[kernel.index("i")]
+    positions = outputs.count // features
     if "backwardfilter" in target:
-        return Product(1, features, window, positions, dtype, exact, aligned)
-    if "backwardinput" in target:
-        return Product(1, positions, taken, weights.count // taken, dtype, exact, aligned)
-    return Product(1, positions, features, window, dtype, exact, aligned)
+        sides = features, weights.count // features, positions
+    elif "backwardinput" in target:
+        sides = positions, taken, weights.count // taken
+    elif target:
+        sides = positions, features, weights.count // features
+    else:
+        taps = _taps(instruction.text, labels.groups(), (read[0], weights, outputs))
+        sides = taps // features, features, taken
+    aligned = not any(channels * read[0].itemsize % 16 for channels in (features, taken))
+    return Product(1, *sides, DTYPES.get(read[0].dtype, "float32"), exact, aligned)
+
+
+def _taps(text: str, labels: tuple[str, ...], shapes: tuple[Shape, Shape, Shape]) -> int:
+    """Return over how many places of its window a plain convolution sums, for all elements of its result.
+
+    Only places that hold an element count: neither padding, nor zeros between elements, with which TPUs write
+    gradients and batched products as convolutions.
+    """
+    window = re.search(r"window=\{([^}]*)\}", text)
+    options = dict(re.findall(r"(\w+)=(\S+)", window[1])) if window else {}
+    taps = shapes[2].count
+    for axis in (c for c in sorted(labels[1]) if c.isdigit()):
+        inputs, size, outputs = (s.dims[label.index(axis)] for s, label in zip(shapes, labels))
+        stride, dilated, spread, pad = (
+            int(options[name].split("x")[int(axis)].split("_")[0]) if name in options else default
+            for name, default in (("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1), ("pad", 0))
+        )
+        at = np.arange(outputs)[:, None] * stride + np.arange(size) * spread - pad
+        inside = (at >= 0) & (at <= (inputs - 1) * dilated) & (at % dilated == 0)
+        taps = taps // outputs * int(inside.sum())
+    return taps

@@ -13,11 +13,11 @@ from jaxperf.cli.flags import at_least, more_than
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan a step of yours for GPUs or TPUs that are not there: collectives, memory, predicted time, what to change.
+    """Plan a step of yours for GPUs or TPUs that you don't have: collectives, memory, time, what to change.
 
     The step is compiled for each number of devices and never runs. It needs JAX's CUDA plugin, and no GPU;
-    for TPUs, it needs libtpu.
-    Its arguments are those of one device; shardings that they have are kept, on a larger mesh.
+    for TPUs, it needs libtpu. Arguments are those of one device;
+    shardings that they have are kept, on a larger mesh.
     """
 
     step: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODULE:FUNCTION")] = ""

@@ -37,7 +37,7 @@ def plan(
 
         print(plan(step, state, images, labels, device="h100", devices=(1, 8, 64)))
 
-    Nothing runs and nothing is downloaded. It needs JAX's CUDA plugin, and no GPU.
+    Nothing runs and nothing is downloaded. It needs JAX's CUDA plugin, and no GPU; for TPUs, libtpu.
 
     Args:
       step: what `jax.jit` returned; or a function whose only parameter is `devices` or `mesh`, which makes
@@ -61,13 +61,14 @@ def plan(
         raise JaxperfError("per_device and total exclude each other; give one of them")
     if not devices:
         raise JaxperfError("no number of devices given; give some, devices=(1, 8, 64)")
-    arguments.check_jitted(step, or_maker=True)
     if not (connected := links.NETWORKS.get(network.strip().lower())):
         raise JaxperfError(f"no network {network!r}; there are {', '.join(links.NETWORKS)}")
     card = deviceless.card_of_this_machine() if device == "this" else find_device(device)
+    if measured_s is not None and isinstance(card, Tpu):
+        raise JaxperfError(f"{card.name} has no model of kernels, so a measured step has nothing to scale")
+    if measured_s is not None and min(devices) > 1:
+        raise JaxperfError("a measured step counts for one device; give 1 among the numbers of devices")
     deviceless.check_plugin(card)
-    if isinstance(card, Tpu) and measured_s:
-        raise JaxperfError(f"a measured step scales the kernels of a GPU; {card.name} has none in the model")
     options: dict[str, Any] = {
         "axes": mesh or {}, "per_device": per_device, "total": total, "batch": batch,
     }  # fmt: skip
@@ -75,16 +76,26 @@ def plan(
         arguments.place(step, args, kwargs, deviceless.devices_of(card, count), **options)
         for count in sorted(set(devices))
     ]
-    programs = compiled_programs(card, placed)
+    return plan_of(card, placed, compiled_programs(card, placed), connected, measured_s)
+
+
+def plan_of(
+    card: Card | Tpu,
+    placed: Sequence[arguments.Placed],
+    programs: Sequence[Program],
+    network: links.Network = links.NETWORKS["infiniband"],
+    measured_s: float | None = None,
+) -> StepPlan:
+    """Return the plan of compiled programs, one for each of the numbers of devices in `placed`."""
     if isinstance(card, Tpu):
         sizes = [_least(card, each, program) for each, program in zip(placed, programs)]
     else:
-        sizes = _predicted(card, placed, programs, connected, measured_s)
+        sizes = _predicted(card, placed, programs, network, measured_s)
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
     return StepPlan(
         name=programs[0].module.name.removeprefix("jit_").removeprefix("pmap_") or "step",
         card=card.name,
-        network="links between chips" if isinstance(card, Tpu) else connected.name,
+        network="links between chips" if isinstance(card, Tpu) else network.name,
         versions=versions,
         sizes=tuple(dataclasses.replace(size, advice=advise(size)) for size in sizes),
         notes=(
@@ -104,8 +115,6 @@ def _predicted(
     """Return the plan of each size; a step that was measured on one card scales the kernels of all."""
     scale = 1.0
     if measured_s is not None:
-        if placed[0].mesh.size > 1:
-            raise JaxperfError("a measured step counts for one device; give 1 among the numbers of devices")
         scale = measured_s / (timeline.run(programs[0].module, card, 1, network).total_s + CALL_S)
     error = validation.COMPUTE_ERROR if measured_s is None else MEASURED_ERROR
     sizes: list[SizePlan] = []
@@ -146,23 +155,25 @@ def _size(
 def _least(card: Tpu, placed: arguments.Placed, program: Program) -> SizePlan:
     """Return the plan of one size on TPUs, whose times are lower bounds; without advice."""
     count = placed.mesh.size
-    work = tpu.least_work(program.module, card, count)
-    step = max(work.parts().values())
+    work = tpu.least_work(program.module, card)
+    exchanges = _exchanges(program, count, lambda each: tpu.collective_s(card, each, count), {})
+    sent = sum(each.count * each.each_s for each in exchanges)
+    step = max(work.arithmetic_s, work.memory_s, sent)
     return SizePlan(
         **_work(card, placed, program, work),
         nodes=1,
-        exchanges=_exchanges(program, count, lambda each: tpu.collective_s(card, each, count), {}),
+        exchanges=exchanges,
         compute_s=max(work.arithmetic_s, work.memory_s),
         exposed_s=0.0,
         step_s=step,
         step_low_s=step,
         step_high_s=None,
-        parts=work.parts(),
+        parts={"arithmetic": work.arithmetic_s, "memory": work.memory_s, "links": sent},
     )
 
 
 def _work(
-    card: Card | Tpu, placed: arguments.Placed, program: Program, work: timeline.Elapsed | tpu.LeastWork
+    card: Card | Tpu, placed: arguments.Placed, program: Program, work: timeline.Elapsed
 ) -> dict[str, Any]:
     """Return what a plan says about a size whatever the model of time: its batch, its work, its memory."""
     names = ("argument", "output", "temp", "alias")
@@ -230,9 +241,9 @@ def _notes(card: Card | Tpu, measured_s: float | None, sizes: Sequence[SizePlan]
     about = f"{card.title}: {card.memory_bytes / 1e9:.0f} GB"
     if isinstance(card, Tpu):
         shapes = format_list([card.slice_of(size.devices) for size in sizes])
-        notes = [f"{about}, slices {shapes}; {tpu.CHECKED}"]
+        notes, units = [f"{about}, slices {shapes}; {tpu.CHECKED}"], "chips"
     else:
-        notes = [f"{about}, nodes of {card.per_node}; {validation.summary()}"]
+        notes, units = [f"{about}, nodes of {card.per_node}; {validation.summary()}"], "nodes"
         if measured_s is None:
             notes.append(
                 "the time of kernels is from the card's table; a measured step makes it exact (--step-ms)"
@@ -245,7 +256,9 @@ def _notes(card: Card | Tpu, measured_s: float | None, sizes: Sequence[SizePlan]
             "no argument was taken for the batch, so every device does the same work; --batch names one"
         )
     if shared := [str(size.devices) for size in sizes if not size.compile_s]:
-        notes.append(f"on {format_list(shared)} devices each device runs the same program as on fewer nodes")
+        notes.append(
+            f"on {format_list(shared)} devices each device runs the same program as on fewer {units}"
+        )
     if any(size.unknown_loops for size in sizes):
         notes.append("a loop whose number of turns XLA does not know counts once, so the step takes longer")
     return notes

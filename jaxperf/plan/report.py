@@ -158,7 +158,7 @@ class StepPlan:
     def blocks(self) -> list[Block]:
         """Return the plan as blocks of a report."""
         blocks: list[Block] = [Heading(f"{self.name} on {self.card}, not run: compiled and predicted")]
-        blocks.append(_bounds(self.sizes) if self.sizes[0].at_least else _overview(self.sizes))
+        blocks.append(_overview(self.sizes))
         blocks.append(_memory(self.sizes))
         if largest := next((s for s in reversed(self.sizes) if s.exchanges), None):
             blocks.append(_exchanges(largest))
@@ -175,7 +175,7 @@ class StepPlan:
         """Return the plan as plain values, for `json.dumps`."""
         body = {"format": FORMAT, "schema_version": 1, **dataclasses.asdict(self)}
         for size, plain in zip(self.sizes, body["sizes"]):
-            plain |= {"bound": size.bound, "fits": size.fits, "collectives": size.collectives}
+            plain |= {name: getattr(size, name) for name in ("at_least", "bound", "fits", "collectives")}
             for exchange, plain_exchange in zip(size.exchanges, plain["exchanges"]):
                 collective = exchange.collective
                 plain_exchange["collective"] |= {  # a thousand groups are told by their number and the first
@@ -186,81 +186,97 @@ class StepPlan:
         return body
 
 
+NUMBERS = {
+    "devices", "batch", "collectives", "step", "waits", "arithmetic", "memory", "links", "arguments",
+    "temporaries", "peak", "traffic", "kernels", "times", "bytes", "each", "waited for", "at least",
+}  # fmt: skip
+
+
+def _grid(title: str, rows: list[dict[str, str]], *, first: int = 0) -> Grid:
+    """Return rows of cells by their head as a table; columns of numbers are aligned right."""
+    heads = tuple(rows[0])
+    right = tuple(i for i, head in enumerate(heads) if head in NUMBERS)
+    return Grid(title, heads, tuple(tuple(row.values()) for row in rows), right, first=first)
+
+
 def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
-    rows = []
     axes = any(len(s.mesh) > 1 for s in sizes)
-    for s in sizes:
-        spread = _spread(s.step_low_s, s.step_high_s or s.step_s)
-        rows.append((
-            str(s.devices), *([_mesh(s)] if axes else []), str(s.batch or "-"),
-            str(sum(s.collectives.values())), format_on_page(s.step_s, "s"), spread,
-            format_on_page(s.exposed_s, "s"),
-            _efficiency(s), f"{s.parts[s.bound] / s.step_s:.0%} {s.bound}",
-        ))  # fmt: skip
-    heads = ("devices", *(["mesh"] if axes else []), "batch", "collectives", "step", "between", "waits",
-             "efficiency", "most of it")  # fmt: skip
-    right = tuple(
-        i for i, head in enumerate(heads) if head in ("devices", "batch", "collectives", "step", "waits")
-    )
-    return Grid("Predicted step", heads, tuple(rows), right)
-
-
-def _bounds(sizes: tuple[SizePlan, ...]) -> Grid:
     rows = [
-        (
-            str(s.devices), _mesh(s), str(s.batch or "-"), str(sum(s.collectives.values())),
-            *(format_on_page(seconds, "s") for seconds in (s.step_s, *s.parts.values())), s.bound,
-        )
+        {
+            "devices": str(s.devices),
+            **({"mesh": " ".join(f"{name}={length}" for name, length in s.mesh.items())} if axes else {}),
+            "batch": str(s.batch or "-"),
+            "collectives": str(sum(s.collectives.values())),
+            "step": _s(s.step_s),
+            **(_bounds(s) if s.at_least else _prediction(s)),
+        }
         for s in sizes
-    ]  # fmt: skip
-    heads = ("devices", "mesh", "batch", "collectives", "step", *sizes[0].parts, "most of it")
-    return Grid("A step takes at least", heads, tuple(rows), (0, 2, 3, 4, 5, 6, 7))
+    ]
+    return _grid("A step takes at least" if sizes[0].at_least else "Predicted step", rows)
+
+
+def _bounds(size: SizePlan) -> dict[str, str]:
+    return {**{name: _s(seconds) for name, seconds in size.parts.items()}, "most of it": size.bound}
+
+
+def _prediction(size: SizePlan) -> dict[str, str]:
+    efficiency = "-"
+    if size.efficiency is not None:
+        efficiency = f"{size.efficiency:.0%} ({size.efficiency_low:.0%} to {size.efficiency_high:.0%})"
+    return {
+        "between": _spread(size.step_low_s, size.step_high_s or size.step_s),
+        "waits": _s(size.exposed_s),
+        "efficiency": efficiency,
+        "most of it": f"{size.parts[size.bound] / size.step_s:.0%} {size.bound}",
+    }
+
+
+def _s(seconds: float) -> str:
+    return format_on_page(seconds, "s")
 
 
 def _spread(low_s: float, high_s: float) -> str:
-    low, high = format_on_page(low_s, "s"), format_on_page(high_s, "s")
+    low, high = _s(low_s), _s(high_s)
     if low.split()[1:] == high.split()[1:]:
         low = low.split()[0]
     return f"{low} to {high}".replace(" ", "\u00a0")
 
 
-def _mesh(size: SizePlan) -> str:
-    return " ".join(f"{name}={length}" for name, length in size.mesh.items())
-
-
-def _efficiency(size: SizePlan) -> str:
-    if size.efficiency is None:
-        return "-"
-    return f"{size.efficiency:.0%} ({size.efficiency_low:.0%} to {size.efficiency_high:.0%})"
-
-
 def _memory(sizes: tuple[SizePlan, ...]) -> Grid:
     rows = [
-        (
-            str(s.devices), format_on_page(s.argument_bytes, "bytes"), format_on_page(s.temp_bytes, "bytes"),
-            format_on_page(s.peak_bytes, "bytes"),
-            f"{s.peak_bytes / s.memory_bytes:.0%}" + ("" if s.fits else " (does not fit)"),
-            format_on_page(s.flops, "FLOP"), format_on_page(s.bytes, "bytes"), f"{s.kernels:.0f}",
-        )
+        {
+            "devices": str(s.devices),
+            "arguments": format_on_page(s.argument_bytes, "bytes"),
+            "temporaries": format_on_page(s.temp_bytes, "bytes"),
+            "peak": format_on_page(s.peak_bytes, "bytes"),
+            "of the card": f"{s.peak_bytes / s.memory_bytes:.0%}" + ("" if s.fits else " (does not fit)"),
+            "arithmetic": format_on_page(s.flops, "FLOP"),
+            "traffic": format_on_page(s.bytes, "bytes"),
+            "kernels": f"{s.kernels:.0f}",
+        }
         for s in sizes
-    ]  # fmt: skip
-    heads = ("devices", "arguments", "temporaries", "peak", "of the card", "arithmetic", "traffic", "kernels")
-    return Grid("Each device", heads, tuple(rows), (0, 1, 2, 3, 5, 6, 7))
+    ]
+    return _grid("Each device", rows)
 
 
 def _exchanges(size: SizePlan) -> Grid:
-    rows = []
-    for each in sorted(size.exchanges, key=lambda e: -e.count * e.each_s):
-        c = each.collective
-        waited = () if size.at_least else (format_on_page(each.exposed_s, "s"),)
-        rows.append((
-            c.kind, f"{each.count:g}", format_on_page(c.bytes, "bytes"), c.shown_groups,
-            format_on_page(each.each_s, "s"), *waited, c.source or "-", _operation(c.operation),
-        ))  # fmt: skip
-    times = ("at least",) if size.at_least else ("each", "waited for")
-    heads = ("collective", "times", "bytes", "groups", *times, "line", "operation")
-    right = (1, 2, 4) if size.at_least else (1, 2, 4, 5)
-    return Grid(f"Collectives on {size.devices} devices", heads, tuple(rows), right, first=12)
+    rows = [
+        {
+            "collective": each.collective.kind,
+            "times": f"{each.count:g}",
+            "bytes": format_on_page(each.collective.bytes, "bytes"),
+            "groups": each.collective.shown_groups,
+            **(
+                {"at least": _s(each.each_s)}
+                if size.at_least
+                else {"each": _s(each.each_s), "waited for": _s(each.exposed_s)}
+            ),
+            "line": each.collective.source or "-",
+            "operation": _operation(each.collective.operation),
+        }
+        for each in sorted(size.exchanges, key=lambda e: -e.count * e.each_s)
+    ]
+    return _grid(f"Collectives on {size.devices} devices", rows, first=12)
 
 
 def _operation(name: str) -> str:

@@ -56,20 +56,17 @@ class Elapsed:
 
     def add_kernel(self, work: Kernel, card: Card, scale: float) -> None:
         """Add a kernel, whose time is multiplied by `scale`."""
-        overhead, rest = scale * KERNEL_S, scale * (work.seconds(card) - KERNEL_S)
-        bound_by_arithmetic = work.arithmetic_s(card) >= work.memory_s(card)
-        self.add(
-            Elapsed(
-                total_s=overhead + rest,
-                kernels_s=overhead + rest,
-                arithmetic_s=rest if bound_by_arithmetic else 0.0,
-                memory_s=0.0 if bound_by_arithmetic else rest,
-                overhead_s=overhead,
-                flops=float(work.flops),
-                bytes=float(work.bytes),
-                kernels=1.0,
-            )
-        )
+        seconds, overhead = scale * work.seconds(card), scale * KERNEL_S
+        self.total_s += seconds
+        self.kernels_s += seconds
+        self.overhead_s += overhead
+        if work.arithmetic_s(card) >= work.memory_s(card):
+            self.arithmetic_s += seconds - overhead
+        else:
+            self.memory_s += seconds - overhead
+        self.flops += work.flops
+        self.bytes += work.bytes
+        self.kernels += 1
 
     def wait(self, end: float, collective: Collective) -> None:
         """Wait for a collective that ends at `end`."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import csv
 import functools
+import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxperf.plan import kernels, links
@@ -52,24 +53,42 @@ def _read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
-SLOW_START = "the published run takes milliseconds below 128 KiB, more than for 4 MiB"
+OTHER_TIME = "a larger message of the same table takes less than half of this time"
+
+
+def other_times(seconds: Mapping[int, float]) -> set[int]:
+    """Return the sizes of a table whose time is not one of that size: a larger one takes less than half."""
+    return {
+        size
+        for size, time in seconds.items()
+        if any(larger > size and 2 * other < time for larger, other in seconds.items())
+    }
 
 
 @functools.cache
-def all_reduces() -> tuple[Row, ...]:
-    """Return published all-reduces from 32 KiB to 1 GiB, in seconds."""
+def published_all_reduces() -> tuple[Row, ...]:
+    """Return published all-reduces from 32 KiB to 1 GiB, in seconds; a row with a reason does not count."""
     rows = []
-    for row in _read("all_reduce.csv"):
-        size, devices, nodes = int(row["bytes"]), int(row["devices"]), int(row["nodes"])
-        published = size * 2 * (devices - 1) / devices / (float(row["bus_gb_per_s"]) * 1e9)
-        predicted = links.exchange_s(
-            CARDS[row["card"]], "all-reduce", size, devices, nodes, links.NETWORKS[row["network"]]
-        )
-        reason = ""
-        if not 0.5 <= predicted / published <= 2:
-            reason = SLOW_START
-        rows.append(Row(row["table"], f"{size / 2**10:,.0f} KiB", published, predicted, reason))
+    for table, of_table in itertools.groupby(_read("all_reduce.csv"), lambda row: row["table"]):
+        published, predicted = {}, {}
+        for row in of_table:
+            size, devices, nodes = int(row["bytes"]), int(row["devices"]), int(row["nodes"])
+            network = links.NETWORKS[row["network"]]
+            published[size] = size * 2 * (devices - 1) / devices / (float(row["bus_gb_per_s"]) * 1e9)
+            predicted[size] = links.exchange_s(
+                CARDS[row["card"]], "all-reduce", size, devices, nodes, network
+            )
+        other = other_times(published)
+        rows += [
+            Row(table, f"{size / 2**10:,.0f} KiB", time, predicted[size], OTHER_TIME if size in other else "")
+            for size, time in published.items()
+        ]
     return tuple(rows)
+
+
+def all_reduces() -> tuple[Row, ...]:
+    """Return the published all-reduces that count: those whose time is one of their size."""
+    return tuple(row for row in published_all_reduces() if not row.reason)
 
 
 @functools.cache
@@ -97,26 +116,11 @@ def steps() -> tuple[Row, ...]:
     )  # fmt: skip
 
 
-_INPUT = "probably the input: images are decoded on the host's processors"
-SETUP_REASONS = {
-    (
-        "tf-p100",
-        "AlexNet b512",
-    ): "not explained by bandwidth: loses 58 ms a step, as VGG-16 does for more than twice the bytes",
-    (
-        "tf-p100",
-        "VGG-16 b32",
-    ): "not explained by bandwidth: more time is lost a step than with twice the batch",
-    ("nvidia-a100", "ResNet-50 mixed"): _INPUT,
-    ("nvidia-v100", "ResNet-50 mixed"): _INPUT,
-    ("nvidia-v100-32gb", "ResNet-50 mixed"): _INPUT,
-}
-
-
 @functools.cache
 def scaling() -> tuple[Row, ...]:
     """Return published throughput on several devices, each predicted from the model's first row."""
     setups = {row["setup"]: row for row in _read("setups.csv")}
+    reasons = {(row["setup"], row["model"]): row["reason"] for row in _read("reasons.csv")}
     rows: list[Row] = []
     bases: dict[tuple[str, str], float] = {}  # seconds of a step without its exchange
     for row in _read("scaling.csv"):
@@ -130,7 +134,7 @@ def scaling() -> tuple[Row, ...]:
             bases[key] = (step - _waits(setup, exchange, step)) / calls
             continue
         predicted = examples / (calls * bases[key] + _waits(setup, exchange, bases[key]))
-        reason = SETUP_REASONS.get(key, "") if abs(predicted / published - 1) > 0.15 else ""
+        reason = reasons.get(key, "") if abs(predicted / published - 1) > 0.15 else ""
         rows.append(Row(row["setup"], f"{row['model']} x {devices}", published, predicted, reason))
     return tuple(rows)
 
@@ -178,19 +182,24 @@ def summary() -> str:
 
 
 def lines() -> Iterator[str]:
-    """Yield every row with its error, then each validation's sum."""
+    """Yield every row with its error, each validation's sum, and the rows that count in none."""
     for title, rows in (
         ("steps, s", steps()),
         ("all-reduces, s", all_reduces()),
         ("scaling, per s", scaling()),
     ):
         yield f"{title}: published, predicted, ratio"
-        for row in rows:
-            reason = f"  ({row.reason})" if row.reason else ""
-            figures = f"{row.published:12.5g} {row.predicted:12.5g} {row.ratio:6.2f}"
-            yield f"  {row.table:17s} {row.name:28s} {figures}{reason}"
+        yield from map(_line, rows)
         yield (
             f"  {len(rows)} rows: median error {median_error(rows):.1%}, within 15% "
             f"{share_within(rows, 0.15):.0%}, within 25% {share_within(rows, 0.25):.0%}, "
             f"largest {max(row.error for row in rows):.0%}"
         )
+    yield "all-reduces that do not count: published, predicted, ratio"
+    yield from (_line(row) for row in published_all_reduces() if row.reason)
+
+
+def _line(row: Row) -> str:
+    figures = f"{row.published:12.5g} {row.predicted:12.5g} {row.ratio:6.2f}"
+    reason = f"  ({row.reason})" if row.reason else ""
+    return f"  {row.table:17s} {row.name:28s} {figures}{reason}"

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from jaxperf.errors import JaxperfError
-from jaxperf.plan import arguments, deviceless, hlo, links, planning
-from jaxperf.plan.advice import advise
+from jaxperf.plan import arguments, hlo, planning
 from jaxperf.plan.cards import CARDS
+from jaxperf.plan.programs import Program
 from tests.plan.small_steps import STEPS
 
 PROGRAMS = Path(__file__).parent / "programs"
-H100 = CARDS["h100"]
 RECORDED = {
     "statistics summed over devices": "statistics",
     "a sum for each array": "sum_for_each_array",
@@ -32,11 +30,10 @@ def kinds_of(name: str, memory: dict[str, int] = NO_MEMORY, *, batch: int = 0, p
     """The kinds of advice for a recorded program on eight devices."""
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
     placed = arguments.Placed(None, (), {}, mesh, batch, (), padded, True)
-    program = planning._Program(
-        hlo.parse((PROGRAMS / f"{name}.hlo").read_text()), SimpleNamespace(**memory), 1.0
-    )
-    network = links.NETWORKS["infiniband"]
-    return {each.kind for each in advise(planning._size(H100, placed, program, network, 1.0, None, ()), H100)}
+    module = hlo.parse((PROGRAMS / f"{name}.hlo").read_text())
+    compiled = Program(module, SimpleNamespace(**memory), 1.0)
+    (size,) = planning.plan_of(CARDS["h100"], [placed], [compiled]).sizes
+    return {each.kind for each in size.advice}
 
 
 @pytest.mark.parametrize("version", ["jax_0_10", "jax_0_12"])
@@ -55,17 +52,8 @@ def test_memory_and_batch() -> None:
     assert kinds_of("scatter_jax_0_12", batch=64, padded=4) == {"batch does not divide"}
 
 
-def _plugin() -> bool:
-    try:
-        deviceless.check_plugin()
-    except JaxperfError:
-        return False
-    return True
-
-
 @pytest.mark.real
-@pytest.mark.skipif(not _plugin(), reason="JAX's CUDA plugin is not installed")
-@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.usefixtures("compiles_anew", "cuda_plugin")
 @pytest.mark.parametrize("kind", STEPS)
 def test_a_small_step(kind: str) -> None:
     (size_plan,) = planning.plan(STEPS[kind], device="h100", devices=(8,)).sizes

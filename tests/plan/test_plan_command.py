@@ -24,6 +24,9 @@ def step(w, x, y):
 
 def plain(w, x, y):
     return w
+
+def shapes():
+    return tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((5, 3), (16, 5), (16, 3)))
 """
 ARGS = ("f32[5,3]", "f32[16,5]", "f32[16,3]")
 
@@ -34,13 +37,6 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path.write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
     return str(path)
-
-
-@pytest.fixture
-def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deviceless, "check_plugin", lambda: None)
-    monkeypatch.setattr(deviceless, "devices_of", lambda card, count: jax.devices("cpu")[:count])
-    monkeypatch.setattr(deviceless, "compile_for", lambda lowered: lowered.compile())
 
 
 def test_flags() -> None:
@@ -60,9 +56,14 @@ def test_flags() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_a_plan(train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "source", [{"args": ARGS}, {"setup": "train_to_plan.py:shapes"}], ids=["args", "setup"]
+)
+def test_a_plan(
+    source: dict[str, Any], train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plan.json"
-    asked = Plan(f"{train}:step", args=ARGS, devices="1,8", per_device=4, json=path)
+    asked = Plan(f"{train}:step", **source, devices="1,8", per_device=4, json=path)
     assert command.main(asked) == 0
     out = capsys.readouterr().out
     assert "Predicted step" in out and f"plan: {path}" in out
@@ -82,6 +83,8 @@ def test_a_plan(train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ({"mesh": "data=2,data=4"}, "'data=4' is not NAME=N"),
         ({"batch": "one"}, "--batch: 'one'"),
         ({"for_": "k80"}, "no card 'k80'"),
+        ({"for_": "v5e", "step_ms": 1.0}, "v5e has no model of kernels"),
+        ({"network": "token ring"}, "no network 'token ring'"),
         ({"step": "train_to_plan:other"}, "there is no 'other'"),
         ({"step": "train_to_plan:plain"}, "plain is not jitted, so nothing can be compiled"),
         ({"args": ("f32[5,3",)}, "not understood"),
@@ -106,6 +109,8 @@ def test_no_step() -> None:
 def test_every_published_figure_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(Plan(validate=True)) == 0
     out = capsys.readouterr().out
+    assert out.count("\n") > 200 and "AlexNet" in out
+    assert out.index("do not count") < out.index("0.06  (a larger message")
     assert "ResNet-18 bf16 1024" in out and "LeNet of the book x 2" in out and "1,048,576 KiB" in out
     assert out.count("rows: median error") == 3
 

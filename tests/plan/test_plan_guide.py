@@ -10,26 +10,15 @@ from typing import Any
 
 import pytest
 
-from jaxperf.errors import JaxperfError
-from jaxperf.plan import deviceless
 from jaxperf.plan.planning import plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
 
 
-def _plugin() -> bool:
-    try:
-        deviceless.check_plugin()
-    except JaxperfError:
-        return False
-    return True
-
-
 pytestmark = [
     pytest.mark.real,
     pytest.mark.thorough,
-    pytest.mark.skipif(not _plugin(), reason="JAX's CUDA plugin is not installed"),
-    pytest.mark.usefixtures("compiles_anew"),
+    pytest.mark.usefixtures("compiles_anew", "cuda_plugin"),
 ]
 
 

@@ -13,7 +13,7 @@ from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless, faults, hlo, links, timeline, validation
 from jaxperf.plan.cards import CARDS, find_card
-from jaxperf.plan.faults import FAULTS, adds_by_scatter, fault_lines
+from jaxperf.plan.faults import adds_by_scatter, fault_lines
 from jaxperf.plan.kernels import CALL_S, KERNEL_S, Kernel, Product
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -112,12 +112,19 @@ def test_measured_steps() -> None:
 
 def test_published_all_reduces() -> None:
     rows = validation.all_reduces()
-    assert len(rows) == 80
     for table in {row.table for row in rows}:
         assert statistics.median(row.error for row in rows if row.table == table) <= 0.25
-    missed = [row for row in rows if not 0.5 <= row.ratio <= 2]
-    assert [(row.table, row.name) for row in missed] == [("b200-32", "32 KiB"), ("b200-32", "64 KiB")]
-    assert all(row.reason for row in missed)
+    assert [row for row in rows if not 0.5 <= row.ratio <= 2] == []
+    aside = [(row.table, row.name) for row in validation.published_all_reduces() if row.reason]
+    assert aside == [("b200-32", "32 KiB"), ("b200-32", "64 KiB")]
+    assert len(rows) == 78
+
+
+def test_a_time_that_is_not_of_its_size() -> None:
+    """A small row that takes more than twice as long as a larger one is set aside; a monotone one never."""
+    assert validation.other_times({1: 5.0, 2: 3.0, 4: 1.9, 8: 2.0, 16: 4.0}) == {1}
+    assert validation.other_times({2**n: 1.0 + n for n in range(20)}) == set()
+    assert validation.other_times({1: 2.0, 2: 1.0}) == set()  # half, and not less
 
 
 def test_published_scaling() -> None:
@@ -133,12 +140,6 @@ def test_every_table_has_its_source() -> None:
         text = path.read_text()
         assert text.startswith("#") and "\n\n" not in text, path
     assert "within" in validation.summary()
-
-
-def test_all_errors_are_printed() -> None:
-    text = "\n".join(validation.lines())
-    assert text.count("\n") > 200
-    assert "AlexNet" in text and "median error" in text
 
 
 @pytest.mark.parametrize(("jaxlib", "lines"), [("0.10.1", 0), ("0.10.2", 1), ("0.11.0", 1), ("0.12.0.1", 0)])
@@ -169,10 +170,6 @@ def test_without_the_plugin_the_version_decides(monkeypatch: pytest.MonkeyPatch)
         assert all(line.endswith("(by its version; a check needs JAX's CUDA plugin)") for line in lines)
 
 
-def test_every_fault_has_an_issue() -> None:
-    assert all("#" in fault.issue and fault.remark for fault in FAULTS)
-
-
 def test_this_takes_the_target_of_the_gpu_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimpleNamespace(device_kind="NVIDIA H200")
     monkeypatch.setattr(jax, "devices", lambda platform: [gpu])
@@ -187,7 +184,7 @@ def test_this_takes_the_target_of_the_gpu_that_is_here(monkeypatch: pytest.Monke
         described.update(options)
         return SimpleNamespace(devices=[gpu] * 8)
 
-    monkeypatch.setattr(deviceless, "check_plugin", lambda: None)
+    monkeypatch.setattr(deviceless, "check_plugin", lambda card: None)
     monkeypatch.setattr(jax_internals, "get", lambda _: describe)
     assert len(deviceless.devices_of(card, 8)) == 8
     assert (described["target_config"], described["topology"]) == ("XLA's own", "1x8x1")
@@ -206,10 +203,3 @@ def test_this_without_a_gpu_that_is_known(kind: str | None, monkeypatch: pytest.
     )
     with pytest.raises(JaxperfError, match=message):
         deviceless.card_of_this_machine()
-
-
-def test_a_tpu_is_refused_in_one_line() -> None:
-    with pytest.raises(JaxperfError, match=r"v5e is a TPU.* install libtpu"):
-        find_card("v5e")
-    with pytest.raises(JaxperfError, match="no card 'v100'"):
-        find_card("v100")

@@ -1,6 +1,6 @@
-"""Programs for eight H100s, compiled here without a GPU: how many collectives each way to train has.
+"""Programs for eight H100s or v5e, compiled here without any: how many collectives each way to train has.
 
-They need JAX's CUDA plugin, `pip install jax-cuda12-plugin`, and are skipped without it.
+They need JAX's CUDA plugin, or libtpu if their name has "tpu", and are skipped without it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,14 @@ from jaxperf.plan.report import SizePlan
 WAYS = ("pmap", "shard_map", "jit")
 
 
-def _there() -> bool:
-    try:
-        deviceless.check_plugin()
-    except JaxperfError:
-        return False
-    return True
-
-
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(not _there(), reason="JAX's CUDA plugin is not installed"),
-    pytest.mark.usefixtures("compiles_anew"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("compiles_anew")]
 OPTIMIZER = optax.sgd(0.1)
+
+
+@pytest.fixture(autouse=True)
+def compiler(request: pytest.FixtureRequest) -> None:
+    """Skip a test where what compiles its programs is not installed."""
+    request.getfixturevalue("libtpu" if "tpu" in request.node.name else "cuda_plugin")
 
 
 def shapes(tree: Any, sharding: Any = None) -> Any:
@@ -186,3 +180,25 @@ def test_nothing_of_cuda_is_needed() -> None:
     finally:
         assembler.write_text(text)
     assert "-arch=sm_90a" in calls.read_text()
+
+
+def test_eight_tpus_sum_the_gradients_once() -> None:
+    step = jax.jit(lambda w, x: w - 0.1 * jax.grad(lambda w: jnp.tanh(x @ w).sum())(w))
+    one, eight = plan(step, jnp.zeros((512, 512)), jnp.zeros((32, 512)), device="v5e", devices=(1, 8)).sizes
+    assert (one.collectives, eight.collectives) == ({}, {"all-reduce": 1})
+    (exchange,) = eight.exchanges
+    assert (exchange.collective.bytes, exchange.collective.group_size) == (512 * 512 * 4, 8)
+    assert exchange.collective.source.startswith("test_plan_real.py:")
+    assert eight.flops == 2 * 2 * 32 * 512 * 512
+    assert eight.at_least and eight.fits
+
+
+def test_a_step_that_does_not_fit_into_a_tpu() -> None:
+    with pytest.raises(JaxperfError, match=r"cannot compile this step for 1 x v5e: .*15\.75G.*smaller batch"):
+        plan(
+            jax.jit(jnp.sin),
+            jax.ShapeDtypeStruct((2**34,), jnp.float32),
+            device="v5e",
+            devices=(1,),
+            batch=(),
+        )

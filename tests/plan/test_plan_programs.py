@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxperf.plan import hlo, repeated
+from jaxperf.plan import hlo, programs
 from jaxperf.plan.collectives import collectives
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -27,29 +27,29 @@ def lowered(count: int, batch: int, width: int = 8) -> str:
 
 @pytest.mark.usefixtures("several_devices")
 def test_the_same_step_on_four_times_the_devices() -> None:
-    assert repeated.grows(lowered(2, 32), lowered(8, 128), 4)
+    assert programs.grows(lowered(2, 32), lowered(8, 128), 4)
 
 
 @pytest.mark.usefixtures("several_devices")
 def test_other_steps() -> None:
-    assert not repeated.grows(lowered(2, 32), lowered(8, 64), 4)  # fewer examples on each device
-    assert not repeated.grows(lowered(2, 32), lowered(8, 128, width=12), 4)
-    assert not repeated.grows("f32[8] add", "f32[8] multiply", 4)
+    assert not programs.grows(lowered(2, 32), lowered(8, 64), 4)  # fewer examples on each device
+    assert not programs.grows(lowered(2, 32), lowered(8, 128, width=12), 4)
+    assert not programs.grows("f32[8] add", "f32[8] multiply", 4)
 
 
 def test_floats_in_hexadecimal() -> None:
-    assert repeated.grows("dense<5.242880e+05>", "dense<0x4B000000>", 16)
-    assert not repeated.grows("dense<5.242880e+05>", "dense<0x4B800000>", 16)
-    assert not repeated.grows("dense<0xFF>", "dense<0xFE>", 16)
+    assert programs.grows("dense<5.242880e+05>", "dense<0x4B000000>", 16)
+    assert not programs.grows("dense<5.242880e+05>", "dense<0x4B800000>", 16)
+    assert not programs.grows("dense<0xFF>", "dense<0xFE>", 16)
 
 
 def test_a_program_of_more_devices() -> None:
     module = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
-    assert repeated.among_all(module, 8)
-    (collective,) = collectives(repeated.widened(module), 1024)
+    assert programs.among_all(module, 8)
+    (collective,) = collectives(programs.widened(module), 1024)
     assert collective.group_size == 1024 and collective.nodes(8) == 128
 
 
 def test_groups_of_some_devices_are_not_widened() -> None:
     module = hlo.parse((PROGRAMS / "tensor_jax_0_12.hlo").read_text())
-    assert not repeated.among_all(module, 8)
+    assert not programs.among_all(module, 8)

@@ -1,0 +1,37 @@
+"""What tests of plans share: the CPU's devices in place of GPUs, and skips where no compiler is here."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.plan import deviceless
+from jaxperf.plan.cards import find_device
+
+
+@pytest.fixture
+def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for the CPU's devices, whose programs have the same form."""
+    monkeypatch.setattr(deviceless, "check_plugin", lambda card: None)
+    monkeypatch.setattr(deviceless, "devices_of", lambda card, count: jax.devices("cpu")[:count])
+    monkeypatch.setattr(deviceless, "compile_for", lambda card, lowered, **_: lowered.compile())
+
+
+def _needs(card: str) -> None:
+    try:
+        deviceless.check_plugin(find_device(card))
+    except JaxperfError as e:
+        pytest.skip(str(e))
+
+
+@pytest.fixture
+def cuda_plugin() -> None:
+    """Skip a test where JAX's CUDA plugin is not installed."""
+    _needs("h100")
+
+
+@pytest.fixture
+def libtpu() -> None:
+    """Skip a test where libtpu is not installed."""
+    _needs("v5e")
