@@ -238,7 +238,7 @@ def show_report(report: Report) -> int:
     Raises:
       JaxperfError: no such folder, or nothing readable in it.
     """
-    by_path, _ = _load(report.results)
+    by_path = _load(report.results)
     results = list(by_path.values())
     if not results:
         raise JaxperfError(f"no result to show in {report.results}; `{own_name()} run all` makes some")
@@ -267,10 +267,8 @@ def show_comparison(asked: Compare) -> int:
     Raises:
       JaxperfError: a file is not a jaxperf result, or nothing in them can be compared.
     """
-    from jaxperf.compare.results import (
-        compare,
-        render_comparison,
-    )  # imports SciPy, which other commands do not need
+    from jaxperf.compare.comparison_text import render_comparison
+    from jaxperf.compare.results import compare
     from jaxperf.report.terminal import console
 
     a, b = _side(asked.a), _side(asked.b)
@@ -306,21 +304,19 @@ def _side(paths: str) -> list[Result]:
     results: list[Result] = []
     for word in paths.split(","):
         folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises if a name is too long
-        results += _load(Path(word))[0].values() if folder else [load_result(Path(word))]
+        results += _load(Path(word)).values() if folder else [load_result(Path(word))]
     return results
 
 
-def _load(where: Path) -> tuple[dict[Path, Result], list[str]]:
-    """Results by path, in the book's order, and a line for each other file, which is printed too."""
+def _load(where: Path) -> dict[Path, Result]:
+    """Results by path, in the book's order; each other file is named in a line."""
     if not where.exists():
         raise JaxperfError(f"no folder {where}; `{own_name()} run all --out {where}` makes it")
-    by_path, left_out = {}, []
+    by_path = {}
     inside = where.iterdir() if where.is_dir() else [where]  # glob silently ignores a forbidden folder
     for path in sorted(p for p in inside if p == where or p.suffix == ".json"):
         try:
             by_path[path] = load_result(path)
         except JaxperfError as e:
-            left_out.append(str(e))
             say(f"left out: {e}")
-    in_order = sorted(by_path.items(), key=lambda item: catalogue.place(item[1].experiment))
-    return dict(in_order), left_out
+    return dict(sorted(by_path.items(), key=lambda item: catalogue.place(item[1].experiment)))

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from jaxperf.compare.results import measurements_by_key
+from jaxperf.compare.rows import measurements_by_key
 from jaxperf.result import Measurement, Result
 
 COLUMNS = ("section", "measurement", "unit", "round", "value", "loops", "warmup", "set_aside")

@@ -24,6 +24,7 @@ import tyro
 
 from jaxperf.chapter import run_sections
 from jaxperf.cli.flags import at_least, between
+from jaxperf.compare.rows import measurements_by_key
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.result.record import Result
 from jaxperf.result.store import check_writable, load_result, write_whole
@@ -190,8 +191,6 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
 
 def _otherwise_measured(before: Result, now: Result) -> str:
     """Why a baseline and a run cannot be compared, "" if they can."""
-    from jaxperf.compare.results import measurements_by_key
-
     settings = {**before.config, **now.config}
     if changed := [k for k in settings if before.config.get(k) != now.config.get(k)]:
         was = ", ".join(f"{k} {before.config.get(k)!r}, now {now.config.get(k)!r}" for k in changed)

@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, RowKey, compare, measurements_by_key
+from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, compare
+from jaxperf.compare.rows import RowKey, measurements_by_key
 from jaxperf.errors import JaxperfError
 from jaxperf.report.formatting import format_list, format_on_page
-from jaxperf.result import Block, Grid, Heading, Note, Result, Table, Text
+from jaxperf.result import Block, Grid, Heading, Note, Result, Text
 
 SIZE = WIDE  # the slowdown that must be found; if `compare` says "same", a larger one is excluded
 SLOWER, UNDECIDED = 1, 3  # exit statuses
@@ -96,7 +97,7 @@ def judge(
             f"size is {size:g} but least is {least:g}; give a size above it, e.g. {least + 0.08:g}"
         )
     often = _often([*baseline, *runs])
-    deciding = compare(_only(baseline, often), _only(runs, often), alpha=alpha, least=least)
+    deciding = compare(baseline, runs, alpha=alpha, least=least, only=often)
     decided = [decision for row in deciding.rows if (decision := _decide(row, size))]
     if not decided:
         raise JaxperfError("nothing measured is a time or a rate, so nothing can be slower")
@@ -118,21 +119,6 @@ def _often(results: Sequence[Result]) -> set[RowKey]:
     """What a process measured several times; everything if it measured everything once."""
     rows = [(key, m) for result in results for key, m in measurements_by_key(result).items()]
     return {key for key, m in rows if len(m.values) > 1} or {key for key, _ in rows}
-
-
-def _only(results: Sequence[Result], keys: Collection[RowKey]) -> list[Result]:
-    """The results with only the measurements named in `keys`."""
-    selected = []
-    for result in results:
-        names = iter(measurements_by_key(result))  # in the order of the rows
-        blocks = []
-        for block in result.blocks:
-            if isinstance(block, Table):
-                rows = tuple(m for m, key in zip(block.rows, names) if key in keys)
-                block = replace(block, rows=rows)
-            blocks.append(block)
-        selected.append(replace(result, blocks=tuple(blocks)))
-    return selected
 
 
 def _decide(row: Compared, size: float) -> Judged | None:
@@ -211,7 +197,5 @@ def _verdict(judged: Judged) -> str:
 
 def _cells(row: Compared, verdict: str, twice: Collection[str]) -> tuple[str, ...]:
     """The cells of a row; its name includes its table's if two rows have the same name."""
-    times = f"{row.ratio:.3f}" if math.isfinite(row.ratio) else "-"
-    span = f"{row.low:.3f} to {row.high:.3f}" if math.isfinite(row.low) else "-"
     name = str(row.key) if row.key.name in twice else row.key.name
-    return name, format_on_page(row.a, row.unit), format_on_page(row.b, row.unit), times, span, verdict
+    return name, *(format_on_page(median, row.unit) for median in (row.a, row.b)), *row.ratio_cells, verdict

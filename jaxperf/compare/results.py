@@ -28,21 +28,15 @@ different there before stretches had to be apart, 9 since.
 
 from __future__ import annotations
 
-import io
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
-
-from rich.console import Console
-from rich.table import Table as Shown
+from typing import Literal
 
 from jaxperf.compare import ranks
+from jaxperf.compare.rows import RowKey, Rows, pooled
 from jaxperf.errors import JaxperfError
-from jaxperf.report.formatting import format_quantity
-from jaxperf.report.terminal import literal_text
-from jaxperf.result import Heading, Measurement, Result, Table
+from jaxperf.result import Measurement, Result
 
 Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
 ALPHA = 0.05
@@ -53,21 +47,6 @@ LARGEST = 1e75  # quantities are between its inverse and this, so that products 
 OVERLAP = "runs overlap: the machine's speed changed"
 FEW, NOISY, IDENTICAL = "too few values", "too noisy", "identical values"
 WIDE = 0.10  # if an interval extends further from 1, we cannot say "same"
-STYLES = {"slower": "red", "faster": "green", "same": "", "changed": "yellow", "undecided": "dim"}
-
-
-class RowKey(NamedTuple):
-    """What identifies a row in both runs: an experiment, a table's title (or its part), and a row's name."""
-
-    experiment: str
-    title: str
-    name: str
-
-    def __str__(self) -> str:
-        return ": ".join(filter(None, self))
-
-
-Rows = dict[RowKey, Measurement]
 
 
 @dataclass(frozen=True)
@@ -97,6 +76,12 @@ class Compared:
     verdict: Verdict
     remark: str = ""
 
+    @property
+    def ratio_cells(self) -> tuple[str, str]:
+        """The ratio and its interval as a table shows them; "-" for none."""
+        times = f"{self.ratio:.3f}" if math.isfinite(self.ratio) else "-"
+        return times, f"{self.low:.3f} to {self.high:.3f}" if math.isfinite(self.low) else "-"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -117,7 +102,12 @@ class Comparison:
 
 
 def compare(
-    a: Sequence[Result], b: Sequence[Result], *, alpha: float = ALPHA, least: float = LEAST
+    a: Sequence[Result],
+    b: Sequence[Result],
+    *,
+    alpha: float = ALPHA,
+    least: float = LEAST,
+    only: Set[RowKey] | None = None,
 ) -> Comparison:
     """Compare two runs, each one or more results of one or more experiments; `b` is judged against `a`.
 
@@ -126,6 +116,7 @@ def compare(
       b: the other.
       alpha: chance of one or more wrong verdicts among all rows.
       least: the smallest difference that counts, as a fraction: 0.02 is 2 %.
+      only: the rows to compare; None for all.
 
     Raises:
       JaxperfError: an option is out of range, no measurement is in both, or units differ within a side.
@@ -140,7 +131,8 @@ def compare(
         {r.experiment: [s for s in side if s.experiment == r.experiment] for r in side} for side in (a, b)
     ]
     base_rows, other_rows = (
-        {k: m for some in side.values() for k, m in _pooled(some).items()} for side in groups
+        {k: m for some in side.values() for k, m in pooled(some).items() if only is None or k in only}
+        for side in groups
     )
     pairs = {key: (m, other_rows[key]) for key, m in base_rows.items() if key in other_rows}
     if not pairs:
@@ -156,46 +148,6 @@ def compare(
         least=least,
         runs=(runs[0], runs[1]),
     )
-
-
-def _pooled(results: Sequence[Result]) -> Rows:
-    """The measurements of one experiment; for several results, the values are the medians of the processes.
-
-    Raises:
-      JaxperfError: a measurement's unit differs between the results.
-    """
-    if len(results) == 1:
-        return measurements_by_key(results[0])
-    measurements: dict[RowKey, list[Measurement]] = {}
-    for result in results:
-        for key, m in measurements_by_key(result).items():
-            measurements.setdefault(key, []).append(m)
-    for key, some in measurements.items():
-        if len({m.unit for m in some}) > 1:
-            raise JaxperfError(f"results of {key.experiment} on one side have different units; compare fewer")
-    return {
-        k: Measurement(
-            k.name, some[0].unit, tuple(m.median for m in some), disturbed=sum(not m.trusted for m in some)
-        )
-        for k, some in measurements.items()
-    }
-
-
-def measurements_by_key(result: Result) -> Rows:
-    """Return the measurements by their keys; if several have the same name, the second is "name (2)"."""
-    rows: Rows = {}
-    part = ""
-    for block in result.blocks:
-        if isinstance(block, Heading):
-            part = block.title
-        if not isinstance(block, Table):
-            continue
-        for m in block.rows:
-            key, i = RowKey(result.experiment, block.title or part, m.name), 2
-            while key in rows:
-                key, i = key._replace(name=f"{m.name} ({i})"), i + 1
-            rows[key] = m
-    return rows
 
 
 def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
@@ -219,37 +171,50 @@ def _judge(
         for key, (x, y) in pairs.items()
         if not _excuse(x, y) and not (key.experiment in lone and _too_noisy(x, y))
     }
-    margin = {
-        key: max(least, *map(_swing, pairs[key], sample)) if key.experiment in lone else least
-        for key, sample in samples.items()
-    }
     able = ranks.testable({key: ranks.smallest_p(*map(len, s)) for key, s in samples.items()}, alpha)
-    adjusted = ranks.holm(
-        {key: ranks.p_value(*samples[key], least=margin[key]) for key in samples if key in able}
-    )
+    p_values = {}
+    for key in [key for key in samples if key in able]:
+        swings = map(_swing, pairs[key], samples[key]) if key.experiment in lone else ()
+        p_values[key] = ranks.p_value(*samples[key], least=max([least, *swings]))
+    adjusted = ranks.holm(p_values)
     compared = []
     for key, (x, y) in pairs.items():
-        sample = samples.get(key)
-        ratio = ranks.ratio(*sample) if sample else math.nan
-        low, high = ranks.interval(*sample, alpha=alpha) if sample else (math.nan, math.nan)
-        p = adjusted.get(key, math.nan)
+        ratio, (low, high), p = math.nan, (math.nan, math.nan), adjusted.get(key, math.nan)
+        if key in samples:
+            ratio, (low, high) = ranks.ratio(*samples[key]), ranks.interval(*samples[key], alpha=alpha)
         room = 1 + max(WIDE, least)
-        verdict: Verdict = "same" if 1 / room <= low and high <= room and key in able else "undecided"
-        differs, noisy = p <= alpha, "noisy" if "noisy" in (x.noise, y.noise) else ""
-        if differs and key.experiment in lone and ranks.overlap(x.values, y.values):
-            differs, noisy = False, OVERLAP
-        if differs and (busy := "" if key.experiment in lone else _busy(x, y)):
-            differs, noisy = False, busy
-        if differs:
-            verdict = _word(ratio, x.unit)
-        few = "" if key in able else f"{FEW}: {len(x.values)} and {len(y.values)}"
-        if key.experiment in lone:
-            few = _too_noisy(x, y) or few
-        if x.values == y.values:
-            verdict, few, noisy = "same", "", IDENTICAL
-        remark = _excuse(x, y) or few or noisy
+        near: Verdict = "same" if 1 / room <= low and high <= room else "undecided"
+        differs = _word(ratio, x.unit) if p <= alpha else near
+        verdict, remark = _verdict(x, y, near, differs, single=key.experiment in lone, able=key in able)
         compared.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
     return compared
+
+
+def _verdict(
+    x: Measurement, y: Measurement, near: Verdict, differs: Verdict, *, single: bool, able: bool
+) -> tuple[Verdict, str]:
+    """The verdict on a row and its remark.
+
+    Args:
+      x, y: the measurements.
+      near: the verdict if no difference is shown.
+      differs: the verdict of the test, which is `near` if it shows no difference.
+      single: whether a side has one process.
+      able: whether there are enough values for the test.
+    """
+    if excuse := _excuse(x, y):
+        return "same" if x.values == y.values else "undecided", excuse
+    if x.values == y.values:
+        return "same", IDENTICAL
+    if single and (noise := _too_noisy(x, y)):
+        return "undecided", noise
+    if not able:
+        return "undecided", f"{FEW}: {len(x.values)} and {len(y.values)}"
+    if differs != near:
+        overlaps = single and ranks.overlap(x.values, y.values)
+        if doubt := OVERLAP if overlaps else "" if single else _busy(x, y):
+            return near, doubt
+    return differs, "noisy" if "noisy" in (x.noise, y.noise) else ""
 
 
 def _swing(m: Measurement, stretches: Sequence[float]) -> float:
@@ -316,86 +281,3 @@ def _difference(name: str, a: object, b: object) -> list[str]:
         pairs = ((k, a.get(k, "unset"), b.get(k, "unset")) for k in dict.fromkeys([*a, *b]))
         return [line for k, x, y in pairs for line in _difference(f"{name} {k}".strip(), x, y)]
     return [f"{name}: {a} and {b}"] if a != b else []
-
-
-def render_comparison(comparison: Comparison, *, color: bool = False, width: int = 100) -> str:
-    """Return a comparison as text: differences, rows, what is missing, and how it was judged."""
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, force_terminal=color, no_color=not color)
-    for line in dict.fromkeys(comparison.differences):  # experiments of one run differ in the same
-        console.print(literal_text(f"differs: {line}", style="yellow"), soft_wrap=True)
-    console.print(_table(comparison))
-    for side, names in (("A", comparison.only_a), ("B", comparison.only_b)):
-        for name in names:
-            console.print(literal_text(f"only in {side}: {name}"), soft_wrap=True)
-    counts = Counter[str](row.verdict for row in comparison.rows)
-    console.print(literal_text(", ".join(f"{counts[v]} {v}" for v in STYLES if v in counts)))
-    for line in what_would_decide(comparison):
-        console.print(literal_text(line), soft_wrap=True)
-    console.print(_how(comparison), soft_wrap=True)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
-
-
-def _table(comparison: Comparison) -> Shown:
-    """A row per measurement, below the title of its table."""
-    shown = Shown(box=None, pad_edge=False)
-    shown.add_column("", overflow="fold")
-    for head in ("A", "B", "B / A", f"{(1 - comparison.alpha) * 100:g} % interval"):
-        shown.add_column(head, justify="right", overflow="fold")
-    shown.add_column("verdict")
-    before: tuple[str, ...] = ()
-    for row in comparison.rows:
-        if row.key[:2] != before:
-            before = row.key[:2]
-            shown.add_row(literal_text(": ".join(filter(None, before)), style="bold"))
-        verdict = f"{row.verdict} ({row.remark})" if row.remark else row.verdict
-        span = f"{row.low:.3f} to {row.high:.3f}" if math.isfinite(row.low) else "-"
-        times = f"{row.ratio:.3f}" if math.isfinite(row.ratio) else "-"
-        cells = row.key.name, format_quantity(row.a, row.unit), format_quantity(row.b, row.unit), times, span
-        shown.add_row(*map(literal_text, cells), literal_text(verdict, style=STYLES[row.verdict]))
-    return shown
-
-
-def what_would_decide(comparison: Comparison) -> list[str]:
-    """Return why rows are undecided, a line per reason, and how many runs would decide; [] if none is."""
-    undecided = [row for row in comparison.rows if row.verdict == "undecided"]
-    if not undecided:
-        return []
-    reasons = Counter((row.remark or "interval too wide").split(":")[0] for row in undecided)
-    lines = [
-        f"undecided, {reason}: {count} of {len(comparison.rows)}" for reason, count in reasons.most_common()
-    ]
-    most = max(comparison.runs)
-    enough = next(
-        n for n in range(2, 100) if ranks.smallest_p(n, n) <= comparison.alpha / len(comparison.rows)
-    )
-    if min(comparison.runs) < enough:
-        lines.append(
-            f"What would decide: {enough} results per side instead of {comparison.runs[0]} and "
-            f"{comparison.runs[1]}, each from a process of its own, taken in turns: A, B, A, B. Give them "
-            "with commas, or as a folder."
-        )
-    else:
-        lines.append(
-            f"What would decide: a machine that does nothing else, or {4 * most} results per side, which "
-            "halve the intervals."
-        )
-    return lines
-
-
-def _how(comparison: Comparison) -> str:
-    """What the verdicts mean, and what they do not decide."""
-    single = min(comparison.runs) == 1
-    return (
-        f"Rank test for differences over {comparison.least * 100:g} %; the chance of any wrong verdict "
-        f"is at most {comparison.alpha * 100:g} % (Holm){' for these processes' if single else ''}. "
-        "Each interval is for its row alone."
-        + (
-            " With one result per side, a difference must also exceed the values' interquartile range, or "
-            f"{DRIFT:g} times that of {ranks.BLOCKS} successive medians where that is less, and stretches of "
-            "both must not overlap. To judge the program, not one process, give several results per side: a "
-            "folder or a1.json,a2.json."
-            if single
-            else ""
-        )
-    )

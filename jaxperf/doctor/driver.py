@@ -18,7 +18,6 @@ class Gpu:
       busy_percent: share of the most recent time in which it computed anything.
       power_w, power_limit_w: the power that it draws, and may draw.
       clock_mhz, most_clock_mhz: of its multiprocessors, now (low while idle) and at most.
-      temperature_c: its temperature.
     """
 
     name: str
@@ -29,7 +28,6 @@ class Gpu:
     power_limit_w: float = 0.0
     clock_mhz: int = 0
     most_clock_mhz: int = 0
-    temperature_c: int = 0
 
     def pace(self) -> tuple[str, ...]:
         """Return its clock and its power, which set its speed, each next to its limit; () if unknown."""
@@ -97,7 +95,6 @@ def _gpu(pynvml: Any, handle: Any) -> Gpu:
         power_limit_w=(tell("nvmlDeviceGetEnforcedPowerLimit") or 0) / 1000,
         clock_mhz=tell("nvmlDeviceGetClockInfo", SM_CLOCK) or 0,
         most_clock_mhz=tell("nvmlDeviceGetMaxClockInfo", SM_CLOCK) or 0,
-        temperature_c=tell("nvmlDeviceGetTemperature", 0) or 0,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks import inputs
-from jaxperf.frameworks.workloads import MLP, Workload
+from jaxperf.frameworks.workloads import Workload
 
 COMPILED = ("compiled", "compiled, CUDA graphs")  # of PyTorch, by torch.compile: their start takes longest
 TRAINING = {"jax": ("jit", "scan"), "torch": ("channels-last", "CUDA graphs", "eager", *COMPILED)}
@@ -104,10 +104,9 @@ def _write(
     lenet: inputs.Shapes,
     rng: np.random.Generator,
 ) -> dict[str, str]:
-    nets = {"mlp": inputs.mlp_shapes(MLP), "lenet": lenet, "resnet": inputs.resnet_shapes(sizes.stages)}
-    files = {name: inputs.write(folder / f"{name}.npz", **inputs.draw(s, rng)) for name, s in nets.items()}
+    files = inputs.write_nets(folder, lenet, sizes.stages, rng)
     square = np.linalg.qr(rng.normal(size=(sizes.square, sizes.square)))[0]  # its powers stay of one size
-    xs = rng.normal(size=(sizes.chain, 1, MLP[0]))
+    xs = rng.normal(size=(sizes.chain, 1, inputs.MLP[0]))
     data = {"X": images.reshape(-1, 28, 28), "y": labels.astype(np.int32)}
     order = rng.permutation(len(images)).astype(np.int32)
     return files | {
@@ -177,8 +176,9 @@ def _small(sizes: DeviceSizes, files: Mapping[str, str], platform: str, share: f
                 "device": device,
             },
             _there(EACH if waits else SMALL, platform),
+            calls=sizes.chain,
             turn_s=sizes.turn_s,
-            lead=1,
+            lead=sizes.chain // 4,
             rounds=sizes.rounds,
             rtol=RTOL["TF32" if platform == "gpu" else "float32"],
             share=share,

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 Shapes = dict[str, tuple[int, ...]]
+MLP = (512, 256, 128, 2)
 
 
 def mlp_shapes(sizes: Sequence[int]) -> Shapes:
@@ -46,6 +47,21 @@ def _conv(name: str, n_in: int, n_out: int, size: int) -> Shapes:
 
 def _norm(name: str, channels: int) -> Shapes:
     return {f"{name}.{kind}": (channels,) for kind in ("gamma", "beta", "running_mean", "running_var")}
+
+
+def write_nets(
+    folder: Path, lenet: Shapes, stages: Sequence[tuple[int, int]], rng: np.random.Generator
+) -> dict[str, str]:
+    """Write the weights of all networks, and return the files by network.
+
+    Args:
+      folder: where to write them.
+      lenet: shapes of LeNet's parameters in the book's layout, by name.
+      stages: channels and blocks of each of ResNet's stages.
+      rng: draws the weights.
+    """
+    nets = {"mlp": mlp_shapes(MLP), "lenet": lenet, "resnet": resnet_shapes(stages)}
+    return {name: write(folder / f"{name}.npz", **draw(shapes, rng)) for name, shapes in nets.items()}
 
 
 def draw(shapes: Shapes, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -17,7 +17,6 @@ from jaxperf.errors import JaxperfError
 from jaxperf.frameworks import inputs
 from jaxperf.frameworks.sizes import Sizes
 
-MLP = (512, 256, 128, 2)
 WAYS = ("jit", "pmap", "shard_map", "manual")
 ONEDNN = "jax+oneDNN"  # JAX with jaxperf's convolutions: a row of its own, never judged
 
@@ -125,13 +124,8 @@ def _write(
     def uniform(n: int) -> np.ndarray:
         return rng.random((n, n), dtype=np.float32)
 
-    nets = {
-        "mlp": inputs.mlp_shapes(MLP),
-        "lenet": lenet,
-        "resnet": inputs.resnet_shapes(sizes.stages),
-    }
-    files = {name: inputs.write(folder / f"{name}.npz", **inputs.draw(s, rng)) for name, s in nets.items()}
-    pictures, x = images.reshape(-1, 28, 28), rng.normal(size=(1, MLP[0]))
+    files = inputs.write_nets(folder, lenet, sizes.stages, rng)
+    pictures, x = images.reshape(-1, 28, 28), rng.normal(size=(1, inputs.MLP[0]))
     return files | {
         "folder": str(folder),
         "x": inputs.write(folder / "x.npz", x=x.astype(np.float32)),

@@ -14,7 +14,7 @@ from jaxperf.result.blocks import (
     Text,
     Verdict,
 )
-from jaxperf.result.ratio import Decision, Ratio, both, interval, negated, ratio, ratio_of, turns
+from jaxperf.result.ratio import Decision, Ratio, both, interval, ratio, ratio_of, turns
 from jaxperf.result.record import Environment, Result
 from jaxperf.result.store import load_result, save_result
 from jaxperf.result.values import Axis, Curve, Measurement, Reference, Span, Timeline
@@ -45,7 +45,6 @@ __all__ = [
     "both",
     "interval",
     "load_result",
-    "negated",
     "ratio",
     "ratio_of",
     "save_result",

@@ -2,7 +2,7 @@
 
 Two programs that take turns are slowed by the same busy moments, so the ratio of two values from one round is
 steadier than either value. Every "faster", "slower" and "as fast" about such values comes from here. Values
-that were not interleaved are compared by ranks instead (`report/ranks.py`).
+that were not interleaved are compared by ranks instead (`compare/ranks.py`).
 """
 
 from __future__ import annotations
@@ -75,11 +75,6 @@ def both(*decisions: Decision) -> Decision:
     return False if False in decisions else None if None in decisions else True
 
 
-def negated(decision: Decision) -> Decision:
-    """Return the opposite; undecided stays undecided."""
-    return None if decision is None else not decision
-
-
 def ratio(over: Measurement, under: Measurement) -> Ratio:
     """Return `over.values[i] / under.values[i]` of every round i.
 
@@ -102,9 +97,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     It assumes nothing about the distribution: each value falls above or below the true median like a coin
     toss, so two order statistics enclose it (the sign test, by SciPy).
     """
-    from scipy.stats import (
-        quantile_test,
-    )  # takes a third of a second, which renderers without ratios save
+    from scipy.stats import quantile_test  # takes a third of a second, which other renderers save
 
     bounds = quantile_test(list(values), q=0, p=0.5).confidence_interval(LEVEL)
     return float(bounds.low), float(bounds.high)

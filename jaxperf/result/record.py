@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from jaxperf.result.blocks import Block, Claim, Fact, Lines, Note, Scalar, Table
-from jaxperf.result.values import Curve, Measurement, Reference
+from jaxperf.result.blocks import Block, Claim, Fact, Note, Scalar, Table
+from jaxperf.result.values import Measurement
 
 SCHEMA_VERSION = 4  # 4: a claim has one verdict; measurements, claims and facts stand at the top level too
 
@@ -104,16 +104,6 @@ class Result:
     def measurements(self) -> tuple[Measurement, ...]:
         """The rows of all tables, in order."""
         return tuple(m for table in self.of(Table) for m in table.rows)
-
-    @property
-    def curves(self) -> tuple[Curve, ...]:
-        """The curves of all figures, in order."""
-        return tuple(c for lines in self.of(Lines) for c in lines.curves)
-
-    @property
-    def references(self) -> tuple[Reference, ...]:
-        """The published figures of all tables, in order."""
-        return tuple(r for table in self.of(Table) for r in table.references)
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -158,11 +158,6 @@ class Curve:
         if len(self.x) != len(self.y):
             raise ValueError(f"curve {self.name!r} has {len(self.x)} x for {len(self.y)} y")
 
-    @property
-    def known(self) -> list[tuple[float, float]]:
-        """The points that are not missing."""
-        return [(x, y) for x, y in zip(self.x, self.y) if y is not None]
-
 
 @dataclass(frozen=True)
 class Span:

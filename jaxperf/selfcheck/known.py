@@ -56,11 +56,6 @@ class Checked:
     empty_s: float = 0.0
 
     @property
-    def way(self) -> str:
-        """How the duration was known: the measurement's name begins with it."""
-        return self.measured.name.split(",")[0]
-
-    @property
     def ratio(self) -> Ratio:
         """Measured over known time: the median of the values, with its interval."""
         return ratio_of([value / self.known_s for value in self.measured.values])
@@ -69,11 +64,6 @@ class Checked:
     def right(self) -> Decision:
         """Whether the median is within 1 % of the known duration."""
         return self.ratio.within(WITHIN)
-
-    @property
-    def inside(self) -> bool:
-        """Whether the reported interval contains the known duration, or ends within 1 % of it."""
-        return self.ratio.within(WITHIN) is not False
 
 
 def counted(seconds: float) -> Checked:

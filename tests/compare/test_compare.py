@@ -7,9 +7,11 @@ import random
 from dataclasses import replace
 
 import pytest
+from cases import cases
 
 from jaxperf.compare import ranks
-from jaxperf.compare.results import IDENTICAL, OVERLAP, Comparison, render_comparison, what_would_decide
+from jaxperf.compare.comparison_text import render_comparison, what_would_decide
+from jaxperf.compare.results import IDENTICAL, OVERLAP, Comparison
 from jaxperf.compare.results import compare as compare_runs
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Heading, Measurement, Result, Table
@@ -56,6 +58,7 @@ def test_without_a_change_wrong_verdicts_are_as_rare_as_promised(n: int, memory:
     assert wrong <= 12
 
 
+@pytest.mark.thorough
 def test_uncorrected_the_same_data_would_go_wrong_far_more_often() -> None:
     """The test above can fail: without Holm's steps about a third of the comparisons hold a wrong verdict."""
     rng, wrong = random.Random(1), 0
@@ -65,11 +68,13 @@ def test_uncorrected_the_same_data_would_go_wrong_far_more_often() -> None:
     assert wrong > 10
 
 
-@pytest.mark.parametrize(("change", "verdict"), [(1.1, "slower"), (1 / 1.1, "faster")])
-@pytest.mark.parametrize("n", [10, 40])
-def test_a_change_of_ten_percent_is_found_among_other_rows(change: float, verdict: str, n: int) -> None:
+CHANGES = [(n, change, verdict) for n in (10, 40) for change, verdict in ((1.1, "slower"), (0.91, "faster"))]
+
+
+@pytest.mark.parametrize(("n", "change", "verdict"), cases(CHANGES, lambda n, *_: n == 10))
+def test_a_change_of_ten_percent_is_found_among_other_rows(n: int, change: float, verdict: str) -> None:
     rng, hits = random.Random(3), 0
-    for _ in range(20):
+    for _ in range(10):
         same = [timing(f"m{i}", noisy(rng, n, spread=0.015)) for i in range(9)]
         again = [timing(f"m{i}", noisy(rng, n, spread=0.015)) for i in range(9)]
         a = result(timing("changed", noisy(rng, n, spread=0.015)), *same)
@@ -78,7 +83,7 @@ def test_a_change_of_ten_percent_is_found_among_other_rows(change: float, verdic
         hits += comparison.rows[0].verdict == verdict
         assert comparison.status == (verdict == "slower" and comparison.rows[0].verdict == "slower")
         assert abs(comparison.rows[0].ratio / change - 1) < 0.05
-    assert hits >= 17
+    assert hits >= 8
 
 
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
@@ -131,24 +136,15 @@ def test_equal_values_are_the_same_whatever_the_minimum() -> None:
 
 
 def test_what_has_no_ratio_or_stands_alone_is_named() -> None:
-    a = result(
-        timing("x", (1.0,)), timing("unit", (1.0,), "s"), timing("zero", (0.0, -1.0)), timing("old", (1.0,))
-    )
-    b = result(
-        timing("x", (1.0,)),
-        timing("unit", (1.0,), "bytes"),
-        timing("zero", (0.0, 1.0)),
-        timing("new", (1.0,)),
-    )
+    x, zero = timing("x", (1.0,)), timing("zero", (0.0, -1.0))
+    a = result(x, timing("unit", (1.0,), "s"), zero, timing("old", (1.0,)))
+    b = result(x, timing("unit", (1.0,), "bytes"), timing("zero", (0.0, 1.0)), timing("new", (1.0,)))
     comparison = compare(a, b)
     remarks = {row.key.name: row.remark for row in comparison.rows}
     assert remarks["unit"] == "units differ: s and bytes"
     assert "no ratio" in remarks["zero"]
-    assert (comparison.only_a, comparison.only_b, comparison.status) == (
-        ("hybridize: old",),
-        ("hybridize: new",),
-        0,
-    )
+    assert (comparison.only_a, comparison.only_b) == (("hybridize: old",), ("hybridize: new",))
+    assert comparison.status == 0
     text = render_comparison(comparison)
     assert "only in A: hybridize: old" in text
     assert "only in B: hybridize: new" in text
@@ -275,10 +271,8 @@ def test_one_process_of_a_machine_that_swings_decides_nothing_below_its_swing() 
     for _ in range(60):
         states = [1 + 0.2 * rng.random() for _ in range(2)]
         a, b = (noisy(rng, 24, median=1e-3 * state, spread=0.1) for state in states)
-        wrong += compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict in (
-            "faster",
-            "slower",
-        )
+        verdict = compare(result(timing("m", a)), result(timing("m", b))).rows[0].verdict
+        wrong += verdict in ("faster", "slower")
         twice = tuple(2 * v for v in b)
         right += compare(result(timing("m", a)), result(timing("m", twice))).rows[0].verdict == "slower"
     assert wrong <= 6
@@ -328,19 +322,14 @@ def test_values_of_several_states_are_too_noisy_for_one_process_and_not_for_many
 
 def test_values_of_one_process_that_others_disturbed_decide_nothing() -> None:
     slow, quick = (1.0,) * 12, (0.5,) * 12
-    disturbed = [
-        replace(timing("m", quick), disturbed=n) for n in (1, 2)
-    ]  # of 12: rare, and more than a tenth
+    disturbed = [replace(timing("m", quick), disturbed=n) for n in (1, 2)]  # of 12: up to a tenth, and more
     aside = replace(timing("m", quick), set_aside=(0.9, 0.9))
-    decided, undecided, rest = (
-        compare(result(timing("m", slow)), result(m)).rows[0] for m in (*disturbed, aside)
-    )
+    rows = [compare(result(timing("m", slow)), result(m)).rows[0] for m in (*disturbed, aside)]
+    decided, undecided, rest = rows
     assert decided.verdict == "faster" and undecided.verdict == "undecided" and math.isnan(undecided.ratio)
     assert undecided.remark == "too noisy: another program had the core in 2 of 12 values"
-    assert (rest.verdict, rest.remark) == (
-        "undecided",
-        "too noisy: another program had the core in 2 of 14 values",
-    )
+    assert rest.verdict == "undecided"
+    assert rest.remark == "too noisy: another program had the core in 2 of 14 values"
     several = compare_runs([result(timing("m", slow))] * 4, [result(disturbed[1])] * 4)
     assert several.rows[0].verdict == "faster"
     busy = [result(replace(timing("m", quick), disturbed=n)) for n in (6, 6, 0, 0)]  # half of their values

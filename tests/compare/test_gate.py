@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +19,12 @@ from jaxperf.user_function.options import Measure
 MACHINE = Environment(cpu="Z80", cores=2, backend="cpu")
 # A command that writes recorded results, one per process: the next file of a folder to the path it is given.
 COPY = """
-import json, pathlib, shutil, sys
-left = sorted(pathlib.Path(sys.argv[2]).glob("*.json"))
-print("said by the command")
-shutil.copy(left[0], sys.argv[1])
-left[0].rename(left[0].with_suffix(".used"))
+for left in "$2"/*.json; do
+  echo "said by the command"
+  cp "$left" "$1"
+  mv "$left" "$left.used"
+  exit
+done
 """
 
 
@@ -42,11 +42,11 @@ def recorded(folder: Path, median: float, *, spread: float = 0.001, **changes: o
 def anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    Path("copy.py").write_text(COPY)
+    Path("copy.sh").write_text(COPY)
 
 
 def gate(results: Path, *flags: str, runs: int = 4) -> int:
-    command = [sys.executable, "-S", "copy.py", "{}", str(results)]
+    command = ["sh", "copy.sh", "{}", str(results)]
     return command_line.main(["gate", "kept", f"--runs={runs}", *flags, "--", *command])
 
 
@@ -107,12 +107,8 @@ def test_versions_and_flags_do_not_make_another_machine_but_hardware_does() -> N
     same = replace(MACHINE, versions={"jax": "9"}, flags={"XLA_FLAGS": "x"}, python="3.99", memory_bytes=1)
     assert same.fingerprint == MACHINE.fingerprint
     gpu = replace(MACHINE, backend="gpu", devices=("gpu:0 NVIDIA H100", "gpu:1 NVIDIA H100"))
-    others = [
-        replace(MACHINE, cpu="z80 b"),
-        replace(MACHINE, cores=4),
-        gpu,
-        replace(gpu, devices=gpu.devices[:1]),
-    ]
+    one = replace(gpu, devices=gpu.devices[:1])
+    others = [replace(MACHINE, cpu="z80 b"), replace(MACHINE, cores=4), gpu, one]
     assert len({e.fingerprint for e in (MACHINE, *others)}) == 5
     assert gpu.machine == "Z80, 2 cores, gpu, 2 NVIDIA H100"
     assert all(set(e.fingerprint) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for e in others)
@@ -156,7 +152,6 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.Captur
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     other = recorded(tmp_path / "b", 1e-3, config={"n": 2})
     Path("file").touch()
-    py = [sys.executable, "-S", "-c"]
     mistakes = [
         (["kept"], "no command given"),
         (["kept", "--", "true"], "no {} among the command's words"),
@@ -166,10 +161,10 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.Captur
         (["file", "--", "true", "{}"], "file is a file"),
         (["kept", "--summary=file/x.md", "--", "true", "{}"], "cannot write file/x.md"),
         (["kept", "--", "no-such-command", "{}"], "cannot start 'no-such-command'"),
-        (["kept", "--", *py, "raise SystemExit(7)", "{}"], "failed with status 7"),
-        (["kept", "--", *py, "0", "{}"], "wrote no result"),
-        (["kept", "--", *py, "import sys; open(sys.argv[1], 'w').write('{')", "{}"], "is not JSON"),
-        (["kept", "--", sys.executable, "copy.py", "{}", str(other)], "other settings: n 1, now 2"),
+        (["kept", "--", "sh", "-c", "exit 7", "{}"], "failed with status 7"),
+        (["kept", "--", "sh", "-c", ":", "{}"], "wrote no result"),
+        (["kept", "--", "sh", "-c", 'echo [ > "$0"', "{}"], "is not JSON"),
+        (["kept", "--", "sh", "copy.sh", "{}", str(other)], "other settings: n 1, now 2"),
     ]
     for arguments, says in mistakes:
         capfd.readouterr()
@@ -179,7 +174,7 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.Captur
 
 
 def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = [sys.executable, "-S", "-c", "import sys; print('no such data'); sys.exit(1)", "{}"]
+    arguments = ["sh", "-c", "echo no such data; exit 1", "{}"]
     assert command_line.main(["gate", "kept", "--update", "--", *arguments]) == 2
     assert capfd.readouterr().err.startswith("no such data\nerror: the command failed with status 1")
     assert not any(Path("kept").iterdir())
@@ -188,7 +183,8 @@ def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixtu
 def test_the_command_needs_no_environment_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(tmp_path / "a", 1e-3)
     monkeypatch.setenv("PATH", str(tmp_path))
-    command = ["python", "-S", "copy.py", "{}", str(tmp_path / "a")]
+    copy = "import shutil, sys; shutil.copy(sys.argv[1], sys.argv[2])"
+    command = ["python", "-S", "-c", copy, str(tmp_path / "a" / "0.json"), "{}"]
     assert command_line.main(["gate", "kept", "--runs=4", "--update", "--", *command]) == 0
 
 

@@ -43,30 +43,26 @@ def states(results: list[CheckResult]) -> list[tuple[str, str]]:
 @pytest.fixture(autouse=True)
 def plain_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", Path("/nonexistent"))
-    for name in (
-        "JAX_PLATFORMS",
-        "XLA_FLAGS",
-        "CUDA_VISIBLE_DEVICES",
-        "JAX_COMPILATION_CACHE_DIR",
-        *ALLOCATOR,
-    ):
+    settings = ("JAX_PLATFORMS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES", "JAX_COMPILATION_CACHE_DIR")
+    for name in (*settings, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
 
 
 # --- the whole
 
 
-def test_a_machine_that_runs_this_suite_is_usable(
+def test_a_machine_that_runs_this_suite_is_usable_and_jax_is_asked_in_a_process_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    for name, value in (("PLATFORMS", "cpu"), ("NUM_CPU_DEVICES", "3"), ("DEBUG_NANS", "1")):
+        monkeypatch.setenv(f"JAX_{name}", value)
     assert command_line.main(["doctor"]) == 0
-    shown = capsys.readouterr().out
-    topics = {
-        line.split()[1] for line in shown.splitlines() if line.split()[:1] in (["ok"], ["note"], ["warn"])
-    }
+    *lines, last = capsys.readouterr().out.splitlines()
+    topics = {line.split()[1] for line in lines if line.split()[:1] in (["ok"], ["note"], ["warn"])}
     assert {"python", "packages", "driver", "jax", "data", "cache", "allocator", "cores", "memory"} <= topics
-    assert shown.splitlines()[-1].startswith("usable")
+    assert any("cpu: cpu:0 cpu, cpu:1 cpu, cpu:2 cpu" in line for line in lines)
+    assert any("jax_debug_nans is on: measurements refuse to run" in line for line in lines)
+    assert last.startswith("usable")
 
 
 def test_something_broken_gives_status_1_and_its_command(
@@ -85,10 +81,8 @@ def test_the_verdict_counts_only_what_matters() -> None:
     note, warn, broken = (CheckResult("x", s, "") for s in ("note", "warn", "broken"))  # type: ignore[arg-type]
     assert doctor.verdict([note]) == ("usable", 0)
     assert doctor.verdict([note, warn]) == ("usable; 1 thing could be better", 0)
-    assert doctor.verdict([warn, broken, broken]) == (
-        "not usable: 2 problems must be fixed; see the command above",
-        1,
-    )
+    text = "not usable: 2 problems must be fixed; see the command above"
+    assert doctor.verdict([warn, broken, broken]) == (text, 1)
 
 
 def test_a_command_stands_alone_on_its_line() -> None:
@@ -126,12 +120,6 @@ def test_an_installed_package_names_its_requirements_one_by_one(monkeypatch: pyt
 # --- JAX in its own process
 
 
-def test_jax_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = ask_jax({**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3", "JAX_DEBUG_NANS": "1"})
-    assert (seen.backend, len(seen.devices), seen.debug_flags) == ("cpu", 3, ("jax_debug_nans",))
-    assert not seen.trouble
-
-
 def test_a_setting_that_keeps_jax_from_starting_is_named_as_the_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,6 +145,7 @@ def test_xla_flags_that_xla_refuses_are_the_cause() -> None:
     assert seen.culprit == "XLA_FLAGS" and "XLA_FLAGS=garbage" in seen.trouble
 
 
+@pytest.mark.thorough
 def test_a_flax_that_does_not_fit_jax_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "flax").mkdir()
     (tmp_path / "flax/__init__.py").write_text("raise ImportError('no name Format in jax')")
@@ -275,11 +264,8 @@ def advise(
     return checks.device_results(seen)
 
 
-def test_no_driver_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_driver_is_no_fault_and_a_gpu_that_jax_uses_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert states(advise(monkeypatch, CPU, Driver(missing=True))) == [("driver", "note"), ("jax", "ok")]
-
-
-def test_a_gpu_that_jax_uses_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = JaxReport("gpu", ("gpu:0 NVIDIA H100",))
     assert {s for _, s in states(advise(monkeypatch, seen, H100))} == {"ok"}
 

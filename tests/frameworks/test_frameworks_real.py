@@ -98,16 +98,8 @@ def test_an_interpreter_that_has_the_framework_serves_as_it_is(
     python = pool.systems[name].python
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
     assert frameworks.look(PEERS[name]).state == "missing"
-    arguments = [
-        "peers",
-        "--smoke",
-        f"--out={tmp_path}",
-        f"--peer-python={name}={python}",
-        "--",
-        "--only",
-        "loop",
-    ]
-    done = run_jaxperf(*arguments)
+    interpreter = f"--peer-python={name}={python}"
+    done = run_jaxperf("peers", "--smoke", f"--out={tmp_path}", interpreter, "--", "--only", "loop")
     assert done.returncode == 0, done.stderr
     result = load_result(tmp_path / "peers.json")
     assert {m.system for m in result.measurements} == {"jax", name}

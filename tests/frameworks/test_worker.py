@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from jaxperf.frameworks.worker import System, TaskError, Worker, WorkerGoneError
-from jaxperf.frameworks.workers import wire
+from jaxperf.frameworks.workers import turns, wire
 
 
 def wire_cores() -> list[int]:
@@ -111,7 +111,7 @@ def test_one_that_cannot_start_is_one_line(tmp_path: Path) -> None:
 SERVE = """
 import os, sys
 sys.path.insert(0, {root!r})
-from jaxperf.frameworks.workers import wire
+from jaxperf.frameworks.workers import turns, wire
 
 def greet(start):
     print("a framework says hello"); os.system("echo so does its library")
@@ -159,6 +159,33 @@ def test_a_turn_leads_in_uncounted_and_then_counts(served: Worker, tmp_path: Pat
         served.call("turn", key="other", calls=1, lead=0, limit_s=30)
     with pytest.raises(TaskError, match=r"^ValueError: first line$"):
         served.call("prepare", configuration="fails", **ask)
+
+
+def test_turns_make_the_calls_and_wait_as_their_names_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    events, now = [], [0.0]
+
+    def does(event: str, seconds: float) -> str:
+        events.append(event)
+        now[0] += seconds
+        return "output"
+
+    def call() -> str:
+        return does("call", 1.0)
+
+    def wait(output: str) -> str:
+        assert output == "output"
+        return does("wait", 3.0)
+
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    assert turns.waiting_once(call, wait)(3) == {"": 2.0}
+    assert turns.waiting_once(call, wait, each=2)(3) == {"": 5 / 4}  # two calls do the work four times
+    assert events == ["call"] * 3 + ["wait"] + ["call"] * 2 + ["wait"]
+    assert turns.queued_and_finished(call, wait)(2) == {"queued": 1.0, "finished": 4.0}
+    both = turns.synchronous_and_asynchronous(call, wait, wait)
+    assert both(3) == {"synchronous": 4.0, "asynchronous": 2.0}
+    task = turns.training(call, len, lambda: wait("output"), 2)
+    assert (task.first_s, task.answers["loss"].tolist()) == (4.0, [6, 6])
+    assert task.turn(3) == {"": 2.0}
 
 
 @pytest.mark.skipif(len(wire_cores()) < 2, reason="one core here, or the system cannot choose")

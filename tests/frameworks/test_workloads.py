@@ -228,6 +228,7 @@ def test_small_operations_in_a_row_are_one_program(operation: str, tmp_path: Pat
     settings = dict(there[0].settings)
     tasks = [jax_device.small(settings, way) for way in there[0].configurations["jax"]]
     np.testing.assert_allclose(*(task.answers["result"] for task in tasks), rtol=1e-4, atol=1e-5)
+    assert there[0].calls == settings["chain"]  # operations; a turn lasts as long by the time of one
     assert all(task.turn(2)[""] > 0 for task in tasks)
     square = files.arrays(settings["square"])["x"]
     if operation == "increment":

@@ -17,14 +17,7 @@ from jaxperf.report.formatting import (
 from jaxperf.result import Measurement
 
 POWERS = dict(zip(("n", "u", "m", "", "k", "M", "G", "T", "P"), range(-9, 18, 3)))
-SYMBOLS = {
-    "s": "s",
-    "bytes": "B",
-    "bytes/s": "B/s",
-    "FLOP": "FLOP",
-    "FLOP/s": "FLOP/s",
-    "images/s": "images/s",
-}
+SYMBOLS = {unit: unit for unit in ("s", "FLOP", "FLOP/s", "images/s")} | {"bytes": "B", "bytes/s": "B/s"}
 
 
 def read_back(text: str, unit: str) -> float:
@@ -40,10 +33,8 @@ def test_a_quantity_reads_back_within_a_percent_also_where_the_prefix_changes() 
         values = [random.choice((1, -1)) * 10 ** random.uniform(-12, 19) for _ in range(500)]
         edges = [10.0**e * nudge for e in range(-9, 16, 3) for nudge in (1 - 1e-9, 1.0, 1 + 1e-9)]
         for value in (*values, *edges):
-            assert read_back(format_quantity(value, unit), unit) == pytest.approx(value, rel=0.01), (
-                value,
-                unit,
-            )
+            shown = format_quantity(value, unit)
+            assert read_back(shown, unit) == pytest.approx(value, rel=0.01), (value, unit)
 
 
 def test_quantities_that_a_reader_knows() -> None:

@@ -30,18 +30,8 @@ def test_a_narrow_table_folds_and_loses_nothing() -> None:
 
 
 def test_a_whole_result_shows_its_blocks_in_their_order() -> None:
-    texts = (
-        "8.1 Two ways",
-        "Which?",
-        "CPU X",
-        "Part one",
-        "a lesson",
-        "eager",
-        "n: 3",
-        "It is so.",
-        "a remark",
-        "Part two",
-    )
+    head, body = ("8.1 Two ways", "Which?", "CPU X"), ("a lesson", "eager", "n: 3", "It is so.", "a remark")
+    texts = (*head, "Part one", *body, "Part two")
     blocks = (
         Heading("Part one"),
         Text("a lesson"),

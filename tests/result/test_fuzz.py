@@ -13,6 +13,7 @@ import io
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,12 +157,20 @@ def shown(path: Path, other: Path) -> bool:
 # --- manifests of checkpoints
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    """A checkpoint in the middle of a training's second epoch, of which there is no other."""
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training that was stopped in its second epoch and left one checkpoint."""
+    folder = tmp_path_factory.mktemp("training")
     with pytest.raises(InterruptedTrainingError):
-        trained(STEP, tmp_path, before=at(7), policy=Policy(every_steps=6, keep=1))
-    assert steps_in(tmp_path) == ["step-00000006"]
+        trained(STEP, folder, before=at(7), policy=Policy(every_steps=6, keep=1))
+    assert steps_in(folder) == ["step-00000006"]
+    return folder
+
+
+@pytest.fixture
+def checkpoint(interrupted: Path, tmp_path: Path) -> Path:
+    """A copy of the checkpoint in the middle of a training's second epoch, of which there is no other."""
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
     return tmp_path / NAME / "step-00000006"
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from jaxperf.result import Measurement, Ratio, both, negated, ratio, ratio_of, turns
+from jaxperf.result import Measurement, Ratio, both, ratio, ratio_of, turns
 
 
 def rounds(values: list[float], of: str = "r") -> Measurement:
@@ -52,12 +52,12 @@ def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def test_the_interval_holds_its_error_rate_whatever_the_distribution() -> None:
-    rng, misses, trials = np.random.default_rng(0), 0, 500
+    rng, misses, trials = np.random.default_rng(0), 0, 200
     true_median = float(np.median(skewed(rng, 400_000)))
     for _ in range(trials):
         measured = ratio_of((skewed(rng, 9) / true_median).tolist())
         misses += not measured.low <= 1 <= measured.high
-    assert misses / trials <= 0.05 + 0.025  # 2.6 standard deviations
+    assert misses / trials <= 0.05 + 0.04  # 2.6 standard deviations
 
 
 def test_turned_round_it_is_the_inverse_and_order_does_not_matter() -> None:
@@ -100,7 +100,6 @@ def test_a_verdict_needs_a_margin_of_1_percent_and_of_an_eighth_of_the_interval(
 
 def test_decisions_combine_to_no_before_undecided_before_yes() -> None:
     assert (both(True, True), both(True, None), both(None, False), both()) == (True, None, False, True)
-    assert (negated(True), negated(False), negated(None)) == (False, True, None)
 
 
 def test_values_that_were_not_interleaved_have_no_ratio() -> None:
@@ -122,7 +121,7 @@ def test_every_order_of_the_turns_is_as_likely() -> None:
 @pytest.mark.parametrize("lasts", [3, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 7, 60))])
 def test_equal_programs_on_a_machine_with_busy_moments_differ_in_at_most_5_percent(lasts: int) -> None:
     """Busy moments that last for so many values, which is what made fixed orders wrong too often."""
-    draw, wrong, trials = random.Random(lasts), 0, 400
+    draw, wrong, trials = random.Random(lasts), 0, 200
     for _ in range(trials):
         slow = [draw.choice((1.0, 1.5)) for _ in range(81 // lasts + 2)]
         start = draw.randrange(lasts)

@@ -10,13 +10,11 @@ import pytest
 from jaxperf.result import (
     Axis,
     Claim,
-    Curve,
     Environment,
     Fact,
     Lines,
     Measurement,
     Note,
-    Reference,
     Result,
     Table,
 )
@@ -24,26 +22,22 @@ from jaxperf.result import (
 
 def test_a_result_gives_what_its_blocks_hold_in_their_order() -> None:
     first, second = Measurement("m", "s", (1.0,)), Measurement("n", "s", (2.0,))
-    book = Reference("r", 1.0, "s", "MXNet", "8.1", beside="m")
-    curve = Curve("loss", (1.0,), (None,))
     claim = Claim("a", "holds", "b", "c")
     blocks = (
-        Table("t", (first,), references=(book,)),
+        Table("t", (first,)),
         Note("one"),
         Fact("n", 3),
         claim,
-        Lines("l", (curve,), Axis("x"), Axis("y")),
+        Lines("l", (), Axis("x"), Axis("y")),
         Table("d", (second,)),
         Fact("k", "x"),
     )
     result = Result("e", "8.1", "t", "q", {}, Environment(), blocks)
     assert result.measurements == (first, second)
-    assert (result.references, result.curves) == ((book,), (curve,))
     assert (result.facts, result.claims, result.notes) == ({"n": 3, "k": "x"}, (claim,), ("one",))
     assert result.measurement("n") is second
     with pytest.raises(KeyError, match=r"no measurement 'x'; there are \['m', 'n'\]"):
         result.measurement("x")
-    assert curve.known == []
 
 
 def test_the_package_needs_only_the_standard_library() -> None:

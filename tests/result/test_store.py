@@ -90,12 +90,9 @@ def test_array_scalars_are_stored_as_plain_numbers() -> None:
     assert body["config"] == {"a": 0.5, "b": 3, "c": 0.25, "d": True, "lr": 2.0, "in": "x"}
 
 
-def test_what_is_no_scalar_is_refused_when_stored() -> None:
+def test_what_json_lacks_is_refused_when_stored(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot store object"):
         to_json(replace(FULL, config={"x": object()}))
-
-
-def test_numbers_that_json_lacks_are_refused_when_stored(tmp_path: Path) -> None:
     for bad in (float("nan"), float("inf"), np.float32("nan")):
         with pytest.raises(ValueError, match="JSON"):
             save_result(replace(FULL, blocks=(Fact("loss", bad),)), tmp_path / "r.json")
@@ -237,31 +234,23 @@ def test_what_readers_of_json_need_stands_at_the_top_level() -> None:
     assert body["environment"]["accelerated"] == []
 
 
-def test_a_newer_schema_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(DAMAGED["a newer schema"])
-    with pytest.raises(JaxperfError, match=f"schema version {SCHEMA_VERSION + 1}.*upgrade jaxperf"):
-        load_result(tmp_path / "r.json")
-
-
-def test_a_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
-    for content in (b"\xff\xfe{}", b"\x89PNG\r\n\x1a\n\x00"):
+def test_a_newer_schema_says_what_to_do_and_a_file_that_is_not_text_what_it_is_not(tmp_path: Path) -> None:
+    newer = f"schema version {SCHEMA_VERSION + 1}.*upgrade jaxperf"
+    for content, message in (
+        (DAMAGED["a newer schema"].encode(), newer),
+        (b"\xff\xfe{}", r"r\.json is not JSON"),
+        (b"\x89PNG\r\n\x1a\n\x00", r"r\.json is not JSON"),
+    ):
         (tmp_path / "r.json").write_bytes(content)
-        with pytest.raises(JaxperfError, match=r"r\.json is not JSON"):
+        with pytest.raises(JaxperfError, match=message):
             load_result(tmp_path / "r.json")
 
 
-def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(JaxperfError, match=f"cannot read {path}"):
-            load_result(path)
-
-
-def test_what_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_refused_in_one_line_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
-    for path in (tmp_path / "pipe.json", Path("/dev/zero"), tmp_path):
-        with pytest.raises(JaxperfError, match="it is not a file; give") as caught:
+    for path in (tmp_path / "none.json", tmp_path / "pipe.json", Path("/dev/zero"), tmp_path):
+        with pytest.raises(JaxperfError, match=f"cannot read {path}: [^\n]+$"):
             load_result(path)
-        assert "\n" not in str(caught.value)
 
 
 def test_a_file_larger_than_any_result_is_refused_before_it_is_read(

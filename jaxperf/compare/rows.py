@@ -1,0 +1,63 @@
+"""The rows of results: what identifies a measurement in several runs, and its values over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jaxperf.errors import JaxperfError
+from jaxperf.result import Heading, Measurement, Result, Table
+
+
+class RowKey(NamedTuple):
+    """What identifies a row in both runs: an experiment, a table's title (or its part), and a row's name."""
+
+    experiment: str
+    title: str
+    name: str
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, self))
+
+
+Rows = dict[RowKey, Measurement]
+
+
+def pooled(results: Sequence[Result]) -> Rows:
+    """Return the measurements of one experiment; of several results, each process gives its median.
+
+    Raises:
+      JaxperfError: a measurement's unit differs between the results.
+    """
+    if len(results) == 1:
+        return measurements_by_key(results[0])
+    measurements: dict[RowKey, list[Measurement]] = {}
+    for result in results:
+        for key, m in measurements_by_key(result).items():
+            measurements.setdefault(key, []).append(m)
+    for key, some in measurements.items():
+        if len({m.unit for m in some}) > 1:
+            raise JaxperfError(f"results of {key.experiment} on one side have different units; compare fewer")
+    return {
+        k: Measurement(
+            k.name, some[0].unit, tuple(m.median for m in some), disturbed=sum(not m.trusted for m in some)
+        )
+        for k, some in measurements.items()
+    }
+
+
+def measurements_by_key(result: Result) -> Rows:
+    """Return the measurements by their keys; if several have the same name, the second is "name (2)"."""
+    rows: Rows = {}
+    part = ""
+    for block in result.blocks:
+        if isinstance(block, Heading):
+            part = block.title
+        if not isinstance(block, Table):
+            continue
+        for m in block.rows:
+            key, i = RowKey(result.experiment, block.title or part, m.name), 2
+            while key in rows:
+                key, i = key._replace(name=f"{m.name} ({i})"), i + 1
+            rows[key] = m
+    return rows
