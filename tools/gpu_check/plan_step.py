@@ -56,8 +56,8 @@ def main(path: Path, *, rehearse: bool) -> int:
         os.environ[SMALL] = "1"
     planned = path.with_suffix(".plan.json")
     name, card = "tools.gpu_check.plan_step", "h100" if rehearse else "this"
-    arguments = ["plan", f"{name}:step", "--setup", f"{name}:arguments", "--for", card, "--devices", "1"]
-    plan = subprocess.run([sys.executable, "-m", "jaxperf", *arguments, "--json", str(planned)], check=False)
+    command = ["plan", f"{name}:step", "--setup", f"{name}:arguments", "--for", card, "--devices", "1"]
+    plan = subprocess.run([sys.executable, "-m", "jaxperf", *command, "--json", str(planned)], check=False)
     if plan.returncode:
         return plan.returncode
     size = json.loads(planned.read_text(encoding="utf-8"))["sizes"][0]
