@@ -22,7 +22,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxperf.models import LeNet
-from jaxperf.models.export import export_net, load_arrays, load_compiled, load_net
+from jaxperf.models.export import export_net, load_net
 from jaxperf.onednn.trial import begin
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -102,16 +102,13 @@ def cases() -> dict[str, Case]:
 
 
 def exports() -> Iterator[tuple[str, Any]]:
-    """A network as exported: its program, and what was compiled of it, each run."""
+    """A network as exported."""
     net, x = LeNet(rngs=nnx.Rngs(0)), np.linspace(0, 1, 4 * 28 * 28, dtype="float32").reshape(4, 28, 28, 1)
     with tempfile.TemporaryDirectory() as folder:
         stem = Path(folder, "net")
-        export_net(net, stem, x, compiled=True)
+        export_net(net, stem, x)
         program, arrays = load_net(stem)
         yield "exported", program.call(arrays, x)
-        run = load_compiled(stem)
-        assert run, "what this process has compiled, it can load"
-        yield "exported, compiled", run(load_arrays(stem), x)
 
 
 def answers() -> Iterator[tuple[str, Any]]:

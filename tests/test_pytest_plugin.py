@@ -2,72 +2,73 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import pytest
+import scipy.stats  # noqa: F401  pytester forgets what a test imports; neither this nor JAX can be imported twice
 
-from jaxperf.chapter.run_sections import child_environment
-
-# Recorded values, since a busy machine leaves real ones undecided
-TEST = """
-import os
+import jaxperf.compare.results
+import jaxperf.measure
 from jaxperf.result import Measurement
-def recorded(fn, *args, name=None, **options):
-    seconds = float(os.environ["PAUSE_S"])
-    return Measurement(name or fn.__name__, "s", tuple(seconds * (1 + i / 1000) for i in range(20)))
+
+pytest_plugins = ["pytester"]
+TEST = """
 def step(x):
     return x + 1
-def test_step(jaxperf, monkeypatch):
-    monkeypatch.setattr("jaxperf.measure.measure", recorded)
+def test_step(jaxperf):
     measured = jaxperf.measure(step, 1.0)
     assert measured.name == "step" and measured.unit == "s"
 """
-MANIFEST = "[pytest]\n"
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "test_mine.py").write_text(TEST)
-    (tmp_path / "pytest.ini").write_text(MANIFEST)
-    return tmp_path
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run(seconds, *flags)` runs the test of a step that takes so long; returns status and output."""
+    pytester.makepyfile(test_mine=TEST)
+    pytester.makeini("[pytest]")
+    jax.devices()
+
+    def run_test(seconds: float, *flags: str) -> tuple[int, str]:
+        # Recorded values, since a busy machine leaves real ones undecided
+        values = tuple(seconds * (1 + i / 1000) for i in range(20))
+        monkeypatch.setattr(
+            jaxperf.measure, "measure", lambda fn, *args, **options: Measurement("step", "s", values)
+        )
+        done = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", *flags)
+        return int(done.ret), done.stdout.str() + done.stderr.str()
+
+    return run_test
 
 
-def run(project: Path, pause_s: float, *flags: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *flags],
-        cwd=project, env={**child_environment(), "PAUSE_S": str(pause_s)}, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
-
-
-def test_a_step_that_became_slower_fails_its_test_and_an_update_passes(project: Path) -> None:
-    status, output = run(project, 0.001)
-    [baseline] = (project / ".jaxperf").rglob("*.json")
+def test_a_step_that_became_slower_fails_its_test_and_an_update_passes(run: Run) -> None:
+    status, output = run(0.001)
+    [baseline] = Path(".jaxperf").resolve().rglob("*.json")
     assert status == 0 and f"baseline stored: test_mine.py::test_step: step, {baseline}" in output
     stored = baseline.read_text()
-    status, output = run(project, 0.1)
+    status, output = run(0.1)
     assert status == 1 and "test_mine.py::test_step: step became slower: " in output
     assert " a call, " in output and " before, " in output and "Traceback" not in output
     assert baseline.read_text() == stored
-    assert run(project, 0.1, "--jaxperf-update")[0] == 0
-    status, output = run(project, 0.001)
+    assert run(0.1, "--jaxperf-update")[0] == 0
+    status, output = run(0.001)
     assert status == 0 and "faster: test_mine.py::test_step: step, " in output
 
 
-def test_baselines_may_be_elsewhere_and_a_damaged_one_is_one_line(project: Path) -> None:
-    flag = f"--jaxperf-baselines={project / 'kept'}"
-    assert run(project, 0.001, flag)[0] == 0
-    [baseline] = (project / "kept").rglob("*.json")
+def test_baselines_may_be_elsewhere_and_a_damaged_one_is_one_line(run: Run, tmp_path: Path) -> None:
+    flag = f"--jaxperf-baselines={tmp_path / 'baselines'}"
+    assert run(0.001, flag)[0] == 0
+    [baseline] = (tmp_path / "baselines").rglob("*.json")
     baseline.write_text("{")
-    status, output = run(project, 0.001, flag)
+    status, output = run(0.001, flag)
     assert status == 1 and "error: " in output and baseline.name in output and "Traceback" not in output
     assert baseline.read_text() == "{"
 
 
-def test_without_the_fixture_nothing_is_said_and_nothing_imported(project: Path) -> None:
-    (project / "test_mine.py").write_text("import sys\ndef test_it(): assert 'jax' not in sys.modules\n")
-    status, output = run(project, 0.0)
-    assert status == 0 and "jaxperf" not in output
+def test_without_the_fixture_nothing_is_printed_and_nothing_imported(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]")
+    pytester.makepyfile(test_mine="import sys\ndef test_it(): assert 'jax' not in sys.modules\n")
+    done = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
+    assert done.ret == 0 and "jaxperf" not in done.stdout.str()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, compare
-from jaxperf.compare.rows import RowKey, measurements_by_key
+from jaxperf.compare.rows import measured_often
 from jaxperf.errors import JaxperfError
 from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Block, Grid, Heading, Note, Result, Text
@@ -96,8 +96,8 @@ def judge(
         raise JaxperfError(
             f"size is {size:g} but least is {least:g}; give a size above it, e.g. {least + 0.08:g}"
         )
-    often = _often([*baseline, *runs])
-    deciding = compare(baseline, runs, alpha=alpha, least=least, only=often)
+    often = measured_often([*baseline, *runs])  # everything if processes measure everything once
+    deciding = compare(baseline, runs, alpha=alpha, least=least, only=often or None, apart=False)
     decided = [decision for row in deciding.rows if (decision := _decide(row, size))]
     if not decided:
         raise JaxperfError("nothing measured is a time or a rate, so nothing can be slower")
@@ -113,12 +113,6 @@ def judge(
         alpha=alpha,
         runs=(len(baseline), len(runs)),
     )
-
-
-def _often(results: Sequence[Result]) -> set[RowKey]:
-    """What a process measured several times; everything if it measured everything once."""
-    rows = [(key, m) for result in results for key, m in measurements_by_key(result).items()]
-    return {key for key, m in rows if len(m.values) > 1} or {key for key, _ in rows}
 
 
 def _decide(row: Compared, size: float) -> Judged | None:

@@ -20,21 +20,24 @@ interquartile range of its values or, where that is less, `DRIFT` times that of 
 from value to value hardly moves these, but a machine whose speed drifts does. For a spread above `TURBULENT`
 nothing is decided, nor where another program had the core in more than a tenth of the values: who competes
 changes from run to run. With several results per side, a difference needs half of the processes of each side
-to have had their cores for themselves in most of their values. Of one process, nothing is decided where the
-stretches of both runs overlap. On a host whose neighbors come and go, a core is 1.5 times as slow for tenths
-of a second, and one stretch in the other state shows that: 20 of 265 pairs of equal runs were called
-different there before stretches had to be apart, 9 since.
+to have had their cores for themselves in most of their values. What a process measures only once, such as
+compiling, says nothing about that, so it counts only if A and B took turns: of 19 pairs of equal runs, each
+side at a stretch and at five times the load of the cores, 1 was called slower before. Of one process, nothing
+is decided where the stretches of both runs overlap. On a host whose neighbors come and go, a core is 1.5
+times as slow for tenths of a second, and one stretch in the other state shows that: 20 of 265 pairs of equal
+runs were called different there before stretches had to be apart, 9 since.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from jaxperf.compare import ranks
-from jaxperf.compare.rows import RowKey, Rows, pooled
+from jaxperf.compare.rows import RowKey, Rows, differences, measured_often, pooled
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Measurement, Result
 
@@ -46,6 +49,7 @@ TURBULENT = 0.5  # values that spread by more than half of their median are from
 LARGEST = 1e75  # quantities are between its inverse and this, so that products of ratios stay finite floats
 OVERLAP = "runs overlap: the machine's speed changed"
 FEW, NOISY, IDENTICAL = "too few values", "too noisy", "identical values"
+ONCE = "measured once per process: take A and B in turns"
 WIDE = 0.10  # if an interval extends further from 1, we cannot say "same"
 
 
@@ -108,6 +112,7 @@ def compare(
     alpha: float = ALPHA,
     least: float = LEAST,
     only: Set[RowKey] | None = None,
+    apart: bool = True,
 ) -> Comparison:
     """Compare two runs, each one or more results of one or more experiments; `b` is judged against `a`.
 
@@ -117,6 +122,7 @@ def compare(
       alpha: chance of one or more wrong verdicts among all rows.
       least: the smallest difference that counts, as a fraction: 0.02 is 2 %.
       only: the rows to compare; None for all.
+      apart: whether what each process measures once counts only if the processes of both took turns.
 
     Raises:
       JaxperfError: an option is out of range, no measurement is in both, or units differ within a side.
@@ -139,15 +145,26 @@ def compare(
         raise JaxperfError(f"no measurement is in both: A has {_few(base_rows)}, B has {_few(other_rows)}")
     both = [name for name in groups[0] if name in groups[1]]
     runs = [min(len(side[name]) for name in both) for side in groups]
+    lone = {n for n in both if any(len(s[n]) == 1 for s in groups)}
+    once = pairs.keys() - measured_often([*a, *b])
+    if not apart or _took_turns(a, b):
+        once = set()
     return Comparison(
-        rows=tuple(_judge(pairs, alpha, least, {n for n in both if any(len(s[n]) == 1 for s in groups)})),
+        rows=tuple(_judge(pairs, alpha, least, lone, once)),
         only_a=_only(base_rows, other_rows),
         only_b=_only(other_rows, base_rows),
-        differences=tuple(line for name in both for line in _differences(*(side[name] for side in groups))),
+        differences=tuple(line for name in both for line in differences(*(side[name] for side in groups))),
         alpha=alpha,
         least=least,
         runs=(runs[0], runs[1]),
     )
+
+
+def _took_turns(a: Sequence[Result], b: Sequence[Result]) -> bool:
+    """Return whether the processes of two sides took turns; True if their times are not known."""
+    starts = sorted((r.started_at, side) for side, results in enumerate((a, b)) for r in results)
+    changes = sum(before[1] != after[1] for before, after in itertools.pairwise(starts))
+    return not all(start for start, _ in starts) or changes >= min(len(a), len(b))
 
 
 def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
@@ -163,9 +180,20 @@ def _few(rows: Rows) -> str:
 
 
 def _judge(
-    pairs: Mapping[RowKey, tuple[Measurement, Measurement]], alpha: float, least: float, lone: Set[str]
+    pairs: Mapping[RowKey, tuple[Measurement, Measurement]],
+    alpha: float,
+    least: float,
+    lone: Set[str],
+    once: Set[RowKey],
 ) -> list[Compared]:
-    """Give each row its verdict; experiments in `lone` have one process on a side."""
+    """Judge each row.
+
+    Args:
+      pairs: the measurements of both sides.
+      alpha, least: as for `compare`.
+      lone: experiments that have one process on a side.
+      once: rows of which each process has one value, and whose processes did not take turns.
+    """
     samples = {
         key: (ranks.blocks(x.values), ranks.blocks(y.values))
         for key, (x, y) in pairs.items()
@@ -186,6 +214,8 @@ def _judge(
         near: Verdict = "same" if 1 / room <= low and high <= room else "undecided"
         differs = _word(ratio, x.unit) if p <= alpha else near
         verdict, remark = _verdict(x, y, near, differs, single=key.experiment in lone, able=key in able)
+        if key in once and verdict == differs != near:
+            verdict, remark = near, ONCE
         compared.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
     return compared
 
@@ -258,26 +288,3 @@ def _word(ratio: float, unit: str) -> Verdict:
     if unit.endswith("/s"):
         return "faster" if ratio > 1 else "slower"
     return "changed"
-
-
-def _differences(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
-    """What else differs between two runs of an experiment, one line each, by the first result per side."""
-    lines = []
-    if (smoke := any(r.smoke for r in a)) != any(r.smoke for r in b):
-        lines.append(f"only {'A' if smoke else 'B'} is a smoke run, whose toy sizes take other times")
-    for side, some in (("A", a), ("B", b)):
-        if any(r.incomplete for r in some):
-            lines.append(f"{side} is incomplete: its run has not come to its end")
-    for name, x, y in (
-        ("config", a[0].config, b[0].config),
-        ("", vars(a[0].environment), vars(b[0].environment)),
-    ):
-        lines += _difference(name, x, y)
-    return lines
-
-
-def _difference(name: str, a: object, b: object) -> list[str]:
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        pairs = ((k, a.get(k, "unset"), b.get(k, "unset")) for k in dict.fromkeys([*a, *b]))
-        return [line for k, x, y in pairs for line in _difference(f"{name} {k}".strip(), x, y)]
-    return [f"{name}: {a} and {b}"] if a != b else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jaxperf.errors import JaxperfError
@@ -61,3 +61,31 @@ def measurements_by_key(result: Result) -> Rows:
                 key, i = key._replace(name=f"{m.name} ({i})"), i + 1
             rows[key] = m
     return rows
+
+
+def measured_often(results: Sequence[Result]) -> set[RowKey]:
+    """Return the rows that some process measured several times."""
+    return {key for r in results for key, m in measurements_by_key(r).items() if len(m.values) > 1}
+
+
+def differences(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
+    """Return what else differs between two runs of an experiment, a line each, by their first results."""
+    lines = []
+    if (smoke := any(r.smoke for r in a)) != any(r.smoke for r in b):
+        lines.append(f"only {'A' if smoke else 'B'} is a smoke run, whose toy sizes take other times")
+    for side, some in (("A", a), ("B", b)):
+        if any(r.incomplete for r in some):
+            lines.append(f"{side} is incomplete: its run has not come to its end")
+    for name, x, y in (
+        ("config", a[0].config, b[0].config),
+        ("", vars(a[0].environment), vars(b[0].environment)),
+    ):
+        lines += _difference(name, x, y)
+    return lines
+
+
+def _difference(name: str, a: object, b: object) -> list[str]:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        pairs = ((k, a.get(k, "unset"), b.get(k, "unset")) for k in dict.fromkeys([*a, *b]))
+        return [line for k, x, y in pairs for line in _difference(f"{name} {k}".strip(), x, y)]
+    return [f"{name}: {a} and {b}"] if a != b else []

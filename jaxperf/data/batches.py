@@ -130,15 +130,8 @@ def _padded(
 ) -> Iterator[tuple[Array, Array, npt.NDArray[np.bool_]]]:
     for start in range(0, len(images), batch_size):
         x, y = images[start : start + batch_size], labels[start : start + batch_size]
-        real = np.arange(batch_size) < len(x)
-        yield _fill(x, batch_size), _fill(y, batch_size), real
-
-
-def _fill(rows: Array, batch_size: int) -> Array:
-    missing = batch_size - len(rows)
-    if not missing:
-        return rows
-    return np.concatenate([rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)])
+        missing, rest = batch_size - len(x), [(0, 0)] * (x.ndim - 1)
+        yield np.pad(x, [(0, missing), *rest]), np.pad(y, (0, missing)), np.arange(batch_size) < len(x)
 
 
 def _check_batch_size(batch_size: int) -> None:

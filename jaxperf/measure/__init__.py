@@ -10,7 +10,7 @@ from jaxperf.measure.dispatch import pending, probe
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.memory import MemorySampler, device_memory
 from jaxperf.measure.rounds import Overlap, interleaved, per_round, together
-from jaxperf.measure.stages import Program, Stages, TraceCounter, count_ops, count_traces, stages
+from jaxperf.measure.stages import Program, Stages, count_ops, stages
 from jaxperf.measure.timing import Benchmark, Timer, block, measure
 
 __all__ = [
@@ -21,11 +21,9 @@ __all__ = [
     "RetraceError",
     "Stages",
     "Timer",
-    "TraceCounter",
     "block",
     "compile_together",
     "count_ops",
-    "count_traces",
     "current_environment",
     "device_memory",
     "interleaved",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ from jax import lax
 
 from jaxperf.measure.compile_together import compile_together
 from jaxperf.measure.rounds import interleaved
-from jaxperf.measure.timing import block, measure, time_value
+from jaxperf.measure.timing import Wait, block, measure, time_value
 from jaxperf.result import Measurement
 
 # The quantities measured (`Measurement.quantity`); their `configuration` is "each" or "end", a dtype,
@@ -38,17 +38,12 @@ SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays that memory is meas
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-def dispatch_floor(*, budget_s: float = 0.5) -> Measurement:
-    """Return seconds of an empty compiled program, from the call until its one number is ready."""
-    floor = measure(jax.jit(lambda: jnp.zeros(())), name="empty program, waited for", budget_s=budget_s)
-    return dataclasses.replace(floor, quantity=DISPATCH, configuration="each")
-
-
-def queueing_floor(*, budget_s: float = 0.5) -> Measurement:
-    """Return seconds per empty compiled program when many are queued and waited for once, at the end."""
-    empty = jax.jit(lambda: jnp.zeros(()))
-    floor = measure(empty, name="empty program, queued", wait="end", budget_s=budget_s)
-    return dataclasses.replace(floor, quantity=DISPATCH, configuration="end")
+def call_costs(*, budget_s: float = 0.5) -> Iterator[Measurement]:
+    """Yield seconds of an empty compiled program, waited for at each call, and then waited for at the end."""
+    names: dict[Wait, str] = {"each": "empty program, waited for", "end": "empty program, queued"}
+    for wait, name in names.items():
+        cost = measure(jax.jit(lambda: jnp.zeros(())), name=name, wait=wait, budget_s=budget_s)
+        yield dataclasses.replace(cost, quantity=DISPATCH, configuration=wait)
 
 
 def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
@@ -166,14 +161,9 @@ def array_sizes() -> tuple[int, ...]:
     """
     known = max(cache_sizes().values(), default=0)
     wanted = min(LARGEST, max(4 * known, 2**28)) if jax.default_backend() == "cpu" else LARGEST
-    return tuple(_fours(min(wanted, free_bytes() // MEMORY_SHARE)))
-
-
-def _fours(most: int) -> Iterator[int]:
-    size = SMALLEST
-    while size <= max(most, SMALLEST):
-        yield size
-        size *= 4
+    most = max(SMALLEST, min(wanted, free_bytes() // MEMORY_SHARE))
+    fours = (SMALLEST * 4**i for i in itertools.count())
+    return tuple(itertools.takewhile(lambda size: size <= most, fours))
 
 
 def cache_sizes() -> dict[str, int]:
@@ -211,11 +201,6 @@ def free_bytes() -> int:
 def others_share(*, seconds: float = 0.5) -> float:
     """Share of the cores that other programs use, from 0 to 1; this program sleeps while it is measured."""
     return statistics.fmean(psutil.cpu_percent(interval=seconds, percpu=True)) / 100
-
-
-def load_average() -> float | None:
-    """Return the mean number of programs that wanted a core in the last minute; None if not known."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def _binary(size: int) -> str:

@@ -9,7 +9,6 @@ and bytes make the slower one. A third limit is what a call costs, however littl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,14 +49,12 @@ class Position:
       bound_s: the minimum seconds that this limit allows.
       share: `bound_s` as a fraction of the seconds that the program takes: 1 is as fast as it can be. More
         than 1 means that the compiler's estimate of the program's bytes or FLOPs is too large.
-      intensity: FLOPs per byte.
       flops_per_s, bytes_per_s: what the program reaches.
     """
 
     limit: Literal["arithmetic", "memory", "dispatch"]
     bound_s: float
     share: float
-    intensity: float
     flops_per_s: float
     bytes_per_s: float
 
@@ -109,15 +106,9 @@ class Roofline:
             "dispatch": self.dispatch_s,
         }
         limit = max(bounds, key=lambda name: bounds[name])
-        moved = program.bytes_accessed
-        return Position(
-            limit,
-            bounds[limit],
-            bounds[limit] / seconds,
-            program.flops / moved if moved else math.inf,
-            program.flops / seconds,
-            moved / seconds,
-        )
+        bound_s = bounds[limit]
+        rates = program.flops / seconds, program.bytes_accessed / seconds
+        return Position(limit, bound_s, bound_s / seconds, *rates)
 
     def differences(self, environment: Environment) -> list[str]:
         """Return versions and flags that have changed since this was measured, one line for each."""

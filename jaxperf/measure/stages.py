@@ -36,7 +36,6 @@ class Program:
 
     Attributes:
       jaxpr_equations: equations of the traced program, those of inner programs included.
-      stablehlo_bytes: length of the StableHLO text handed to the compiler.
       matrix_dtype: the dtype of most of the work in matrix products and convolutions ("float32"), by the
         number of elements they read; "" if there are none.
       fusions, dots, convolutions, loops: instructions of the optimized program, fused ones included.
@@ -48,7 +47,6 @@ class Program:
     """
 
     jaxpr_equations: int
-    stablehlo_bytes: int
     matrix_dtype: str
     fusions: int
     dots: int
@@ -155,7 +153,7 @@ def build_program(
         trace_s=traced_at - began,
         lower_s=lowered_at - traced_at,
         compile_s=compiled_at - lowered_at,
-        program=describe_program(traced, lowered, compiled),
+        program=describe_program(traced, compiled),
         lowered=lowered,
         compiled=compiled,
     )
@@ -182,8 +180,8 @@ def _untraced(fn: Callable[..., Any], static_argnames: tuple[str, ...]) -> Any:
     return jax.jit(again, static_argnames=static_argnames)
 
 
-def describe_program(traced: Any, lowered: Any, compiled: Any) -> Program:
-    """Describe a program in numbers, from its `jax.stages` objects (`Traced`, `Lowered`, `Compiled`)."""
+def describe_program(traced: Any, compiled: Any) -> Program:
+    """Describe a program in numbers, from its `jax.stages` objects (`Traced`, `Compiled`)."""
     ops = count_ops(compiled.as_text() or "")
     cost = compiled.cost_analysis() or {}
     cost = cost[0] if isinstance(cost, list) else cost
@@ -193,7 +191,6 @@ def describe_program(traced: Any, lowered: Any, compiled: Any) -> Program:
     }
     return Program(
         jaxpr_equations=count_equations(traced.jaxpr.jaxpr),
-        stablehlo_bytes=len(lowered.as_text().encode()),
         matrix_dtype=matrix_dtype(traced.jaxpr.jaxpr),
         fusions=ops["fusion"],
         dots=ops["dot"],
@@ -277,21 +274,3 @@ def compiled_matrix_dtype(hlo: str) -> str:
             named = re.findall(r"%([\w.-]+)", operands[1]) if operands else []
             read.update(types[name] for name in named[:2] if name in types)
     return _DTYPES.get(most_common := read.most_common(1)[0][0], most_common) if read else ""
-
-
-class TraceCounter:
-    """A function that counts how often Python ran it: under `jit`, once per trace and never per call."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn, self.traces = fn, 0
-        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Count, then call."""
-        self.traces += 1
-        return self.fn(*args, **kwargs)
-
-
-def count_traces(fn: Callable[..., Any]) -> TraceCounter:
-    """Wrap `fn` before jitting it; `.traces` then says how often it was traced."""
-    return TraceCounter(fn)

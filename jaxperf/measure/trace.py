@@ -60,7 +60,9 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
         return [], 0.0
     thread, window = windows[0]
     on_host = [line for line in every if not _DEVICE_PLANE.fullmatch(line.plane)]
-    in_lanes = [*_python(thread), *_instructions(on_host)]
+    done = end_times(on_host)
+    executed = (e for line in on_host for e in executed_instructions(line, done))
+    in_lanes = [*_python(thread), *((e.device, e.name, e.start, e.end) for e in executed)]
     copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in every for e in line.events)
     for line in every:
         if device := _DEVICE_PLANE.fullmatch(line.plane):
@@ -100,15 +102,6 @@ def _python(thread: TraceLine) -> Iterator[LaneEvent]:
 def _marked(event: Event) -> LaneEvent:
     lane, _, name = event.name.removeprefix(MARK).partition("/")
     return lane, name, event.start, event.end
-
-
-def _instructions(on_host: list[TraceLine]) -> Iterator[LaneEvent]:
-    """Instructions on CPU devices, each until it was really done."""
-    done = end_times(on_host)
-    for line in on_host:
-        for e in line.events:
-            if _is_instruction(e):
-                yield f"cpu {e.stats['device_ordinal']}", e.name, e.start, _end(e, done)
 
 
 def end_times(every: Iterable[TraceLine]) -> dict[Any, float]:

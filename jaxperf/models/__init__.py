@@ -1,6 +1,6 @@
 """The chapter's networks in Flax NNX, weights to and from Gluon, and `hybridize`."""
 
-from jaxperf.models.export import export_net, load_compiled, load_net
+from jaxperf.models.export import export_net, load_net
 from jaxperf.models.gluon_weights import from_gluon, to_gluon
 from jaxperf.models.hybridize import Hybridized, hybridize
 from jaxperf.models.initializers import BOOK_INIT, HE_INIT
@@ -23,7 +23,6 @@ __all__ = [
     "hybridize",
     "lenet",
     "lenet_params",
-    "load_compiled",
     "load_net",
     "resnet18",
     "sgd",

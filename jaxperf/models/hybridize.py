@@ -47,13 +47,13 @@ class Hybridized:
     Attributes:
       net: the module itself, which still runs op by op when called.
       traces: one `Trace` each time Python ran, with the reason.
-      exports: the files that `export_net` has made from its programs, which hold for any array values.
+      exports: the programs that `export_net` has serialized, which hold for any array values.
     """
 
     def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
         self.net, self.traces = net, list[Trace]()
         self._static = static_argnames
-        self.exports: dict[Any, dict[str, bytes]] = {}
+        self.exports: dict[Any, bytes] = {}
         self._programs: dict[nnx.GraphDef[Any], Callable[..., Any]] = {}
         self._by_name: dict[Callable[..., Any], Any] = {}
         self._take_apart()
@@ -68,10 +68,6 @@ class Hybridized:
         """`jax.jit` of a function of `leaves()` and the arguments, for the module as it is now."""
         self._look()
         return self._function
-
-    def explain(self) -> str:
-        """Return one line per trace: why it was made."""
-        return "\n".join(f"trace {i}: {t.reason}" for i, t in enumerate(self.traces, 1))
 
     def leaves(self) -> list[Any]:
         """Return the module's current arrays, in the order in which `function` takes them."""

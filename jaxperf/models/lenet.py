@@ -143,15 +143,8 @@ class LeNet(nnx.Module):
     def __call__(self, X: jax.Array) -> jax.Array:
         """Return logits (n, 10), float32, of images (n, 28, 28, 1); raises JaxperfError as `lenet` does."""
         check_images(X, channels=1, size=IMAGE)
-        return self.classify(self.features(X))
-
-    def features(self, X: jax.Array) -> jax.Array:
-        """Map images (n, 28, 28, 1) to (n, 4, 4, 50), the first half."""
         h1 = _avg_pool(nnx.relu(self.conv1(X)))
-        return _avg_pool(nnx.relu(self.conv2(h1)))
-
-    def classify(self, h2: jax.Array) -> jax.Array:
-        """Map (n, 4, 4, 50) to logits (n, 10), float32, the second half."""
+        h2 = _avg_pool(nnx.relu(self.conv2(h1)))
         h3 = nnx.relu(self.dense1(h2.reshape(len(h2), -1)))
         logits = self.dense2(h3)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

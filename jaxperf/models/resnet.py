@@ -137,17 +137,9 @@ class ResNet(nnx.Module):
           JaxperfError: images of another shape (for NCHW, the message gives the transposition) or integers.
         """
         check_images(X, channels=self.in_channels)
-        X = self.stem(X)
+        X = nnx.relu(self.bn(self.conv(X)))
         for stage in self.stages:
             X = stage(X)
-        return self.head(X)
-
-    def stem(self, X: jax.Array) -> jax.Array:
-        """Map images to what the stages read, (n, h, w, channels of the first stage)."""
-        return nnx.relu(self.bn(self.conv(X)))
-
-    def head(self, X: jax.Array) -> jax.Array:
-        """Map what the stages give, (n, h, w, channels of the last stage), to logits, float32."""
         logits = self.dense(X.mean((1, 2)))
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 

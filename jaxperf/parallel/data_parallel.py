@@ -19,7 +19,6 @@ The devices may belong to several processes, which then make the same calls, eac
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,8 +71,8 @@ class Step:
       load: `load(X, y)` starts copying a batch's shares to the devices; with several processes, each gives
         its own rows of the batch.
       run: `run(state, shares)` on a loaded batch; it queues the work without waiting. `state` is donated.
-      compile: `compile(state, shares)` compiles without running, and gives the text of each program that the
-        first device runs.
+      compile: `compile(state, shares)` compiles without running, so that running it compiles nothing, and
+        gives the text of each program that the first device runs.
       programs: the jitted functions it runs, for timing each alone: "gradient" and "update" by hand,
         otherwise "step".
       body: `body(state, X, y)`, the step as a part of a larger program; None by hand and for `pmap`.
@@ -120,12 +119,6 @@ class Step:
           JaxperfError: a batch that does not divide among the devices.
         """
         return self.run(state, self.load(X, y))
-
-    def compile_s(self, state: State, shares: Shares) -> float:
-        """Return the seconds to compile the step for such a batch; running it then compiles nothing."""
-        began = time.perf_counter()
-        self.compile(state, shares)
-        return time.perf_counter() - began
 
 
 def make_step(

@@ -92,17 +92,8 @@ def update_of(optimizer: optax.GradientTransformation) -> Update:
 
     def update(state: TrainState, total: Sums, n: int) -> tuple[TrainState, Metrics]:
         mean = jax.tree.map(lambda a: a / n, total)
-        return apply_gradients(optimizer, state, mean.grads, mean.stats), {
-            "loss": mean.loss,
-            "accuracy": mean.hits,
-        }
+        updates, opt_state = optimizer.update(mean.grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(params, mean.stats, opt_state), {"loss": mean.loss, "accuracy": mean.hits}
 
     return update
-
-
-def apply_gradients(
-    optimizer: optax.GradientTransformation, state: TrainState, grads: Tree, stats: Tree
-) -> TrainState:
-    """Return the state after one step of the optimizer with the batch's mean gradients."""
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    return TrainState(optax.apply_updates(state.params, updates), stats, opt_state)

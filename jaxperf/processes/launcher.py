@@ -157,8 +157,7 @@ def _start(plan: LaunchPlan, number: int, address: str) -> LaunchedProcess:
 
     path = plan.logs / f"process-{number}.log"
     with path.open("ab") as output:
-        log = path.open("rb")
-        log.seek(0, os.SEEK_END)  # an earlier attempt may have written to it
+        begin = output.tell()  # an earlier attempt may have written to it
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         environment = run_sections.child_environment() | variables
         try:  # in a session of its own, since the terminal's Ctrl-C is for the launcher
@@ -167,6 +166,8 @@ def _start(plan: LaunchPlan, number: int, address: str) -> LaunchedProcess:
             )
         except OSError as e:
             raise JaxperfError(f"cannot start {plan.command[0]}: {e.strerror}; check the command") from None
+    log = path.open("rb")
+    log.seek(begin)
     return LaunchedProcess(number, popen, log)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -102,18 +101,6 @@ def _apple() -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
-
-
-def cpu_features() -> str:
-    """Return a digest of this processor's features, "" if the system does not list them.
-
-    The same processor may offer fewer in a virtual machine, where code compiled for more would crash.
-    """
-    if CPU_INFO.exists():
-        for line in CPU_INFO.read_text(errors="replace").splitlines():
-            if line.startswith(("flags", "Features")):
-                return hashlib.sha256(line.encode()).hexdigest()[:16]
-    return ""
 
 
 def commit(root: Path | None = None) -> str:

@@ -25,7 +25,9 @@ class Arrays:
     def save(self, path: Path, tree: Tree) -> None:
         """Start to write a tree of arrays to a new folder; returns once they are copied."""
         # As NumPy arrays, which Orbax copies, so the next step may donate the state
-        self._orbax.save(path, args=_arguments().StandardSave(jax.tree.map(np.asarray, tree)))
+        import orbax.checkpoint as ocp  # takes 0.8 s, which runs without checkpoints save
+
+        self._orbax.save(path, args=ocp.args.StandardSave(jax.tree.map(np.asarray, tree)))
 
     def wait(self) -> None:
         """Wait until everything is written, or raise the error that occurred."""
@@ -37,9 +39,11 @@ class Arrays:
         Raises:
           DamagedError: the files hold something else, or the files that describe them were changed.
         """
+        import orbax.checkpoint as ocp
+
         wanted = jax.tree.map(lambda a: np.empty(a.shape, a.dtype), like)
         try:
-            tree = self._orbax.restore(path, args=_arguments().StandardRestore(wanted))
+            tree = self._orbax.restore(path, args=ocp.args.StandardRestore(wanted))
             if describe_arrays(tree) != describe_arrays(wanted):
                 raise DamagedError("its arrays have other shapes or types than it says")
         except Exception as e:  # ValueError, KeyError, ...
@@ -54,7 +58,7 @@ class Arrays:
 
     @functools.cached_property
     def _orbax(self) -> Any:
-        import orbax.checkpoint as ocp  # takes 0.8 s, which runs without checkpoints save
+        import orbax.checkpoint as ocp
 
         _drop_late_errors()
         process = jax.process_index()
@@ -80,12 +84,6 @@ def failure_reason(error: Exception) -> str:
         return os.strerror(int(number[1]))
     message = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return message.splitlines()[0][:200]
-
-
-def _arguments() -> Any:
-    import orbax.checkpoint as ocp
-
-    return ocp.args
 
 
 @functools.cache

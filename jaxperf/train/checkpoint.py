@@ -77,8 +77,8 @@ class Checkpoints:
         self.settings = settings
         self.steps = sorted(
             step
-            for name in _names(folder)
-            if (match := STEP.fullmatch(name)) and self._path(step := int(match[1])).name == name
+            for path in folder.glob("step-*")
+            if (match := STEP.fullmatch(path.name)) and self._path(step := int(match[1])) == path
         )
         self._saved_at = time.monotonic()  # not affected by changes of the system clock
         self._arrays, self._writer = Arrays(), ThreadPoolExecutor(1)
@@ -149,42 +149,42 @@ class Checkpoints:
         if not self.resume:
             return None
         some = bool(self.steps)
-        while about := self._newest():
-            path, damage = self._path(about.step), ""
+        while True:
+            about, damage = self._read_newest()
+            self._check_same(about)
+            if not self.steps:
+                break
+            tree: Tree = None
             try:
-                tree = self._arrays.restore(path / "state", like(about))
+                if about:
+                    tree = self._arrays.restore(self._path(about.step) / "state", like(about))
             except DamagedError as e:
                 damage = str(e)
-            if not any_process(bool(damage)):
+            if about and not any_process(bool(damage)):
                 return about, tree
-            self._give_up(path, damage or "another process cannot restore it")
-            _set_aside([path])
+            self._set_aside(damage or "another process cannot restore it")
         if some:
             raise JaxperfError(f"no checkpoint in {self.folder} is intact; start again in another folder")
         print_line(f"no checkpoint in {self.folder} to go on from; starting at the beginning")
         return None
 
-    def _newest(self) -> About | None:
-        """The newest intact checkpoint's description, equal in all processes; damaged ones are set aside."""
-        about: About | None = None
-        damaged: list[Path] = []
-        while self.steps and not about:
-            path = self._path(self.steps[-1])
-            try:
-                about = read_verified(path)
-                if about.step != self.steps[-1]:
-                    raise DamagedError(f"it says that it is step {about.step}")
-            except DamagedError as e:
-                about = None
-                self._give_up(path, str(e))
-                damaged.append(path)
-        if jax.process_count() > 1:
-            self._check_same(about)
-        _set_aside(damaged)  # not before every process has listed and read them
-        return about
+    def _read_newest(self) -> tuple[About | None, str]:
+        """The newest checkpoint's description, or None and why it is damaged."""
+        if not self.steps:
+            return None, ""
+        try:
+            about = read_verified(self._path(self.steps[-1]))
+            if about.step != self.steps[-1]:
+                raise DamagedError(f"it says that it is step {about.step}")
+        except DamagedError as e:
+            return None, str(e)
+        return about, ""
 
     def _check_same(self, about: About | None) -> None:
-        rows = gather_numbers([about.step, *digest_of(about)] if about else [0, *digest_of(None)])
+        """Refuse to go on from different checkpoints; every process has listed and read them by then."""
+        if jax.process_count() == 1:
+            return
+        rows = gather_numbers([*(self.steps[-1:] or [0]), *digest_of(about)])
         for process, row in enumerate(rows):
             if row != rows[0]:
                 newest, expected = (
@@ -195,6 +195,15 @@ class Checkpoints:
                     f"{self.folder}: process {process} finds {other}{newest}, "
                     f"and process 0 finds {expected}; give --checkpoints a folder that all processes share"
                 )
+
+    def _set_aside(self, why: str) -> None:
+        """Report the newest checkpoint as damaged; process 0 renames it, so that it looks like none."""
+        path = self._path(self.steps.pop())
+        before = f"using step {self.steps[-1]}" if self.steps else "and there is none before it"
+        print_line(f"checkpoint {path} is damaged ({why}); {before}")
+        if jax.process_index() == 0:
+            names = (path.with_suffix(DAMAGED + f"-{n}" * (n > 1)) for n in itertools.count(1))
+            path.rename(next(name for name in names if not os.path.lexists(name)))
 
     def close(self) -> None:
         """Wait for the last checkpoint and end the threads, but not for other processes: they may be gone."""
@@ -219,11 +228,6 @@ class Checkpoints:
     def _with(self, step: int) -> list[int]:
         return [*(other for other in self.steps if other != step), step]
 
-    def _give_up(self, path: Path, why: str) -> None:
-        self.steps.pop()
-        before = f"using step {self.steps[-1]}" if self.steps else "and there is none before it"
-        print_line(f"checkpoint {path} is damaged ({why}); {before}")
-
     def _failed(self, step: int, error: Exception) -> None:
         newest = f"step {self.steps[-1]} is the newest" if self.steps else "there is none yet"
         print_line(
@@ -231,17 +235,6 @@ class Checkpoints:
         )
         self._arrays.close()  # after an error it raises that again at every call
         shutil.rmtree(self._path(step, PART), ignore_errors=True)
-
-
-def _names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
-
-
-def _set_aside(damaged: list[Path]) -> None:
-    """Rename damaged checkpoints, in process 0, so that they look like checkpoints no more."""
-    for path in damaged if jax.process_index() == 0 else ():
-        names = (path.with_suffix(DAMAGED + f"-{n}" * (n > 1)) for n in itertools.count(1))
-        path.rename(next(name for name in names if not os.path.lexists(name)))
 
 
 def _remove(path: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+import psutil
+
 from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import to_one_line
@@ -106,9 +108,7 @@ def parts() -> list[RooflinePart]:
         size: RooflinePart(f"array of {size:,} B", ceilings.MEMORY, partial(_array, size)) for size in sizes
     }
     first = [
-        RooflinePart(
-            "calls", ceilings.DISPATCH, lambda: (ceilings.dispatch_floor(), ceilings.queueing_floor())
-        ),
+        RooflinePart("calls", ceilings.DISPATCH, ceilings.call_costs),
         products.pop(DEFAULT_DTYPE),
         RooflinePart("programs for arrays", "compile", lambda: ceilings.compile_sweeps(sizes)),
         *(arrays.pop(size) for size in dict.fromkeys((sizes[-1], sizes[0]))),
@@ -155,7 +155,7 @@ def measure_in_time(
 
 def conditions(recorder: Recorder) -> None:
     """Record how busy the machine was before anything was measured."""
-    others, load = ceilings.others_share(), ceilings.load_average()
+    others, load = ceilings.others_share(), psutil.getloadavg()[0]
     recorder.fact("others_share", others, meaning="share of the cores that other programs used before")
     recorder.fact("load_average", load, meaning="load average of the last minute before")
     if others > BUSY:

@@ -16,7 +16,6 @@ import pytest
 from jaxperf.chapter import catalogue, run_sections
 from jaxperf.chapter.run_sections import Outcome, RunOptions
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import PIPE_CLOSED
 
 WRITES = """
 import json, os, pathlib, sys
@@ -58,14 +57,6 @@ def test_names_and_numbers_choose_the_same_sections_once_in_the_order_named(scri
     )
 
 
-def test_a_wrong_name_is_one_line_with_a_way_out(scripts: Path) -> None:
-    for names in ([], ["frist"], ["first", "9.7"], [""]):
-        with pytest.raises(JaxperfError, match="jaxperf list") as caught:
-            run_sections.choose_sections(names)
-        assert "\n" not in str(caught.value)
-        assert names != ["frist"] or "'first'" in str(caught.value)
-
-
 # --- refusing before anything starts
 
 
@@ -77,13 +68,9 @@ def test_what_cannot_work_is_refused_before_anything_starts(scripts: Path, tmp_p
     with pytest.raises(JaxperfError, match="second has no script"):
         run_sections.check_options(sections, RunOptions(out))
     assert not out.exists()
-
-
-def test_a_results_folder_that_is_a_file_is_refused(scripts: Path, tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    taken.write_text("")
+    out.touch()
     with pytest.raises(JaxperfError, match="give another --out"):
-        run_sections.check_options(catalogue.SECTIONS, RunOptions(taken))
+        run_sections.check_options(sections[:1], RunOptions(out))
 
 
 # --- running
@@ -102,15 +89,7 @@ def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, t
         "--devices=4",
         "--platform=cpu",
     }
-
-
-def test_what_is_left_out_stays_the_scripts_own_choice(scripts: Path, tmp_path: Path) -> None:
-    outcome = run("first", tmp_path / "out")
-    notebook = outcome.path.with_suffix(".ipynb")
-    assert json.loads(outcome.path.read_text())["argv"] == [
-        f"--json={outcome.path}",
-        f"--notebook={notebook}",
-    ]
+    assert len(json.loads(run("first", out).path.read_text())["argv"]) == 2  # all else is the script's choice
 
 
 def test_output_passes_through_live_and_in_order(scripts: Path, tmp_path: Path) -> None:
@@ -138,12 +117,6 @@ def test_every_bad_end_is_named_and_has_a_status(scripts: Path, tmp_path: Path) 
         (scripts / "first.py").write_text(source)
         outcome = run("first", tmp_path / "out")
         assert (outcome.status, trouble in outcome.trouble) == (status, True), outcome
-
-
-def test_a_child_whose_reader_has_gone_is_no_failure(scripts: Path, tmp_path: Path) -> None:
-    (scripts / "first.py").write_text(f"raise SystemExit({PIPE_CLOSED})")
-    with pytest.raises(BrokenPipeError):
-        run("first", tmp_path / "out")
 
 
 def test_an_older_result_is_not_taken_for_this_runs(scripts: Path, tmp_path: Path) -> None:
@@ -179,9 +152,9 @@ from jaxperf.processes.parent import follow_parent, named_parent
 signal.signal(signal.SIGINT, signal.default_int_handler)
 follow_parent()
 end_at_once()
-own = "from jaxperf.processes.parent import follow_parent; follow_parent(); import time; time.sleep(600)"
+follows = "from jaxperf.processes.parent import follow_parent; follow_parent(); import time; time.sleep(600)"
 def main():
-    child = subprocess.Popen([sys.executable, "-c", own], env={**os.environ, **named_parent()})
+    child = subprocess.Popen([sys.executable, "-c", follows], env={**os.environ, **named_parent()})
     with forced_end():
         print(os.getpid(), child.pid, flush=True)
         time.sleep(600)

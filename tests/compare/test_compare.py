@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from cases import cases
 
 from jaxperf.compare import ranks
 from jaxperf.compare.comparison_text import render_comparison, what_would_decide
-from jaxperf.compare.results import IDENTICAL, OVERLAP, Comparison
+from jaxperf.compare.results import IDENTICAL, ONCE, OVERLAP, Comparison
 from jaxperf.compare.results import compare as compare_runs
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Heading, Measurement, Result, Table
@@ -338,6 +339,22 @@ def test_values_of_one_process_that_others_disturbed_decide_nothing() -> None:
     assert row.remark == "too noisy: other programs had the core in 2 of 4 processes"
     assert compare_runs([result(timing("m", slow))] * 4, busy[1:]).rows[0].verdict == "undecided"  # 4 and 3
     assert compare_runs([result(timing("m", slow))] * 5, [*busy[1:], *busy[2:]]).rows[0].verdict == "faster"
+
+
+def test_what_each_process_measures_once_counts_only_if_both_sides_took_turns() -> None:
+    """The values are compile times of unchanged code, on a machine with five times the load of its cores."""
+    values = ((132, 120, 152, 137, 139), (214, 200, 192, 176, 223))
+
+    def side(name: str, number: int, starts: Sequence[int], often: int = 1) -> list[Result]:
+        rows = [timing(name, (v / 1e3,) * often) for v in values[number]]
+        return [replace(result(m), started_at=f"2026-11-27T00:{s:02}") for m, s in zip(rows, starts)]
+
+    after = compare_runs(side("compile", 0, range(5)), side("compile", 1, range(5, 10))).rows[0]
+    assert (after.verdict, after.remark) == ("undecided", ONCE)
+    in_turns = compare_runs(side("compile", 0, range(0, 10, 2)), side("compile", 1, range(1, 10, 2)))
+    assert in_turns.rows[0].verdict == "slower"
+    often = compare_runs(side("step", 0, range(5), often=4), side("step", 1, range(5, 10), often=4))
+    assert often.rows[0].verdict == "slower"
 
 
 def test_a_result_compared_with_itself_is_the_same_in_every_row() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -113,43 +114,31 @@ def test_evaluation_sees_every_example_once_in_batches_of_one_shape() -> None:
         assert seen == list(range(n))
 
 
-def test_a_batch_size_that_is_not_positive_is_refused_when_called() -> None:
-    for call in (
-        lambda size: epoch_batches(*data(), batch_size=size, seed=0, epoch=0),
-        lambda size: padded_batches(*data(), batch_size=size),
-        lambda size: updates_per_epoch(N, size),
-    ):
-        for size in (0, -3):
-            with pytest.raises(JaxperfError, match=f"batch size {size} is not positive; use"):
-                call(size)
+def epoch(n: int = N, labels: int = N, **options: int) -> object:
+    return epoch_batches(data(n)[0], data(labels)[1], **{"batch_size": B, "seed": 0, "epoch": 0} | options)
 
 
-def test_a_training_batch_larger_than_the_data_is_refused() -> None:
-    for call in (
-        lambda: epoch_batches(*data(), batch_size=24, seed=0, epoch=0),
-        lambda: updates_per_epoch(N, 24),
-    ):
-        with pytest.raises(JaxperfError, match="batch size 24 is larger than the data, 23 examples; use 23"):
-            call()
+def padded(n: int = N, labels: int = N, batch_size: int = B) -> object:
+    return padded_batches(data(n)[0], data(labels)[1], batch_size=batch_size)
 
 
-def test_lengths_that_differ_are_refused() -> None:
-    images, labels = data()
-    for call in (
-        lambda: epoch_batches(images, labels[:-1], batch_size=B, seed=0, epoch=0),
-        lambda: padded_batches(images, labels[:-1], batch_size=B),
-    ):
-        with pytest.raises(JaxperfError, match="23 images but 22 labels; "):
-            call()
-
-
-def test_no_data_is_refused() -> None:
-    with pytest.raises(JaxperfError, match="0 images; "):
-        padded_batches(*data(0), batch_size=B)
-
-
-def test_numbers_out_of_range_are_refused() -> None:
-    for name, value in (("seed", -1), ("epoch", -1), ("updates", 0), ("start", -1)):
-        options = {"seed": 0, "epoch": 0, name: value}
-        with pytest.raises(JaxperfError, match=f"{name} {value} is too small; use"):
-            epoch_batches(*data(), batch_size=B, **options)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *((call, "batch size -3 is not positive; use") for call in (
+            lambda: epoch(batch_size=-3), lambda: padded(batch_size=-3), lambda: updates_per_epoch(N, -3),
+        )),
+        *((call, "batch size 24 is larger than the data, 23 examples; use 23") for call in (
+            lambda: epoch(batch_size=24), lambda: updates_per_epoch(N, 24),
+        )),
+        *((call, "23 images but 22 labels; ") for call in (
+            lambda: epoch(labels=22), lambda: padded(labels=22),
+        )),
+        (lambda: padded(0, 0), "0 images; "),
+        *((lambda name=name, least=least: epoch(**{name: least - 1}), f"{name} {least - 1} is too small; use")
+          for name, least in (("seed", 0), ("epoch", 0), ("updates", 1), ("start", 0))),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_when_called(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(JaxperfError, match=message):
+        call()

@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus.py"
 
 @pytest.fixture(scope="module")
 def section() -> ModuleType:
-    return cells.load(SCRIPT, "--smoke", without=("slow",))
+    return cells.load(SCRIPT, "--smoke")
 
 
 def verdicts(section: ModuleType) -> dict[str, str]:
@@ -121,7 +121,7 @@ def test_beside_a_single_card_several_devices_are_parts_of_the_cpu(
     listed = jax.devices
     monkeypatch.setattr(jax, "devices", lambda kind=None: listed(kind)[: None if kind else 1])
     try:
-        page = cells.load(SCRIPT, "--smoke", without=("slow", "answer"))
+        page = cells.load(SCRIPT, "--smoke")
     finally:
         jax.config.update("jax_default_device", None)
     assert "only one cpu" in capsys.readouterr().out and page.devices == jax.devices("cpu")[:2]

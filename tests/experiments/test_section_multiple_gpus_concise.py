@@ -55,7 +55,7 @@ def compiled() -> Iterator[Compiled]:
 @pytest.fixture(scope="module")
 def loaded() -> tuple[ModuleType, Compiled]:
     with compiled() as names:
-        return cells.load(SCRIPT, "--smoke", without=("slow", "answer")), names
+        return cells.load(SCRIPT, "--smoke"), names
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +117,9 @@ def test_the_same_weights_give_the_packages_logits_and_statistics(section: Modul
     net = section.resnet18(10, 4, rngs=nnx.Rngs(0))
     take_weights(net, package)
     X = jax.random.uniform(jax.random.key(2), (6, 28, 28, 1))
+    call = nnx.jit(lambda model, X: model(X))
     for _ in range(2):  # in training mode, which updates the running statistics
-        chex.assert_trees_all_close(net(X), package(X), rtol=1e-4, atol=1e-4)
+        chex.assert_trees_all_close(call(net, X), call(package, X), rtol=1e-4, atol=1e-4)
     package.eval()
     chex.assert_trees_all_close(section.predict(net, X), package(X), rtol=1e-4, atol=1e-4)
 
@@ -178,7 +179,7 @@ def test_beside_a_single_card_several_devices_are_parts_of_the_cpu(
     listed = jax.devices
     monkeypatch.setattr(jax, "devices", lambda kind=None: listed(kind)[: None if kind else 1])
     try:
-        page = cells.load(SCRIPT, "--smoke", without=("slow", "answer"))
+        page = cells.load(SCRIPT, "--smoke")
     finally:
         jax.config.update("jax_default_device", None)
     assert "only one cpu" in capsys.readouterr().out and page.devices == jax.devices("cpu")[:2]

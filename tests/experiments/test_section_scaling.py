@@ -64,8 +64,6 @@ def test_resnet18_has_the_books_parameters_and_normalizes(section: ModuleType) -
     X = jax.random.normal(jax.random.key(0), (16, 3, 3, 2)) * 5 + 1
     normal = section.batch_norm(X, jnp.ones(2), jnp.zeros(2))
     assert float(abs(normal.mean((0, 1, 2))).max()) < 1e-5 and float(abs(normal.std() - 1)) < 1e-3
-    two = section.two_passes if hasattr(section, "two_passes") else section.batch_norm
-    np.testing.assert_allclose(two(X, jnp.ones(2), jnp.zeros(2)), normal, atol=1e-4)
 
 
 def test_small_sums_are_of_two_numbers_per_channel_and_layer(section: ModuleType) -> None:
@@ -76,15 +74,16 @@ def test_small_sums_are_of_two_numbers_per_channel_and_layer(section: ModuleType
 
 
 def test_both_steps_update_alike_where_shares_have_the_same_statistics(section: ModuleType) -> None:
-    def draw(key: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
-        return 0.2 * jax.random.normal(key, shape.shape)
+    def draw(key: jax.Array, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        return 0.2 * np.asarray(jax.random.normal(key, shape.shape))
 
     leaves, tree = jax.tree.flatten(section.params)
     keys = jax.random.split(jax.random.key(0), len(leaves))
     params = jax.tree.unflatten(tree, [draw(key, leaf) for key, leaf in zip(keys, leaves)])
+    params = jax.device_put(params, section.everywhere)
     k = len(section.devices)
     share = jax.random.uniform(jax.random.key(1), (8, 28, 28, 1))
-    X, y = jnp.tile(share, (k, 1, 1, 1)), jnp.tile(jnp.arange(8) % 10, k)
+    X, y = jax.device_put((jnp.tile(share, (k, 1, 1, 1)), jnp.tile(jnp.arange(8), k)), section.split)
     new, other = jax.jit(section.step_by_jit)(params, X, y), jax.jit(section.step_by_shard_map)(params, X, y)
     moved = max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (new, params))))
     apart = max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (new, other))))

@@ -49,8 +49,10 @@ def test_copies_are_real_and_go_both_ways() -> None:
 
 
 def test_an_empty_program_is_called_both_ways() -> None:
-    floors = [ceilings.dispatch_floor(), ceilings.queueing_floor()]
-    assert [(m.quantity, m.configuration) for m in floors] == [("dispatch", "each"), ("dispatch", "end")]
+    assert [(m.quantity, m.configuration) for m in ceilings.call_costs()] == [
+        ("dispatch", "each"),
+        ("dispatch", "end"),
+    ]
 
 
 def test_arrays_grow_fourfold_up_to_four_times_the_last_cache_and_never_fill_memory(

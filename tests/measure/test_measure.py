@@ -133,14 +133,15 @@ def test_it_stops_when_the_budget_is_spent(clock: Clock) -> None:
     assert sum(m.values[:-1]) < 11.0 <= sum(m.values)
 
 
-def test_it_takes_the_least_number_of_values_whatever_the_budget(clock: Clock) -> None:
-    m = measure(clock.program(cycle([1.0, 3.0])), loops=1, min_values=6, budget_s=0)
-    assert len(m.values) == 6
-
-
-def test_it_takes_no_more_values_than_allowed(clock: Clock) -> None:
-    m = measure(clock.program(cycle([1.0, 3.0])), loops=1, min_values=2, max_values=9, budget_s=1e9)
-    assert len(m.values) == 9
+@pytest.mark.parametrize(
+    ("least", "most", "budget_s", "expected"), [(6, 200, 0.0, 6), (2, 9, 1e9, 9)], ids=["least", "most"]
+)
+def test_it_takes_the_least_number_of_values_at_least_and_the_most_at_most(
+    least: int, most: int, budget_s: float, expected: int, clock: Clock
+) -> None:
+    program = clock.program(cycle([1.0, 3.0]))
+    m = measure(program, loops=1, min_values=least, max_values=most, budget_s=budget_s)
+    assert len(m.values) == expected
 
 
 class Waits:

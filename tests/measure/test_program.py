@@ -14,17 +14,7 @@ from jaxperf.measure.stages import Program, count_equations, count_ops, describe
 
 def program(fn: Callable, *args: object, **options: object) -> Program:
     traced = jax.jit(fn, **options).trace(*args)  # type: ignore[call-overload]
-    lowered = traced.lower()
-    return describe_program(traced, lowered, lowered.compile())
-
-
-def test_ten_distinct_products_are_ten_dots() -> None:
-    xs = [jnp.full((20, 20), float(i)) for i in range(10)]
-    assert program(lambda xs: [x @ x for x in xs], xs).dots == 10
-
-
-def test_ten_equal_products_are_merged_into_one() -> None:
-    assert program(lambda x: [x @ x for _ in range(10)], jnp.ones((20, 20))).dots == 1
+    return describe_program(traced, traced.lower().compile())
 
 
 def test_convolutions_are_counted() -> None:
@@ -68,7 +58,6 @@ def test_the_program_grows_with_the_python_loop() -> None:
 
     small, large = unrolled(2), unrolled(20)
     assert large.jaxpr_equations - small.jaxpr_equations == 18
-    assert large.stablehlo_bytes > small.stablehlo_bytes
 
 
 def inner_scan(x: jax.Array) -> jax.Array:
@@ -116,10 +105,6 @@ def test_a_collective_over_two_devices_is_counted_once() -> None:
     for name, collective in COLLECTIVES.items():
         over = jax.shard_map(collective, mesh=mesh, in_specs=each, out_specs=each, check_vma=False)
         assert program(over, jnp.ones(8)).collectives == {name: 1}
-
-
-def test_a_program_of_one_device_has_no_collectives() -> None:
-    assert program(lambda x: x.sum(), jnp.ones(8)).collectives == {}
 
 
 # Written after what XLA prints for GPUs; operands and shapes are ours.

@@ -33,12 +33,6 @@ def test_tuples_count_all_their_arrays_and_asynchronous_pairs_once():
     assert collective_bytes(text) == {"all-reduce": (10 + 2 + 4 + 1) * 4}
 
 
-def test_a_program_without_collectives_moves_nothing():
-    assert (
-        collective_bytes(jax.jit(jnp.dot).lower(jnp.ones((4, 4)), jnp.ones((4, 4))).compile().as_text()) == {}
-    )
-
-
 def test_device_bytes_count_copies_on_each_and_shards_where_they_are():
     mesh = Mesh(np.array(jax.devices("cpu")[:2]), ("d",))
     put = partial(jax.device_put, jnp.ones((4, 8)))

@@ -1,7 +1,6 @@
 """`export_net`: two files that need no model code, equal output, and one line for what is wrong with them."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ import pytest
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.export import export_net, load_arrays, load_compiled, load_net
+from jaxperf.models.export import export_net, load_net
 from jaxperf.models.hybridize import hybridize
 
 
@@ -88,18 +87,16 @@ def test_a_net_that_is_exported_again_is_not_traced_again_and_has_its_arrays_of_
 
 def test_a_program_that_is_already_there_is_left_and_any_other_file_is_replaced(net, tmp_path):
     x, twin = jnp.ones((2, 4)), hybridize(net)
-    program, _, compiled = export_net(twin, tmp_path / "net", x, compiled=True)
-    contents = [path.read_bytes() for path in (program, compiled)]
-    before = [path.stat().st_ino for path in (program, compiled)]
+    program, _ = export_net(twin, tmp_path / "net", x)
+    content, before = program.read_bytes(), program.stat().st_ino
     net.dense.kernel[...] = 2 * net.dense.kernel[...]
-    export_net(twin, tmp_path / "net", x, compiled=True)
-    assert [path.stat().st_ino for path in (program, compiled)] == before
-    np.testing.assert_array_equal(load_arrays(tmp_path / "net")["dense/kernel"], net.dense.kernel[...])
-    for path, content in zip((program, compiled), contents):
-        for other in (content[::-1], content[:-1], b""):
-            path.write_bytes(other)
-            export_net(twin, tmp_path / "net", x, compiled=True)
-            assert path.read_bytes() == content
+    export_net(twin, tmp_path / "net", x)
+    assert program.stat().st_ino == before
+    np.testing.assert_array_equal(load_net(tmp_path / "net")[1]["dense/kernel"], net.dense.kernel[...])
+    for other in (content[::-1], content[:-1], b""):
+        program.write_bytes(other)
+        export_net(twin, tmp_path / "net", x)
+        assert program.read_bytes() == content
 
 
 def test_a_symbolic_batch_size_serves_every_batch(net, tmp_path):
@@ -139,78 +136,3 @@ def test_a_path_that_cannot_be_written_ends_in_one_line_and_leaves_nothing(net, 
     with pytest.raises(JaxperfError, match="cannot write"):
         export_net(net, tmp_path / "file" / "net", jnp.ones((2, 4)))
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_machine_code_beside_the_program_computes_the_same_with_other_arrays_too(net, tmp_path):
-    x = jax.random.normal(jax.random.key(2), (5, 4))
-    *_, machine_code = export_net(net, tmp_path / "net", x, compiled=True)
-    assert machine_code.name == "net.jaxcompiled"
-    run, (exported, arrays) = load_compiled(tmp_path / "net"), load_net(tmp_path / "net")
-    assert {k: v.tolist() for k, v in load_arrays(tmp_path / "net").items()} == {
-        k: v.tolist() for k, v in arrays.items()
-    }
-    zero = {**arrays, "dense/kernel": np.zeros((4, 3), np.float32)}
-    for values in (arrays, zero):
-        np.testing.assert_array_equal(run(values, x), jax.jit(exported.call)(values, x))
-
-
-@pytest.mark.thorough
-def test_machine_code_works_where_jax_has_a_compile_cache(net, tmp_path):
-    """What JAX 0.10.2 reads from its cache it writes without functions, and the first call raises."""
-    code = (
-        "import sys, pathlib, numpy, jax\n"
-        "from flax import nnx\n"
-        "from jaxperf.models.export import export_net, load_arrays, load_compiled\n"
-        "stem, x = pathlib.Path(sys.argv[1]), numpy.ones((2, 4), numpy.float32)\n"
-        "for _ in range(2):\n"
-        "    export_net(nnx.Linear(4, 3, rngs=nnx.Rngs(0)), stem, x, compiled=True)\n"
-        "    run = load_compiled(stem)\n"
-        "    print(run(load_arrays(stem), x).shape, jax.config.jax_enable_compilation_cache)\n"
-    )
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    command = [sys.executable, "-c", code, str(tmp_path / "net")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **cache})
-    assert done.stdout == "(2, 3) True\n" * 2
-
-
-def test_machine_code_is_used_where_it_fits_and_ignored_elsewhere(net, tmp_path, monkeypatch):
-    x, stem = jnp.ones((2, 4)), tmp_path / "net"
-    export_net(net, stem, x)
-    assert load_compiled(stem) is None  # nobody asked for it
-    *_, machine_code = export_net(net, stem, x, compiled=True)
-    whole = machine_code.read_bytes()
-    for damaged in (b"", whole[:40], whole[:-1], whole.replace(b"jaxlib", b"jaxl1b", 1)):
-        machine_code.write_bytes(damaged)
-        assert load_compiled(stem) is None
-    machine_code.write_bytes(whole)
-    for name in ("cpu_model", "cpu_features", "versions"):
-        with monkeypatch.context() as elsewhere:
-            elsewhere.setattr(f"jaxperf.models.export.{name}", lambda *_: "another")
-            assert load_compiled(stem) is None
-    with monkeypatch.context() as incomplete:
-
-        def lacks_a_function(*args: object, **kwargs: object) -> None:
-            raise jax.errors.JaxRuntimeError("NOT_FOUND: Function bitcast_fusion not found")
-
-        incomplete.setattr("jax.experimental.serialize_executable.deserialize_and_load", lacks_a_function)
-        assert load_compiled(stem) is None
-    assert load_compiled(stem) is not None
-    net.dense.bias[...] = jnp.ones(3)
-    export_net(net, stem, jnp.ones((3, 4)))  # another program
-    assert not machine_code.exists()
-    machine_code.write_bytes(whole)
-    assert load_compiled(stem) is None
-
-
-def test_what_cannot_be_compiled_here_is_refused_and_nothing_is_written(net, tmp_path):
-    (n,) = jax.export.symbolic_shape("n")
-    with pytest.raises(JaxperfError, match="symbolic shapes has no machine code"):
-        export_net(net, tmp_path / "net", jax.ShapeDtypeStruct((n, 4), jnp.float32), compiled=True)
-    with pytest.raises(JaxperfError, match=r"cannot compile it here.*cuda") as e:
-        export_net(net, tmp_path / "net", jnp.ones((2, 4)), platforms=("cuda",), compiled=True)
-    assert "\n" not in str(e.value)
-    assert not list(tmp_path.iterdir())

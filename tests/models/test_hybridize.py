@@ -1,5 +1,7 @@
 """`hybridize`: equal outputs, one trace, live parameters, state written back, the reason of a retrace."""
 
+from unittest.mock import Mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,6 @@ import pytest
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.stages import count_traces
 from jaxperf.models.hybridize import hybridize
 
 X = jax.random.normal(jax.random.key(7), (3, 8))
@@ -59,7 +60,7 @@ def test_the_output_stays_the_same_and_python_runs_once():
 
 def test_the_modules_own_code_runs_once_a_trace():
     net = Mlp(nnx.Rngs(0))
-    counter = count_traces(nnx.relu)
+    counter = Mock(side_effect=nnx.relu)
 
     class Counting(Mlp):
         def __call__(self, x):
@@ -69,7 +70,7 @@ def test_the_modules_own_code_runs_once_a_trace():
     compiled = hybridize(net)
     for rows in (3, 3, 2, 3, 2):
         compiled(X[:rows])
-    assert counter.traces == len(compiled.traces) == 2
+    assert counter.call_count == len(compiled.traces) == 2
 
 
 @pytest.mark.parametrize("change", ["in place", "value", "new variable", "new layer"])
@@ -127,7 +128,6 @@ def test_a_retrace_is_explained_by_the_argument_and_both_its_types(second, reaso
     compiled(X)
     compiled(second)
     assert compiled.traces[1].reason == reason
-    assert compiled.explain().splitlines()[1] == f"trace 2: {reason}"
 
 
 def test_a_weak_type_and_a_static_value_are_reasons_too():

@@ -38,20 +38,21 @@ def trained(kind, dtype):
     with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
         start = params = [jnp.asarray(w, dtype) for w in weights(LENET_SHAPES, kind, seed).values()]
         step = jax.jit(jax.grad(loss_of, has_aux=True))
+        update = jax.jit(lambda params, grads: sgd(params, grads, LENET.lr, LENET.batch))
         history = []
         for i in range(LENET.steps):
             X, y = batch(seed, i, LENET.batch)
             grads, aux = step(params, nhwc(X, dtype), y)
             history.append((grads, *aux))
-            params = sgd(params, grads, LENET.lr, LENET.batch)
+            params = update(params, grads)
         return answers, history, [np.asarray(new - old) for new, old in zip(params, start)]
 
 
+CASES = cases(itertools.product(KINDS, DTYPES), lambda kind, dtype: (kind, dtype) == ("sound", "float64"))
+
+
 @pytest.mark.usefixtures("optimized")
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    cases(itertools.product(KINDS, DTYPES), lambda kind, dtype: (kind == "book") == (dtype == "float32")),
-)
+@pytest.mark.parametrize(("kind", "dtype"), CASES)
 def test_logits_losses_and_gradients_equal_mxnet(kind, dtype):
     answers, history, _ = trained(kind, dtype)
     grads, logits, losses = history[0]
@@ -67,8 +68,7 @@ def test_logits_losses_and_gradients_equal_mxnet(kind, dtype):
 
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("contexts", LENET.contexts)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "dtype"), CASES)
 def test_eight_steps_equal_mxnets_over_any_number_of_contexts(kind, dtype, contexts):
     answers, history, update = trained(kind, dtype)
     case = f"{kind}/{dtype}/{contexts}ctx"
@@ -108,12 +108,10 @@ def test_module_and_function_give_equal_gradients(book):
         np.testing.assert_allclose(module_value, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
-def test_the_halves_of_the_module_make_the_whole_and_the_function(book):
+def test_the_module_is_the_function(book):
     params, X, _ = book
-    net = module_of(params)
-    np.testing.assert_allclose(net(X), lenet(X, params), rtol=1e-5, atol=1e-5)
-    assert net.features(X).shape == (8, 4, 4, 50)
-    np.testing.assert_array_equal(net.classify(net.features(X)), net(X))
+    by_module, by_function = (jax.jit(net)(X) for net in (module_of(params), lambda X: lenet(X, params)))
+    np.testing.assert_allclose(by_module, by_function, rtol=1e-5, atol=1e-5)
 
 
 def test_whole_images_are_convolved(book):
@@ -145,7 +143,7 @@ def test_a_module_starts_as_he_or_as_the_book():
 def test_bfloat16_computes_in_bfloat16_and_keeps_weights_and_logits_float32(book):
     params, X, _ = book
     exact, rough = module_of(params), module_of(params, dtype=jnp.bfloat16)
-    assert rough.features(X).dtype == jnp.bfloat16
+    assert re.search(r"bf16\[8,26,26,20\] = conv_general_dilated", str(jax.make_jaxpr(rough)(X)))
     assert rough(X).dtype == jnp.float32
     assert {leaf.dtype.name for leaf in jax.tree.leaves(nnx.state(rough))} == {"float32"}
     difference = float(jnp.abs(rough(X) - exact(X)).max())
@@ -165,6 +163,14 @@ def test_wrong_images_are_told_in_one_line(call):
     with pytest.raises(JaxperfError, match="uint8, the network reads floats") as caught:
         call(np.ones((8, 28, 28, 1), np.uint8))
     assert "\n" not in str(caught.value)
+
+
+def test_sgd_divides_by_the_whole_batch_and_leaves_its_input_alone():
+    params, grads = [jnp.array([1.0, 2.0]), jnp.array(3.0)], [jnp.array([4.0, 8.0]), jnp.array(-4.0)]
+    new = sgd(params, grads, lr=0.5, batch_size=4)
+    np.testing.assert_array_equal(new[0], [0.5, 1.0])
+    assert float(new[1]) == 3.5
+    np.testing.assert_array_equal(params[0], [1.0, 2.0])
 
 
 def test_wrong_params_are_named():

@@ -21,7 +21,10 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 GRADIENTS = {"float32": 1e-2, "float64": 1e-10}
 
 
-CASES = cases(itertools.product(LOSSES, KINDS, DTYPES), quick=lambda name, kind, dtype: dtype == "float32")
+CASES = cases(
+    itertools.product(LOSSES, KINDS, DTYPES),
+    quick=lambda *case: case in {("softmax", "sound", "float64"), ("l2", "book", "float32")},
+)
 
 
 @pytest.mark.parametrize(("name", "kind", "dtype"), CASES)
@@ -39,7 +42,7 @@ def test_outputs_losses_and_gradients_equal_mxnet(name, kind, dtype):
             values = LOSSES[name](logits, target.astype(dtype), y)
             return values.sum(), (logits, values)
 
-        grads, (logits, values) = jax.grad(loss, has_aux=True)(params)
+        grads, (logits, values) = jax.jit(jax.grad(loss, has_aux=True))(params)
         errors = digest_error(
             answers, f"{case}/{name}_grad", list(to_gluon(nnx.merge(graph, grads)).values())
         )
@@ -51,14 +54,10 @@ def test_outputs_losses_and_gradients_equal_mxnet(name, kind, dtype):
 
 
 def test_sizes_make_the_layers():
-    shapes = {
-        name: value.shape for name, value in to_gluon(MLP((512, 2048, 512, 1), rngs=nnx.Rngs(0))).items()
-    }
-    assert shapes["0.weight"] == (2048, 512)
-    assert shapes["2.weight"] == (1, 512)
-    default = MLP(rngs=nnx.Rngs(0))
+    wide = nnx.eval_shape(lambda: MLP((512, 2048, 512, 1), rngs=nnx.Rngs(0)))
+    assert [layer.kernel.shape for layer in wide.layers] == [(512, 2048), (2048, 512), (512, 1)]
+    default = nnx.eval_shape(lambda: MLP(rngs=nnx.Rngs(0)))
     assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(default, nnx.Param))) == 164_482
-    assert default(jnp.ones((1, 512))).shape == (1, 2)
 
 
 def test_relu_stands_between_layers_and_not_after_the_last():

@@ -1,5 +1,4 @@
 import functools
-import itertools
 import platform
 
 import jax
@@ -39,8 +38,7 @@ CASES = cases(
         ("resnet_small", "book", "float64"),
         ("resnet_small", "sound", "float64"),
     ],
-    # small and in float64, by hand: test_data_parallel_mxnet.py
-    quick=lambda name, kind, dtype: (kind, dtype) == ("book", "float32"),
+    quick=lambda name, kind, dtype: (name, kind) == ("resnet_small", "sound"),
 )
 
 
@@ -83,36 +81,29 @@ def gradient(graph, params, stats, X, y):
     return jax.grad(loss, has_aux=True)(params)
 
 
-def train(name, kind, dtype, contexts, steps=None):
-    """The fixture's steps on one device, one context's share after the other, each with its own statistics.
+def train(name, kind, dtype, steps=None):
+    """The fixture's steps on one device.
 
-    As in MXNet the first `Trainer.step` copies all that context 0 holds to the others, statistics included.
-    Sums and updates are NumPy's: JAX would compile each for each of 62 shapes, 10 s of the 24.
+    The updates are NumPy's: JAX would compile them for each of 62 shapes, 10 s of the 24.
     """
     setting = NETS[name][1]
     _, (graph, start, stats) = prepared(name, kind, dtype)
-    params, stats, losses, first = start, [stats] * contexts, [], []
+    params, losses, first = start, [], None
     for step in range(steps or setting.steps):
         X, y = batch(int(load(name)["seed"]), step, setting.batch)
-        shares = zip(np.split(X, contexts), np.split(y, contexts), stats)
-        gradients = [
-            gradient(graph, params, context_stats, nhwc(a, dtype), b) for a, b, context_stats in shares
-        ]
-        grads, aux = zip(*jax.device_get(gradients))
-        stats = [after for _, _, after in aux] if step else [aux[0][2]] * contexts
-        losses.append(np.concatenate([values for _, values, _ in aux]))
-        total = jax.tree.map(lambda *each: sum(each), *grads)
-        first = first or [total, aux[0][0], stats]
-        params = jax.tree.map(lambda p, g: p - setting.lr * g / setting.batch, params, total)
+        grads, aux = jax.device_get(gradient(graph, params, stats, nhwc(X, dtype), y))
+        logits, values, stats = aux
+        losses.append(values)
+        first = first or (grads, logits, stats)
+        params = jax.tree.map(lambda p, g: p - setting.lr * g / setting.batch, params, grads)
     update = jax.tree.map(lambda new, old: new - old, params, start)
-    running = [[as_gluon(graph, params, one)[1] for one in each] for each in (first[2], stats)]
     return {
-        "grad": as_gluon(graph, first[0], stats[0])[0],
+        "grad": as_gluon(graph, first[0], stats)[0],
         "logits": first[1],
         "loss": np.stack(losses),
-        "update": as_gluon(graph, update, stats[0])[0],
-        "stats_first": running[0],
-        "stats": running[1],
+        "update": as_gluon(graph, update, stats)[0],
+        "stats_first": as_gluon(graph, params, first[2])[1],
+        "stats": as_gluon(graph, params, stats)[1],
     }
 
 
@@ -141,7 +132,7 @@ def test_first_step_and_those_after_equal_mxnet(name, kind, dtype):
     case = f"{kind}/{dtype}"
     with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
         # in float32 the sides that relus take grow into everything within a few steps
-        answers, trained = load(name), train(name, kind, dtype, 1, steps=1 if dtype == "float32" else None)
+        answers, trained = load(name), train(name, kind, dtype, steps=1 if dtype == "float32" else None)
     assert trained["logits"].dtype == dtype
     for mine, desired in (
         (trained["logits"], answers[f"{case}/logits"]),
@@ -151,34 +142,18 @@ def test_first_step_and_those_after_equal_mxnet(name, kind, dtype):
     errors = digest_error(answers, f"{case}/grad", trained["grad"])
     assert errors.max() < GRADIENTS[dtype]
     assert np.median(errors) < GRADIENTS[dtype] / 3
-    first = digest_error(answers, f"{case}/1ctx/stats_first/0", trained["stats_first"][0])
+    first = digest_error(answers, f"{case}/1ctx/stats_first/0", trained["stats_first"])
     assert first.max() < STATISTICS[dtype]
     # ours in float32 are nearer to MXNet's in float64 than MXNet's own in float32, where 2.6e-2 was seen
     assert digest_error(answers, f"{kind}/float64/grad", trained["grad"]).max() < 1e-2
     if dtype == "float64":
-        check_steps(answers, case, trained, 1)
-
-
-def check_steps(answers, case, trained, contexts):
-    np.testing.assert_allclose(trained["loss"], answers[f"{case}/{contexts}ctx/loss"], rtol=1e-6)
-    assert digest_error(answers, f"{case}/{contexts}ctx/update", trained["update"]).max() < 1e-5
-    for i in range(contexts):
-        for when in ("stats_first", "stats"):
-            errors = digest_error(answers, f"{case}/{contexts}ctx/{when}/{i}", trained[when][i])
-            assert errors.max() < 1e-5
+        np.testing.assert_allclose(trained["loss"], answers[f"{case}/1ctx/loss"], rtol=1e-6)
+        for part, answer in (("update", "update"), ("stats_first", "stats_first/0"), ("stats", "stats/0")):
+            assert digest_error(answers, f"{case}/1ctx/{answer}", trained[part]).max() < 1e-5
 
 
 @pytest.mark.usefixtures("optimized")
-@pytest.mark.thorough  # the same with the steps that train: test_data_parallel_mxnet.py
-@pytest.mark.parametrize(("kind", "contexts"), [*itertools.product(KINDS, (2, 4))])
-def test_shares_normalized_apart_equal_mxnet_on_that_many_contexts(kind, contexts):
-    with jax.enable_x64(True):
-        trained = train("resnet_small", kind, "float64", contexts)
-    check_steps(load("resnet_small"), f"{kind}/float64", trained, contexts)
-
-
-@pytest.mark.usefixtures("optimized")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["sound", pytest.param("book", marks=pytest.mark.thorough)])
 def test_evaluation_equals_mxnet_and_leaves_the_statistics_alone(kind):
     answers, (graph, params, stats) = prepared("resnet18", kind, "float32")
     net = nnx.merge(graph, params, stats, copy=True)
@@ -233,7 +208,7 @@ def test_bfloat16_keeps_weights_statistics_and_logits_float32():
     assert 1e-4 < float(jnp.abs(logits - wanted).max()) < 0.2 * float(jnp.abs(wanted).max())
     np.testing.assert_allclose(rough.bn.mean[...], exact.bn.mean[...], atol=1e-3)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(nnx.state(rough))} == {"float32"}
-    assert rough.stem(X).dtype == jnp.bfloat16
+    assert rough.bn(rough.conv(X)).dtype == jnp.bfloat16
 
 
 def test_bfloat16_does_not_round_running_statistics():

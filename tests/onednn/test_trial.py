@@ -83,20 +83,13 @@ def test_it_needs_x86(monkeypatch: pytest.MonkeyPatch) -> None:
         assert trial._jaxlib() == loaded, (version, processor)
 
 
-def test_flags_that_end_a_process_or_change_nothing_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.thorough
+def test_flags_that_change_nothing_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag is taken back, so XLA gives the convolution to its default library, and the trial fails."""
     monkeypatch.setattr(trial, "_jaxlib", lambda: (0, 12))
-    # At the first XLA aborts. The second is taken back, so XLA gives the convolution to its default library.
     on = "--xla_cpu_experimental_onednn_custom_call="
-    for switch in (("--xla_no_such_flag=1",), (f"{on}true", f"{on}false")):
-        monkeypatch.setattr(trial, "SWITCH", switch)
-        assert with_onednn({"A": "b"}) == {"A": "b"}
-
-
-@pytest.mark.skipif(trial._jaxlib() is None, reason="jaxlib carries oneDNN for x86 alone")
-def test_on_this_machine_it_is_given_and_what_it_computes_is_right() -> None:
-    assert with_onednn({})[BY_NAME] == "1"
-    without = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    assert subprocess.run([sys.executable, "-c", trial.CHILD], env=without, check=False).returncode != 0
+    monkeypatch.setattr(trial, "SWITCH", (f"{on}true", f"{on}false"))
+    assert with_onednn({"A": "b"}) == {"A": "b"}
 
 
 @pytest.mark.thorough

@@ -68,7 +68,7 @@ def by_hand(batches, devices, *, programs=compiled):
     return copies
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
+@pytest.mark.parametrize("k", [1, 2, 8])
 def test_three_batches_by_hand_are_three_of_the_books_steps_on_every_device(batches, expected, k):
     devices = cpus(k)
     copies = by_hand(batches, devices)
@@ -78,7 +78,7 @@ def test_three_batches_by_hand_are_three_of_the_books_steps_on_every_device(batc
     chex.assert_trees_all_close(jax.device_get(copies[0]), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("k", [1, 2, 8])
+@pytest.mark.parametrize("k", [1, 2])
 def test_pmap_and_psum_are_the_same_step(batches, k):
     train = pmap_train_batch(cpus(k), gradient=gradient, update=update)
     params = get_params(start(), cpus(1)[0])

@@ -157,10 +157,10 @@ def test_launched_processes_listen_on_the_loopback_address_only(tmp_path: Path) 
 
 @pytest.mark.thorough
 def test_a_port_that_another_program_took_is_one_line() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port()))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         start = f"ended(lambda: start(Processes({address!r}, 2, 0)) or 0)"
         program = f"from jaxperf.processes.distributed import *\n{start}"
         environment = {**child_environment(), "JAX_COORDINATOR_BIND_ADDRESS": address}

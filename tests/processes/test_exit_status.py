@@ -25,7 +25,6 @@ from jaxperf.processes.exit_status import (
     ended,
     held_back,
 )
-from jaxperf.report import terminal
 from jaxperf.result import Environment, Note, Result, save_result
 
 
@@ -206,13 +205,15 @@ from jaxperf.report import terminal
 def show():
     for i in range(5000): terminal.console().print("± row")
     return 0
-sys.exit(ended(show) if sys.argv[1] == "show" else cli.main(sys.argv[1:]))
+for command in sys.argv[1:]:
+    if status := ended(show) if command == "show" else cli.main(command.split()):
+        sys.exit(status)
 """
 
 
-def process(arguments: str, stdout: int, **variables: str) -> subprocess.CompletedProcess[str]:
+def process(*commands: str, stdout: int, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments.split()],
+        [sys.executable, "-c", SCRIPT, *commands],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -226,7 +227,7 @@ def test_a_pipe_closed_early_leaves_no_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     for command in ("list", "--help", "show"):  # rich, which shows results, has its own way to end a program
-        done = process(command, writer)
+        done = process(command, stdout=writer)
         assert (done.returncode, done.stderr) == (PIPE_CLOSED, ""), command
     os.close(writer)
 
@@ -234,21 +235,19 @@ def test_a_pipe_closed_early_leaves_no_traceback() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
-        done = process("list", full.fileno())
+        done = process("list", stdout=full.fileno())
     assert done.returncode == FAILED
     assert done.stderr == "error: cannot write the output: No space left on device; send it elsewhere\n"
 
 
 def test_a_terminal_without_utf_8_shows_what_it_can(tmp_path: Path) -> None:
-    done = process("show", subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "? row\n" * 5000
     path = tmp_path / "é.json"
     save_result(Result("first", "9.1", "A × B", "編譯?", {}, Environment(), blocks=(Note("±"),)), path)
-    for command in ("--help", f"report {path}"):
-        done = process(command, subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
-        assert (done.returncode, done.stderr) == (0, ""), command
-        assert done.stdout.isascii() and ("A ? B" in done.stdout) == ("report" in command), command
+    commands = ("show", "--help", f"report {path}")
+    done = process(*commands, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("? row\n" * 5000) and "usage: jaxperf" in done.stdout
+    assert done.stdout.isascii() and "A ? B" in done.stdout
 
 
 def test_a_hint_names_what_can_be_typed_here(
@@ -269,9 +268,3 @@ def test_a_hint_names_what_can_be_typed_here(
         monkeypatch.setenv("PATH", path)
         exit_status.say("error: no GPU; see `jaxperf doctor`")
         assert capsys.readouterr().err == f"error: no GPU; see `{name} doctor`\n"
-
-
-def test_a_console_leaves_the_closed_pipe_to_us() -> None:
-    with pytest.raises(BrokenPipeError):
-        terminal.console().on_broken_pipe()
-    assert exit_status.PIPE_CLOSED == 141

@@ -15,8 +15,10 @@ import pytest
 from cases import cases
 
 from jaxperf.chapter.run_sections import child_environment
+from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.launcher import command_of, free_port
+from jaxperf.processes import launcher
+from jaxperf.processes.launcher import command_of
 from jaxperf.processes.parent import PATIENCE_S, SAVING_S
 
 NUMBER = "import os, sys, time, pathlib; number = os.environ['JAX_PROCESS_ID']\n"
@@ -77,7 +79,7 @@ print(f"err {number}", file=sys.stderr)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores are shared out on Linux")
-@pytest.mark.parametrize("flags", [(), ("--no-split-cores",)])
+@pytest.mark.parametrize("flags", cases([((),), (("--no-split-cores",),)], quick=lambda flags: not flags))
 def test_each_process_has_its_own_cores_or_all_of_them(tmp_path: Path, flags: tuple[str, ...]) -> None:
     assert run(tmp_path, "print(*os.sched_getaffinity(0))", *flags)[0] == 0
     shares = [{*map(int, (tmp_path / "logs" / f"process-{i}.log").read_text().split())} for i in range(2)]
@@ -127,8 +129,8 @@ from pathlib import Path
 from jaxperf.processes import launcher
 launcher._end = lambda processes, grace_s: print(grace_s)
 for status in (0, 143, 1):
-    for words in (("--checkpoints", "saved"), ()):
-        command = (sys.executable, "-c", f"raise SystemExit({status})", *words)
+    for flags in (("--checkpoints", "saved"), ()):
+        command = (sys.executable, "-c", f"raise SystemExit({status})", *flags)
         assert launcher.run(launcher.LaunchPlan(command, 1, Path(sys.argv[1]))) == status
 """
 
@@ -150,7 +152,13 @@ pathlib.Path("enough").touch()
     status, _, err = run(tmp_path, program, "--max-restarts", "2")
     assert status == 0 and err.count("starting all again") == 2
     assert (tmp_path / "starts1").read_text() == "xxx"
-    assert run(tmp_path, "sys.exit(5)", "--max-restarts", "1")[0] == 5
+
+
+def test_the_last_failure_is_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = iter([4, 5])
+    monkeypatch.setattr(launcher, "_prctl", lambda option, value: 0)
+    monkeypatch.setattr(launcher, "_run_once", lambda plan: next(statuses))
+    assert launcher.run(launcher.LaunchPlan(("x",), 2, tmp_path, max_restarts=1)) == 5
 
 
 @pytest.mark.parametrize(
@@ -182,26 +190,28 @@ time.sleep(60)
     assert gone(wait_for(tmp_path / "child"))
 
 
-def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+def test_a_mistake_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launcher, "_prctl", lambda option, value: 0)
+    monkeypatch.setattr(
+        launcher, "_end", lambda processes, grace_s: None
+    )  # it ends all children of this process
     (tmp_path / "file").touch()
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
-        port = str(server.getsockname()[1])
-        status, _, err = run(tmp_path, "", "--port", port)
-    assert (status, err) == (
-        2,
-        f"error: port {port} cannot be used: Address already in use; leave --port out\n",
-    )
-    for flags, message in (
-        (("--logs", str(tmp_path / "file")), "give another --logs"),
-        (("--", "no-such-program"), "cannot start no-such-program: No such file"),
-        (("-n", "0"), "--processes is 0; give at least 1"),
-    ):
-        status, _, err = run(tmp_path, "", *flags)
-        assert status == 2 and message in err and err.count("\n") == 1, err
-    with pytest.raises(JaxperfError, match="nothing to launch"):
-        command_of([])
+        port = server.getsockname()[1]
+        for arguments, line in (
+            (f"--port {port} -- x", f"port {port} cannot be used: Address already in use; leave --port out"),
+            (f"--logs {tmp_path}/file -- x", "give another --logs"),
+            ("-- no-such-program", "cannot start no-such-program: No such file"),
+            ("-n 0 -- x", "--processes is 0; give at least 1"),
+            ("", "nothing to launch"),
+        ):
+            assert command_line.main(["launch", *arguments.split()]) == 2
+            err = capsys.readouterr().err
+            assert err.startswith("error: ") and line in err and err.count("\n") == 1, err
 
 
 def test_train_and_any_command_are_launched_and_a_section_is_refused(
@@ -216,8 +226,3 @@ def test_train_and_any_command_are_launched_and_a_section_is_refused(
             command_of([name, "--smoke"])
     monkeypatch.setenv("PATH", str(tmp_path))
     assert command_of(["jaxperf", "doctor"]) == (sys.executable, "-m", "jaxperf", "doctor")
-
-
-def test_a_free_port_can_be_bound() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", free_port()))

@@ -37,7 +37,7 @@ def run(
     (folder / "test_sample.py").write_text(source)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = real: needs a part\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"],
         cwd=folder,
         env=os.environ | {"JAXPERF_REQUIRE_REAL": require} | variables,
         capture_output=True,
@@ -46,20 +46,18 @@ def run(
     )
 
 
-def test_real_tests_that_skip_fail_only_where_they_are_demanded(tmp_path: Path) -> None:
-    for require, closing, status in (
-        ("", "1 passed, 3 skipped", 0),
-        ("1", "1 failed, 1 passed, 1 skipped, 1 error", 1),
-    ):
-        done = run(tmp_path, SAMPLE, require=require)
-        assert (done.returncode, closing in done.stdout) == (status, True), done.stdout
-        assert ("no such part" in done.stdout) == (require == "1")
-
-
-def test_a_file_that_skips_itself_whole_is_refused_where_real_parts_are_demanded(tmp_path: Path) -> None:
-    source = 'import pytest\npytest.importorskip("no_such_module")\ndef test_x(): pass\n'
-    assert run(tmp_path, source, require="").returncode == 5
-    assert run(tmp_path, source, require="1").returncode == 2
+@pytest.mark.parametrize(
+    ("require", "counts", "status"),
+    [("", "1 passed, 4 skipped", 0), ("1", "1 failed, 1 passed, 1 skipped, 2 errors", 1)],
+)
+def test_real_tests_and_whole_files_that_skip_fail_only_where_they_are_demanded(
+    tmp_path: Path, require: str, counts: str, status: int
+) -> None:
+    (tmp_path / "test_whole.py").write_text('import pytest\npytest.importorskip("no_such_module")\n')
+    done = run(tmp_path, SAMPLE, require=require)
+    assert (done.returncode, counts in done.stdout) == (status, True), done.stdout
+    assert ("no such part" in done.stdout) == (require == "1")
+    assert ("test_whole.py: must not be skipped" in done.stdout) == (require == "1")
 
 
 def test_tests_have_eight_devices_or_as_many_as_asked_for_or_a_gpu() -> None:

@@ -79,7 +79,7 @@ def test_the_sdist_holds_what_its_own_tests_and_its_readme_need(tmp_path: Path) 
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
     (archive,) = tmp_path.glob("jaxperf-*.tar.gz")
     with tarfile.open(archive) as file:
-        held = {name.partition("/")[2] for name in file.getnames()}
+        packed = {name.partition("/")[2] for name in file.getnames()}
     folders = ("tests", "docs", "tools", "deploy", "experiments", "benchmarks", ".ci", ".github")
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     paths += [path for path in ROOT.iterdir() if path.suffix in (".md", ".cff", ".toml", ".txt")]
@@ -88,10 +88,10 @@ def test_the_sdist_holds_what_its_own_tests_and_its_readme_need(tmp_path: Path) 
         for path in [*paths, ROOT / "Makefile", ROOT / "LICENSE", ROOT / "jaxperf/py.typed"]
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert expected <= held
+    assert expected <= packed
     assert not [
         name
-        for name in held - expected
+        for name in packed - expected
         if not name.startswith(("jaxperf/", "docs/experiments/"))
         and name not in ("PKG-INFO", ".gitignore", ".pre-commit-config.yaml")
     ]
@@ -103,16 +103,16 @@ def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path: Path) ->
     code = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("jaxperf-*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
+    packed = set(zipfile.ZipFile(wheel).namelist())
     sources = [*(ROOT / "jaxperf").rglob("*"), *(ROOT / "experiments").rglob("*")]
     expected = {
         str(path.relative_to(ROOT)).replace("experiments/", "jaxperf/experiments/", 1)
         for path in sources
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert expected <= held and "jaxperf/py.typed" in held
+    assert expected <= packed and "jaxperf/py.typed" in packed
     assert not [
-        name for name in held - expected if not name.startswith(f"jaxperf-{PROJECT['version']}.dist-info")
+        name for name in packed - expected if not name.startswith(f"jaxperf-{PROJECT['version']}.dist-info")
     ]
 
 

@@ -101,8 +101,10 @@ def test_a_system_that_tells_nothing_has_an_architecture(
 # What Windows lacks of POSIX; with these gone, every module is imported in a process of its own.
 WITHOUT_POSIX = """
 import importlib, os, pkgutil, signal, sys, time
+sys.argv = ["imported", "--not-a-flag"]  # nobody may read flags while being imported
 import asyncio, concurrent.futures, multiprocessing, subprocess, tempfile  # which know that this is Linux
 import flax.nnx, jax, matplotlib.pyplot, orbax.checkpoint, psutil, scipy.stats
+from jax._src.xla_bridge import backends_are_initialized
 for name in ("fcntl", "grp", "pwd", "resource", "termios", "tty", "pty", "syslog"):
     sys.modules[name] = None
 for name in ("SIGHUP", "SIGKILL", "SIGCONT", "SIGSTOP", "SIGALRM", "SIGUSR1", "SIGQUIT", "pthread_sigmask",
@@ -120,13 +122,16 @@ for module in pkgutil.walk_packages(jaxperf.__path__, "jaxperf.", onerror=failed
         continue
     try:
         importlib.import_module(module.name)
+        assert not backends_are_initialized(), "it starts a JAX backend"
     except Exception as e:
         failed.append(f"{module.name}: {type(e).__name__}: {e}")
+jax.devices()
+assert backends_are_initialized()  # so it would have been noticed
 print("\\n".join(failed))
 """
 
 
-def test_windows_imports_every_module() -> None:
+def test_windows_imports_every_module_and_none_starts_a_backend() -> None:
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
     program = WITHOUT_POSIX
     if sys.platform == "win32":  # nothing need be taken away

@@ -65,7 +65,7 @@ end = socket.socket(type=socket.SOCK_DGRAM)
 end.settimeout(20)
 end.bind((sys.argv[1], 7000))
 if sys.argv[3] == "echo":
-    words, where = end.recvfrom(2000); end.sendto(words, where)
+    message, where = end.recvfrom(2000); end.sendto(message, where)
 else:
     for _ in range(20):
         began = time.perf_counter(); end.sendto(bytes(1250), (sys.argv[2], 7000))

@@ -70,8 +70,8 @@ def test_all_timers_count_seconds_per_call() -> None:
     def program() -> int:
         return next(calls)
 
-    taken = beside.with_timeit(program)
-    assert len(taken) == 5
-    assert min(taken) > 0
+    seconds = beside.with_timeit(program)
+    assert len(seconds) == 5
+    assert min(seconds) > 0
     assert set(beside.STEPS) <= set(beside.functions())
     assert {"jaxperf", "timeit"} <= set(beside.timers())

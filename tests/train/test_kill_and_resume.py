@@ -13,6 +13,8 @@ from jaxperf.chapter.run_sections import child_environment
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 ALL = ("manual", "pmap", "shard_map", "jit")
+# `make test` kills train.py once: tests/experiments/test_train_program.py
+pytestmark = pytest.mark.thorough
 
 
 def counts_of(script: str, *flags: str) -> dict[str, int]:
@@ -22,20 +24,15 @@ def counts_of(script: str, *flags: str) -> dict[str, int]:
     return {name: int(count) for name, count in re.findall(r"(\w[a-z ]*): (\d+)", done.stdout)}
 
 
-@pytest.mark.parametrize(
-    ("kills", "ways"), [(3, ("jit",)), pytest.param(20, ALL, marks=pytest.mark.thorough)], ids=["3", "20"]
-)
-def test_a_training_killed_again_and_again_ends_with_the_same_hash(kills: int, ways: tuple[str, ...]) -> None:
-    counts = counts_of("kill_and_resume.py", "--kills", str(kills), "--ways", *ways)
-    assert counts["kills"] == kills and counts["equal"] == counts["trainings"] >= 1
+def test_trainings_killed_again_and_again_end_with_the_same_hash() -> None:
+    counts = counts_of("kill_and_resume.py", "--kills", "20", "--ways", *ALL)
+    assert counts["kills"] == 20 and counts["equal"] == counts["trainings"] >= 1
 
 
-@pytest.mark.thorough
 def test_one_training_takes_all_kills() -> None:
     counts = counts_of("kill_and_resume.py", "--kills", "10", "--ways", "jit", "--epochs", "10")
     assert (counts["kills"], counts["equal"], counts["trainings"]) == (10, 1, 1)
 
 
-@pytest.mark.thorough
 def test_two_processes_of_which_one_is_killed_again_and_again_end_with_the_same_hash() -> None:
     assert counts_of("kill_one_of_two.py", "--kills", "2") == {"kills": 2, "equal": 1, "trainings": 1}

@@ -18,16 +18,15 @@ from jaxperf.train.on_devices import DeviceFeed, feed_of
 DATA = trainings.pictures(n=12)
 
 
-@pytest.mark.parametrize("feed", ["step", "epoch"])
-@pytest.mark.parametrize("way", ["jit", "shard_map"])
-def test_a_training_from_the_devices_has_the_bits_of_one_from_the_host(way: Any, feed: Any) -> None:
-    for k in (1, 2):
-        there, here = (trainings.trained(trainings.step_of(way, k=k), feed=name) for name in (feed, "host"))
-        trainings.assert_same(there, here)
+@pytest.mark.parametrize(("way", "k"), [("jit", 2), ("shard_map", 1)])
+def test_a_training_from_the_devices_has_the_bits_of_one_from_the_host(way: Any, k: int) -> None:
+    step = trainings.step_of(way, k=k)
+    expected = trainings.trained(step, feed="host")
+    for feed in ("step", "epoch"):
+        trainings.assert_same(trainings.trained(step, feed=feed), expected)
 
 
-@pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("way", ["jit", "shard_map"])
+@pytest.mark.parametrize(("way", "scan"), [("jit", False), ("shard_map", True)])
 def test_an_epoch_is_one_program_and_nothing_is_copied_while_it_runs(way: Any, scan: bool) -> None:
     step = trainings.step_of(way)
     feed = DeviceFeed(step, DATA, batch_size=4, updates=3, scan=scan)

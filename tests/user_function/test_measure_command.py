@@ -204,7 +204,10 @@ def test_what_the_readers_function_raises_is_shown_from_its_own_lines(
     assert output.endswith("error: fails raised ValueError: no such thing\n")
 
 
-@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number, status",
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)],
+)
 def test_a_signal_ends_it_while_the_function_stays_in_c(number: signal.Signals, status: int) -> None:
     command = [sys.executable, "-m", "jaxperf", "measure", "own_step:stays_in_c", "--json=r.json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
