@@ -26,9 +26,7 @@ extensions = [
 # The text of a section comes from its script, and the outputs from the notebooks in `book_results`.
 include_patterns = ["*.md", "api/*.md", *(f"experiments/{name}.py" for name in sections())]
 source_suffix = {".md": "myst-nb", ".py": "myst-nb"}
-nb_custom_formats = {
-    ".py": ["nbformat.reads", {"as_version": 4}]
-}  # section_page.py makes them
+nb_custom_formats = {".py": ["nbformat.reads", {"as_version": 4}]}  # section_page.py makes them
 nb_execution_mode = "off"
 nb_code_prompt_show = nb_code_prompt_hide = "Answer: code"
 nb_render_markdown_format = "myst"

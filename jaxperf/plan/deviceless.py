@@ -173,13 +173,27 @@ def compile_for(
             "xla_gpu_cuda_data_dir": toolkit().name,
         }
     try:
-        return lowered.compile(compiler_options={**fixed, **(options or {})})
+        return compile_with_lines(lowered, {**fixed, **(options or {})})
     except Exception as e:
         lines = str(e).strip().splitlines() or ["no message"]
         way = "; shard the parameters, or take a smaller batch" if "RESOURCE_EXHAUSTED" in lines[0] else ""
         raise JaxperfError(
             f"XLA cannot compile this step for {count} x {card.name}: {lines[0][:300]}{way}"
         ) from None
+
+
+def compile_with_lines(lowered: Any, options: Mapping[str, Any] | None = None) -> Any:
+    """Compile a program so that its source lines are its own.
+
+    JAX's compile cache leaves the lines out of its keys, so it may return the program of another file.
+    """
+    name = "jax_compilation_cache_include_metadata_in_key"
+    before = getattr(jax.config, name)
+    jax.config.update(name, True)
+    try:
+        return lowered.compile(compiler_options=dict(options or {}))
+    finally:
+        jax.config.update(name, before)
 
 
 def target_config(card: Card) -> str:

@@ -73,6 +73,17 @@ def test_a_plan(
     assert body["sizes"][1]["exchanges"][0]["collective"]["source"] == "train_to_plan.py:6"
 
 
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_an_equal_program_in_the_compile_cache_does_not_give_its_lines(train: str, tmp_path: Path) -> None:
+    Path("moved.py").write_text("\n\n" + TRAIN)
+    lines = []
+    for path in (train, "moved.py"):
+        assert command.main(Plan(f"{path}:step", args=ARGS, devices="8", json=tmp_path / "plan.json")) == 0
+        size = json.loads((tmp_path / "plan.json").read_text())["sizes"][0]
+        lines.append(size["exchanges"][0]["collective"]["source"])
+    assert lines == ["train_to_plan.py:6", "moved.py:8"]
+
+
 @pytest.mark.usefixtures("cpus_as_gpus")
 @pytest.mark.parametrize(
     ("options", "message"),
