@@ -403,7 +403,7 @@ s.claim("The model predicts what MPT-1b keeps of its speed from 16 to 64 GPUs",
 # problem: with 0.36 ms of computing, the *delay* is. It loses less than in the book, because here one
 # program makes one exchange. ResNet-18 keeps most of its speed. With 34 small sums in line, it keeps less
 # than LeNet. MPT-1b hides everything; what it loses in the published figures, the model does not know.
-# Between nodes the bands are wide: one published all-reduce in ten is more than a factor of two off.
+# Between nodes the bands are wide: one published all-reduce in ten is off by more than a factor of 1.4.
 #
 # ## Summary
 # - Strong scaling divides a batch, and ends where a fixed time and the exchange remain. Weak scaling
