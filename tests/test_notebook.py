@@ -41,7 +41,7 @@ def run(tmp_path: Path, *cells: str) -> str:
 
 def test_a_cell_shows_its_compilations_and_waits_and_its_names_stay(tmp_path: Path) -> None:
     output = run(tmp_path, DEFINE, RETRACED, "print('last', y)")
-    assert "Step was traced 3 times" in " ".join(output.split())
+    assert "step was traced 3 times" in " ".join(output.split())
     assert "float      3" in output  # waits, by line
     assert "an argument's shape varies" in output
     assert "last 1600.0" in output  # 40 x 40 elements, each the tanh of 40

@@ -55,6 +55,8 @@ def _cause(finding: Finding) -> str:
         return "all float64 at a call"
     if finding.cause == "eager" and finding.argument:
         return "eager function"
+    if finding.cause == "data" and finding.argument:
+        return "slow data"
     if finding.cause == "debug setting" and finding.argument:
         return "debug setting in a line"
     if finding.cause == "wait" and loop_body.comes_back(finding.at):

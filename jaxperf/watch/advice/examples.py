@@ -1,14 +1,21 @@
-"""Examples of changes, by cause, where words are not enough: complete, and the same for every program."""
+"""Examples of changes, by cause, where a sentence is not enough: complete, and the same for every program."""
 
 EXAMPLES = {
     "data": """\
-import concurrent.futures, itertools    # let a thread read the next batch during a step
-read = concurrent.futures.ThreadPoolExecutor(1).submit    # abs(i) stands for reading batch i
-for batch, _ in itertools.pairwise(read(abs, i) for i in range(101)):
-    x = batch.result()    # then the step with x""",
+import concurrent.futures    # a thread reads the next batch during a step
+thread, batches = concurrent.futures.ThreadPoolExecutor(1), iter(range(100))    # your batches
+coming = thread.submit(next, batches, None)
+while (batch := coming.result()) is not None:
+    coming = thread.submit(next, batches, None)
+    x = batch    # then the step with x""",
+    "slow data": """\
+import concurrent.futures    # eight reads at once; abs(i) stands for reading batch i
+with concurrent.futures.ThreadPoolExecutor(8) as threads:
+    for batch in threads.map(abs, range(100)):    # from Python 3.14 on, buffersize bounds them
+        x = batch    # then the step with x""",
     "dispatch": """\
-import jax    # many steps in one program: scan where one needs the one before, else jax.vmap
-w, losses = jax.lax.scan(lambda w, x: (w - 0.1 * x, w**2), 1.0, jax.numpy.ones(100))""",
+import jax    # where a step needs the one before: 100 steps in one program; else jax.vmap
+w, _ = jax.lax.scan(lambda w, _: (w - 0.1 * w, None), 1.0, length=100)""",
     "donation": """\
 import jax    # where the step is jitted, for the argument whose memory the result can take
 step = jax.jit(lambda w, x: w - 0.1 * x, donate_argnums=0)""",

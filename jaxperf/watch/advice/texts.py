@@ -51,8 +51,13 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
     "8.3.2 Parallel computation and communication": {
         "data": (
             "devices wait for data",
-            "Read the next batch during a step: in a thread, or, if most of it is Python, which runs in one "
-            "thread at a time, in processes (grain, or torch's DataLoader with workers).",
+            "Read the next batch in a thread during a step.",
+        ),
+        "slow data": (
+            "devices wait for data",
+            "Reading takes longer than the steps. If it waits for a disk or a network, let several threads "
+            "read at once. If it computes, do that once before the loop, or for a whole batch with NumPy; "
+            "what must stay Python goes into processes (grain, or torch's DataLoader with workers).",
         ),
         "transfer": (
             "large NumPy arrays are copied to the device on each call",
@@ -124,7 +129,7 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
     "8.1.3 What tracing forbids": {
         "unrolled": (
             "Python unrolls a loop while tracing",
-            "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights.",
+            "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs.",
         ),
     },
     "8.1.2 Getting the symbolic program": {

@@ -176,7 +176,12 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
         saves = f"saves up to {format_quantity(finding.seconds, 's')}"
         if finding.memory_bytes:
             saves += f" and {format_quantity(finding.memory_bytes, 'bytes')} of memory"
-        reason = finding.reason[0].upper() + finding.reason[1:]
+        reason = finding.reason
+        if reason.split()[0] not in (
+            finding.name,
+            finding.name.removeprefix("jit_"),
+        ):  # names stay as they are
+            reason = reason[0].upper() + reason[1:]
         summary = f"{i}. {what.title}, {finding.at}: {saves}. {reason}."
         if i > FINDINGS:
             yield Text(summary)

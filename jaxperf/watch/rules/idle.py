@@ -18,6 +18,9 @@ from jaxperf.watch.source import loop_body
 
 REPEATS = 3  # waits at one line that count as repeated
 OFTEN = 20  # calls of one operation in the windows: fewer belong to the program's startup
+SLOW = (
+    1.5  # waits for data over seconds of computing, from which on one thread that reads ahead is not enough
+)
 COPIED = 1 << 20  # bytes of NumPy arrays per call
 
 
@@ -65,11 +68,20 @@ def _function(at: Place) -> tuple[str, str]:
 
 
 def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines that wait for the next batch while devices are idle."""
+    """Find lines that wait for the next batch while devices are idle.
+
+    One thread that reads ahead hides what the devices compute meanwhile. Where the wait is longer, `argument`
+    says that reading must become faster.
+    """
     reason = "devices are idle while this line waits for the next batch"
     idle = analysis.idle_at(lambda s: s.kind == DATA)
     for finding in findings_by_function("data", idle, reason):
-        yield replace(finding, reason=reason + describe_longest_inside(analysis, DATA, finding.at))
+        inside, slow = describe_longest_inside(analysis, DATA, finding.at), ""
+        if finding.seconds > SLOW * analysis.computing_s:
+            computing = format_quantity(analysis.computing_s, "s")
+            slow = f"; they compute for only {computing}, and one thread that reads ahead saves no more"
+        argument = "slower than the steps" if slow else ""
+        yield replace(finding, reason=reason + inside + slow, argument=argument)
 
 
 def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:

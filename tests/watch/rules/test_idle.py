@@ -1,0 +1,34 @@
+"""Devices that wait for data: what one thread that reads ahead can save, and what it cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxperf.watch.advice.advice import advice_for
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.sampler import DATA, StackSample
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.idle import find_data_waits
+from jaxperf.watch.session import Record
+
+AT = Place("a.py", 3)
+COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
+
+
+@pytest.mark.parametrize(("computing_s", "slow"), [(0.5, True), (5.0, False)])
+def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(
+    computing_s: float, slow: bool
+) -> None:
+    step = ExecutedProgram("step", devices={"cpu 0": [(0.0, computing_s)]})
+    record = Record(
+        "a", 0.0, 10.0, compiled=[COMPILED], samples=[StackSample(DATA, AT, computing_s, 10.0)],
+        seen=Seen([(0.0, 10.0)], {"step": step}),
+    )  # fmt: skip
+    (finding,) = find_data_waits(Analysis(record))
+    assert finding.seconds == pytest.approx(10 - computing_s)
+    assert (
+        "compute for only 500 ms, and one thread that reads ahead saves no more" in finding.reason
+    ) == slow
+    assert advice_for(finding).change.startswith("Reading takes longer" if slow else "Read the next batch")
