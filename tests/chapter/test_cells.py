@@ -212,7 +212,7 @@ def test_control_c_keeps_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "number, status", cases([(signal.SIGINT, 130), (signal.SIGTERM, 143)], quick=lambda _, n: n == 130)
 )
-def test_a_signal_ends_a_section_whose_main_thread_stays_in_c(
+def test_ctrl_c_ends_a_section_whose_main_thread_stays_in_c_as_in_a_compilation(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     """The call of C takes many minutes, so the section ends before it would have."""

@@ -82,7 +82,7 @@ def test_the_first_run_stores_the_baseline_and_the_second_is_judged(
     assert "Slower: step" in capsys.readouterr().out
 
 
-def test_smoke_runs_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_gate_refuses_smoke_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert gate(recorded(tmp_path / "a", 1e-3, smoke=True)) == 2
     assert "smoke run, whose toy sizes decide nothing" in capfd.readouterr().err
     sides = [str(recorded(tmp_path / name, 1e-3, smoke=True)) for name in "bc"]

@@ -41,7 +41,7 @@ def doubled(x: jax.Array) -> jax.Array:
     return x * 2
 
 
-def test_compiling_without_tracing_is_refused() -> None:
+def test_measure_refuses_what_compiles_inside_the_clock_without_tracing() -> None:
     again, new = (jax.jit(doubled).lower(jnp.ones(size)) for size in (201, 202))
     programs = chain([again] * 5, [new] * 99)
     with pytest.raises(RetraceError, match=r"^aot: jit\(doubled\) was compiled inside the timed part"):

@@ -170,7 +170,7 @@ def test_every_output_is_waited_for_each_time_or_all_at_the_end(monkeypatch):
     assert waited[-1] == [["first", "second"]] * 2
 
 
-def test_compiling_under_the_clock_is_refused():
+def test_interleaved_refuses_what_compiles_inside_the_clock():
     sizes = iter(range(1, 10))
     step = jax.jit(lambda x: x * 2)
     with pytest.raises(RetraceError, match="grows"):

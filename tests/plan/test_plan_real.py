@@ -99,7 +99,7 @@ def test_lenet_with_explicit_sharding_has_one_all_reduce() -> None:
 
 
 @pytest.mark.thorough
-def test_resnet_18_with_statistics_of_each_device_sums_gradients_only() -> None:
+def test_resnet_18_for_eight_gpus_has_at_most_two_gradient_all_reduces() -> None:
     model = model_of(resnet18(rngs=nnx.Rngs(0)))
     size_plan = on_eight(model, "shard_map", "share")
     assert size_plan.collectives["all-reduce"] <= 2  # XLA merges at most 30 MB into one

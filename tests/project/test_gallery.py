@@ -146,7 +146,7 @@ COMPILED = [name for name, entry in ENTRIES.items() if "compiled" in entry]
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in COMPILED], quick=lambda n: n == "weak_types"))
-def test_jax_logs_as_many_compilations_as_the_page_says(
+def test_jax_logs_as_many_compilations_and_retraces_as_the_page_says(
     name: str, compiles_anew: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     entry, counts = ENTRIES[name], []

@@ -80,7 +80,7 @@ def test_no_step_begins_that_has_no_time_left(checked: Callable[..., dict[str, A
     assert checked(*there, seconds=check.LEAST_S) == {"first": "holds", "second": "not reached"}
 
 
-def test_ctrl_c_comes_during_a_compilation(checked: Callable[..., dict[str, Any]]) -> None:
+def test_the_kit_sends_ctrl_c_during_a_compilation(checked: Callable[..., dict[str, Any]]) -> None:
     seen: list[Run] = []
 
     def judge(run: Run) -> Verdict:

@@ -68,7 +68,7 @@ def test_seconds_are_counted_by_a_clock_that_does_not_jump(
     assert checkpoints.due(2)
 
 
-def test_a_damaged_checkpoint_is_told_in_one_line_and_the_one_before_it_is_used(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_resumes_to_the_same_bits(
     stopped: Path, expected: object, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for step, reason in ((5, "SHA-256 of state/.* differs"), (4, "has 0 bytes, not")):

@@ -55,7 +55,7 @@ def test_an_evaluation_compiles_nothing_and_sends_nothing_once_its_program_is_co
         assert evaluator.accuracy(W) == evaluator.accuracy(W) == hits / 37
 
 
-def test_each_batch_is_waited_for_so_that_sums_over_cpu_devices_cannot_deadlock(monkeypatch):
+def test_each_batch_is_waited_for_so_that_all_reduces_on_cpu_devices_cannot_deadlock(monkeypatch):
     W, X, y, hits = questions(37)
     evaluator, waits = Evaluator(linear, cpus(2), X, y, batch_size=BATCH, scan=False), []
     wait = jax.block_until_ready

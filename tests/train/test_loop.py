@@ -157,7 +157,7 @@ def test_compiling_is_counted_apart_and_happens_before_the_first_epoch_is_timed(
     assert first.compile_s > second.compile_s == 0
 
 
-def test_the_loop_is_at_most_two_steps_ahead_of_the_devices():
+def test_the_loop_is_at_most_two_steps_ahead_so_that_all_reduces_cannot_deadlock():
     step, queued, most = step_of(), [], []
 
     class Loss:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import itertools
 from collections.abc import Mapping
@@ -34,14 +35,24 @@ def call_arguments(frame: FrameType | None) -> dict[str, Any]:
     return leaves
 
 
-def describe_value(value: Any) -> str:
-    """Return an array's type, a number or text itself, and for other values what tells them apart."""
+def describe_value(value: Any, *, fields: bool = True) -> str:
+    """Return an array's type, a number or text itself, and for other values what tells them apart.
+
+    Args:
+      value: any object.
+      fields: whether to describe the fields of a dataclass, too.
+    """
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if isinstance(value, bool | int | float | str | slice):
         return repr(value)[:60]
     name = type(value).__name__
-    return f"<{name} object at {id(value):#x}>" if type(value).__eq__ is object.__eq__ else name
+    if type(value).__eq__ is object.__eq__:
+        return f"<{name} object at {id(value):#x}>"
+    if fields and dataclasses.is_dataclass(value):  # as Linen's modules are, which are equal if their fields are
+        parts = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.compare)
+        return f"{name}({', '.join(f'{k}={describe_value(v, fields=False)}' for k, v in parts)})"
+    return name
 
 
 class Placement(NamedTuple):

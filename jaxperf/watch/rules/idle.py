@@ -18,9 +18,7 @@ from jaxperf.watch.source import loop_body
 
 REPEATS = 3  # waits at one line that count as repeated
 OFTEN = 20  # calls of one operation in the windows: fewer belong to the program's startup
-SLOW = (
-    1.5  # waits for data over seconds of computing, from which on one thread that reads ahead is not enough
-)
+SLOW = 1.5  # waits for data over computing: from here on, one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes of NumPy arrays per call
 
 

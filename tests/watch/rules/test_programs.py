@@ -42,7 +42,7 @@ def program(name: str, run: Record, function: str = "") -> tuple[Facts, Compiled
     return facts, next(c for c in run.compiled if c.name == (function or name))
 
 
-def test_every_output_can_take_an_arguments_memory() -> None:
+def test_an_argument_that_is_not_donated_is_counted_as_copied() -> None:
     def both(w: jax.Array, v: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
         return x.sum(), w * 1.5, v * 2.5
 

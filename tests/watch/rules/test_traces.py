@@ -82,14 +82,15 @@ def test_two_sizes_are_wanted_and_stages_but_not_what_fewer_sizes_could_hold(
     assert [f.cause for f in findings_of(lambda: [step(jnp.ones(n)) for n in sizes])] == kinds
 
 
-def test_a_number_that_becomes_an_array_is_found_from_whichever_lines_it_comes() -> None:
+def test_a_retrace_by_a_weak_type_is_named_with_its_line() -> None:
     step = stepped()
 
     def program() -> None:
         x = step(0.1)
         step(x + jnp.float32(1))
 
-    assert [f.cause for f in findings_of(program)] == ["weak type"]
+    (finding,) = findings_of(program)
+    assert finding.cause == "weak type" and finding.at.source == "step(x + jnp.float32(1))"
 
 
 def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once() -> None:
