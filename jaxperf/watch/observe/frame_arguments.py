@@ -49,7 +49,7 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
     name = type(value).__name__
     if type(value).__eq__ is object.__eq__:
         return f"<{name} object at {id(value):#x}>"
-    if fields and dataclasses.is_dataclass(value):  # as Linen's modules are, which are equal if their fields are
+    if fields and dataclasses.is_dataclass(value):  # such as a module of Linen
         parts = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.compare)
         return f"{name}({', '.join(f'{k}={describe_value(v, fields=False)}' for k, v in parts)})"
     return name

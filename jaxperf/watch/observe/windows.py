@@ -13,6 +13,7 @@ from __future__ import annotations
 import bisect
 import re
 import shutil
+import statistics
 import tempfile
 import threading
 import time
@@ -243,9 +244,14 @@ def _add_executions(
     calls: dict[str, list[Interval]],
     window: Interval,
 ) -> None:
-    """Add what a window saw of each execution, by device and program, and when some were queued."""
+    """Add what a window saw of each execution, by device and program, and when some were queued.
+
+    Executions that are shorter than their calls wait for JAX to hand them over, not for a processor.
+    """
     for (_, name), known in runs.items():
-        seen.queued += clip(queued_intervals(calls[name], (start for start, _ in known.values())), *window)
+        spans = known.values()
+        if calls[name] and _median_s(spans) >= _median_s(calls[name]):
+            seen.queued += clip(queued_intervals(calls[name], (start for start, _ in spans)), *window)
     for device in {device for device, _ in runs}:
         in_order = sorted(
             (*span, name) for (at, name), known in runs.items() if at == device for span in known.values()
@@ -257,6 +263,10 @@ def _add_executions(
             called = len(calls[name]) >= number[name] and min(calls[name])[0] <= start
             # an instruction that runs at the end has no event, so the last execution may have gone on
             ran.whole += (i > 0 or called) and i < len(in_order) - 1
+
+
+def _median_s(spans: Iterable[Interval]) -> float:
+    return statistics.median(end - start for start, end in spans)
 
 
 def queued_intervals(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:
