@@ -78,20 +78,21 @@ def difference(expected: list[Any], results: list[Any]) -> str:
 
 def compare(puzzle: Path, solution: Path, times: float) -> tuple[Ratio | None, str]:
     """Run both in turns; return the ratio of their times, or None and how a result is wrong."""
-    draw, values = random.Random(), {puzzle: [], solution: []}  # type: ignore[var-annotated]
+    draw, paths = random.Random(), (puzzle, solution)
+    values: tuple[list[float], list[float]] = ([], [])
     while True:
-        seed, results = draw.randrange(2**20), {}
-        for path in turns([puzzle, solution], draw):
-            seconds, results[path] = run(path, seed)
-            values[path].append(seconds)
-        if wrong := difference(results[puzzle], results[solution]):
+        seed, results = draw.randrange(2**20), dict[int, list[Any]]()
+        for number in turns(range(2), draw):
+            seconds, results[number] = run(paths[number], seed)
+            values[number].append(seconds)
+        if wrong := difference(results[0], results[1]):
             return None, f"{wrong}, for main({seed})"
-        count = len(values[puzzle]) - 1  # the first round also imports
-        times_here = values[puzzle][-1] / values[solution][-1]
+        count = len(values[0]) - 1  # the first round also imports
+        times_here = values[0][-1] / values[1][-1]
         print(f"round {count} of {ROUNDS[count > ROUNDS[0]]}: {times_here:.3g} times as fast", flush=True)
         if count in ROUNDS:
             slow, fast = (
-                Measurement(path.stem, "s", tuple(v[1:]), rounds="turns") for path, v in values.items()
+                Measurement(path.stem, "s", tuple(v[1:]), rounds="turns") for path, v in zip(paths, values)
             )
             over = ratio(slow, fast)
             if over.at_least(times) is not None or count == ROUNDS[-1]:
