@@ -146,9 +146,8 @@ def compare(
     both = [name for name in groups[0] if name in groups[1]]
     runs = [min(len(side[name]) for name in both) for side in groups]
     lone = {n for n in both if any(len(s[n]) == 1 for s in groups)}
-    once = pairs.keys() - measured_often([*a, *b])
-    if not apart or _took_turns(a, b):
-        once = set()
+    judged_apart = apart and not _took_turns(a, b)
+    once = pairs.keys() - measured_often([*a, *b]) if judged_apart else set[RowKey]()
     return Comparison(
         rows=tuple(_judge(pairs, alpha, least, lone, once)),
         only_a=_only(base_rows, other_rows),

@@ -8,6 +8,7 @@ pip's libtpu compiles for a slice of any shape.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -15,7 +16,7 @@ import logging
 import os
 import string
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def compile_for(
             "xla_gpu_cuda_data_dir": toolkit().name,
         }
     try:
-        return compile_with_lines(lowered, {**fixed, **(options or {})})
+        return lowered.compile(compiler_options={**fixed, **(options or {})})
     except Exception as e:
         lines = str(e).strip().splitlines() or ["no message"]
         way = "; shard the parameters, or take a smaller batch" if "RESOURCE_EXHAUSTED" in lines[0] else ""
@@ -182,16 +183,17 @@ def compile_for(
         ) from None
 
 
-def compile_with_lines(lowered: Any, options: Mapping[str, Any] | None = None) -> Any:
-    """Compile a program so that its source lines are its own.
+@contextlib.contextmanager
+def lines_in_cache_keys() -> Iterator[None]:
+    """Let JAX's compile cache tell equal programs apart by their source lines, in all threads.
 
-    JAX's compile cache leaves the lines out of its keys, so it may return the program of another file.
+    By default it leaves the lines out of its keys, so it may return the program of another file.
     """
     name = "jax_compilation_cache_include_metadata_in_key"
     before = getattr(jax.config, name)
     jax.config.update(name, True)
     try:
-        return lowered.compile(compiler_options=dict(options or {}))
+        yield
     finally:
         jax.config.update(name, before)
 

@@ -84,6 +84,7 @@ class Program:
     compile_s: float
 
 
+@deviceless.lines_in_cache_keys()
 def compiled_programs(card: Card | Tpu, placed: Sequence[Placed]) -> list[Program]:
     """Lower and compile the step for each size; sizes of equal programs share one.
 

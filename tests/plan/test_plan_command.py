@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,27 @@ def test_an_equal_program_in_the_compile_cache_does_not_give_its_lines(train: st
         size = json.loads((tmp_path / "plan.json").read_text())["sizes"][0]
         lines.append(size["exchanges"][0]["collective"]["source"])
     assert lines == ["train_to_plan.py:6", "moved.py:8"]
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_threads_that_compile_leave_the_cache_setting_as_it_was(
+    train: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of the two has ended before the second begins to compile."""
+    done, settings = threading.Event(), []
+
+    def compiled(card: object, lowered: Any, *, count: int) -> Any:
+        if count > 1:
+            assert done.wait(60)
+        settings.append(jax.config.jax_compilation_cache_include_metadata_in_key)
+        program = lowered.compile()
+        done.set()
+        return program
+
+    monkeypatch.setattr(deviceless, "compile_for", compiled)
+    assert command.main(Plan(f"{train}:step", args=ARGS, devices="1,8")) == 0
+    assert settings == [True, True]
+    assert not jax.config.jax_compilation_cache_include_metadata_in_key
 
 
 @pytest.mark.usefixtures("cpus_as_gpus")
