@@ -21,11 +21,12 @@ from jaxperf.watch.observe.copied_arguments import note_copied_arguments
 from jaxperf.watch.observe.executables import Facts, Programs
 from jaxperf.watch.observe.hooks import Trouble, named_as
 from jaxperf.watch.observe.live_arrays import LiveArrays
+from jaxperf.watch.observe.profiler import Profiler
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sampler, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put, Puts
 from jaxperf.watch.observe.waits import Wait, Waits
-from jaxperf.watch.observe.windows import Profiler, Seen
+from jaxperf.watch.observe.windows import Seen
 from jaxperf.watch.source.call_sites import CallSite
 
 LOOKS = 10  # after this many samples at calls in its windows, the profiler must have seen a call
@@ -82,7 +83,8 @@ class Watcher:
         self.trouble = Trouble()
         self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
         self.puts, self.replacements = Puts(self.trouble), hooks.Replacements()
-        self.programs, self.profiler = Programs(), Profiler() if profile else None
+        self.programs = Programs()
+        self.profiler = Profiler(lambda: self.listener.open > 0) if profile else None
         self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started, sparse=not profile)
         self._undo = contextlib.ExitStack()
         self._compiled = 0
@@ -120,7 +122,7 @@ class Watcher:
         self.sampler.close()
         overhead_s = self._overhead_s()
         if self.profiler:
-            self.profiler.close()
+            self.profiler.end()
         self._undo.close()
         _open_watch = None
         if self._started() and (self._compiled != self.listener.count or not self.listener.count):
@@ -172,7 +174,7 @@ class Watcher:
         self.replacements.call_before(jax, "disable_jit", self.listener.note_disabled_jit)
         if self.profiler:
             for name in ("start_trace", "trace"):
-                self.replacements.call_before(jax.profiler, name, self.profiler.give_way)
+                self.replacements.call_before(jax.profiler, name, self.profiler.end)
 
     def _listen(self, monitoring: ModuleType) -> None:
         monitoring.register_event_duration_secs_listener(self.listener.on_duration)
@@ -209,7 +211,7 @@ class Watcher:
             began = time.thread_time()
             self.programs.look()
             self.sampler.spent_s += time.thread_time() - began
-        return bool(self.profiler and self.profiler.look(compiling=self.listener.open > 0))
+        return bool(self.profiler and self.profiler.look(self.sampler.thread_id))
 
     def _started(self) -> bool:
         return backend.is_running(otherwise=self.listener.count > 0)

@@ -1,36 +1,18 @@
-"""Short windows of JAX's profiler: when devices computed, what was dispatched, what was copied to them.
-
-The profiler keeps every event, about ten per operation. So it is on only for short windows while nothing
-compiles. Windows are shorter if there is much to collect, and the next one waits until the cost of the last
-one is a small share of the run, and longer the longer the program has run.
-
-JAX 0.10's `jax.profiler.stop_trace` also writes a second file for the browser, which takes five times as long
-as all else, so windows use the session underneath.
-"""
+"""What windows of JAX's profiler saw: when devices computed, what was dispatched, what was copied to them."""
 
 from __future__ import annotations
 
 import bisect
 import re
-import shutil
 import statistics
-import tempfile
-import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxperf import jax_internals
-from jaxperf.errors import JaxperfError
 from jaxperf.result.intervals import Interval, clip, total_length, union
 
-SHORT_S, LONG_S = 0.1, 0.25  # of a window
-COST_SHARE = 0.05  # of the run's time; the pause after a window is its cost over this
-PAUSE = 0.02  # of the time since the first window, at least
-MOST = 16_000_000  # bytes of windows that are read; 1 MB takes about 0.3 s
 MARK = "jaxperf watch"
 _COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # on one device, on several
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
@@ -111,92 +93,8 @@ class Seen:
         self.windows = [w for w in self.windows if w not in unseen]
 
 
-class Profiler:
-    """Takes windows: call `look` every few milliseconds from one thread."""
-
-    def __init__(self) -> None:
-        self.files: list[tuple[Path, float, float]] = []
-        self.trouble = ""
-        self.cost_s = 0.0  # of processor time
-        self._folder = Path()
-        self._session: Any = None
-        self._opened = self._first = self._next = 0.0
-        self._length_s = SHORT_S
-        self._yielded = False
-        self._lock = threading.RLock()  # the program's thread ends a window too, in `give_way`
-
-    def look(self, *, compiling: bool) -> bool:
-        """Open or close a window if it is time to; return whether one is open.
-
-        Args:
-          compiling: whether something is being compiled now.
-        """
-        with self._lock:
-            now = time.perf_counter()
-            if self._session is None:
-                if not compiling and not self._yielded and now >= self._next:
-                    self._open()
-            elif compiling or now - self._opened >= self._length_s:
-                self.close()
-            return self._session is not None
-
-    def give_way(self) -> None:
-        """End our profile, and take no more: the program takes one itself, and there can be only one."""
-        self._yielded = True
-        self.close()
-
-    def _open(self) -> None:
-        import jax
-
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level, options.host_tracer_level = 0, 1
-        options.enable_hlo_proto = False
-        worked = time.thread_time()
-        try:
-            self._session = jax_internals.get(jax_internals.PROFILER)(options)
-        except JaxperfError as e:  # this JAX has no such name
-            self.trouble, self._yielded = str(e), True
-            return
-        self._opened = time.perf_counter()
-        self._first = self._first or self._opened
-        with jax.profiler.TraceAnnotation(MARK):  # its start ties the profiler's clock to ours
-            self._tied = time.perf_counter()
-        self.cost_s += time.thread_time() - worked
-
-    def close(self) -> None:
-        """End the window that is open, if there is one."""
-        with self._lock:
-            if self._session is None:
-                return
-            ended, worked = time.perf_counter(), time.thread_time()
-            session, self._session = self._session, None
-            if not self.files:
-                self._folder = Path(tempfile.mkdtemp(prefix="jaxperf-watch-"))
-            file = self._folder / f"{len(self.files)}.xplane.pb"
-            try:
-                file.write_bytes(session.stop())
-                self.files.append((file, self._tied, ended))
-            except Exception as e:  # somebody else profiles, or the disk is full
-                self.trouble = str(e).splitlines()[0]
-            self.cost_s += time.thread_time() - worked
-            now = time.perf_counter()
-            cost_s = now - ended
-            self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
-            pause_s = (cost_s + 0.05 * (ended - self._opened)) / COST_SHARE
-            self._next = now + max(pause_s, PAUSE * (now - self._first))
-
-    def read(self) -> Seen:
-        """Return everything that the windows saw, and delete the raw traces; only some of long ones."""
-        seen = Seen()
-        every = -(-sum(file.stat().st_size for file, _, _ in self.files) // MOST)
-        for file, tied, ended in self.files[:: every or 1]:
-            _read(file, tied, ended, seen)
-        if self.files:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        return seen
-
-
-def _read(file: Path, tied: float, ended: float, seen: Seen) -> None:
+def read_window(file: Path, tied: float, ended: float, seen: Seen) -> None:
+    """Add what one window saw, from the profiler's file, to `seen`; `tied` is the moment of its mark."""
     from jax.profiler import ProfileData
 
     from jaxperf.measure import trace  # which imports JAX

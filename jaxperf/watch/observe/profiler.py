@@ -1,0 +1,152 @@
+"""Takes short windows of JAX's profiler.
+
+The profiler keeps every event, about ten per operation. So it is on only for short windows while nothing
+compiles. Windows are shorter if there is much to collect, and the next one waits until the cost of the last
+one is a small share of the run, and longer the longer the program has run.
+
+On a CUDA device, windows begin and end in the main thread, while the device is idle (see `safe_points`).
+
+JAX 0.10's `jax.profiler.stop_trace` also writes a second file for the browser, which takes five times as long
+as all else, so windows use the session underneath.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxperf import jax_internals
+from jaxperf.errors import JaxperfError
+from jaxperf.watch.observe import safe_points
+from jaxperf.watch.observe.windows import MARK, Seen, read_window
+
+SHORT_S, LONG_S = 0.1, 0.25  # of a window
+COST_SHARE = 0.05  # of the run's time; the pause after a window is its cost over this
+PAUSE = 0.02  # of the time since the first window, at least
+MOST = 16_000_000  # bytes of windows that are read; 1 MB takes about 0.3 s
+
+
+class Profiler:
+    """Takes windows: call `look` every few milliseconds from one thread.
+
+    Args:
+      compiling: returns whether something is being compiled now.
+    """
+
+    def __init__(self, compiling: Callable[[], bool] = lambda: False) -> None:
+        self.files: list[tuple[Path, float, float]] = []
+        self.trouble = ""
+        self.cost_s = 0.0  # of processor time
+        self._compiling = compiling
+        self._folder = Path()
+        self._session: Any = None
+        self._opened = self._first = self._next = 0.0
+        self._length_s = SHORT_S
+        self._ended = self._asked = False  # asked: the main thread has yet to open or close a window
+        self._lock = threading.RLock()  # the program's thread ends a window too, in `end`
+
+    def look(self, thread_id: int) -> bool:
+        """Open or close a window if it is time to; return whether one is open.
+
+        Args:
+          thread_id: the thread that runs the program.
+        """
+        with self._lock:
+            if self._asked:
+                return self._session is not None
+            now = time.perf_counter()
+            if self._session is None:
+                if not self._compiling() and not self._ended and now >= self._next:
+                    self._do(self._open, thread_id)
+            elif self._compiling() or now - self._opened >= self._length_s:
+                self._do(self._close, thread_id)
+            return self._session is not None
+
+    def end(self) -> None:
+        """End the window that is open, and take no more."""
+        self._ended = True
+        with self._lock:
+            self._close()
+
+    def _do(self, work: Callable[[], None], thread_id: int) -> None:
+        if not _cuda_devices():
+            work()
+        elif thread_id == threading.main_thread().ident:
+            self._asked = safe_points.call_in_main_thread(functools.partial(self._do_now, work))
+        else:
+            self.trouble, self._ended = "on a GPU they need a program that runs in the main thread", True
+
+    def _do_now(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._asked = False
+            try:
+                work()
+            except Exception as e:  # the program goes on
+                self.trouble = str(e).partition("\n")[0]
+
+    def _open(self) -> None:
+        if self._ended or self._compiling():  # since the main thread was asked
+            return
+        import jax
+
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level, options.host_tracer_level = 0, 1
+        options.enable_hlo_proto = False
+        worked = time.thread_time()
+        safe_points.wait_for_cuda_devices(_cuda_devices())
+        try:
+            self._session = jax_internals.get(jax_internals.PROFILER)(options)
+        except JaxperfError as e:  # this JAX has no such name
+            self.trouble, self._ended = str(e), True
+            return
+        self._opened = time.perf_counter()
+        self._first = self._first or self._opened
+        with jax.profiler.TraceAnnotation(MARK):  # its start ties the profiler's clock to this one
+            self._tied = time.perf_counter()
+        self.cost_s += time.thread_time() - worked
+
+    def _close(self) -> None:
+        if self._session is None:
+            return
+        safe_points.wait_for_cuda_devices(_cuda_devices())
+        ended, worked = time.perf_counter(), time.thread_time()
+        session, self._session = self._session, None
+        if not self.files:
+            self._folder = Path(tempfile.mkdtemp(prefix="jaxperf-watch-"))
+        file = self._folder / f"{len(self.files)}.xplane.pb"
+        try:
+            file.write_bytes(session.stop())
+            self.files.append((file, self._tied, ended))
+        except Exception as e:  # somebody else profiles, or the disk is full
+            self.trouble = str(e).partition("\n")[0]
+        self.cost_s += time.thread_time() - worked
+        now = time.perf_counter()
+        cost_s = now - ended
+        self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
+        pause_s = (cost_s + 0.05 * (ended - self._opened)) / COST_SHARE
+        self._next = now + max(pause_s, PAUSE * (now - self._first))
+
+    def read(self) -> Seen:
+        """Return everything that the windows saw, and delete the raw traces; only some of long ones."""
+        seen = Seen()
+        every = -(-sum(file.stat().st_size for file, _, _ in self.files) // MOST)
+        for file, tied, ended in self.files[:: every or 1]:
+            read_window(file, tied, ended, seen)
+        if self.files:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return seen
+
+
+def _cuda_devices() -> list[int]:
+    """The driver's numbers of this process's CUDA devices; empty on other platforms."""
+    import jax
+
+    if jax.default_backend() != "gpu" or safe_points.cuda_driver() is None:
+        return []
+    return [device.local_hardware_id or 0 for device in jax.local_devices()]

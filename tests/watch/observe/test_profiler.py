@@ -1,0 +1,84 @@
+"""Windows of the profiler on a CUDA device, which this test pretends."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.watch import watch
+from jaxperf.watch.observe import profiler, safe_points
+
+
+@pytest.fixture
+def waiting_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Pretend a CUDA device, and list the threads in which the profiler waited for it."""
+    threads: list[Any] = []
+    monkeypatch.setattr(profiler, "_cuda_devices", lambda: [0])
+    monkeypatch.setattr(
+        safe_points, "wait_for_cuda_devices", lambda numbers: threads.append(threading.current_thread())
+    )
+    yield threads
+
+
+def compute(seconds: float) -> None:
+    step, x, end = jax.jit(lambda x: x @ x / 100), jnp.ones((100, 100)), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        x = step(x)
+    jax.block_until_ready(x)
+
+
+def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_idle(
+    waiting_threads: list[Any],
+) -> None:
+    with watch(show=False) as watched:
+        compute(1.0)
+    windows = watched.record.seen.windows
+    assert windows
+    assert set(waiting_threads) == {threading.main_thread()}
+    assert len(waiting_threads) >= 2 * len(windows)
+
+
+def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
+    waiting_threads: list[Any],
+) -> None:
+    records = []
+
+    def program() -> None:
+        with watch(show=False) as watched:
+            compute(0.5)
+        records.append(watched.record)
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    thread.join()
+    assert not records[0].seen.windows and not waiting_threads
+    assert any("main thread" in remark for remark in records[0].remarks)
+
+
+def test_a_call_asked_for_in_another_thread_runs_once_in_the_main_thread() -> None:
+    threads: list[threading.Thread] = []
+    asking = threading.Thread(
+        target=lambda: safe_points.call_in_main_thread(lambda: threads.append(threading.current_thread()))
+    )
+    asking.start()
+    asking.join()
+    for _ in range(1_000_000):
+        if threads:
+            break
+    assert threads == [threading.main_thread()]
+
+
+def test_a_driver_without_that_device_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    class Driver:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *arguments: calls.append(name) or int(name == "cuDevicePrimaryCtxRetain")
+
+    monkeypatch.setattr(safe_points, "cuda_driver", Driver)
+    safe_points.wait_for_cuda_devices([0])
+    assert calls == ["cuDevicePrimaryCtxRetain"]
