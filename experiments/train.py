@@ -44,6 +44,7 @@ from flax import nnx
 from rich.progress import track
 
 from jaxperf.chapter import catalogue
+from jaxperf.chapter.native_log import native_stderr_to, path_for
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.cli import flags
 from jaxperf.cli.flags import at_least, between, more_than
@@ -129,7 +130,9 @@ def main() -> int:
     jax.config.update("jax_num_cpu_devices", config.devices)
     if config.platform != "auto":
         jax.config.update("jax_platforms", "cuda,cpu" if config.platform == "gpu" else "cpu")
-    return together(config.processes, lambda: run(config, recipe))
+    several = config.processes.several  # whose errors the log of each process has
+    with contextlib.nullcontext() if several else native_stderr_to(path_for("train")):
+        return together(config.processes, lambda: run(config, recipe))
 
 
 def recipe_of(config: Config) -> Recipe:

@@ -1,8 +1,8 @@
-"""What C++ writes to standard error while a section runs, in a file of its own.
+"""What C++ writes to standard error while a command runs, in a file of its own.
 
 XLA logs there, for instance a line for each kernel whose time it could not take well ("Delay kernel timed
-out"). Such lines look like errors between those of a section. `TF_CPP_MIN_LOG_LEVEL` would silence them, and
-with them the message before a crash. The file keeps all.
+out"). Such lines look like errors between those of the command. `TF_CPP_MIN_LOG_LEVEL` would silence them,
+and with them the message before a crash. The file keeps all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxperf.processes.exit_status import say
 
 
 def path_for(name: str) -> Path:
-    """Return the file for a section's script; every run of it begins the file anew."""
+    """Return the file for a section's script or a command; every run of it begins the file anew."""
     return platformdirs.user_cache_path("jaxperf") / "log" / f"{name}.log"
 
 
@@ -31,8 +31,12 @@ def native_stderr_to(path: Path) -> Iterator[None]:
 
     When the block ends, a line says where the file is; an empty one is removed. Child processes write
     to the file too, unless they are started with a `stderr`. After a crash, Python's traceback is where
-    `sys.stderr` is. Where the file cannot be written, nothing changes.
+    `sys.stderr` is. Where the file cannot be written, or a test or a notebook has replaced `sys.stderr`,
+    nothing changes.
     """
+    if sys.stderr is not sys.__stderr__:
+        yield
+        return
     try:
         terminal = os.dup(2)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,11 @@ def _dispatch(arguments: list[str]) -> int:
 
             return measure_command.main(asked)
         case MeasureRoofline():
+            began = time.monotonic()
             import_jax()
             from jaxperf.user_function import roofline_command
 
-            return roofline_command.main()
+            return roofline_command.main(began)
         case Plan() as asked:
             import_jax()
             from jaxperf.plan import command as plan_command

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 from jax import lax
 
-from jaxperf.measure.compile_together import compile_together
+from jaxperf.measure.dispatch import asynchronous_loop
 from jaxperf.measure.rounds import interleaved
 from jaxperf.measure.timing import Wait, block, measure, time_value
 from jaxperf.result import Measurement
@@ -32,22 +32,29 @@ DISPATCH, MATRIX, MEMORY, COPY = "dispatch", "matrix", "memory", "copy"
 TO_DEVICE, TO_HOST = "host to device", "device to host"
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8")
 LONG_S = 0.02  # a call that lasts this long hides the cost of calling: 0.1 % where that is 20 us
-SMALLEST_SIDE = 512  # of the first matrices that are multiplied
+SMALLEST_SIDE = 512  # of the first matrices that a CPU multiplies
+LARGEST_SIDE = 8192  # a GPU's rate grows no further; it autotunes each size, and moves it at 5 GB/s
+# Any GPU multiplies these fast. Some need a hundred times as long for the other dtypes.
+FAST, SLOW_SIDE = ("float32", "bfloat16", "float16"), 2048
 MEMORY_SHARE = 16  # no array takes more than this part of the memory that is free
 SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays that memory is measured with
+LARGEST_COPY = 2**28  # bytes of the arrays that are copied
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def call_costs(*, budget_s: float = 0.5) -> Iterator[Measurement]:
     """Yield seconds of an empty compiled program, waited for at each call, and then waited for at the end."""
     names: dict[Wait, str] = {"each": "empty program, waited for", "end": "empty program, queued"}
+    empty = jax.jit(lambda: jnp.zeros(()))
     for wait, name in names.items():
-        cost = measure(jax.jit(lambda: jnp.zeros(())), name=name, wait=wait, budget_s=budget_s)
+        cost = measure(empty, name=name, wait=wait, budget_s=budget_s)
         yield dataclasses.replace(cost, quantity=DISPATCH, configuration=wait)
 
 
 def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
     """Return FLOP/s of the product of two square matrices, under the current `jax_default_matmul_precision`.
+
+    Products that are shorter than `LONG_S` are queued, until all together last as long.
 
     Args:
       dtype: of both matrices; the product of integers is int32.
@@ -55,19 +62,34 @@ def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
     """
     with jax.enable_x64(dtype == "float64"):
         result = jnp.int32 if dtype == "int8" else None
-        noise = np.random.default_rng(0).normal(scale=8, size=2**20)  # a GPU is faster at matrices of ones
-        noise = noise.astype("float64" if dtype == "float64" else "float32")
-        product = jax.jit(functools.partial(jnp.matmul, preferred_element_type=result))
-        side = SMALLEST_SIDE
-        while True:
-            x = jax.device_put(np.resize(noise, (side, side))).astype(dtype)
-            most = math.isqrt(int(free_bytes() // MEMORY_SHARE // (3 * x.itemsize)))  # three matrices
-            took_s = _seconds(product, x, x)
-            if took_s >= LONG_S or 2 * side > most:
-                break
-            side = min(side * _growth(took_s, dimensions=3), 2 ** int(math.log2(most)))
-        took = measure(product, x, x, budget_s=budget_s, min_values=3)
-    return _rate(f"matrix product, {dtype}", "FLOP/s", took, 2 * side**3, MATRIX, dtype)
+        product = jax.jit(lambda x: jnp.matmul(x, x, preferred_element_type=result))
+        x, took_s = _long_product(product, dtype)
+        count = math.ceil(LONG_S / took_s)
+        queued = functools.partial(asynchronous_loop, product, x, count)
+        took = measure(queued, name=dtype, budget_s=budget_s, min_values=3, loops=1)
+    return _rate(f"matrix product, {dtype}", "FLOP/s", took, 2 * count * len(x) ** 3, MATRIX, dtype)
+
+
+def _long_product(product: Callable[[jax.Array], jax.Array], dtype: str) -> tuple[jax.Array, float]:
+    """Return a matrix whose product takes `LONG_S` if its side may be so large, and the product's seconds."""
+    noise = np.random.default_rng(0).normal(scale=8, size=2**20)  # a GPU is faster at matrices of ones
+    noise = noise.astype(jnp.dtype(dtype))
+    most = math.isqrt(int(free_bytes() // MEMORY_SHARE // (3 * noise.itemsize)))  # three matrices
+    largest = min(LARGEST_SIDE, 2 ** int(math.log2(most)))
+    side = min(_first_side(dtype), largest)
+    while True:
+        x = jax.device_put(np.resize(noise, (side, side)))
+        took_s = _seconds(product, x)
+        if took_s >= LONG_S or side == largest:
+            return x, took_s
+        side = min(side * _growth(took_s, dimensions=3), largest)
+
+
+def _first_side(dtype: str) -> int:
+    """Return the side of the first matrices: a GPU takes seconds to compile a product, a CPU milliseconds."""
+    if jax.default_backend() == "cpu":
+        return SMALLEST_SIDE
+    return LARGEST_SIDE if dtype in FAST else SLOW_SIDE
 
 
 def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
@@ -80,7 +102,7 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
       size: of the array, in bytes.
       budget_s: seconds for the values that count.
     """
-    x, times = jax.device_put(np.ones(size // 4, np.float32)), np.int32(1)
+    x, times = jnp.ones(size // 4, np.float32), np.int32(1)
 
     def again() -> jax.Array:
         nonlocal x
@@ -98,25 +120,19 @@ def _sweep(x: jax.Array, times: np.int32) -> jax.Array:
     return lax.fori_loop(0, times, lambda _, a: a * 0.5 + 0.5, x)
 
 
-def compile_sweeps(sizes: Iterable[int]) -> tuple[Measurement, ...]:
-    """Compile the programs of `memory_rate` for arrays of these sizes in bytes, all at once."""
-    arrays = {size: jax.ShapeDtypeStruct((size // 4,), np.float32) for size in sizes}
-    compile_together({str(size): (_sweep, array, np.int32(1)) for size, array in arrays.items()})
-    return ()
-
-
 def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
     """Return bytes/s from the host's memory to the first device, and back, each into newly allocated memory.
 
     On a CPU, the device's memory is the host's, and the rates are those of a copy within it.
     """
     device, size = jax.local_devices()[0], 2**22
+    largest = min(LARGEST_COPY, 2 ** int(math.log2(free_bytes() // MEMORY_SHARE)))
     while True:
         host = np.ones(size // 4, np.float32)
         took_s = _seconds(_to_device, host, device)
-        if took_s >= LONG_S or 2 * size > free_bytes() // MEMORY_SHARE:
+        if took_s >= LONG_S or size >= largest:
             break
-        size = min(size * _growth(took_s, most=64), 2 ** int(math.log2(free_bytes() // MEMORY_SHARE)))
+        size = min(size * _growth(took_s, most=64), largest)
     copies = interleaved(
         {TO_DEVICE: lambda: _to_device(host, device), TO_HOST: _to_host},
         before={TO_HOST: lambda: _to_device(host, device)},  # JAX keeps an array's host copy once made
@@ -155,15 +171,16 @@ def _growth(took_s: float, *, dimensions: int = 1, most: int = 8) -> int:
 
 
 def array_sizes() -> tuple[int, ...]:
-    """Return the bytes of the arrays to measure memory with: each four times the one before.
+    """Return the bytes of the arrays to measure memory with: each 4 times the one before, on a GPU 16 times.
 
     If memory allows, the largest is at least four times the last cache, so that no cache holds much of it.
     """
     known = max(cache_sizes().values(), default=0)
-    wanted = min(LARGEST, max(4 * known, 2**28)) if jax.default_backend() == "cpu" else LARGEST
+    cpu = jax.default_backend() == "cpu"
+    wanted = min(LARGEST, max(4 * known, 2**28)) if cpu else LARGEST
     most = max(SMALLEST, min(wanted, free_bytes() // MEMORY_SHARE))
-    fours = (SMALLEST * 4**i for i in itertools.count())
-    return tuple(itertools.takewhile(lambda size: size <= most, fours))
+    sizes = (SMALLEST * (4 if cpu else 16) ** i for i in itertools.count())
+    return tuple(itertools.takewhile(lambda size: size <= most, sizes))
 
 
 def cache_sizes() -> dict[str, int]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from collections.abc import Sequence
 
 import jax
@@ -35,7 +33,7 @@ def main(asked: Plan) -> int:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     if asked.json:
         check_writable(asked.json)
-    with _log():
+    with native_stderr_to(path_for("plan")):  # XLA logs that there is no GPU, and how memory is short
         made = _plan(asked)
     console = terminal.console()
     for block in made.blocks():
@@ -81,13 +79,6 @@ def _arguments(asked: Plan) -> Arguments:
             made = make()
         return Arguments(made if isinstance(made, tuple) else (made,), {})
     return load_arguments(asked.args, asked.setup, asked.npz)
-
-
-def _log() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a file takes what XLA logs: that there is no GPU, and how memory is short."""
-    if sys.stderr is not sys.__stderr__:  # a test or a notebook has replaced it
-        return contextlib.nullcontext()
-    return native_stderr_to(path_for("plan"))
 
 
 def numbers(text: str, flag: str, *, least: int) -> tuple[int, ...]:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+import jax
 import psutil
 
+from jaxperf.chapter import native_log
 from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import to_one_line
@@ -24,7 +26,9 @@ from jaxperf.startup import environment as current_environment
 SECTION = SectionEntry(
     "roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?", 20
 )
-BUDGET_S = 20.0  # for everything, JAX's start included
+BUDGET_S = 20.0  # from the start of the process to its end
+# Of that: Python's own start and end, writing the file, and a part that takes longer than those before it
+RESERVE_S = 3.0
 TITLES = {
     ceilings.DISPATCH: "What a call costs, however little it computes",
     ceilings.MATRIX: "Matrix products",
@@ -42,7 +46,7 @@ class RooflinePart:
       name: of the part, for readers.
       quantity: what it measures; parts of one quantity take about as long.
       measure: measures it.
-      needed: whether it is measured however long the others took.
+      needed: whether it is measured however long the others took, since no roofline is whole without it.
     """
 
     name: str
@@ -52,20 +56,21 @@ class RooflinePart:
 
 
 @forced_end()
-def main(budget_s: float = BUDGET_S) -> int:
+def main(began: float) -> int:
     """Measure and store the roofline; an existing file is replaced once the new one is complete.
 
     Args:
-      budget_s: seconds for all, JAX's start included; parts that do not fit are left out.
+      began: `time.monotonic` before JAX was imported; parts that do not fit into `BUDGET_S` are left out.
 
     Raises:
       JaxperfError: the cache folder cannot be written, or JAX cannot start.
     """
-    ends = time.monotonic() + budget_s
-    environment = current_environment()
-    path = path_for(environment)
-    check_writable(path)
-    roofline = tell(environment, ends=ends)
+    ends = began + BUDGET_S - RESERVE_S
+    with native_log.native_stderr_to(native_log.path_for("roofline")):
+        environment = current_environment()
+        path = path_for(environment)
+        check_writable(path)
+        roofline = tell(environment, ends=ends)
     save_result(roofline.result, path)
     print(to_one_line(f"kept: {path}"))
     return 0
@@ -80,7 +85,7 @@ def tell(environment: Environment, *, ends: float) -> Roofline:
     """
     recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
     conditions(recorder)
-    rows, left_out = measure_in_time(parts(), ends=ends)
+    rows, notes = measure_in_time(parts(), ends=ends)
     for quantity, title in TITLES.items():
         recorder.table([m for m in rows if m.quantity == quantity], title=title, fold=True)
     memory = sorted((m for m in rows if m.quantity == ceilings.MEMORY), key=lambda m: int(m.configuration))
@@ -91,8 +96,8 @@ def tell(environment: Environment, *, ends: float) -> Roofline:
         x=Axis("array", "bytes"),
         y=Axis("read and written", "bytes/s"),
     )
-    if left_out:
-        recorder.note(f"no time was left for: {', '.join(left_out)}")
+    for note in notes:
+        recorder.note(note)
     summary(recorder, from_result(recorder.result()))
     return from_result(recorder.result())
 
@@ -110,7 +115,6 @@ def parts() -> list[RooflinePart]:
     first = [
         RooflinePart("calls", ceilings.DISPATCH, ceilings.call_costs),
         products.pop(DEFAULT_DTYPE),
-        RooflinePart("programs for arrays", "compile", lambda: ceilings.compile_sweeps(sizes)),
         *(arrays.pop(size) for size in dict.fromkeys((sizes[-1], sizes[0]))),
         RooflinePart("copies", ceilings.COPY, ceilings.copy_rates),
     ]
@@ -132,25 +136,39 @@ def measure_in_time(
 ) -> tuple[list[Measurement], list[str]]:
     """Measure part after part, and print the best value of each at once.
 
-    A part that is not needed is left out if the last one of its quantity took longer than there is time.
+    A part that is not needed is left out if the longest one of its quantity took longer than there is time,
+    or if the backend cannot compute it.
+
+    Args:
+      wanted: the parts, the most important first.
+      ends: time on `clock` at which no part should run any more.
+      clock: reads seconds.
 
     Returns:
-      The measurements, and the names of the parts that were left out.
+      The measurements, and notes on the parts that were left out.
     """
     rows: list[Measurement] = []
     left_out: list[str] = []
-    took_s: dict[str, float] = {}
+    notes: list[str] = []
+    longest_s: dict[str, float] = {}
     for part in wanted:
         began = clock()
-        if not part.needed and began + took_s.get(part.quantity, 0.0) > ends:
+        if not part.needed and began + longest_s.get(part.quantity, 0.0) > ends:
             left_out.append(part.name)
             continue
-        for m in part.measure():
-            best = min(m.values) if m.unit == "s" else max(m.values)
-            print(to_one_line(f"{m.name}: {format_on_page(best, m.unit)}"), flush=True)
-            rows.append(m)
-        took_s[part.quantity] = clock() - began
-    return rows, left_out
+        try:
+            for m in part.measure():
+                best = min(m.values) if m.unit == "s" else max(m.values)
+                print(to_one_line(f"{m.name}: {format_on_page(best, m.unit)}"), flush=True)
+                rows.append(m)
+        except jax.errors.JaxRuntimeError as e:  # XLA has no product of this dtype here
+            if part.needed:
+                raise
+            notes.append(f"not possible here: {part.name}: {str(e).splitlines()[0]}")
+        longest_s[part.quantity] = max(longest_s.get(part.quantity, 0.0), clock() - began)
+    if left_out:
+        notes.append(f"no time was left for: {', '.join(left_out)}")
+    return rows, notes
 
 
 def conditions(recorder: Recorder) -> None:

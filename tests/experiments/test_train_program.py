@@ -142,6 +142,25 @@ def test_every_way_trains_resnet_by_the_fast_recipe(way: str, tmp_path: Path) ->
     assert [claim.verdict for claim in result.claims] == ["not measurable here"]
 
 
+def test_what_c_writes_is_in_a_file_unless_the_process_is_one_of_several(tmp_path: Path) -> None:
+    """`jaxperf launch` keeps what each of several processes writes."""
+    training = (
+        "import os, sys\n"
+        "from experiments import train\n"
+        "train.together = lambda processes, work: work()\n"
+        "for flags in (['--coordinator=a:1', '--num-processes=2', '--process-id=0'], []):\n"
+        "    train.run = lambda config, recipe: os.write(2, b'timed out\\n') * 0\n"
+        "    sys.argv = ['train.py', '--smoke', '--platform', 'cpu', *flags]\n"
+        "    assert train.ended(train.main) == 0\n"
+    )
+    environment = child_environment() | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", training]
+    done = subprocess.run(command, cwd=PROGRAM.parents[1], env=environment, capture_output=True, text=True)
+    log = tmp_path / "jaxperf" / "log" / "train.log"
+    assert done.stderr == f"timed out\nnote: what C++ code (XLA) logged is in {log}\n"
+    assert log.read_text() == "timed out\n" and done.returncode == 0
+
+
 def test_nonsense_flags_are_one_line_and_status_2(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

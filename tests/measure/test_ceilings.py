@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import jax
@@ -31,8 +32,36 @@ def test_a_product_counts_two_operations_per_element_of_each_row_and_column() ->
         rate = ceilings.matrix_rate(dtype)
         assert (rate.unit, rate.quantity, rate.configuration) == ("FLOP/s", ceilings.MATRIX, dtype)
         best, half = rate.values
-        side = round((best / 2) ** (1 / 3))
-        assert best == 2 * half == 2 * side**3 and side >= 512 and side & (side - 1) == 0
+        assert best == 2 * half and best % (2 * ceilings.SMALLEST_SIDE**3) == 0
+
+
+@pytest.mark.parametrize(
+    "backend, dtype, quickest_s, sides",
+    [
+        ("cpu", "float32", 1.0, [16]),
+        ("cpu", "float32", 1e-6, [16, 64]),
+        ("gpu", "float32", 1e-6, [64]),
+        ("gpu", "bfloat16", 1.0, [64]),
+        ("gpu", "float64", 1.0, [32]),
+        ("gpu", "int8", 1e-6, [32, 64]),
+    ],
+)
+def test_a_gpu_compiles_one_product_of_each_fast_dtype(
+    monkeypatch: pytest.MonkeyPatch, backend: str, dtype: str, quickest_s: float, sides: list[int]
+) -> None:
+    for name, side in (("SMALLEST_SIDE", 16), ("SLOW_SIDE", 32), ("LARGEST_SIDE", 64)):
+        monkeypatch.setattr(ceilings, name, side)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    multiplied = []
+
+    def pretended_s(product: object, x: jax.Array) -> float:
+        multiplied.append(len(x))
+        return quickest_s
+
+    monkeypatch.setattr(ceilings, "_seconds", pretended_s)
+    count = math.ceil(ceilings.LONG_S / quickest_s)
+    assert max(ceilings.matrix_rate(dtype).values) == 2 * count * sides[-1] ** 3
+    assert multiplied == sides
 
 
 def test_memory_counts_what_is_read_and_written_in_all_turns() -> None:
@@ -46,6 +75,14 @@ def test_copies_are_real_and_go_both_ways() -> None:
     there, back = ceilings.copy_rates(count=2)
     assert [m.configuration for m in (there, back)] == [ceilings.TO_DEVICE, ceilings.TO_HOST]
     assert len(there.values) == len(back.values) == 2 and there.quantity == back.quantity == ceilings.COPY
+
+
+def test_copies_grow_no_further_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    monkeypatch.setattr(ceilings, "LARGEST_COPY", 2**23)
+    monkeypatch.setattr(ceilings, "_seconds", lambda copy, host, device: copied.append(host.nbytes) or 1e-9)
+    ceilings.copy_rates(count=1)
+    assert copied == [2**22, 2**23]
 
 
 def test_an_empty_program_is_called_both_ways() -> None:
@@ -65,6 +102,12 @@ def test_arrays_grow_fourfold_up_to_four_times_the_last_cache_and_never_fill_mem
         sizes = ceilings.array_sizes()
         assert sizes[0] == ceilings.SMALLEST and sizes[-1] == largest
         assert all(b == 4 * a for a, b in itertools.pairwise(sizes))
+
+
+def test_a_gpu_gets_a_handful_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(ceilings, "free_bytes", lambda: 2**36)
+    assert ceilings.array_sizes() == (2**14, 2**18, 2**22, 2**26, 2**30)
 
 
 def test_an_array_belongs_to_the_first_cache_that_holds_it() -> None:

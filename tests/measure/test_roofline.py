@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -149,23 +153,78 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
 def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By a clock that only the parts turn: one takes four seconds, and there are nine."""
+    """By a clock that only the parts turn. A quantity's longest part says how long the next may take."""
     seconds = 0.0
 
     def part(
-        name: str, *, needed: bool = False, quantity: str = ceilings.MATRIX
+        name: str, takes_s: float, quantity: str = ceilings.MATRIX, *, needed: bool = False
     ) -> roofline_command.RooflinePart:
         def measure() -> list[Measurement]:
             nonlocal seconds
-            seconds += 4.0
+            seconds += takes_s
             return [Measurement(name, "FLOP/s", (1e12, 2e12), quantity=quantity)]
 
         return roofline_command.RooflinePart(name, quantity, measure, needed)
 
-    parts = [part("a", needed=True), part("b"), part("c"), part("d", needed=True), part("e", quantity="copy")]
-    rows, left_out = roofline_command.measure_in_time(parts, ends=9.0, clock=lambda: seconds)
-    assert ([m.name for m in rows], left_out) == (["a", "b", "d"], ["c", "e"])
-    assert capsys.readouterr().out == "a: 2 TFLOP/s\nb: 2 TFLOP/s\nd: 2 TFLOP/s\n"
+    parts = [part("a", 4, needed=True), part("b", 1, "copy", needed=True), part("c", 1), part("d", 1),
+             part("e", 1, "copy"), part("f", 9, needed=True), part("g", 1, "copy")]  # fmt: skip
+    rows, notes = roofline_command.measure_in_time(parts, ends=9.0, clock=lambda: seconds)
+    assert [m.name for m in rows] == ["a", "b", "c", "e", "f"]
+    assert notes == ["no time was left for: d, g"]
+    assert capsys.readouterr().out == "".join(f"{name}: 2 TFLOP/s\n" for name in "abcef")
+
+
+def test_a_dtype_that_the_backend_refuses_is_named_and_a_needed_one_raises() -> None:
+    def refuse() -> list[Measurement]:
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such product\nstack")
+
+    part = roofline_command.RooflinePart("matrix product, int8", ceilings.MATRIX, refuse)
+    notes = ["not possible here: matrix product, int8: UNIMPLEMENTED: no such product"]
+    assert roofline_command.measure_in_time([part], ends=1e99) == ([], notes)
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        roofline_command.measure_in_time([replace(part, needed=True)], ends=1e99)
+
+
+def test_importing_jax_has_its_part_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    now, ends_at = 100.0, []
+
+    def import_jax() -> None:
+        nonlocal now
+        now += 7.0
+
+    monkeypatch.setattr(command_line, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(command_line, "import_jax", import_jax)
+
+    def tell(environment: Environment, *, ends: float) -> roofline.Roofline:
+        ends_at.append(ends)
+        raise JaxperfError("enough")
+
+    monkeypatch.setattr(roofline_command, "tell", tell)
+    assert command_line.main(["roofline"]) == 2
+    assert now == 107.0 and ends_at == [100.0 + roofline_command.BUDGET_S - roofline_command.RESERVE_S]
+
+
+def test_what_c_writes_is_in_a_file_and_an_error_is_on_the_terminal(tmp_path: Path) -> None:
+    program = (
+        "import os\n"
+        "from jaxperf.cli import command_line\n"
+        "from jaxperf.errors import JaxperfError\n"
+        "from jaxperf.user_function import roofline_command\n"
+        "def tell(environment, ends):\n"
+        "    os.write(2, b'kernel timed out\\n')\n"
+        "    raise JaxperfError('no roofline')\n"
+        "roofline_command.tell = tell\n"
+        "raise SystemExit(command_line.main(['roofline']))\n"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    log = tmp_path / "jaxperf" / "log" / "roofline.log"
+    assert done.returncode == 2 and log.read_text() == "kernel timed out\n"
+    assert done.stderr.splitlines() == [
+        f"note: what C++ code (XLA) logged is in {log}",
+        "error: no roofline",
+    ]
 
 
 def test_the_most_important_parts_come_first_and_are_a_whole_roofline() -> None:
