@@ -325,14 +325,16 @@ def train(num_gpus, batch_size, lr, make_step=make_jit_step, seed=0, epochs=epoc
 # `train(num_gpus=2, batch_size=512, lr=0.2)`: twice the batch, so that each GPU has as many images
 # as before, and twice the rate (see below).
 #
-# Compiling comes first, apart from the epochs' times. On one H200, XLA takes 8 to 16 s for a step of
-# ResNet-18 (JAX 0.11.2, 2026-11-26). It compiles without holding Python's lock, so independent
-# programs compile at the same time, each in a thread. The calls in `train` find them compiled.
+# Compiling comes first, apart from the epochs' times. XLA compiles without holding Python's lock, so
+# on a CPU independent programs compile at the same time, each in a thread. For a GPU, XLA also times
+# several kernels for each convolution on the GPU, and two threads would disturb each other: on one
+# H200, two of these steps took 45 s at the same time, where one alone took 6 to 16 s (JAX 0.11.2,
+# 2026-11-27). The calls in `train` find the programs compiled.
 
 # %%
-def compile_in_threads(*lowered):
+def compile_all(*lowered):
     start = time.perf_counter()
-    pool = ThreadPoolExecutor(len(lowered))
+    pool = ThreadPoolExecutor(1 if on_gpus else len(lowered))
     try:
         list(pool.map(lambda program: program.compile(), lowered))
     finally:  # Ctrl-C does not wait for the compiler
@@ -350,8 +352,8 @@ def lowered_step(make_step, num_gpus):
     return train_step.lower(*start, *jax.device_put((train_images[:n], train_labels[:n]), split))
 
 # %% tags=["slow"]
-compile_in_threads(*(lowered_step(make_jit_step, m) for m in {1, n_gpus}),
-                   lowered_step(make_pmap_step, n_gpus))
+compile_all(*(lowered_step(make_jit_step, m) for m in {1, n_gpus}),
+            lowered_step(make_pmap_step, n_gpus))
 
 # %% [markdown]
 # After so few updates as here, look at the training loss: the test accuracy lags behind, because
@@ -361,7 +363,9 @@ compile_in_threads(*(lowered_step(make_jit_step, m) for m in {1, n_gpus}),
 one = train(num_gpus=1, batch_size=batch_size, lr=s.lr)
 
 # %% tags=["slow"]
-several = train(num_gpus=n_gpus, batch_size=n_gpus * batch_size, lr=n_gpus * s.lr)
+several = one  # on a single GPU, the same run
+if n_gpus > 1:
+    several = train(num_gpus=n_gpus, batch_size=n_gpus * batch_size, lr=n_gpus * s.lr)
 
 # %% tags=["slow"]
 by_pmap = train(num_gpus=n_gpus, batch_size=n_gpus * batch_size, lr=n_gpus * s.lr,

@@ -87,11 +87,11 @@ def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(
     assert np.isnan(flops) and summed == 4 * 129_068
 
 
-def test_programs_compile_in_threads_before_they_are_called(
+def test_programs_are_compiled_before_they_are_called(
     section: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lowered = [section.lowered_step(make, 2) for make in (section.make_jit_step, section.make_pmap_step)]
-    section.compile_in_threads(*lowered)
+    section.compile_all(*lowered)
     assert capsys.readouterr().out.startswith("2 programs compiled in ")
     with compiled() as names:
         for make_step in (section.make_jit_step, section.make_pmap_step):

@@ -92,6 +92,10 @@ def steps(folder: Path, *, rehearse: bool) -> list[Step]:
         Step("peers", "The comparison with PyTorch has its main rows, and ends in its time",
              (*peers, *(("--on-device", "--only", "LeNet float32, batch 8", "8.2") if rehearse else ())), 140,
              _main_rows),
+        Step("profile", "A profile says where the steps of ResNet-18 spend their time",
+             ("-m", "tools.gpu_check.profile_step", str(folder / "profile.json"),
+              *(("--rehearse",) if rehearse else ())), 90,
+             lambda run: (run.succeeded, run.ending)),
         *(Step(f"section-{name}", f"{name} ends within 90 s at its default size, and no part fails",
                (*run, name, *platform, *out, *toy), 90, _no_failure(name)) for name in _sections()),
     ]  # fmt: skip
