@@ -1,4 +1,4 @@
-"""Compile several programs at the same time, each in a thread of its own."""
+"""Compile several programs together, in threads, so that Ctrl-C waits for none of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 
 
 def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], float]:
-    """Compile a program for each call, all at the same time, and run none of them.
+    """Compile a program for each call, on a CPU all at the same time, and run none of them.
 
     Functions are traced one after the other. A function that is jitted keeps its program: calling it with
     such arguments compiles nothing more.
@@ -33,11 +33,12 @@ def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any]
 
 
 def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
-    """Compile lowered programs (`jit(f).lower(...)`) at the same time, and return them in their order.
+    """Compile lowered programs (`jit(f).lower(...)`), and return them in their order.
 
-    XLA releases Python's lock while it compiles, so the programs take about as long as the slowest one where
-    there are cores enough. Ctrl-C is noticed at once; the threads are then left to XLA, which cannot be
-    interrupted.
+    XLA releases Python's lock while it compiles. On a CPU each program has a thread of its own, so all take
+    about as long as the slowest one where there are cores enough. For a GPU, XLA also times kernels on the
+    GPU, and remembers the best ones for the next program, so there they compile one after another. Ctrl-C is
+    noticed at once; the threads are then left to XLA, which cannot be interrupted.
 
     Raises:
       Exception: what compiling one of them raised.
@@ -45,14 +46,17 @@ def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
     compiled: list[Any] = [None] * len(lowered)
     errors: list[Exception] = []
 
-    def compile_one(i: int) -> None:
+    def compile_some(numbers: Sequence[int]) -> None:
         try:
-            compiled[i] = lowered[i].compile()
+            for i in numbers:
+                compiled[i] = lowered[i].compile()
         except Exception as e:
             errors.append(e)
 
+    numbers = range(len(lowered))
+    shares = [numbers] if jax.default_backend() == "gpu" else [[i] for i in numbers]
     # a pool's threads would keep an interrupted process until they have compiled
-    threads = [threading.Thread(target=compile_one, args=(i,), daemon=True) for i in range(len(lowered))]
+    threads = [threading.Thread(target=compile_some, args=(share,), daemon=True) for share in shares]
     for thread in threads:
         thread.start()
     for thread in threads:

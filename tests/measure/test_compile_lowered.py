@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,23 @@ def test_all_are_compiled_at_the_same_time() -> None:
     meeting = threading.Barrier(3)  # breaks unless three wait at it together
     programs = [Waiting(meeting) for _ in range(3)]
     assert compile_lowered(programs) == programs and not meeting.broken
+
+
+def test_for_a_gpu_they_are_compiled_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = 0, 0
+
+    class Counted:
+        def compile(self) -> Counted:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            time.sleep(0.05)  # another thread would begin meanwhile
+            running -= 1
+            return self
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    programs = [Counted() for _ in range(3)]
+    assert compile_lowered(programs) == programs and most == 1
 
 
 def test_ctrl_c_leaves_a_compilation_behind() -> None:
