@@ -1,33 +1,39 @@
-"""A run's seconds, divided over its workloads: whether a configuration still has the time to start."""
+"""A run's seconds: which configurations still have the time to start, and what the main rows need."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from jaxperf.frameworks.workloads import Workload
 
-FOR_ROUNDS = 0.2  # of a workload's seconds; no configuration may start in them
-# Seconds that a start took: an H200, JAX 0.11.2, PyTorch 2.11, 26 November 2026.
-STARTS = {
-    ("resnet", "jit"): 16.0,
-    ("resnet", "scan"): 5.0,
-    ("resnet", "channels-last"): 10.0,
-    ("resnet", "compiled"): 17.0,
-    ("lenet", "jit"): 4.0,
-    ("lenet", "compiled"): 10.0,
+Starts = Mapping[str, Mapping[str, float]]
+# Seconds that a start is expected to take, by network and precision. On an H200 (JAX 0.11.2, PyTorch 2.11; 26
+# and 27 November 2026) jit and scan took about as long, and channels-last but for ResNet-18 in TF32;
+# torch.compile was not done after 26 s (ResNet-18, bfloat16) and 15 s (LeNet). All others are guesses.
+_RESNET = {"scan": 5.0, "CUDA graphs": 3.0, "eager": 5.0, "compiled": 35.0, "compiled, CUDA graphs": 10.0}
+_LENET = {
+    "jit": 4.0, "scan": 1.2, "channels-last": 2.1, "CUDA graphs": 1.0, "eager": 1.0,
+    "compiled": 20.0, "compiled, CUDA graphs": 5.0,
+}  # fmt: skip
+STARTS: Starts = {
+    "resnet bfloat16": {"jit": 17.0, "channels-last": 10.0, **_RESNET},
+    "resnet TF32": {"jit": 6.0, "channels-last": 6.0, **_RESNET},
+    "lenet bfloat16": _LENET,
+    "lenet TF32": _LENET,
+    "mlp": {"jit": 0.7, "scan": 0.3, "eager": 0.1, "CUDA graphs": 0.1},
 }
-OTHERS = {"mlp": 1.0}
-USUAL = 3.0
+_USUAL = 3.0  # where nothing is known
 
 
 class Budget:
-    """The seconds of a run; what a workload leaves over goes to the next ones.
+    """The seconds of a run. Those that the main workloads still need are reserved for them.
 
     Args:
       seconds: of the whole run, counted from now.
-      workloads: in the order in which they run; their shares divide the seconds.
-      starts: seconds that a start is expected to take, by network and configuration, until one is seen.
+      workloads: in the order in which they run.
+      starts: seconds that a start is expected to take, until one is seen: by network and precision, and by
+        configuration.
       clock: gives the seconds since any moment.
     """
 
@@ -35,38 +41,43 @@ class Budget:
         self,
         seconds: float,
         workloads: Sequence[Workload],
-        starts: Mapping[tuple[str, str], float] = STARTS,
+        starts: Starts = STARTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock, self._end, self._starts = clock, clock() + seconds, dict(starts)
-        self._shares = [w.share for w in workloads]
-        self._until = self._rounds_from = self._end
-
-    def begin(self) -> None:
-        """Begin the next workload: from now on `left` is about its part."""
-        now, rest = self._clock(), sum(self._shares) or 1.0
-        seconds = max(0.0, self._end - now) * (self._shares.pop(0) if self._shares else 1.0) / rest
-        self._until, self._rounds_from = now + seconds, now + (1 - FOR_ROUNDS) * seconds
+        self._clock, self._end, self._rest = clock, clock() + seconds, list(workloads)
+        self._starts = {(net, name): s for net, names in starts.items() for name, s in names.items()}
 
     @property
     def left(self) -> float:
-        """Seconds until the workload must end; below 0 if it should have."""
-        return self._until - self._clock()
+        """Seconds until the run must end; below 0 if it should have."""
+        return self._end - self._clock()
 
-    def allows(self, net: str, configuration: str, after: str = "") -> bool:
-        """Return whether a configuration still has the time to start.
+    def begin(self, workload: Workload) -> None:
+        """Begin a workload: from now on, nothing is reserved for it."""
+        self._rest.remove(workload)
 
-        Args:
-          net: the network.
-          configuration: what would start.
-          after: another configuration that must still have the time to start then; "" for none.
-        """
-        needs = self._start_s(net, configuration) + (self._start_s(net, after) if after else 0.0)
-        return needs <= self._rounds_from - self._clock()
+    def spare(self, systems: Container[str]) -> float:
+        """Return the seconds that are left without those that later main workloads need in these systems."""
+        return self.left - sum(self.needs(w, systems) for w in self._rest if w.main)
 
-    def _start_s(self, net: str, configuration: str) -> float:
-        return self._starts.get((net, configuration), OTHERS.get(net, USUAL))
+    def needs(self, workload: Workload, systems: Container[str]) -> float:
+        """Return the seconds that a workload needs: the starts that are not optional, and its rounds."""
+        return workload.rounds_s + sum(
+            self.start_s(workload, name)
+            for system, names in workload.configurations.items()
+            for name in names
+            if system in systems and name not in workload.optional
+        )
 
-    def started(self, net: str, configuration: str, seconds: float) -> None:
+    def start_s(self, workload: Workload, configuration: str) -> float:
+        """Return the seconds that a start is expected to take."""
+        return self._starts.get((_kind(workload), configuration), _USUAL)
+
+    def started(self, workload: Workload, configuration: str, seconds: float) -> None:
         """Note how long a start took; the next one of this kind is expected to take as long."""
-        self._starts[net, configuration] = seconds
+        self._starts[_kind(workload), configuration] = seconds
+
+
+def _kind(workload: Workload) -> str:
+    """Network and precision: what the time of a start depends on most."""
+    return f"{workload.settings.get('net', '')} {workload.settings.get('precision', '')}".strip()

@@ -7,7 +7,7 @@ or at toy size on a CPU, which has no TF32 and no CUDA graphs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +22,15 @@ SMALL = {"jax": ("jit", "scan"), "torch": ("eager", "CUDA graphs")}
 EACH = {"jax": ("jit",), "torch": ("eager",)}  # where each result is waited for
 RTOL = {"float32": 1e-3, "TF32": 1e-2, "bfloat16": 5e-2}  # the libraries of a GPU choose the order of sums
 TITLES = {"lenet": "LeNet", "resnet": "ResNet-18"}
-# Networks, bfloat16 or not, and which batch of the two, by importance; shares in about the seconds they need.
-ORDER = (
-    ("resnet", True, 1, 60),
-    ("resnet", False, 0, 45),
-    ("lenet", False, 0, 25),
-    ("", False, 0, 5),  # the small operations, which need least
-    ("resnet", True, 0, 25),
-    ("resnet", False, 1, 25),
-    ("lenet", True, 0, 10),
-    ("lenet", False, 1, 10),
-    ("lenet", True, 1, 10),
+# Networks, bfloat16 or not, and which batch of the two, by importance. A run with a budget reserves time for
+# the main ones, which come first, and for the small operations, which follow them.
+MAIN = (("resnet", True, 1), ("resnet", False, 0), ("lenet", False, 0))
+OTHERS = (
+    ("resnet", True, 0),
+    ("resnet", False, 1),
+    ("lenet", True, 0),
+    ("lenet", False, 1),
+    ("lenet", True, 1),
 )
 
 
@@ -86,14 +84,13 @@ def device_workloads(
     if max(sizes.batches) > len(images):
         raise JaxperfError(f"a batch of {max(sizes.batches)} needs as many images, there are {len(images)}")
     files = _write(sizes, folder, images, labels, lenet, np.random.default_rng(seed))
-    workloads: list[Workload] = []
-    for net, bfloat16, batch, share in ORDER:
-        if net:
-            precision = "bfloat16" if bfloat16 else "TF32" if platform == "gpu" else "float32"
-            workloads.append(_training(sizes, files, net, precision, sizes.batches[batch], share, platform))
-        else:
-            workloads += _small(sizes, files, platform, share)
-    return tuple(workloads)
+
+    def trained(net: str, bfloat16: bool, batch: int) -> Workload:
+        precision = "bfloat16" if bfloat16 else "TF32" if platform == "gpu" else "float32"
+        return _training(sizes, files, net, precision, sizes.batches[batch], platform)
+
+    others = (replace(trained(*which), main=False) for which in OTHERS)
+    return (*(trained(*which) for which in MAIN), *_small(sizes, files, platform), *others)
 
 
 def _write(
@@ -122,7 +119,6 @@ def _training(
     net: str,
     precision: str,
     batch: int,
-    share: float,
     platform: str,
 ) -> Workload:
     return Workload(
@@ -148,11 +144,11 @@ def _training(
         items=batch,
         rounds=sizes.rounds,
         rtol=RTOL[precision],
-        share=share,
+        optional=("scan", *COMPILED),
     )
 
 
-def _small(sizes: DeviceSizes, files: Mapping[str, str], platform: str, share: float) -> list[Workload]:
+def _small(sizes: DeviceSizes, files: Mapping[str, str], platform: str) -> list[Workload]:
     rows = (
         ("8.1 MLP, waiting once", "A call of the MLP of section 8.1", "mlp", False),
         ("8.2 loop, waiting once", "x + 1 of section 8.2.3", "increment", False),
@@ -181,7 +177,7 @@ def _small(sizes: DeviceSizes, files: Mapping[str, str], platform: str, share: f
             lead=sizes.chain // 4,
             rounds=sizes.rounds,
             rtol=RTOL["TF32" if platform == "gpu" else "float32"],
-            share=share,
+            rounds_s=3.0,
         )
         for name, title, operation, waits in rows
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from jaxperf.frameworks.worker import System, TaskError, Worker, WorkerGoneError
 
 START_S = 120  # that a worker may take to import its framework
-LOSSES = 5  # of workers of one system in a run
+LOSSES = 5  # of workers of one system in a run, in one lane
 OVER = 1.1  # a configuration that used so many times the cores that it was given is not judged
 STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
 
@@ -38,6 +39,9 @@ class Pool:
       environment: environment variables of all.
       cores: processors that every worker may use; empty for all there are.
       platform: "cpu" or "gpu", where JAX starts; each workload tells the other systems.
+
+    Attributes:
+      barred: configurations that broke their device, and are not tried again, with the reason.
     """
 
     def __init__(
@@ -53,8 +57,10 @@ class Pool:
         self.scratch, self.cores = scratch, tuple(cores)
         self.environment, self.platform = environment, platform
         self._live: dict[tuple[str, int, str], Worker] = {}
-        self._losses = dict.fromkeys(self.systems, 0)
-        self._given_up: dict[str, str] = {}
+        self._losses: Counter[tuple[str, str]] = Counter()
+        self._given_up: dict[tuple[str, str], str] = {}
+        self._stopped = False
+        self.barred: dict[str, str] = {}
         self.greetings: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Pool:
@@ -87,25 +93,27 @@ class Pool:
         """
         key = name, devices, lane
         if key not in self._live:
-            self._live[key] = self._start(name, devices)
+            self._live[key] = self._start(name, devices, lane)
         return self._live[key]
 
     def abort(self) -> None:
         """Kill all workers, of which other threads may expect an answer, and start no others."""
-        self._given_up |= dict.fromkeys(self.systems, "the run was stopped")
+        self._stopped = True
         for worker in list(self._live.values()):
             worker.kill()
 
     def forget(self, name: str, devices: int, lane: str = "") -> None:
         """Note that this worker was lost; the next call of `worker` starts another."""
         self._live.pop((name, devices, lane)).end()
-        self._losses[name] += 1
+        self._losses[name, lane] += 1
 
-    def _start(self, name: str, devices: int) -> Worker:
-        if name in self._given_up:
-            raise GivenUpError(self._given_up[name])
-        if self._losses[name] >= LOSSES:
-            raise self._give_up(name, f"{name} is given up after losing {LOSSES} workers")
+    def _start(self, name: str, devices: int, lane: str) -> Worker:
+        if self._stopped:
+            raise GivenUpError("the run was stopped")
+        if reason := self._given_up.get((name, lane)):
+            raise GivenUpError(reason)
+        if self._losses[name, lane] >= LOSSES:
+            raise GivenUpError(f"{name} is given up after losing {LOSSES} workers")
         threads, shares = self.threads(devices), self.shares(devices)
         start = {"cores": list(self.cores), "threads": threads, "devices": devices, "shares": shares}
         is_jax = self.systems[name].side == "jax"
@@ -123,13 +131,10 @@ class Pool:
                 limit_s=START_S,
             )
         except (TaskError, WorkerGoneError) as e:
-            raise self._give_up(name, str(e)) from None  # it would not start the next time either
+            self._given_up[name, lane] = str(e)  # it would not start the next time either
+            raise GivenUpError(str(e)) from None
         self.greetings.setdefault(name, worker.greeting)
         return worker
-
-    def _give_up(self, name: str, why: str) -> GivenUpError:
-        self._given_up[name] = why
-        return GivenUpError(why)
 
     def _shared(self, *, is_jax: bool) -> dict[str, str]:
         """Our environment, without variables for our own Python if the worker's is different."""

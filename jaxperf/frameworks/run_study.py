@@ -16,11 +16,11 @@ from jaxperf.frameworks.budget import Budget
 from jaxperf.frameworks.device_workloads import COMPILED
 from jaxperf.frameworks.pool import GivenUpError, Pool
 from jaxperf.frameworks.study import BASE, Entry, Study
-from jaxperf.frameworks.worker import TaskError, Worker, WorkerGoneError
+from jaxperf.frameworks.worker import DeviceBrokenError, TaskError, Worker, WorkerGoneError
 from jaxperf.frameworks.workloads import Workload
 from jaxperf.result import turns
 
-LEAST_START_S = 5.0  # what a start may take, however little is left of a budget
+LEAST_START_S = 10.0  # what a start that is not torch.compile's may take, however little a budget has left
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Run:
         say: Callable[[str], None],
     ) -> None:
         self.workload, self.pool, self.limits, self.budget, self.say = workload, pool, limits, budget, say
-        self.net = str(workload.settings.get("net", ""))
+        self.keep_s = 0.0  # what this workload needs of a budget once an optional configuration has started
         self.entries = [
             Entry(system, name, calls=workload.calls, lane="compile" if budget and name in COMPILED else "")
             for system, configurations in workload.configurations.items()
@@ -104,20 +104,35 @@ class _Run:
         if not self.budget:
             self.start(self.entries)
             return
-        self.in_threads(*[partial(self.attempt, e, partial(self.worker, e)) for e in self.one_of_each()])
-        self.budget.begin()
-        with_jax = [e for e in self.entries if e.system == BASE]
-        slow = [e for e in self.entries if e.lane]
-        first = with_jax[0].configuration if with_jax else ""
-        self.start([e for e in self.entries if e not in with_jax and e not in slow], after=first)
-        # JAX and torch.compile need the processor to start, and hardly the GPU: they do so side by side.
-        self.in_threads(partial(self.start, with_jax), partial(self.start, slow))
+        self.budget.begin(self.workload)
+        systems = self.pool.systems
+        if not self.workload.main and self.budget.needs(self.workload, systems) > self.budget.left:
+            self.refuse(self.entries)
+        else:
+            self.start_in_order(self.budget)
         if refused := [e.name for e in self.entries if e.refused]:
             self.say(f"{self.workload.name}: no time to start {', '.join(refused)}")
 
-    def one_of_each(self) -> list[Entry]:
-        """An entry of each worker that is needed."""
-        return list({(e.system, e.lane): e for e in self.entries}.values())
+    def start_in_order(self, budget: Budget) -> None:
+        """Start what is not optional, beginning with JAX; then the rest, if there are seconds to spare.
+
+        JAX and torch.compile need the processor to start, and hardly the GPU: they do so side by side, while
+        the other systems' workers start. Eager PyTorch, which times cuDNN's algorithms, does so alone.
+        """
+        slow = [e for e in self.entries if e.lane]
+        optional = [e for e in self.entries if self.is_optional(e) and not e.lane]
+        jax = [e for e in self.entries if e.system == BASE and e not in optional]
+        others = [e for e in self.entries if e not in (*slow, *optional, *jax)]
+        starts_s = sum(budget.start_s(self.workload, e.configuration) for e in (*others, *optional))
+        self.keep_s = self.workload.rounds_s + starts_s
+        workers = [partial(self.attempt, e, partial(self.worker, e)) for e in others[:1]]
+        self.in_threads(partial(self.start, jax), partial(self.start, slow), *workers)
+        self.start(others)
+        self.keep_s = self.workload.rounds_s
+        self.start(optional)
+
+    def is_optional(self, entry: Entry) -> bool:
+        return entry.configuration in self.workload.optional
 
     def in_threads(self, *jobs: Callable[[], None]) -> None:
         with ThreadPoolExecutor(max(1, len(jobs))) as threads:
@@ -129,39 +144,56 @@ class _Run:
                 self.pool.abort()  # else Ctrl-C would wait for what the workers are doing
                 raise
 
-    def start(self, entries: Sequence[Entry], after: str = "") -> None:
+    def start(self, entries: Sequence[Entry]) -> None:
         """Start these in order, until there is no time for the next one.
 
         Args:
           entries: those of one worker; a later one's start is short where an earlier one has started.
-          after: a configuration for which there must still be time then; "" for none.
         """
         for i, entry in enumerate(entries):
-            if self.budget and not self.budget.allows(self.net, entry.configuration, after):
-                for late in entries[i:]:
-                    late.refused, late.lost = True, "there was no time to start it"
-                    late.values.clear()
+            if not self.has_time(entry):
+                self.refuse(entries[i:])
                 return
-            if not entry.lost:
+            if reason := self.pool.barred.get(entry.name):
+                self.lose(entry, reason)
+            elif not entry.lost:
                 self.attempt(entry, partial(self.prepare, entry))
 
+    def has_time(self, entry: Entry) -> bool:
+        if not self.budget:
+            return True
+        if not self.is_optional(entry):
+            return self.budget.left > 0
+        needs_s = self.budget.start_s(self.workload, entry.configuration) + self.keep_s
+        return needs_s <= self.budget.spare(self.pool.systems)
+
+    def refuse(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            entry.refused, entry.lost = True, "there was no time to start it"
+            entry.values.clear()
+
     def prepare(self, entry: Entry) -> None:
-        worker, began = self.worker(entry), time.monotonic()
+        worker, began, limit_s = self.worker(entry), time.monotonic(), self.limits.prepare_s
+        if self.budget and entry.lane:
+            limit_s = min(limit_s, max(0.0, self.budget.spare(self.pool.systems) - self.keep_s))
+        elif self.budget:  # a call that is late costs the rows of its worker
+            limit_s = min(limit_s, max(LEAST_START_S, self.budget.left))
         path = self.pool.scratch / f"answers-{entry.system}{entry.lane}.npz"
         path.unlink(missing_ok=True)  # so that another configuration's answers are never read instead
-        limit_s = self.limits.prepare_s
-        value = worker.call(
-            "prepare",
-            limit_s=min(limit_s, max(LEAST_START_S, self.budget.left)) if self.budget else limit_s,
-            key=entry.name,
-            settings=dict(self.workload.settings),
-            configuration=entry.configuration,
-            answers=str(path),
-        )
+        try:
+            value = worker.call(
+                "prepare",
+                limit_s=limit_s,
+                key=entry.name,
+                settings=dict(self.workload.settings),
+                configuration=entry.configuration,
+                answers=str(path),
+            )
+        finally:
+            if self.budget:
+                self.budget.started(self.workload, entry.configuration, time.monotonic() - began)
         entry.first_s = _finite_number(value, "first_s")
         entry.answers = read_answers(path)
-        if self.budget:
-            self.budget.started(self.net, entry.configuration, time.monotonic() - began)
 
     def worker(self, entry: Entry) -> Worker:
         return self.pool.worker(entry.system, self.workload.devices, entry.lane)
@@ -181,10 +213,10 @@ class _Run:
     def take_turns(self) -> None:
         began, draw = time.monotonic(), random.Random()
         for turn in range(self.workload.rounds + 1):  # round 0 is warm-up
-            round_s = (time.monotonic() - began) / max(1, turn)
-            if self.budget and turn > 1 and self.budget.left < round_s:
+            spent = time.monotonic() - began
+            if turn > 6 and spent > (self.workload.rounds_s if self.budget else self.limits.budget_s):
                 break
-            if not self.budget and turn > 6 and time.monotonic() - began > self.limits.budget_s:
+            if self.budget and turn > 3 and self.budget.spare(self.pool.systems) < spent / turn:
                 break
             for entry in turns(self.alive(), draw):
                 if not entry.lost:  # its worker may have been lost in this very round
@@ -215,6 +247,8 @@ class _Run:
             work()
         except WorkerGoneError as e:
             self.lose(entry, str(e))
+            if isinstance(e, DeviceBrokenError):
+                self.pool.barred[entry.name] = f"it broke its device in {self.workload.name}"
             self.pool.forget(entry.system, self.workload.devices, entry.lane)
             self.restore(entry)
         except (TaskError, GivenUpError, ValueError, KeyError) as e:

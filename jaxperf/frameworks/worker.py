@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -32,6 +33,10 @@ class TaskError(Exception):
 
 class WorkerGoneError(Exception):
     """The worker died, hung or sent an invalid answer (one line says which); it has been ended."""
+
+
+class DeviceBrokenError(WorkerGoneError):
+    """A CUDA error, after which all that a process asks of the device fails; the worker has been ended."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,8 @@ class Worker:
 
         Raises:
           TaskError: it could not do it.
-          WorkerGoneError: it died, hung or sent an invalid answer; it cannot be used any more.
+          WorkerGoneError: it died, hung, broke its device or sent an invalid answer; it cannot be used any
+            more.
         """
         self._number += 1
         question = json.dumps({"id": self._number, "op": op, **fields}) + "\n"
@@ -165,7 +171,7 @@ class Worker:
             if answer["id"] == number and answer["ok"] is True and isinstance(answer["value"], dict):
                 return answer["value"]
             if answer["id"] == number and answer["ok"] is False:
-                raise TaskError(str(answer["error"]))
+                raise self._failed(str(answer["error"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
         raise self._gone(f"printed {line[:60]!r} instead of an answer")
@@ -200,6 +206,13 @@ class Worker:
         message = last_line(self._log.read_text(errors="replace")[-10_000:]) if self._log.exists() else ""
         how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"{how}: {message}" if message else how
+
+    def _failed(self, error: str) -> Exception:
+        """What the worker's own error means: PyTorch says "CUDA error", JAX "CUDA_ERROR_ILLEGAL_ADDRESS"."""
+        if re.search("cuda[ _]error", error, re.IGNORECASE):
+            self.end()
+            return DeviceBrokenError(f"the {self.name} worker's device is broken: {error}")
+        return TaskError(error)
 
     def _gone(self, what: str) -> WorkerGoneError:
         self.end()

@@ -41,7 +41,9 @@ class Workload:
       rounds: timed turns of each configuration.
       rtol: how far from JAX's an answer may be, relative to the largest value.
       at_once: on how many devices a quantity is measured at once, where that is not all of them.
-      share: of the run's seconds, in proportion to the other workloads' shares, where a run has a budget.
+      optional: configurations that start only if a run with a budget has seconds to spare.
+      main: whether a run with a budget reserves seconds for it; others begin if all that they need is left.
+      rounds_s: seconds that a budget reserves for its rounds.
     """
 
     name: str
@@ -57,7 +59,9 @@ class Workload:
     rounds: int = 12
     rtol: float = 1e-5
     at_once: Mapping[str, int] = field(default_factory=dict)
-    share: float = 1.0
+    optional: tuple[str, ...] = ()
+    main: bool = True
+    rounds_s: float = 6.0
 
     @property
     def devices(self) -> int:

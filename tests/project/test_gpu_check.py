@@ -7,12 +7,16 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
+from jaxperf.frameworks.device_workloads import DEVICE_SMOKE, DeviceSizes, device_workloads
+from jaxperf.models.lenet import PARAM_SHAPES
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -106,7 +110,13 @@ def test_a_name_that_no_step_has_is_one_line(checked: Callable[..., dict[str, An
 
 EPOCHS = {"measurements": [{"values": [1.0, 0.4, 0.5]}], "facts": {"compile_s": 9.0, "test_accuracy": 0.9}}
 FAST = {"claims": [{"statement": "The fast recipe reaches", "verdict": "holds", "observed": "5 of 5"}]}
-ROWS = [{"workload": "ResNet-18 TF32, batch 256", "system": system} for system in ("jax", "torch")]
+ROWS = [
+    {"workload": workload, "system": system, "configuration": configuration, "values": [1.0] * 3}
+    for workload in (*steps.MAIN_TRAINING, *steps.SMALL)
+    for system, configuration in (
+        ("jax", "jit"), ("torch", "eager"), ("torch", "channels-last"), ("torch", "CUDA graphs")
+    )
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -128,7 +138,8 @@ ROWS = [{"workload": "ResNet-18 TF32, batch 256", "system": system} for system i
         ("watch", {"ratio": "1.1", "low": 1.0, "high": 1.3}, 0, None),
         ("peers", {"measurements": ROWS}, 0, True),
         ("peers", {"measurements": ROWS}, None, False),  # the rows are there, but it did not end
-        ("peers", {"measurements": ROWS[:1]}, 0, None),
+        ("peers", {"measurements": ROWS[1:]}, 0, False),
+        ("peers", {"measurements": []}, 0, None),
         ("section-hybridize", {"failed": []}, 0, True),
         ("section-hybridize", {"failed": [{"message": "KeyError"}]}, 1, False),
         ("section-hybridize", {"failed": []}, None, False),
@@ -140,6 +151,13 @@ def test_each_statement_is_decided_by_what_its_command_wrote(
     there = {s.name: s for s in steps.steps(tmp_path, rehearse=False)}
     (tmp_path / f"{name.removeprefix('section-')}.json").write_text(json.dumps(result))
     assert there[name].judge(Run(status, 30.0, "", tmp_path))[0] is expected
+
+
+def test_the_main_workloads_are_those_of_the_comparison(tmp_path: Path) -> None:
+    sizes = replace(DEVICE_SMOKE, batches=DeviceSizes().batches)
+    images, labels = np.zeros((1024, 28, 28), np.uint8), np.zeros(1024)
+    there = device_workloads(sizes, tmp_path, images, labels, lenet=PARAM_SHAPES, platform="gpu")
+    assert tuple(w.name for w in there if w.main) == (*steps.MAIN_TRAINING, *steps.SMALL)
 
 
 def test_the_most_important_come_first_and_a_rehearsal_asks_the_same(tmp_path: Path) -> None:

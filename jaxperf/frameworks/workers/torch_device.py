@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,24 @@ def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -
     step, records = _step(settings, configuration), "CUDA graphs" in configuration
     every = torch.from_numpy(files.rows(settings).astype(np.int64)).to(settings["device"])
     rounds = itertools.cycle(list(every))
-    side = torch.cuda.Stream() if records else None  # what is recorded must not use the default one
-    with torch.cuda.stream(side) if side else contextlib.nullcontext():
-        first_s, loss = timed_first(lambda: float(step(next(rounds))))
-        losses = [loss, *(float(step(next(rounds))) for _ in range(WARM_UP - 1))]
-    if records:
-        capture_s, step = timed_first(lambda: _captured(step, every[0], side))
-        first_s += capture_s
-    losses += [float(step(next(rounds))) for _ in range(settings["steps"] - WARM_UP)]
-    turn = turns.waiting_once(lambda: step(next(rounds)), lambda _: _finish(settings))
+    fixed = every[0].clone()  # the rows that a graph reads
+
+    def one() -> Any:
+        return step(next(rounds))
+
+    def replayed() -> Any:
+        fixed.copy_(next(rounds))
+        return replay()
+
+    with _side_stream() if records else contextlib.nullcontext():
+        first_s, loss = timed_first(lambda: float(one()))
+        losses = [loss, *(float(one()) for _ in range(WARM_UP - 1))]
+        if records:
+            record_s, replay = timed_first(lambda: _recorded(lambda: step(fixed)))
+            first_s += record_s
+    run = replayed if records else one
+    losses += [float(run()) for _ in range(settings["steps"] - WARM_UP)]
+    turn = turns.waiting_once(run, lambda _: _finish(settings))
     return Task(first_s, {"loss": np.array(losses)}, turn)
 
 
@@ -65,8 +74,9 @@ def _step(settings: dict[str, Any], configuration: str) -> Callable[[Any], Any]:
         with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
             return functional.cross_entropy(net(X), y)
 
-    if configuration.startswith("compiled"):
+    if configuration == "compiled":  # which starts first
         torch.compiler.reset()  # programs of earlier workloads count toward a limit
+    if configuration.startswith("compiled"):
         loss_of = torch.compile(loss_of, dynamic=False)
 
     def step(rows: Any) -> Any:
@@ -80,19 +90,33 @@ def _step(settings: dict[str, Any], configuration: str) -> Callable[[Any], Any]:
     return step
 
 
-def _captured(step: Callable[[Any], Any], rows: Any, stream: Any = None) -> Callable[[Any], Any]:
-    """Record a step in a CUDA graph, and return a function that replays it on other rows."""
+@contextlib.contextmanager
+def _side_stream() -> Iterator[None]:
+    """Work on another stream than the default one, on which nothing can be recorded, in order with it."""
     import torch
 
-    fixed, graph = rows.clone(), torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        loss = step(fixed)
+    default, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(default)  # which may still be copying what the work reads
+    with torch.cuda.stream(side):
+        yield
+    default.wait_stream(side)
 
-    def replay(rows: Any) -> Any:
-        fixed.copy_(rows)
+
+def _recorded(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Record a call in a CUDA graph on the current stream, and return a function that replays it.
+
+    A replay writes to the output of the call that was recorded, and returns it.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        output = call()
+
+    def replay(recorded: Callable[[], Any] = call) -> Any:
+        """Replay it; `recorded` keeps all arrays alive of which the graph has only the addresses."""
         graph.replay()
-        return loss
+        return output
 
     return replay
 
@@ -119,12 +143,12 @@ def small(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -
                 _finish(settings)
         return y
 
-    with torch.inference_mode():
+    records, run = configuration == "CUDA graphs", by_call
+    with torch.inference_mode(), _side_stream() if records else contextlib.nullcontext():
         first_s, answer = timed_first(lambda: by_call().float().cpu().numpy())
-        run: Callable[[], Any] = by_call
-        if configuration == "CUDA graphs":
-            capture_s, replay = timed_first(lambda: _captured(lambda _: by_call(), torch.zeros(1).to("cuda")))
-            run, first_s = lambda: replay(0), first_s + capture_s
+        if records:
+            record_s, run = timed_first(lambda: _recorded(by_call))
+            first_s, answer = first_s + record_s, run().float().cpu().numpy()
     turn = torch.inference_mode()(turns.waiting_once(run, lambda _: _finish(settings), each=len(xs)))
     return Task(first_s, {"result": answer}, turn)
 

@@ -62,6 +62,8 @@ def _handle(
     request: dict[str, Any], tasks: dict[str, Task], make: Callable[..., Task], start: dict[str, Any]
 ) -> dict[str, float]:
     key = request["key"]
+    if request["op"] == "prepare":
+        tasks.pop(key, None)  # of an earlier workload: its arrays need not stay in a GPU's memory
     gc.collect()
     if request["op"] == "turn":
         if request["lead"]:
@@ -70,7 +72,6 @@ def _handle(
         with timer:
             value = tasks[key].turn(request["calls"])
         return {**value, "cores": timer.cores + value.get("cores", 0.0)}
-    tasks.pop(key, None)  # of an earlier workload: its arrays need not stay in a GPU's memory
     task = make(request["settings"], request["configuration"], start)
     answers: dict[str, Any] = {name: np.asarray(a) for name, a in task.answers.items()}
     np.savez(request["answers"], **answers)
