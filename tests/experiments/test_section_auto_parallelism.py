@@ -48,6 +48,12 @@ def test_averages_need_the_row_before(page: Any) -> None:
     np.testing.assert_allclose(page.averages(x), rows, rtol=1e-6)
 
 
+def test_what_a_gpu_copies_is_a_power_of_its_input(page: Any) -> None:
+    x = np.random.default_rng(0).uniform(size=(3, 3)).astype(np.float32)
+    expected = np.linalg.matrix_power(x.astype(np.float64), page.s.powers + 1)
+    np.testing.assert_allclose(page.power(x), expected, rtol=1e-5)
+
+
 def test_busy_cores_waits_and_finds_some_work(page: Any) -> None:
     assert page.busy_cores(lambda: page.averages(jnp.ones((100, 1000)))) > 0
 
