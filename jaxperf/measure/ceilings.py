@@ -38,6 +38,7 @@ LARGEST_SIDE = 8192  # a GPU's rate grows no further; it autotunes each size, an
 FAST, SLOW_SIDE = ("float32", "bfloat16", "float16"), 2048
 MEMORY_SHARE = 16  # no array takes more than this part of the memory that is free
 SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays that memory is measured with
+TRAFFIC, MOST_TURNS = 2**35, 2000  # bytes that a call moves on a GPU, in at most so many turns
 LARGEST_COPY = 2**28  # bytes of the arrays that are copied
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -102,21 +103,24 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
       size: of the array, in bytes.
       budget_s: seconds for the values that count.
     """
-    x, times = jnp.ones(size // 4, np.float32), np.int32(1)
+    x, times, sweep = jnp.ones(size // 4, np.float32), 1, jax.jit(_sweep, donate_argnums=0)
+    grows = jax.default_backend() == "cpu"
+    if not grows:  # where XLA does not know the number of turns, a GPU asks the host before each
+        times = max(1, min(MOST_TURNS, TRAFFIC // (2 * size)))
+        sweep = jax.jit(_sweep, donate_argnums=0, static_argnums=1)
 
     def again() -> jax.Array:
         nonlocal x
-        x = _sweep(x, times)
+        x = sweep(x, times)
         return x
 
-    while (took_s := _seconds(again)) < LONG_S:
-        times *= np.int32(_growth(took_s, most=64))
+    while grows and (took_s := _seconds(again)) < LONG_S:
+        times *= _growth(took_s, most=64)
     took = measure(again, name="sweep", budget_s=budget_s, warmup_s=0, min_values=3, loops=1)
-    return _rate(f"array of {_binary(size)}", "bytes/s", took, 2 * size * int(times), MEMORY, size)
+    return _rate(f"array of {_binary(size)}", "bytes/s", took, 2 * size * times, MEMORY, size)
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def _sweep(x: jax.Array, times: np.int32) -> jax.Array:
+def _sweep(x: jax.Array, times: int) -> jax.Array:
     return lax.fori_loop(0, times, lambda _, a: a * 0.5 + 0.5, x)
 
 

@@ -112,7 +112,7 @@ def steps(folder: Path, *, rehearse: bool) -> list[Step]:
 def _sections() -> tuple[str, ...]:
     from jaxperf.chapter import catalogue
 
-    first = ("multiple_gpus_concise", "multiple_gpus", "hybridize", "async_computation")
+    first = ("multiple_gpus_concise", "multiple_gpus", "hybridize", "async_computation", "use_gpu")
     names = [s.name for s in catalogue.SECTIONS if s.name != "peers"]
     return tuple(sorted(names, key=lambda name: first.index(name) if name in first else len(first)))
 
