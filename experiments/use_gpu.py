@@ -344,15 +344,16 @@ s.claim("Do not move data between devices more often than you must",
 # %% [markdown]
 # A GPU has engines of its own for copies (DMA, direct memory access), so it can copy while
 # it computes. The host must not wait for each copy then. Whether that gained time on the
-# H200 is not decided: at toy size [section 8.3](auto_parallelism) measured 1.04 (0.345 to
-# 1.38).
+# H200 is not decided: beside other programs, [section 8.3](auto_parallelism) measured 1.05
+# (0.95 to 1.28).
 #
 # (Each copy to the host takes a new array, since JAX keeps the NumPy copy of an array.) On
 # CPU devices these are copies within one memory, so the figures say nothing about a GPU.
 # There, the two sides differ far more. One H200 read and wrote its own memory at 4,131 GB/s
 # (JAX 0.11.2, 2026-11-26). Everything from the host passes through a bus, usually PCIe,
-# whose fifth generation carries less than 64 GB/s in one direction (16 lanes of 32 Gbit/s;
-# not measured here). The rules that follow:
+# whose fifth generation carries less than 64 GB/s in one direction (16 lanes of 32 Gbit/s).
+# From NumPy's ordinary memory, 256 MiB went to the H200 at 5.3 GB/s, and came back at
+# 1.4 GB/s (2026-11-27). The rules that follow:
 # - put the data on the GPU once, if it fits. Fashion-MNIST's training images are 47 MB;
 # - otherwise copy whole batches, as bytes rather than floats, while the GPU computes
 #   ([section 8.3](auto_parallelism));
@@ -425,7 +426,7 @@ s.claim("TF32 is accurate to about three digits",
 
 # %% [markdown]
 # Training usually tolerates this: with TF32, ResNet-18 reached the book's accuracy (.91
-# after four epochs, book .92; one H200, JAX 0.11.2, 2026-11-26). A test that compares with
+# after four epochs, book .92; one H200, JAX 0.11.2, 2026-11-27). A test that compares with
 # NumPy to six digits does not. Then write `with jax.default_matmul_precision("float32"):`,
 # or set `JAX_DEFAULT_MATMUL_PRECISION=float32`.
 #
@@ -451,10 +452,10 @@ s.claim("TF32 is accurate to about three digits",
 #
 # ## An H200 beside this machine
 # The figures of one GPU are together here, with the same measured on the machine that runs
-# this section. The H200's are of 2026-11-26: JAX 0.11.2 with CUDA 13, driver 580.159.04,
-# jaxperf at commit a03c273. The rows are what differs most from a CPU: a call costs more, at
-# most as many programs wait in the queue, products and memory are far faster, and compiling
-# takes seconds. Section 8.2 explains the [queue](async_computation).
+# this section. The H200's are of 2026-11-26, the difference of precisions of 2026-11-27 (JAX
+# 0.11.2 with CUDA 13, driver 580.159.04). The rows are what differs most from a CPU: a call
+# costs more, at most as many programs wait in the queue, products and memory are far faster,
+# and compiling takes seconds. Section 8.2 explains the [queue](async_computation).
 #
 # <details><summary>Predict: which rows of a CPU are better than the GPU's?</summary>
 #
@@ -501,10 +502,8 @@ s.grid(("", "one H200", f"{first.device_kind}, here"), [
      f"{tera_flops('bfloat16'):.3g} TFLOP/s"),
     (f"x + 1 ({big.nbytes / 1e6:.0f} MB here, 1 GB there)", "4,131 GB/s",
      f"{rate / 1e9:.3g} GB/s"),
-    ("default precision differs from highest by", "not measured", f"{default:.0e}"),
+    ("default precision differs from highest by", "3e-04", f"{default:.0e}"),
     ("compiling a product with tanh", "not measured", f"{compile_s:.2g} s"),
-    ("compiling LeNet's training step", "4.1 s", "not measured"),
-    ("compiling ResNet-18's training step", "7.8 to 16.4 s", "not measured"),
     ("memory that JAX reserves at its start", "75%", "75%" if gpu else "none"),
 ], title="An H200 beside this machine")
 s.claim("Default precision is full float32 on a CPU, and TF32 on a GPU", source="JAX",
