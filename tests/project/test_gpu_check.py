@@ -211,3 +211,15 @@ def test_a_folder_too_large_to_travel_is_refused(tmp_path: Path, monkeypatch: py
     (tmp_path / "out").mkdir()
     with pytest.raises(JaxperfError, match=r"out has 2 MiB; at most 1 may travel$"):
         pack.main(tmp_path / "out")
+
+
+@pytest.mark.thorough
+def test_a_rehearsed_profile_finds_products_and_other_kernels_of_both_steps(tmp_path: Path) -> None:
+    file, root = tmp_path / "profile.json", Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tools.gpu_check.profile_step", str(file), "--rehearse"]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    profiles = json.loads(file.read_text())
+    assert [each["dtype"] for each in profiles] == ["bfloat16", "float32"]
+    for each in profiles:
+        assert each["kinds"]["products"]["flops"] > 0 and each["kinds"]["others"]["bytes"] > 0
+        assert all(seconds > 0 for _, seconds, _, _ in each["largest"])
