@@ -418,7 +418,7 @@ def checked(y):
 
 print("a good batch:", checked(x @ x))
 logging.getLogger("jax").setLevel(logging.CRITICAL)  # JAX also logs the traceback
-empty = 0 * x
+empty, y, after = 0 * x, None, None
 try:
     line = 1
     y = checked(empty @ empty)
