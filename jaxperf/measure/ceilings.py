@@ -103,18 +103,17 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
       size: of the array, in bytes.
       budget_s: seconds for the values that count.
     """
-    x, times, sweep = jnp.ones(size // 4, np.float32), 1, jax.jit(_sweep, donate_argnums=0)
-    grows = jax.default_backend() == "cpu"
-    if not grows:  # where XLA does not know the number of turns, a GPU asks the host before each
-        times = max(1, min(MOST_TURNS, TRAFFIC // (2 * size)))
-        sweep = jax.jit(_sweep, donate_argnums=0, static_argnums=1)
+    cpu = jax.default_backend() == "cpu"
+    # Where XLA does not know the number of turns, a GPU asks the host before each
+    sweep = jax.jit(_sweep, donate_argnums=0, static_argnums=() if cpu else 1)
+    x, times = jnp.ones(size // 4, np.float32), 1 if cpu else max(1, min(MOST_TURNS, TRAFFIC // (2 * size)))
 
     def again() -> jax.Array:
         nonlocal x
         x = sweep(x, times)
         return x
 
-    while grows and (took_s := _seconds(again)) < LONG_S:
+    while cpu and (took_s := _seconds(again)) < LONG_S:
         times *= _growth(took_s, most=64)
     took = measure(again, name="sweep", budget_s=budget_s, warmup_s=0, min_values=3, loops=1)
     return _rate(f"array of {_binary(size)}", "bytes/s", took, 2 * size * times, MEMORY, size)

@@ -25,20 +25,22 @@ def profile(batch: int, dtype: str) -> dict[str, Any]:
     """Return the seconds of a step, and of its kernels by kind and by name."""
     import jax
 
+    from jaxperf.measure import measure
     from jaxperf.plan.hlo import executed_instructions, parse
     from jaxperf.plan.kernels import kernel_of
 
     step, arguments = training_step(batch, jax.numpy.dtype(dtype))
-    params, rest, X, y = arguments()
-    compiled = step.lower(params, rest, X, y).compile()
+    inputs = arguments()
+    compiled = step.lower(*inputs).compile()
     module = parse(compiled.as_text())
     work = {
         instruction.name: kernel
         for computation, instruction, _ in executed_instructions(module)
         if (kernel := kernel_of(module, computation, instruction))
     }
-    measured_s = _step_seconds(compiled, params, rest, X, y)
-    seconds = _kernel_seconds(compiled, params, rest, X, y)
+    # 20 calls in a row, as in `plan_step`
+    measured_s = measure(compiled, *inputs, wait="end", loops=STEPS, budget_s=2).median
+    seconds = _kernel_seconds(compiled, inputs)
     kinds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for name, in_kernel_s in seconds.items():
         kernel = work.get(name)
@@ -56,24 +58,7 @@ def profile(batch: int, dtype: str) -> dict[str, Any]:
     return {"batch": batch, "dtype": dtype, "step_s": measured_s, "kinds": kinds, "largest": rows}
 
 
-def _step_seconds(compiled: Any, params: Any, rest: Any, X: Any, y: Any) -> float:
-    """The seconds of a step in a row of steps, the median of five rows."""
-    import statistics
-    import time
-
-    import jax
-
-    values = []
-    for _ in range(6):
-        began = time.perf_counter()
-        for _ in range(STEPS):
-            params, rest, loss = compiled(params, rest, X, y)
-        jax.block_until_ready(loss)
-        values.append((time.perf_counter() - began) / STEPS)
-    return statistics.median(values[1:])
-
-
-def _kernel_seconds(compiled: Any, params: Any, rest: Any, X: Any, y: Any) -> dict[str, float]:
+def _kernel_seconds(compiled: Any, inputs: tuple[Any, ...]) -> dict[str, float]:
     """The seconds of each kernel in a step, by the name of its instruction."""
     import jax
     from jax.profiler import ProfileData
@@ -83,8 +68,8 @@ def _kernel_seconds(compiled: Any, params: Any, rest: Any, X: Any, y: Any) -> di
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             for _ in range(STEPS):
-                params, rest, loss = compiled(params, rest, X, y)
-            jax.block_until_ready((params, rest, loss))
+                outputs = compiled(*inputs)
+            jax.block_until_ready(outputs)
         file = next(Path(folder).rglob("*.xplane.pb"))
         lines = list(trace.lines(ProfileData.from_file(str(file))))
     done, seconds = trace.end_times(lines), defaultdict[str, float](float)

@@ -39,7 +39,7 @@ class Profiler:
       compiling: returns whether something is being compiled now.
     """
 
-    def __init__(self, compiling: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, compiling: Callable[[], bool]) -> None:
         self.files: list[tuple[Path, float, float]] = []
         self.trouble = ""
         self.cost_s = 0.0  # of processor time
