@@ -129,7 +129,8 @@ class Watcher:
         if self._started() and (self._compiled != self.listener.count or not self.listener.count):
             self.programs.look()
         seen = self.profiler.read() if self.profiler else Seen()
-        seen.drop_unseen((w.start, w.end) for w in self.waits.waits)
+        waits = self.waits.waits
+        seen.drop_unseen((w.start, w.end) for w in waits)
         jax, started = sys.modules.get("jax"), self._started()
         if started:
             self.listener.look_at_settings()
@@ -139,7 +140,7 @@ class Watcher:
             self.start,
             end,
             compiled=self.listener.compiled,
-            waits=self.waits.waits,
+            waits=waits,
             samples=self.sampler.samples,
             peaks=self.sampler.peaks,
             live_arrays=self.sampler.live_arrays,
@@ -221,7 +222,7 @@ class Watcher:
         """Return processor seconds of watching, most of them in a thread beside the program."""
         return {
             "samples": self.sampler.spent_s,
-            "hooks": self.listener.spent_s + len(self.waits.waits) * _wrapper_costs_s(),
+            "hooks": self.listener.spent_s + len(self.waits) * _wrapper_costs_s(),
             "profiler": self.profiler.cost_s if self.profiler else 0.0,
         }
 

@@ -217,6 +217,20 @@ def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(wat
     assert [(w.kind, w.nbytes) for w in waits] == [("np.asarray", 48), ("block_until_ready", 0)]
 
 
+def test_a_recorded_wait_is_no_object_for_the_garbage_collector(watched: Any) -> None:
+    x, counts = jnp.float32(2), []
+
+    def program() -> None:
+        counts.append(len(gc.get_objects()))
+        for _ in range(5000):
+            float(x)
+        counts.append(len(gc.get_objects()))
+
+    waits = watched(program).record.waits
+    assert len(waits) == 5000 and {w.nbytes for w in waits} == {4}
+    assert counts[1] - counts[0] < 1000
+
+
 def test_what_callbacks_convert_and_debug_prints_format_is_no_wait_of_the_front_end(watched: Any) -> None:
     def half(x: jax.Array) -> np.ndarray:
         return np.asarray(x) / 2
