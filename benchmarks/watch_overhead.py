@@ -61,8 +61,8 @@ def steps_for(program: Callable[[int], Any], seconds: float) -> int:
     """Return how many steps of a program take so long."""
     with contextlib.redirect_stdout(io.StringIO()):
         program(FIRST)
-        taken, _, _ = timed(lambda: program(FIRST), None)
-    return max(FIRST, round(FIRST * seconds / taken))
+        elapsed_s, _, _ = timed(lambda: program(FIRST), None)
+    return max(FIRST, round(FIRST * seconds / elapsed_s))
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def main(config: Config) -> int:
         for i in range(config.rounds):
             for way in list(WAYS)[i % 3 :] + list(WAYS)[: i % 3]:
                 with contextlib.redirect_stdout(io.StringIO()):
-                    taken, work, share = timed(lambda: program(steps), WAYS[way])  # noqa: B023
-                values[way].append(taken)
+                    elapsed_s, work, share = timed(lambda: program(steps), WAYS[way])  # noqa: B023
+                values[way].append(elapsed_s)
                 works[way].append(work)
                 reported[way].append(share)
         print_rows(title, values, works, reported)

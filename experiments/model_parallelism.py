@@ -394,12 +394,12 @@ def sent(way, step, n):
 def sent_by_pipeline(n):
     return 2 * (k - 1) * n * s.width * 4  # activations forward, their gradients backward
 
-held = {way: max(device_bytes(weights).values()) for way, weights in new.items()}
+weight_bytes = {way: max(device_bytes(weights).values()) for way, weights in new.items()}
 sends = {way: sent(way, step, s.batch_size) for way, step in ways.items()}
 sends["tensor, by hand"] = sent("tensor", tensor_step, s.batch_size)
 sends["pipeline"] = "copies", sent_by_pipeline(s.batch_size)
 s.grid(["way", "in the program", "MB in a step", "MB of weights on a device"],
-       [(way, kinds, f"{moved / 1e6:.3g}", f"{held[way] / 1e6:.3g}")
+       [(way, kinds, f"{moved / 1e6:.3g}", f"{weight_bytes[way] / 1e6:.3g}")
         for way, (kinds, moved) in sends.items()],
        title=f"One step, batch {s.batch_size}, {N / 1e6:.3g} MB of weights")
 
@@ -428,9 +428,9 @@ s.claim("Data parallelism sends as much for every batch, tensor parallelism in p
         observed=f"{data_sends} and {tensor_sends} bytes")
 parts = ("tensor", "FSDP", "pipeline")
 s.claim("A split model needs less memory for weights on each device",
-        holds=all(held[way] < held["data"] for way in parts),
+        holds=all(weight_bytes[way] < weight_bytes["data"] for way in parts),
         expected="less than data parallelism, for all three ways",
-        observed=", ".join(f"{way} {held[way] / held['data']:.0%}" for way in parts))
+        observed=", ".join(f"{way} {weight_bytes[way] / weight_bytes['data']:.0%}" for way in parts))
 
 # %% [markdown]
 # <details><summary>Predict: from which batch on does data parallelism send less than tensor

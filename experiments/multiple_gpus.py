@@ -633,8 +633,8 @@ s.claim("A second GPU does not shorten a step of LeNet", holds=second.at_least(1
 n = 2 * s.batch_size
 double = {n: partial(step, *place(params, data.train_images[:n], data.train_labels[:n])),
           s.batch_size: partial(step, *place(params, X, y))}
-taken = interleaved({f"batch {n}": call for n, call in double.items()}, count=s.rounds)
-longer = ratio(taken[f"batch {n}"], taken[f"batch {s.batch_size}"])
+step_times = interleaved({f"batch {n}": call for n, call in double.items()}, count=s.rounds)
+longer = ratio(step_times[f"batch {n}"], step_times[f"batch {s.batch_size}"])
 print(f"a step of {n} takes {longer} times as long, an epoch {longer.median / 2:.2f} times")
 rows = []
 for lr in (s.lr, 1.5 * s.lr, 2 * s.lr):
@@ -733,9 +733,9 @@ for check in (True, False):
 # %% tags=["slow", "answer"]
 sizes = (s.batch_size // 2, s.batch_size, 2 * s.batch_size)
 args = {n: (params, data.train_images[:n], data.train_labels[:n]) for n in sizes}
-taken = interleaved({f"batch {n}": partial(step, *args[n]) for n in sizes}, count=s.rounds)
+step_times = interleaved({f"batch {n}": partial(step, *args[n]) for n in sizes}, count=s.rounds)
 for n in sizes:
-    print(f"batch {n}: {n / taken[f'batch {n}'].median:,.0f} images per second")
+    print(f"batch {n}: {n / step_times[f'batch {n}'].median:,.0f} images per second")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

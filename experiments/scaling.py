@@ -203,8 +203,8 @@ def step_by_jit(params, X, y, norm=batch_norm):
 
 @jax.shard_map(mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=P())
 def step_by_shard_map(params, X, y):
-    own = lax.pcast(params, "data", to="varying")
-    grads = lax.psum(jax.grad(loss)(own, X, y), "data")
+    varying = lax.pcast(params, "data", to="varying")
+    grads = lax.psum(jax.grad(loss)(varying, X, y), "data")
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
 # %% [markdown]
@@ -448,11 +448,11 @@ print(len(all_reduce_bytes(in_two, params, X, y)), "all-reduces")
 
 # %% tags=["answer"]
 def accumulate(params, X, y, sum_each):
-    own = lax.pcast(params, "data", to="varying")
+    varying = lax.pcast(params, "data", to="varying")
     def add(total, batch):
-        gradient = jax.grad(softmax_loss)(own, *batch)
+        gradient = jax.grad(softmax_loss)(varying, *batch)
         return total + (lax.psum(gradient, "data") if sum_each else gradient), None
-    start = jnp.zeros_like(params) if sum_each else jnp.zeros_like(own)
+    start = jnp.zeros_like(params) if sum_each else jnp.zeros_like(varying)
     total, _ = lax.scan(add, start, (X.reshape(4, -1, 784), y.reshape(4, -1)))
     return total if sum_each else lax.psum(total, "data")
 

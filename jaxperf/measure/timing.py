@@ -221,9 +221,9 @@ def measure(
             disturbed.append(lost_s(before, scheduler.account()) > LOST * loops * values[-1])
             seen.refuse(label)  # at once, not after the whole budget
             if len(values) >= min_values:
-                taken = time.perf_counter() - began
+                elapsed_s = time.perf_counter() - began
                 steady = Measurement(label, "s", tuple(values)).rel_iqr <= target_rel_iqr
-                if taken >= budget_s or (taken >= least_s and steady):
+                if elapsed_s >= budget_s or (elapsed_s >= least_s and steady):
                     break
     measurement = Measurement(label, "s", tuple(values), tuple(warmup), loops, items, note)
     return set_aside(measurement, disturbed, min_values)

@@ -43,8 +43,8 @@ def _bytes(dtype: str, dims: str) -> int:
 
 def device_bytes(tree: Any) -> dict[jax.Device, int]:
     """Add up the bytes of the arrays of `tree` on each device: full copies and shards at their own size."""
-    held: Counter[jax.Device] = Counter()
+    nbytes: Counter[jax.Device] = Counter()
     for leaf in jax.tree.leaves(tree):
         for shard in leaf.addressable_shards:
-            held[shard.device] += shard.data.nbytes
-    return dict(held)
+            nbytes[shard.device] += shard.data.nbytes
+    return dict(nbytes)

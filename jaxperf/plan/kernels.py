@@ -200,18 +200,18 @@ def _convolution(instruction: HloInstruction, read: list[Shape], target: str, ex
     kernel = labels[2]
     if "o" not in kernel or len(kernel) != len(weights.dims):
         return None
-    features, taken = weights.dims[kernel.index("o")], weights.dims[kernel.index("i")]
+    features, inputs = weights.dims[kernel.index("o")], weights.dims[kernel.index("i")]
     positions = outputs.count // features
     if "backwardfilter" in target:
         sides = features, weights.count // features, positions
     elif "backwardinput" in target:
-        sides = positions, taken, weights.count // taken
+        sides = positions, inputs, weights.count // inputs
     elif target:
         sides = positions, features, weights.count // features
     else:
         taps = _taps(instruction.text, labels.groups(), (read[0], weights, outputs))
-        sides = taps // features, features, taken
-    aligned = not any(channels * read[0].itemsize % 16 for channels in (features, taken))
+        sides = taps // features, features, inputs
+    aligned = not any(channels * read[0].itemsize % 16 for channels in (features, inputs))
     return Product(1, *sides, DTYPES.get(read[0].dtype, "float32"), exact, aligned)
 
 

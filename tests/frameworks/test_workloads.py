@@ -119,8 +119,8 @@ def test_all_systems_have_the_users_settings_and_jax_is_as_installed(monkeypatch
 def test_on_a_gpu_pytorch_is_the_one_beside_jax_if_it_has_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = comparison.Choice(peers=("mxnet", "torch"), platform="gpu", on_device=True)
     here, messages = Path(sys.executable), list[str]()
-    found = {"torch 2.11.0 (CUDA 13.0)": True, "torch 2.13.0": False}
-    for versions, measured in found.items():
+    has_cuda = {"torch 2.11.0 (CUDA 13.0)": True, "torch 2.13.0": False}
+    for versions, measured in has_cuda.items():
         environment = PeerEnvironment("ready", here, versions)
         monkeypatch.setattr(comparison, "running_python", lambda peer: environment if measured else None)  # noqa: B023
         monkeypatch.setattr(comparison, "look", lambda peer: environment)  # noqa: B023

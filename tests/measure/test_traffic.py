@@ -36,5 +36,5 @@ def test_tuples_count_all_their_arrays_and_asynchronous_pairs_once():
 def test_device_bytes_count_copies_on_each_and_shards_where_they_are():
     mesh = Mesh(np.array(jax.devices("cpu")[:2]), ("d",))
     put = partial(jax.device_put, jnp.ones((4, 8)))
-    held = device_bytes({"copied": put(NamedSharding(mesh, P())), "cut": put(NamedSharding(mesh, P("d")))})
-    assert held == dict.fromkeys(jax.devices("cpu")[:2], 4 * 8 * 4 + 2 * 8 * 4)
+    nbytes = device_bytes({"copied": put(NamedSharding(mesh, P())), "cut": put(NamedSharding(mesh, P("d")))})
+    assert nbytes == dict.fromkeys(jax.devices("cpu")[:2], 4 * 8 * 4 + 2 * 8 * 4)

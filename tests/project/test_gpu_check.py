@@ -184,8 +184,8 @@ def test_the_sources_are_those_of_the_checkout_with_its_commit(tmp_path: Path) -
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     git = ["git", "-C", str(root), "-c", "user.name=x", "-c", "user.email=x@x"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], check=True)
     (root / "a.py").write_text("2\n")
     (root / "new.py").write_text("3\n")
     assert pack.pack_sources(tmp_path / "out", root) == 3

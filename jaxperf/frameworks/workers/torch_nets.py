@@ -9,11 +9,11 @@ import numpy as np
 RENAMED = {"gamma": "weight", "beta": "bias"}
 
 
-def in_layout(held: Any, configuration: str) -> Any:
+def in_layout(arrays: Any, configuration: str) -> Any:
     """Return a network or images in the layout of the configuration."""
     import torch
 
-    return held.to(memory_format=torch.channels_last) if configuration == "channels-last" else held
+    return arrays.to(memory_format=torch.channels_last) if configuration == "channels-last" else arrays
 
 
 def as_configured(net: Any, configuration: str) -> Any:
