@@ -86,26 +86,26 @@ def steps(folder: Path, *, rehearse: bool) -> list[Step]:
     run = ("-m", "jaxperf", "run")
     out = ("--out", str(folder))
     peers = (*run, "peers", *platform, *out, *toy, "--peers", "torch", "--", "--budget-s", "130")
-    return [
-        *_training(folder, (*platform, *toy)),
+    return [  # first what no GPU has decided yet: roofline, watch, the chapter, all rows of PyTorch
         Step("roofline", "roofline takes at most 20 s", ("-m", "jaxperf", "roofline"), 45, _within(20)),
+        Step("watch", "watch adds at most 10 % to a program of six seconds",
+             ("-m", "tools.gpu_check.watch_turns", str(folder / "watch.json")), 130, _overhead),
+        *(Step(f"section-{name}", f"{name} ends within 90 s at its default size, and no part fails",
+               (*run, name, *platform, *out, *toy), 90, _no_failure(name)) for name in _sections()),
+        Step("peers", "The comparison with PyTorch has its main rows, and ends in its time",
+             (*peers, *(("--on-device", "--only", "LeNet float32, batch 8", "8.2") if rehearse else ())), 165,
+             _main_rows(rehearse)),
+        *_training(folder, (*platform, *toy)),
         Step("interrupt", "Ctrl-C during a compilation ends a section within 2 s",
              (*run, "8.5", *platform, "--out", str(folder / "interrupt"), *toy), 60, _within(2, status=130),
              interrupt=True),
         Step("plan", "The measured step lies in the range that `plan` predicts for this card",
              ("-m", "tools.gpu_check.plan_step", str(folder / "plan.json"),
               *(("--rehearse",) if rehearse else ())), 60, _in_range),
-        Step("watch", "watch adds at most 10 % to a program of six seconds",
-             ("-m", "tools.gpu_check.watch_turns", str(folder / "watch.json")), 130, _overhead),
-        Step("peers", "The comparison with PyTorch has its main rows, and ends in its time",
-             (*peers, *(("--on-device", "--only", "LeNet float32, batch 8", "8.2") if rehearse else ())), 165,
-             _main_rows(rehearse)),
         Step("profile", "A profile says where the steps of ResNet-18 spend their time",
              ("-m", "tools.gpu_check.profile_step", str(folder / "profile.json"),
               *(("--rehearse",) if rehearse else ())), 90,
              lambda run: (run.succeeded, run.ending)),
-        *(Step(f"section-{name}", f"{name} ends within 90 s at its default size, and no part fails",
-               (*run, name, *platform, *out, *toy), 90, _no_failure(name)) for name in _sections()),
     ]  # fmt: skip
 
 
