@@ -160,10 +160,11 @@ def test_the_main_workloads_are_those_of_the_comparison(tmp_path: Path) -> None:
     assert tuple(w.name for w in there if w.main) == (*steps.MAIN_TRAINING, *steps.SMALL)
 
 
-def test_the_most_important_come_first_and_a_rehearsal_asks_the_same(tmp_path: Path) -> None:
+def test_what_is_undecided_comes_first_and_a_rehearsal_asks_the_same(tmp_path: Path) -> None:
     real, toy = (steps.steps(tmp_path, rehearse=rehearse) for rehearse in (False, True))
     assert [s.name for s in real] == [s.name for s in toy]
-    assert [s.name for s in real][:4] == ["resnet-bf16", "fast", "resnet-tf32", "lenet"]
+    kinds = list(dict.fromkeys(s.name.partition("-")[0] for s in real))
+    assert kinds[:4] == ["roofline", "watch", "section", "peers"]
     assert all("--smoke" not in s.command and "--rehearse" not in s.command for s in real)
     first = [s for s in real if not s.name.startswith("section-")]
     assert sum(s.limit_s for s in first) > 480  # so the limits alone do not bound the run; `seconds` does
