@@ -22,17 +22,26 @@ def run_cell(line: str, cell: str, shell: Any) -> None:
       line: the words after `%%jaxperf`: nothing, or `--no-profile`.
       cell: the source of the cell.
       shell: IPython's shell; the cell's names become the notebook's.
+
+    Raises:
+      UsageError: another option, or another watch is open; IPython shows it in one line.
+      Exception: what the cell raised, so that no later cell runs; its traceback has been shown.
     """
+    from IPython.core.error import UsageError
+
     from jaxperf.watch import watch
 
     if line.strip() not in OPTIONS:
-        print(to_one_line(f"error: %%jaxperf takes --no-profile or nothing, not {line.strip()!r}"))
-        return
+        raise UsageError(to_one_line(f"%%jaxperf takes --no-profile or nothing, not {line.strip()!r}"))
     try:
         with watch("this cell", profile=OPTIONS[line.strip()]):
-            shell.run_cell(cell)
-    except JaxperfError as e:  # another watch is open
-        print(to_one_line(f"error: {e}"))
+            outcome = shell.run_cell(cell)
+    except JaxperfError as e:
+        raise UsageError(to_one_line(str(e))) from None
+    if error := outcome.error_before_exec or outcome.error_in_exec:
+        line = to_one_line(f"{type(error).__name__}: {error}")
+        error._render_traceback_ = lambda: [line]  # IPython asks an exception for this
+        raise error
 
 
 def load_ipython_extension(shell: Any) -> None:

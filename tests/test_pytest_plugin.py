@@ -57,6 +57,27 @@ def test_a_step_that_became_slower_fails_its_test_and_an_update_passes(run: Run)
     assert status == 0 and "faster: test_mine.py::test_step: step, " in output
 
 
+def test_workers_of_xdist_report_to_the_terminal(run: Run, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    done = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-n1")
+    [baseline] = Path(".jaxperf").resolve().rglob("*.json")
+    done.stdout.fnmatch_lines(f"baseline stored: test_mine.py::test_step: step, {baseline}")
+
+
+def test_two_measurements_of_a_test_need_two_names(run: Run) -> None:
+    Path("test_mine.py").write_text(TEST + "    jaxperf.measure(step, 2.0)\n")
+    status, output = run(0.001)
+    assert status == 1 and "error: test_mine.py::test_step measures 'step' twice; give each a name=" in output
+
+
+def test_what_cannot_be_measured_is_one_line(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]")
+    pytester.makepyfile(test_mine="def test_it(jaxperf): jaxperf.measure(len, [1], budget_s=-1.0)")
+    output = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider").stdout.str()
+    assert "error: measure(len): items, seconds" in output
+    assert "timing.py" not in output and "During handling" not in output
+
+
 def test_baselines_may_be_elsewhere_and_a_damaged_one_is_one_line(run: Run, tmp_path: Path) -> None:
     flag = f"--jaxperf-baselines={tmp_path / 'baselines'}"
     assert run(0.001, flag)[0] == 0

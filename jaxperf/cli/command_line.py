@@ -69,7 +69,7 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     options, extra = _split_program(arguments) if arguments[:1] == ["watch"] else _split(arguments)
-    if "" in options:
+    if "" in options[1:]:
         raise JaxperfError(f"a word after `{options[0]}` is empty; give a value, or leave the flag out")
     if extra and options[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
         raise JaxperfError(f"only `run`, `launch` and `gate` take words after --: {extra[0]!r}")
@@ -148,12 +148,14 @@ def _parse(arguments: list[str]) -> Any:
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         near = difflib.get_close_matches(arguments[0], COMMANDS, n=1, cutoff=0.0)[0]
         raise JaxperfError(f"no command {arguments[0]!r}; did you mean {near!r}? see `jaxperf --help`")
+    named = f"jaxperf {arguments[0]}" if arguments[0] in COMMANDS else "jaxperf"
     try:
         return flags.parse(Command, args=arguments, prog="jaxperf", description=DESCRIPTION)
     except JaxperfError as e:
-        if arguments[0] == "run" and "Unrecognized" in str(e):
-            raise JaxperfError(f"{e}; a section's own flags come after `--`") from None
-        raise
+        text = str(e).replace("`jaxperf --help`", f"`{named} --help`")
+        if arguments[0] == "run" and "Unrecognized" in text:
+            text += "; a section's own flags come after `--`"
+        raise JaxperfError(text) from None
 
 
 def show_list() -> int:
@@ -312,6 +314,8 @@ def _side(paths: str) -> list[Result]:
 
 def _load(where: Path) -> dict[Path, Result]:
     """Results by path, in the book's order; each other file is named in a line."""
+    if where.suffix == ".json" and not where.exists():
+        raise JaxperfError(f"no file {where}; give a result's JSON file, or a folder of them")
     if not where.exists():
         raise JaxperfError(f"no folder {where}; `{own_name()} run all --out {where}` makes it")
     by_path = {}

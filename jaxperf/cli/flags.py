@@ -161,8 +161,9 @@ def _first_paragraph(box: str) -> str:
             parts[-1].append(content)
     texts = [" ".join(rows) for rows in parts[0 if framed else 1 :]] or [""]
     text = "".join(c for c in texts[0].rstrip(".") if c.isprintable())  # no escape codes from the words given
-    if value := re.search(r"Error parsing (--[\w-]+): .*\bINT\b.* instantiated from \['(.*?)'\]", text):
-        text = f"{value[1]} is {value[2]!r}; give a whole number"
+    number = r"(\bINT\b.* instantiated from \[|int\(\) with base 10: |float: )'(.*?)'"
+    if value := re.search(rf"Error parsing (--[\w-]+): .*{number}", text):
+        text = f"{value[1]} is {value[3]!r}; give a {'number' if 'float' in value[2] else 'whole number'}"
     hint = next((p for p in texts[1:] if p.startswith("Perhaps you meant")), "")
     flag = re.search(r"--[\w-]+", hint)
     return f"{text} (did you mean {flag.group()}?)" if flag else text or "these flags are not understood"

@@ -45,7 +45,7 @@ class Gate:
     """
 
     baseline: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BASELINE")]
-    """Folder of the baselines, one per machine."""
+    """Folder of the command's baselines, one per machine."""
     update: bool = False
     """Store this run as the machine's baseline, whatever the verdict; the exit status is then 0."""
     runs: Annotated[int, at_least(4)] = 7
@@ -69,19 +69,20 @@ def main(asked: Gate, command: Sequence[str]) -> int:
       JaxperfError: a mistake in the flags, a command that fails or writes no result, a damaged baseline, or
         one that was measured with other settings.
     """
-    _check(asked, command)
+    update = asked.update or not stored_machines(asked.baseline)  # before --out adds to the folder
+    _check(asked, command, update=update)
     with _folder(asked.out) as folder:
         paths = [folder / f"run-{i}.json" for i in range(1, asked.runs + 1)]
         first = run_once(command, paths[0], f"[1/{asked.runs}]")
         baseline_folder = asked.baseline / first.environment.fingerprint
-        baseline = load_baseline(baseline_folder)
+        baseline = _baseline_to_judge_by(baseline_folder, update=asked.update)
         other = _otherwise_measured(baseline[0], first) if baseline else ""
-        update = asked.update or not stored_machines(asked.baseline)
         if not update and not baseline:
             return _tell_missing(asked, first, command)
         if not update and other:
             raise JaxperfError(
-                f"{baseline_folder} {other}; give the command what it had, or store a new one with --update"
+                f"{baseline_folder} {other}; give the command what it had, give another command a folder "
+                "of its own, or store a new baseline with --update"
             )
         results = [first]
         for i, path in enumerate(paths[1:], start=2):
@@ -97,7 +98,7 @@ def main(asked: Gate, command: Sequence[str]) -> int:
         return 0
 
 
-def _check(asked: Gate, command: Sequence[str]) -> None:
+def _check(asked: Gate, command: Sequence[str], *, update: bool) -> None:
     """Reject what cannot work, before the command runs for minutes."""
     if not command:
         raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
@@ -114,7 +115,7 @@ def _check(asked: Gate, command: Sequence[str]) -> None:
         raise JaxperfError(f"{asked.baseline} is a file; the baselines of all machines are kept in a folder")
     if asked.summary:
         check_writable(asked.summary)
-    if asked.update or not stored_machines(asked.baseline):
+    if update:
         check_writable(asked.baseline / "probe")
 
 
@@ -171,6 +172,16 @@ def load_baseline(folder: Path) -> list[Result]:
       JaxperfError: a file in it is damaged.
     """
     return [load_result(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+
+
+def _baseline_to_judge_by(folder: Path, *, update: bool) -> list[Result]:
+    """The baseline in a folder; a damaged one is replaced by an update without being read."""
+    try:
+        return load_baseline(folder)
+    except JaxperfError as e:
+        if update:
+            return []
+        raise JaxperfError(f"{e}; store a new baseline with --update") from None
 
 
 def store_baseline(paths: Sequence[Path], folder: Path) -> None:

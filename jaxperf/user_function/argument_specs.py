@@ -79,12 +79,23 @@ def parse(word: str) -> Spec:
     if match := _KEY.fullmatch(text):
         return RandomKey(int(match[1] or 0))
     try:
-        return Literal(ast.literal_eval(text))
+        if _is_plain(value := ast.literal_eval(text)):
+            return Literal(value)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise JaxperfError(
-            f"argument {word!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
-            "or a Python value like 3, 0.5 or '\"same\"'"
-        ) from None
+        pass
+    raise JaxperfError(
+        f"argument {word!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
+        "or a Python value like 3, 0.5 or '\"same\"'; --setup takes a function that makes anything else"
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a literal is a pytree of numbers and strings, which sets and `...` are not."""
+    if isinstance(value, dict):
+        return len({type(key) for key in value}) <= 1 and all(map(_is_plain, value.values()))
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is not ... and not isinstance(value, set)
 
 
 def _dtype(name: str, word: str) -> str:

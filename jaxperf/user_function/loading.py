@@ -76,7 +76,8 @@ def load_function(word: str) -> Callable[..., Any]:
       word: "train:step", "package.module:step", "train.py:step", or "models:LeNet.apply".
 
     Raises:
-      JaxperfError: no such module, no such function, or importing the module raised something.
+      JaxperfError: no such module, no such function, importing the module raised something, or another module
+        has its name already.
     """
     module_name, _, path = word.rpartition(":")
     if not module_name or not path:
@@ -99,9 +100,19 @@ def _module(name: str) -> ModuleType:
         if not path.is_file():
             raise JaxperfError(f"no file {name}; {EXAMPLE}")
         _search(path.resolve().parent)
-        name = path.stem
-    else:
-        _search(Path.cwd())
+        module = _imported(path.stem)
+        origin = getattr(module, "__file__", None) or "Python itself"
+        if Path(origin).resolve() != path.resolve():
+            raise JaxperfError(
+                f"{name}: a module {path.stem!r} is imported already, from {origin}; rename one of the two, "
+                "or measure each on its own with --json and compare the results"
+            )
+        return module
+    _search(Path.cwd())
+    return _imported(name)
+
+
+def _imported(name: str) -> ModuleType:
     with reader_code(f"importing {name}"):
         try:
             return importlib.import_module(name)

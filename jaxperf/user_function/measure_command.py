@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import shlex
 import sys
 import time
@@ -20,6 +21,7 @@ from jaxperf.measure.compile_log import refuse_debug_flags
 from jaxperf.measure.roofline import MISSING, Position, Roofline, stored_roofline
 from jaxperf.measure.stages import build_program
 from jaxperf.processes.forced_end import forced_end
+from jaxperf.report import terminal
 from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Measurement, interval, ratio, save_result
 from jaxperf.result.store import check_writable
@@ -87,8 +89,11 @@ def _named(targets: Sequence[str], *, jit: bool) -> dict[str, Callable[..., Any]
 
 
 def is_jitted(fn: Callable[..., Any]) -> bool:
-    """Return whether `fn` is what `jax.jit` returned, whose stages can be taken one by one."""
-    return hasattr(fn, "trace") and hasattr(fn, "clear_cache")
+    """Return whether `fn` is what `jax.jit` returned, whose stages can be taken one by one.
+
+    A bound method of a jitted function is not: its stages are those of the function, which lack `self`.
+    """
+    return hasattr(fn, "trace") and hasattr(fn, "clear_cache") and not inspect.ismethod(fn)
 
 
 def tell(
@@ -107,6 +112,7 @@ def tell(
       call_arguments: of every call, which stay as they are.
       rounds, budget_s: as `count` and `budget_s` of `interleaved`.
     """
+    terminal.head(terminal.console(), recorder.result())
     firsts = {name: first_call(name, fn, call_arguments) for name, fn in functions.items()}
     rows = [Measurement(f"{n}: {stage}", "s", (s,)) for n, f in firsts.items() for stage, s in f.paid.items()]
     recorder.table(rows, title="Once, before the program is warm")
@@ -147,16 +153,17 @@ def first_call(name: str, fn: Callable[..., Any], call_arguments: Arguments) -> 
 def _parts(
     functions: Mapping[str, Callable[..., Any]], firsts: Mapping[str, First], call_arguments: Arguments
 ) -> tuple[dict[str, Callable[..., Any]], dict[str, Callable[[], Any]]]:
-    """What `interleaved` calls, and what it prepares, untimed, for functions that donate."""
-    parts: dict[str, Callable[..., Any]] = {}
-    before: dict[str, Callable[[], Any]] = {}
-    for name, fn in functions.items():
-        if firsts[name].donates:
-            parts[name] = functools.partial(_spread, fn)
-            before[name] = call_arguments.fresh
-        else:
-            parts[name] = functools.partial(fn, *call_arguments.by_position, **call_arguments.by_name)
-    return parts, before
+    """What `interleaved` calls, and what it prepares, untimed, if a function donates.
+
+    Then all get copies: a value of one call takes longer than the mean of many, whichever function is called.
+    """
+    if any(first.donates for first in firsts.values()):
+        parts: dict[str, Callable[..., Any]] = {
+            n: functools.partial(_spread, fn) for n, fn in functions.items()
+        }
+        return parts, dict.fromkeys(functions, call_arguments.fresh)
+    by_position, by_name = call_arguments
+    return {name: functools.partial(fn, *by_position, **by_name) for name, fn in functions.items()}, {}
 
 
 def _spread(fn: Callable[..., Any], arguments: Arguments) -> Any:

@@ -18,6 +18,7 @@ from jaxperf.errors import to_one_line
 from jaxperf.measure import ceilings
 from jaxperf.measure.roofline import DEFAULT_DTYPE, Roofline, from_result, path_for
 from jaxperf.processes.forced_end import forced_end
+from jaxperf.report import terminal
 from jaxperf.report.formatting import format_on_page
 from jaxperf.result import Axis, Curve, Environment, Measurement, save_result
 from jaxperf.result.store import check_writable
@@ -84,6 +85,7 @@ def tell(environment: Environment, *, ends: float) -> Roofline:
       ends: `time.monotonic` at which no part should run any more.
     """
     recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
+    terminal.head(terminal.console(), recorder.result())
     conditions(recorder)
     rows, notes = measure_in_time(parts(), ends=ends)
     for quantity, title in TITLES.items():

@@ -115,11 +115,12 @@ MISTAKES = {
     "run first --devices 999999999999999999999": "at most 1024",
     "run first --platform tpu": "'auto', 'cpu', 'gpu'",
     "run all -- --size=3": "first, second",
-    "list all": "Unrecognized",
+    "list all": "list --help`",
     "list -- --size=3": "only `run`, `launch` and `gate` take words after --",
     "launch": "nothing to launch; give a command",
     "launch -n 0 -- 8.4": "--processes is 0; give at least 1",
     "report nowhere": "no folder nowhere",
+    "report nowhere.json": "no file nowhere.json; give a result's JSON file",
     "report --format pdf": "--format",
     "--nonsense": "--nonsense",
 }

@@ -193,7 +193,14 @@ def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixtur
     broken = Path("kept", MACHINE.fingerprint, "run-2.json")
     broken.write_text(json.dumps({"format": "jaxperf-result", "schema_version": SCHEMA_VERSION}))
     assert gate(recorded(tmp_path / "b", 1e-3)) == 2
-    assert f"error: {broken} is damaged" in capfd.readouterr().err
+    assert f"error: {broken} is damaged" in (line := capfd.readouterr().err) and "--update" in line
+    assert gate(recorded(tmp_path / "c", 1e-3), "--update") == 0
+    assert len(load_baseline(broken.parent)) == 4
+
+
+def test_results_kept_beside_the_first_baseline_are_not_another_machines(tmp_path: Path) -> None:
+    assert gate(recorded(tmp_path / "a", 1e-3), "--out=kept/runs") == 0
+    assert gate(recorded(tmp_path / "b", 2e-3), "--out=kept/runs") == 1
 
 
 def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood() -> None:

@@ -59,6 +59,15 @@ def test_a_function_is_found_by_module_by_file_and_inside_a_class() -> None:
     assert load_function("math:sqrt")(4) == 2
 
 
+def test_a_file_whose_name_another_module_has_is_refused() -> None:
+    Path("sub", "own_train.py").write_text("def step(x): return x * 4")
+    Path("random.py").write_text("def step(x): return x * 5")
+    assert load_function("own_train.py:step")(2) == load_function("./own_train.py:step")(2) == 4
+    for word in ("sub/own_train.py:step", "random.py:step"):
+        with pytest.raises(JaxperfError, match=r"is imported already, from .*; rename one of the two"):
+            load_function(word)
+
+
 def test_what_is_not_there_is_one_line_and_shows_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     mistakes = {
         "own_train": "names no function; give MODULE:FUNCTION",

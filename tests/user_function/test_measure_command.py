@@ -34,6 +34,13 @@ def twice(x, y):
 def plain(x, y):
     return jnp.tanh(x @ y)
 
+class Net:
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, x):
+        return jnp.tanh(x)
+
+net = Net()
+
 @functools.partial(jax.jit, donate_argnums=0)
 def update(x, y):
     return x + y
@@ -103,6 +110,7 @@ def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports
     [grid] = result.of(Grid)
     assert grid.heads == ("", "step", "twice")
     output = capsys.readouterr().out
+    assert output.startswith("\nstep and twice ─") and f"jax {jax.__version__}" in output
     assert "step: " in output and " per call (" in output and "twice is " in output
     assert result.config["args"] == ARGS[1:] and result.command.split()[0] == "jaxperf"
     assert command_line.main(["report", "r.json"]) == 0
@@ -124,7 +132,7 @@ def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
 def test_donated_arguments_are_copied_for_every_call() -> None:
     result = measured("own_step:update", "own_step:step", *ARGS)
     update, step = list(result.of(Table))[1].rows
-    assert (update.loops, len(update.values), len(step.values)) == (1, 2, 2)
+    assert (update.loops, step.loops, len(update.values), len(step.values)) == (1, 1, 2, 2)
     assert any("update: arguments are donated" in note for note in result.notes)
 
 
@@ -142,6 +150,11 @@ def test_the_same_name_in_two_modules_is_told_apart() -> None:
 def test_only_what_jit_returned_has_stages() -> None:
     assert is_jitted(jax.jit(lambda x: x))
     assert not any(is_jitted(fn) for fn in (len, lambda x: x, nnx.jit(lambda x: x)))
+
+
+def test_a_method_that_is_jitted_in_its_class_is_called_as_it_is() -> None:
+    result = measured("own_step:net.step", "--args", "f32[4,4]")
+    assert names(result, 0) == ["net.step: first call"]
 
 
 def stored_roofline() -> None:
