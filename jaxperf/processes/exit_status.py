@@ -62,7 +62,8 @@ def ended(main: Callable[[], int]) -> int:
             try:
                 return main()
             finally:
-                sys.stdout.flush()
+                with contextlib.suppress(ValueError, AttributeError):  # a program under watch replaced it
+                    sys.stdout.flush()
     except JaxperfError as e:
         say(f"error: {e}")
         return USER_MISTAKE
@@ -98,7 +99,7 @@ def leave(status: int) -> NoReturn:
     if not status:
         raise SystemExit(0)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(status)
 
@@ -109,7 +110,7 @@ def say(line: str) -> None:
     Control characters are escaped, and the terminal may have been closed.
     """
     text = line.replace("`jaxperf ", f"`{own_name()} ") if "`jaxperf " in line else line
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         print(escape_control(text), file=sys.stderr, flush=True)
 
 

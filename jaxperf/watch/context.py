@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from jaxperf.processes.exit_status import Stopped
 from jaxperf.result import Result, save_result
@@ -44,6 +45,7 @@ def watch(
       JaxperfError: another watch is open in this process, or `json` cannot be written.
     """
     watched, watcher, ended = Watched(), Watcher(name, profile=profile), ""
+    json = json.absolute() if json else None  # the program may change the working directory
     watcher.open()
     try:
         yield watched
@@ -67,8 +69,10 @@ def how_it_ended(error: BaseException) -> str:
     return f"until it failed with {type(error).__name__}"
 
 
-def deliver_report(result: Result, *, show: bool = True, json: Path | None = None) -> None:
-    """Print a report to standard error, and write it to a file.
+def deliver_report(
+    result: Result, *, show: bool = True, json: Path | None = None, stream: TextIO | None = None
+) -> None:
+    """Print a report to `stream`, by default standard error, and write it to a file.
 
     With several processes, the first one prints, and each writes its own file: "watch.json", "watch-1.json".
     """
@@ -76,9 +80,10 @@ def deliver_report(result: Result, *, show: bool = True, json: Path | None = Non
     if show and number == 0:
         from jaxperf.report.terminal import render_text
 
-        color = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-        sys.stderr.write(render_text([result], color=color))
-        sys.stderr.flush()
+        stream = stream or sys.stderr
+        color = stream.isatty() and "NO_COLOR" not in os.environ
+        stream.write(render_text([result], color=color))
+        stream.flush()
     if json:
         save_result(result, json.with_stem(f"{json.stem}-{number}") if number else json)
 

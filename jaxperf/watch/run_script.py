@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import importlib.machinery
 import importlib.util
 import io
 import os
 import runpy
 import shlex
+import signal
 import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +60,10 @@ def run_script(
     def run() -> None:
         main = types.ModuleType("__main__")
         absolute = os.path.abspath(path)  # noqa: PTH100  links are not resolved, as in Python
-        main.__dict__.update(__file__=absolute, __builtins__=__builtins__)
+        loader = importlib.machinery.SourceFileLoader("__main__", absolute)
+        main.__dict__.update(
+            __file__=absolute, __builtins__=builtins, __loader__=loader, __annotations__={}, __cached__=None
+        )
         sys.modules["__main__"] = main  # pickle and inspect look there
         sys.path.insert(0, str(path.resolve().parent))
         exec(code, main.__dict__)
@@ -117,7 +123,8 @@ def _watched(
 ) -> int:
     if json:
         check_writable(json)
-    sys.argv = argv
+        json = json.absolute()  # the program may change the working directory
+    sys.argv, stderr = argv, sys.stderr  # the program may replace its streams
     watcher, process = Watcher(name, profile=profile), os.getpid()
     refused: list[str] = []
 
@@ -125,9 +132,11 @@ def _watched(
         analysis = Analysis(watcher.close())
         if fail_on:
             refused.extend(failures(find_causes(analysis), fail_on))
-        sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or an object of its own
+            sys.stdout.flush()
         command = shlex.join(["jaxperf", "watch", *argv])
-        deliver_report(text.make_result(analysis, command=command, ended=ended), json=json)
+        result = text.make_result(analysis, command=command, ended=ended)
+        deliver_report(result, json=json, stream=stderr)
 
     guard = Guard(finish)
     watcher.open()
@@ -146,15 +155,16 @@ def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]
     """Run a program and wait for its threads; return its exit status, and how it ended if not normally."""
     status, ended, process = 0, "", os.getpid()
     try:
-        try:
-            run()
-        except SystemExit as e:
-            status = _status(e)
-        except Exception as e:
-            status, ended = FAILED, how_it_ended(e)
-            _show_traceback(e)
-        if os.getpid() == process:
-            _wait_for_threads(watcher)
+        with _interrupts_as_python():
+            try:
+                run()
+            except SystemExit as e:
+                status = _status(e)
+            except Exception as e:
+                status, ended = FAILED, how_it_ended(e)
+                _show_traceback(e)
+            if os.getpid() == process:
+                _wait_for_threads(watcher)
     except KeyboardInterrupt as e:
         return INTERRUPTED, how_it_ended(e)
     except Stopped as e:
@@ -163,6 +173,25 @@ def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]
         _show_traceback(e)
         return FAILED, how_it_ended(e)
     return status, ended
+
+
+@contextlib.contextmanager
+def _interrupts_as_python() -> Iterator[None]:
+    """Handle Ctrl-C by Python's own handler: asyncio cancels its main task only where it finds that one."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        with contextlib.suppress(KeyboardInterrupt):
+            before(signal.SIGINT, None)  # which takes a SIGTERM that follows for the same request
+        raise
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
 
 
 def _wait_for_threads(watcher: Watcher) -> None:

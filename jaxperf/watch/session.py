@@ -158,7 +158,11 @@ class Watcher:
         )
 
     def _attach(self, jax: ModuleType) -> None:
-        """Install what needs JAX, as soon as the program has imported it."""
+        """Install what needs JAX, once the program has imported it; a failure stays out of it."""
+        with self.trouble.catch_errors("what JAX does"):
+            self._install(jax)
+
+    def _install(self, jax: ModuleType) -> None:
         if not hasattr(jax, "monitoring"):
             importlib.import_module("jax.monitoring")
         self._listen(jax.monitoring)

@@ -41,6 +41,16 @@ def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyP
     assert values == [24.0] and any("no such frame" in remark for remark in record.remarks)
 
 
+def test_a_program_goes_on_if_jax_cannot_be_watched(monkeypatch: pytest.MonkeyPatch, watched: Any) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("no such listener")
+
+    monkeypatch.setattr(jax.monitoring, "register_scalar_listener", broken)
+    values = []
+    record = watched(lambda: values.append(float(jax.jit(lambda x: x + 29)(1.0)))).record
+    assert values == [30.0] and any("no such listener" in remark for remark in record.remarks)
+
+
 def test_everything_is_as_before_once_a_watch_is_over() -> None:
     def hooks() -> list[object]:
         array = type(jnp.float32(1))

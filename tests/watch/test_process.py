@@ -198,6 +198,65 @@ def test_a_program_that_does_not_answer_sigterm_ends_with_its_line_and_report(tm
     assert err.count("watch: train.py") == 1 and "until SIGTERM ended it" in err
 
 
+UNUSUAL = """
+import asyncio, os, pickle, signal, sys, threading
+import jax, jax.numpy as jnp
+import numpy as np
+
+class Tee:
+    def __init__(self, stream):
+        self.stream = stream
+    def write(self, text):
+        self.stream.write(text)
+    def flush(self):
+        self.stream.flush()
+
+class Closed:
+    def write(self, text): pass
+    def flush(self): raise ValueError("I/O operation on closed file.")
+
+def work():
+    print(float(jax.jit(lambda x: x * 61)(1.0)))
+
+async def cancelled():
+    signal.raise_signal(signal.SIGINT)
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        print("cancelled")
+        raise
+
+for function in (np.asarray, np.array, jnp.asarray, jax.device_put, jax.device_get):
+    assert pickle.loads(pickle.dumps(function)) is function
+__builtins__.profile = lambda function: function
+assert __loader__.get_source("__main__")
+threading.Thread(target=work).start()
+for thread in threading.enumerate():
+    if thread is not threading.current_thread():
+        thread.join()
+try:
+    asyncio.run(cancelled())
+except KeyboardInterrupt:
+    print("interrupted")
+os.mkdir("elsewhere")
+os.chdir("elsewhere")
+print("done")
+sys.stdout, sys.stderr = (Closed(), Tee(sys.stderr)) if sys.argv[1:] else (Tee(sys.stdout), Closed())
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("closed",)])
+def test_a_program_may_replace_its_streams_await_all_threads_and_pickle_wrapped_functions(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(UNUSUAL)
+    status, out, err = run(tmp_path, "watch", "--json", "watch.json", "train.py", *arguments)
+    assert out.splitlines() == ["61.0", "cancelled", "interrupted", "done"], err
+    assert status == 120, err  # Python's own, where a stream cannot be flushed at the end
+    assert err.count("watch: train.py") == 1
+    assert load_result(tmp_path / "watch.json").title == "watch: train.py"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments", cases([(("train.py",),), (("-m", "train"),)], quick=lambda arguments: len(arguments) == 1)

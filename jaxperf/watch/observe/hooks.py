@@ -65,6 +65,8 @@ class Replacements:
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Replace a function of a module or a class by another."""
         old = vars(owner)[name]
+        if isinstance(owner, ModuleType):
+            new.__module__ = owner.__name__  # there pickle looks for it
         try:
             setattr(owner, name, new)
         except (AttributeError, TypeError):
@@ -91,6 +93,8 @@ def named_as(old: Any, new: Any) -> Any:
     """Make `new` look like `old`, also to the sampler; `functools.wraps` fails on nameless C++ methods."""
     new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
     new.__module__ = getattr(old, "__module__", None) or new.__module__
+    qualified = getattr(old, "__qualname__", None)  # of a C++ method, it need not be a string
+    new.__qualname__ = qualified if isinstance(qualified, str) else old.__name__
     return new
 
 

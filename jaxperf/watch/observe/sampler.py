@@ -12,10 +12,12 @@ nine or ten, and the program's time is the same.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import gc
 import itertools
 import linecache
+import os
 import sys
 import threading
 import time
@@ -95,7 +97,7 @@ class Sampler:
         self._known: set[tuple[Place, Place, tuple[Place, ...]]] = set()
         self._codes: dict[int, CodeType] = {}
         self._listed_at = 0.0
-        self._stop = threading.Event()
+        self._stop, self._stopped = threading.Event(), threading.Event()
         self._process = psutil.Process()
 
     def open(self) -> None:
@@ -105,18 +107,25 @@ class Sampler:
         self._before = sys.getswitchinterval()
         sys.setswitchinterval(min(_SWITCH_S, self._before))
         self._switch_interval_s = sys.getswitchinterval()
-        self._thread = threading.Thread(target=self._run, name="jaxperf-watch", daemon=True)
-        self._thread.start()
+        self._pid = os.getpid()
+        _thread.start_new_thread(self._run, ())  # a program may wait for all that `threading.enumerate` lists
 
     def close(self) -> None:
         """Stop sampling."""
         self._stop.set()
-        self._thread.join()
+        if os.getpid() == self._pid:  # a forked child has no such thread
+            self._stopped.wait()
         if sys.getswitchinterval() == self._switch_interval_s:  # else the program has set its own
             sys.setswitchinterval(self._before)
         self._weigh()
 
     def _run(self) -> None:
+        try:
+            self._sample_until_stopped()
+        finally:
+            self._stopped.set()
+
+    def _sample_until_stopped(self) -> None:
         interval_s, weighed = self._slower * CLOSE_S, 0.0
         while not self._stop.wait(interval_s):
             began = time.thread_time()

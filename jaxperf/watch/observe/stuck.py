@@ -7,6 +7,7 @@ reads the numbers of arriving signals from a pipe, and ends a program whose main
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import os
@@ -58,9 +59,7 @@ class Guard:
             signal.set_wakeup_fd(before)
         else:
             _forget_in_children()
-            threading.Thread(
-                target=self._listen, args=(reading,), name="jaxperf-signals", daemon=True
-            ).start()
+            _thread.start_new_thread(self._listen, (reading,))  # which `threading.enumerate` does not list
         try:
             yield
         finally:
@@ -73,7 +72,8 @@ class Guard:
         last: dict[int, tuple[float, tuple[int, int]]] = {}
         while numbers := os.read(reading, 1):
             number, now = numbers[0], time.monotonic()
-            if number not in self._handlers or signal.getsignal(number) != self._handlers[number]:
+            usual = self._handlers.get(number), signal.default_int_handler
+            if number not in self._handlers or signal.getsignal(number) not in usual:
                 continue  # the program has a handler of its own
             at = self._position()
             before, then = last.get(number, (now, (0, 0)))

@@ -34,10 +34,11 @@ def statement_rows(at: Place) -> list[str]:
     return textwrap.dedent("".join(linecache.getlines(at.file)[_begin(node) - 1 : last])).splitlines()
 
 
-def enclosing_nodes(at: Place, kind: Any) -> list[Any]:
+@functools.cache  # rules ask about the line of each sample, and the walk is through the whole file
+def enclosing_nodes(at: Place, kind: Any) -> tuple[Any, ...]:
     """Return the nodes of one kind of statement around a line, the innermost last."""
     nodes = [n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, kind)]
-    return sorted((n for n in nodes if _begin(n) <= at.line <= n.end_lineno), key=_begin)
+    return tuple(sorted((n for n in nodes if _begin(n) <= at.line <= n.end_lineno), key=_begin))
 
 
 def innermost(at: Place, kind: Any) -> Any:

@@ -68,6 +68,16 @@ def test_a_statement_is_shown_whole_and_of_one_with_a_body_the_head(
     assert statements.statement_rows(Place(file, line(start))) == rows
 
 
+def test_the_file_is_walked_once_for_all_samples_at_a_line(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks = []
+    monkeypatch.setattr(ast, "walk", lambda tree, walk=ast.walk: walks.append(tree) or walk(tree))
+    for _ in range(100):
+        statements.enclosing_nodes(Place(file, 7, "once"), ast.stmt)
+    assert len(walks) <= 1
+
+
 def test_a_statement_that_is_not_known_is_three_dots() -> None:
     assert statements.statement_rows(Place("no such file", 3)) == ["..."]
 
