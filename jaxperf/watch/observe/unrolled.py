@@ -68,7 +68,7 @@ class _Instruction(NamedTuple):
 
 
 def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
-    """Find the unrolled loops of a program, those with the most copies first.
+    """Find the unrolled loops of a program: those with a loop at their lines first, then by copies.
 
     Args:
       facts: the program.
@@ -82,7 +82,7 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     # called computations come before their callers, the entry is the last
     program = group_by(instructions, lambda i: i.within)
     read, described = _read(program), sum(map(len, equal.values()))
-    loops = []
+    loops: list[tuple[bool, Loop]] = []
     for at, kinds in group_by(filter(None, equal), lambda kind: facts.at(kind.origin)).items():
         most = max(kinds, key=lambda kind: len(equal[kind]))
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
@@ -92,14 +92,15 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         if _BODIES & {*most.op_name.split("/")} and not around:
             continue  # copies that `scan` made, as it was told to
         copies, turns = len(equal[most]), _chain(program, most)
-        written = math.prod(n for _, n in around)
-        if around and written < LAYERS:
+        written = math.prod(n for _, n in around) if around else math.inf
+        if written < LAYERS:
             continue  # several operations of one turn, or copies that fusing made
         if turns >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
             share = sum(len(equal[kind]) for kind in kinds) / described
             at = max(around, key=lambda loop: loop[1])[0] if around else at
-            loops.append(Loop(at, most.op_name.rpartition("/")[2], copies, int(min(turns, written)), share))
-    return sorted(loops, key=lambda loop: -loop.copies)
+            operation = most.op_name.rpartition("/")[2]
+            loops.append((bool(around), Loop(at, operation, copies, int(min(turns, written)), share)))
+    return [loop for _, loop in sorted(loops, key=lambda pair: (not pair[0], -pair[1].copies))]
 
 
 def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Place]:

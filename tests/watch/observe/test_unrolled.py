@@ -34,6 +34,19 @@ def stacked(ws: jax.Array, x: jax.Array) -> jax.Array:
     return x
 
 
+def field(p: jax.Array, state: jax.Array) -> jax.Array:
+    prey, hunters = state
+    return jnp.stack([p[0] * prey - p[1] * prey * hunters, p[2] * prey * hunters - p[3] * hunters])
+
+
+def collected(p: jax.Array, state: jax.Array) -> jax.Array:
+    states = [state]
+    while len(states) < TURNS:  # collected
+        state = states[-1]
+        states.append(state + 0.1 * field(p, state + 0.05 * field(p, state)))
+    return jnp.stack(states)
+
+
 def layers(ws: list[jax.Array], x: jax.Array) -> jax.Array:
     for w in ws:
         x = x + jnp.tanh(x @ w)
@@ -56,6 +69,12 @@ def test_turns_that_could_share_a_body_are_a_loop(function: Callable[..., Any], 
     assert f"# {function.__name__}" in loop.at.source
     assert loop.copies >= TURNS and loop.turns >= TURNS
     assert 0.5 < loop.share <= 1.0
+
+
+def test_the_loop_comes_before_the_line_that_stacks_what_its_turns_made() -> None:
+    loops = loops_of(jax.grad(lambda p, state: jnp.mean(collected(p, state) ** 2)), jnp.ones(4), jnp.ones(2))
+    assert "# collected" in loops[0].at.source and "return jnp.stack" in loops[-1].at.source
+    assert all(loop.turns >= TURNS - 1 for loop in loops)
 
 
 @pytest.mark.parametrize(
