@@ -66,7 +66,10 @@ def environment(*, data_source: str = "") -> Environment:
     except (RuntimeError, AssertionError):
         current = None
     if current is None or (gpu and current.backend != "gpu"):  # JAX silently takes the next one in the list
-        raise JaxperfError(f"JAX finds no {missing}; use --platform cpu, or see `jaxperf doctor`")
+        raise JaxperfError(
+            f"JAX finds no {missing}; use the CPU (JAX_PLATFORMS=cpu, or a section's --platform cpu), or see "
+            "`jaxperf doctor`"
+        )
     if current.backend != "gpu":
         return current
     return dataclasses.replace(current, gpus=ask_driver().description())

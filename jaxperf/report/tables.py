@@ -69,7 +69,7 @@ def _remarks(table: Table, names: set[str]) -> tuple[str, ...]:
 
 
 def _source(r: Reference) -> str:
-    return f"{r.system}, {r.source}, hardware {r.hardware}"
+    return ", ".join(dict.fromkeys((r.system, r.source, f"hardware {r.hardware}")))
 
 
 def count_verdicts(results: Iterable[Result]) -> dict[str, int]:

@@ -168,9 +168,9 @@ def test_a_run_on_a_busy_machine_says_so(run: Run, tmp_path: Path, monkeypatch: 
 def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path) -> None:
     for flags, line in (
         (["--nn", "4"], "Unrecognized"),
-        (["--n", "four"], "invalid"),
+        (["--n", "four"], "give a whole number"),
         (["--devices", "0"], "--devices is 0; give at least 1"),
-        (["--platform", "gpu"], "JAX finds no GPU; use --platform cpu"),
+        (["--platform", "gpu"], "JAX finds no GPU; use the CPU"),
         (["--json", str(tmp_path)], "it is a folder; give another path"),
     ):
         status, printed, errors = run("", *flags)
