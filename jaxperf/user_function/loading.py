@@ -105,7 +105,7 @@ def _module(name: str) -> ModuleType:
         if Path(origin).resolve() != path.resolve():
             raise JaxperfError(
                 f"{name}: a module {path.stem!r} is imported already, from {origin}; rename one of the two, "
-                "or measure each on its own with --json and compare the results"
+                "or give each to a command of its own"
             )
         return module
     _search(Path.cwd())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path = tmp_path / "train_to_plan.py"
     path.write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "train_to_plan", raising=False)  # another test's
     return str(path)
 
 
