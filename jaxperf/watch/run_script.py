@@ -85,7 +85,7 @@ def run_module(
     `fail_on` is as of `run_script`.
 
     Raises:
-      JaxperfError: `json` cannot be written.
+      JaxperfError: there is no such module, it is a package without `__main__`, or `json` cannot be written.
     """
 
     def run() -> None:
@@ -95,8 +95,24 @@ def run_module(
         # pytest warns that it cannot rewrite a plugin that is imported already, unless the plugin says this
         plugin.__doc__ = f"{plugin.__doc__ or ''} PYTEST_DONT_REWRITE"
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
+    _check_module(name)
     with source_location.reader_code(_roots(name)):
         return _watched(run, name, [name, *arguments], profile, json, fail_on)
+
+
+def _check_module(name: str) -> None:
+    """Refuse what `python -m` refuses before it runs anything."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec and spec.submodule_search_locations is not None:
+            name = f"{name}.__main__"
+            spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError) as e:
+        if not isinstance(e, ModuleNotFoundError) or not f"{name}.".startswith(f"{e.name}."):
+            return  # running it will report the error
+        spec = None
+    if spec is None:
+        raise JaxperfError(f"no module named {name}; give a module's name, as for `python -m`")
 
 
 def _roots(name: str) -> list[str]:

@@ -27,6 +27,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.result import Note
 from jaxperf.watch import session
 from jaxperf.watch.observe import compiles, sampler, source_location, windows
+from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
 
 HERE = Path(__file__).name
 
@@ -239,6 +240,26 @@ def test_a_recorded_wait_is_no_object_for_the_garbage_collector(watched: Any) ->
     waits = watched(program).record.waits
     assert len(waits) == 5000 and {w.nbytes for w in waits} == {4}
     assert counts[1] - counts[0] < 1000
+
+
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="no clocks of threads")
+def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched: Any) -> None:
+    w = jnp.eye(300)
+    step = jax.jit(lambda x: jax.lax.fori_loop(0, 40, lambda _, x: jnp.tanh(x @ w), x))
+    step(w).block_until_ready()
+
+    def program() -> None:
+        x = w
+        for _ in range(80):
+            x = step(x)  # in turns: JAX queues 32 of them
+        x.block_until_ready()
+
+    analysis = Analysis(watched(program).record)
+    full = [line for line in analysis.lines if line.kind == FULL_QUEUE]
+    assert sum(line.total_s for line in full) > 0.1
+    assert max(full, key=lambda line: line.total_s).at.source.startswith("x = step(x)")
+    shares = analysis.shares()
+    assert shares["front end waits for devices"] > shares["front end runs Python and dispatches"]
 
 
 def test_what_callbacks_convert_and_debug_prints_format_is_no_wait_of_the_front_end(watched: Any) -> None:

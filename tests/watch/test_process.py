@@ -76,6 +76,9 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     (tmp_path / "bad.py").write_text("def :\n")
     for arguments, message in {
         (): "no program to watch",
+        ("-m", "no_such_module"): "no module named no_such_module;",
+        ("-m", "no_such.module"): "no module named no_such.module;",
+        ("-m", "wsgiref"): "no module named wsgiref.__main__;",
         (str(tmp_path / "none.py"),): "cannot read the script",
         (str(tmp_path / "bad.py"),): "is not Python",
         ("--json", str(tmp_path / "no" / "where" / "x.json"), str(tmp_path / "bad.py")): "is not Python",

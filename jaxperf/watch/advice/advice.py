@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
 from jaxperf.watch.advice.examples import EXAMPLES
@@ -54,13 +55,17 @@ def _cause(finding: Finding) -> str:
     if finding.cause == "all float64" and not finding.argument:
         return "all float64 at a call"
     if finding.cause == "eager" and finding.argument:
-        return "eager function"
+        return "eager method" if statements.is_method(finding.at) else "eager function"
     if finding.cause == "data" and finding.argument:
         return "slow data"
     if finding.cause == "debug setting" and finding.argument:
         return "debug setting in a line"
+    if finding.cause == "wait" and finding.argument:
+        return "wait for large arrays"
     if finding.cause == "wait" and loop_body.comes_back(finding.at):
         return "wait for the next turn"
+    if finding.cause == "wait" and isinstance(statements.innermost(finding.at, ast.stmt), ast.Return):
+        return "wait for what is returned"
     if finding.cause == "python" and statements.gives_a_value(finding.at):
         return "python for the next step"
     keyword = statements.statement_rows(finding.at)[0].partition(" ")[0].removeprefix("el")

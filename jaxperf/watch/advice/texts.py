@@ -43,6 +43,17 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
             "The next turn needs the value: let one wait serve many turns (a batch of them under jax.vmap), "
             "or write what needs it in jax.numpy, so that the whole loop is one program, with jax.lax.scan.",
         ),
+        "wait for what is returned": (
+            "the front end waits on each turn of a loop",
+            "If nothing needs the value before the loop ends, return the array itself, and fetch all of them "
+            "once after it. If the next turn needs it, write what needs it in jax.numpy, so that many turns "
+            "are one program, or let one wait serve many turns (a batch of them under jax.vmap).",
+        ),
+        "wait for large arrays": (
+            "the front end waits on each turn of a loop",
+            "Let a jitted function compute on the device what the host needs of them, such as an average or "
+            "a norm, and fetch that; or fetch them every hundredth turn (if step % 100 == 0).",
+        ),
         "needless wait": (
             "the front end waits on each turn of a loop",
             "Leave out {name} here, and wait once, after the loop.",
@@ -89,7 +100,14 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         "eager function": (
             "operations are dispatched one by one",
             "Jit {name} as a whole: @jax.jit above it (@nnx.jit or @eqx.filter_jit if it is given modules); "
-            "float() and print() stay outside, and an if on an array becomes jnp.where.",
+            "float() and print() stay outside, an if on an array becomes jnp.where, and a loop over examples "
+            "jax.vmap.",
+        ),
+        "eager method": (
+            "operations are dispatched one by one",
+            "Move what {name} computes with arrays into a function that takes the arrays and returns what "
+            "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and "
+            "print() stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap.",
         ),
         "constant work": (
             "a program computes the same in each call",
@@ -97,7 +115,7 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "eager recompiles": (
             "an operation outside of jit compiles again and again",
-            "Jit the function around this line, and give it what varies as an argument.",
+            "Jit the function around this line, and give it what varies as an argument, unless it is a size.",
         ),
     },
     "8.2.4 The impact of asynchronous computation on memory": {
@@ -210,7 +228,8 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "static value": (
             "a static argument varies",
-            "Make {argument} an ordinary argument of {name}, and branch on it with jnp.where or lax.cond:",
+            "Make {argument} an ordinary argument of {name}, unless it is a size or a number of turns, and "
+            "branch on it with jnp.where or lax.cond:",
         ),
         "static object": (
             "a static argument is a new object each time",

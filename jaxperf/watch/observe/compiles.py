@@ -53,7 +53,6 @@ class Compiled:
       changes: why JAX traced a function that it had traced before; empty for a new function object.
       host: bytes of the NumPy arrays among the call's arguments, by name.
       elsewhere: bytes of arrays that are on other devices than the program, or not on all of its.
-      host_float64: whether one of them has NumPy's default type.
       signature: the call's arguments, by name: arrays as their type, other values as themselves.
       closure: what the function gets from outside, closure and defaults, by name.
       refers_to: the arrays among that and among the variables of its module, by name.
@@ -70,7 +69,6 @@ class Compiled:
     changes: tuple[Change, ...] = ()
     host: dict[str, int] = field(default_factory=dict)
     elsewhere: dict[str, int] = field(default_factory=dict)
-    host_float64: bool = False
     signature: dict[str, str] = field(default_factory=dict)
     closure: dict[str, str] = field(default_factory=dict)
     refers_to: dict[str, str] = field(default_factory=dict)
@@ -191,7 +189,6 @@ class Listener:
             if type(a).__module__ == "numpy" and hasattr(a, "nbytes")
         }
         compiled.host = {where: a.nbytes for where, a in arrays.items()}
-        compiled.host_float64 = any(a.dtype == "float64" for a in arrays.values())
         compiled.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
         compiled.placements = frame_arguments.array_placements(arguments)
         self._explain(compiled)

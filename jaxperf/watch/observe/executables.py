@@ -110,13 +110,6 @@ class Facts:
             if i.opcode == "custom-call" and re.search(r'custom_call_target="[^"]*callback', i.text):
                 yield i.name, self.at(i.text)
 
-    def widened(self) -> Iterator[Place]:
-        """Yield the lines at which a 32-bit or smaller float becomes a 64-bit one."""
-        narrow = {i.name for i in self.instructions if i.type.startswith(("f32[", "bf16[", "f16["))}
-        for i in self.instructions:
-            if i.opcode == "convert" and i.type.startswith("f64[") and narrow & {*i.operands}:
-                yield self.at(i.text)
-
     def constants(self) -> Iterator[tuple[Array, int]]:
         """Yield the arrays that are part of the program: type and bytes."""
         for i in self.instructions:

@@ -131,5 +131,7 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> Iterator[Non
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(
+            ValueError, AttributeError
+        ):  # Python itself ends, if the watch was never closed
             sys.meta_path.remove(finder)

@@ -29,7 +29,7 @@ from jaxperf.watch.observe.windows import MARK, Seen, read_window
 SHORT_S, LONG_S = 0.1, 0.25  # of a window
 COST_SHARE = 0.05  # of the run's time; the pause after a window is its cost over this
 PAUSE = 0.02  # of the time since the first window, at least
-MOST = 16_000_000  # bytes of windows that are read; 1 MB takes about 0.3 s
+MOST = 6_000_000  # bytes of windows that are read; 1 MB takes about 0.3 s, after the program has ended
 
 
 class Profiler:

@@ -26,6 +26,7 @@ from jaxperf.watch.report import attribution
 from jaxperf.watch.session import Record
 from jaxperf.watch.source import call_sites
 
+FULL_QUEUE = "a full queue"
 LONG_WAIT_S = 0.02  # of a wait; copies to the host and calls take less
 
 
@@ -111,9 +112,18 @@ class Analysis:
         return [w for w in self.record.waits if not self.compiling.within(w.start, w.end)]
 
     @functools.cached_property
+    def blocked(self) -> dict[Place, list[Interval]]:
+        """Return when calls waited, by line: so many were queued that a device took no more."""
+        spans: dict[Place, list[Interval]] = defaultdict(list)
+        for s in (s for s in self.samples if s.blocked):
+            spans[s.at].append((s.start, s.end))
+        others = [*self.compiling.stretches, *((w.start, w.end) for w in self.waits)]
+        return {at: left for at, calls in spans.items() if (left := subtract_intervals(calls, others))}
+
+    @functools.cached_property
     def waiting(self) -> Clock:
         """Return when the front end waited for a device."""
-        return Clock((w.start, w.end) for w in self.waits)
+        return Clock([*((w.start, w.end) for w in self.waits), *itertools.chain(*self.blocked.values())])
 
     def front(self, sample: StackSample) -> float:
         """Return the seconds of a sample in which the front end neither compiled nor waited."""
@@ -216,6 +226,7 @@ class Analysis:
         """
         steady = Clock(self.steady)
         waits = [(w.start, w.end) for w in self.waits if w.end - w.start >= LONG_WAIT_S]
+        waits += itertools.chain(*self.blocked.values())
         seen = [
             (b - a, steady.within(a, b))
             for a, b in intersection(union([*self.busy, *waits]), self.record.seen.windows)
@@ -254,6 +265,7 @@ class Analysis:
         """
         longer = [(w.start, 2 * w.end - w.start) for w in self.waits]
         longer += [(p.start, p.end) for p in self.record.puts if p.numbers]
+        longer += itertools.chain(*self.blocked.values())
         return Clock(intersection(self.idle.stretches, longer))
 
     @functools.cached_property
@@ -261,6 +273,10 @@ class Analysis:
         """Return every line that waits, the longest waits first."""
         groups = group_by(self.waits, lambda wait: (wait.at, wait.kind))
         lines = [self._line(at, kind, waits) for (at, kind), waits in groups.items()]
+        lines += [
+            WaitingLine(at, FULL_QUEUE, len(spans), total_length(spans), 0, None, 0.0)
+            for at, spans in self.blocked.items()
+        ]
         return sorted(lines, key=lambda line: -line.total_s)
 
     def _line(self, at: Place, kind: str, waits: list[Wait]) -> WaitingLine:

@@ -18,6 +18,7 @@ from jaxperf.result import (
     Result,
     Text,
 )
+from jaxperf.result.intervals import total_length
 from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import backend, compiles
@@ -28,7 +29,7 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.find import find_causes
-from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause
+from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause, together_s
 from jaxperf.watch.session import Record
 from jaxperf.watch.source import statements
 
@@ -97,11 +98,12 @@ def _shares(analysis: Analysis) -> Grid:
 
 def _compiled(record: Record) -> Iterator[Block]:
     groups = group_by(record.compiled, lambda c: (c.name, c.defined if c.explained else str(c.at)))
-    longest = sorted(groups.values(), key=lambda group: -sum(c.total_s for c in group))
+    longest = sorted(groups.values(), key=lambda group: -together_s(group))
     rows = []
     for group in longest[:STORED_ROWS]:
         seconds = [
-            sum(c.seconds(s) for c in group) for s in (compiles.TRACE, compiles.LOWER, compiles.COMPILE)
+            total_length(c.stages[stage] for c in group if stage in c.stages)
+            for stage in (compiles.TRACE, compiles.LOWER, compiles.COMPILE)
         ]
         rows.append(
             (
@@ -113,8 +115,8 @@ def _compiled(record: Record) -> Iterator[Block]:
             )
         )
     if rows:
-        total = sum(c.total_s for c in record.compiled)
-        title = f"Traced and compiled: {len(record.compiled)} times, {format_quantity(total, 's')}"
+        total_s = together_s(record.compiled)
+        title = f"Traced and compiled: {len(record.compiled)} times, {format_quantity(total_s, 's')}"
         heads = ("", "times", "trace", "lower", "compile", "called at", "why again")
         yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
 
@@ -127,7 +129,7 @@ def _why(group: list[Compiled]) -> str:
         description = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
         return description if len(description) <= WIDEST else f"{description[: WIDEST - 3]}..."
     if last.explained:
-        return "a new function object"
+        return "a new function object" + " or placement" * bool(last.label)  # JAX does not explain pmap
     return f"{EAGER_CAUSES[eager_cause(group)]}, not in jit"
 
 
@@ -173,9 +175,10 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
         yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
     for i, finding in enumerate(findings, start=1):
         what = advice_for(finding)
-        saves = f"saves up to {format_quantity(finding.seconds, 's')}"
+        amounts = [format_quantity(finding.seconds, "s")] if finding.seconds else []
         if finding.memory_bytes:
-            saves += f" and {format_quantity(finding.memory_bytes, 'bytes')} of memory"
+            amounts.append(f"{format_quantity(finding.memory_bytes, 'bytes')} of memory")
+        saves = f"saves up to {' and '.join(amounts)}"
         reason = finding.reason
         if reason.split()[0] not in (
             finding.name,

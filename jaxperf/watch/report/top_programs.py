@@ -15,6 +15,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.report.formatting import format_list, format_quantity
 from jaxperf.result import Block, Environment, Grid, Note, Text
 from jaxperf.result.intervals import total_length
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
@@ -36,9 +37,9 @@ class Hot:
       name, calls: the function's name, and how often Python called it in the windows.
       dispatch_s: seconds until a call returned, t1; None if no call was seen.
       device_s: seconds in which a device computed, t2, as a mean over the devices.
-      longer: whether every execution lasted longer than what windows saw of it, so that this is a bound.
+      longer: whether every execution lasted longer than what windows saw of it: a bound of their mean.
       facts: the one program of this name; None if there are several, or none is known.
-      host_bytes: of NumPy arrays that a call passed.
+      host_bytes: of NumPy arrays that a call passes at most, and whether other calls pass fewer.
       doubt: why it has no place under the roofline; "" if it may have one.
     """
 
@@ -47,7 +48,7 @@ class Hot:
     dispatch_s: float | None
     device_s: float
     facts: Facts | None
-    host_bytes: int
+    host_bytes: tuple[int, bool]
     doubt: str
     longer: bool = False
 
@@ -62,7 +63,7 @@ def program_blocks(analysis: Analysis, environment: Environment) -> Iterator[Blo
             h.name[:NAME], str(h.calls), format_quantity(h.dispatch_s, "s"),
             "> " * h.longer + format_quantity(h.device_s, "s"),
             *_work(h.facts),
-            format_quantity(h.host_bytes, "bytes") if h.host_bytes else "-",
+            "<= " * h.host_bytes[1] + format_quantity(h.host_bytes[0], "bytes") if h.host_bytes[0] else "-",
         )
         for h in programs
     ]  # fmt: skip
@@ -82,14 +83,17 @@ def _work(facts: Facts | None) -> tuple[str, str]:
 
 def hottest_programs(analysis: Analysis) -> list[Hot]:
     """Return the programs that devices computed in the windows, longest first."""
-    host = {c.program: c.host_bytes for c in analysis.record.compiled}
+    host = group_by(analysis.record.compiled, lambda c: c.program)
     programs = analysis.record.seen.programs
     busy = {name: sum(map(total_length, p.devices.values())) for name, p in programs.items()}
     names = sorted((n for n in busy if busy[n]), key=lambda n: -busy[n])
-    return [_hot(programs[n], busy[n], analysis.programs.get(n, []), host.get(n, 0)) for n in names]
+    return [
+        _hot(programs[n], busy[n], analysis.programs.get(n, []), {c.host_bytes for c in host.get(n, ())})
+        for n in names
+    ]
 
 
-def _hot(program: ExecutedProgram, busy_s: float, known: list[Facts], host_bytes: int) -> Hot:
+def _hot(program: ExecutedProgram, busy_s: float, known: list[Facts], host_bytes: set[int]) -> Hot:
     facts = _only(known)
     runs = execution_count(program, facts) if facts else 0.0
     devices = len([spans for spans in program.devices.values() if spans])
@@ -98,9 +102,11 @@ def _hot(program: ExecutedProgram, busy_s: float, known: list[Facts], host_bytes
         program.name,
         program.calls,
         statistics.median(program.dispatch_s) if program.dispatch_s else None,
-        max(program.run_s) if program.cut_off else busy_s / devices / (runs or program.calls or 1),
+        statistics.fmean(program.run_s)
+        if program.cut_off
+        else busy_s / devices / (runs or program.calls or 1),
         facts,
-        host_bytes if program.copies else 0,
+        (max(host_bytes, default=0) if program.copies else 0, len(host_bytes) > 1),
         "no execution lay within a window of the profiler" if program.cut_off else doubt,
         longer=program.cut_off,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 from jaxperf.report.formatting import format_quantity
+from jaxperf.result.intervals import total_length
 from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -19,12 +21,19 @@ LONG_S = 2.0  # of one program's stages, from which on it is worth a line
 CACHED_S = 1.0  # of compiling, from which on JAX's cache keeps a program, unless it is told otherwise
 LEAST = "jax_persistent_cache_min_compile_time_secs"
 CONSTANT = 1 << 20  # bytes
+MANY, INIT_S, INIT_SHARE = (
+    10,
+    0.5,
+    0.05,
+)  # programs, seconds and share of the run, from which on `init` has a line
+_INIT = re.compile(r"(\w[\w.]*)\.init\(")
 _TUNED = ("__cublas", "__cudnn", "__triton")  # kernels among which XLA chooses by trying them
 
 
 def compile_notes(analysis: Analysis) -> Iterator[str]:
     """Yield what is worth knowing about the time before programs run."""
     yield from _slowest(analysis)
+    yield from _inits(analysis)
     yield from cache_notes(analysis)
     yield from _faults(analysis)
 
@@ -38,10 +47,26 @@ def _slowest(analysis: Analysis) -> Iterator[str]:
         f"{format_quantity(c.seconds(stage), 's')} to {verb}"
         for stage, verb in ((TRACE, "trace"), (LOWER, "lower"), (COMPILE, "compile"))
     )
-    named = analysis.programs.get(c.program, [])
-    facts = max((f for f in named if not f.old), key=lambda f: len(f.text), default=None)
-    parts = list(_parts(facts)) if facts and facts.text else []
+    named = [f for f in analysis.programs.get(c.program, []) if not f.old]
+    parts = list(_parts(named[0])) if len(named) == 1 and named[0].text else []
     yield f"{c.called} ({c.at}) took {stages}" + "".join(f"; {part}" for part in parts)
+
+
+def _inits(analysis: Analysis) -> Iterator[str]:
+    """Yield the lines that call `init` of a network or an optimizer outside jit: many small programs."""
+    calls: dict[Place, list[Compiled]] = defaultdict(list)
+    for c in (c for c in analysis.record.compiled if not c.explained):
+        for at in dict.fromkeys((c.at, *c.callers)):
+            if _INIT.search(at.source) and "jit(" not in at.source:
+                calls[at].append(c)
+    for at, programs in calls.items():
+        seconds = sum(c.total_s for c in programs)
+        if len(programs) >= MANY and seconds >= max(INIT_S, INIT_SHARE * analysis.record.wall_s):
+            name = _INIT.search(at.source)[1]  # type: ignore[index]
+            yield (
+                f"{name}.init compiles {len(programs)} small programs in {format_quantity(seconds, 's')} "
+                f"({at}); jax.jit({name}.init) compiles one"
+            )
 
 
 def _parts(facts: Facts) -> Iterator[str]:
@@ -69,16 +94,17 @@ def line_with_most(facts: Facts) -> tuple[Place, float]:
 def cache_notes(analysis: Analysis) -> Iterator[str]:
     """Yield what a compile cache on disk would save: where none is set, and where the one set is empty."""
     r = analysis.record
-    spans = [c.seconds(COMPILE) for c in r.compiled if COMPILE in c.stages]
-    long_s = sum(s for s in spans if s >= CACHED_S)
+    spans = [c.stages[COMPILE] for c in r.compiled if COMPILE in c.stages]
+    long_s = total_length((a, b) for a, b in spans if b - a >= CACHED_S)
     if not r.compile_cache and long_s >= A_SHARE * r.wall_s:
         yield (
             f"each start compiles for {format_quantity(long_s, 's')} of {format_quantity(r.wall_s, 's')} "
             'what a compile cache on disk would keep: jax.config.update("jax_compilation_cache_dir", FOLDER) '
             "before the first call saves most of it from the second start on"
         )
-    elif r.compile_cache and sum(spans) >= A_SHARE * r.wall_s and _is_empty(r.compile_cache):
-        yield f"the compile cache in {r.compile_cache} is empty: {_why_empty(max(spans))}"
+    elif r.compile_cache and total_length(spans) >= A_SHARE * r.wall_s and _is_empty(r.compile_cache):
+        longest_s = max(b - a for a, b in spans)
+        yield f"the compile cache in {r.compile_cache} is empty: {_why_empty(longest_s)}"
 
 
 def _is_empty(folder: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ REPEATS = 3  # waits at one line that count as repeated
 OFTEN = 20  # calls of one operation in the windows: fewer belong to the program's startup
 SLOW = 1.5  # waits for data over computing: from here on, one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes of NumPy arrays per call
+LARGE_ARRAYS = "large arrays"  # are awaited
+_FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
 
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
@@ -37,7 +40,8 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
                 f"{line.total_s / line.count * 1e3:.2g} ms each, "
                 "and the device is idle until the next call comes"
             )
-            yield Finding(cause, line.at, line.lost_s, reason, line.kind)
+            large = LARGE_ARRAYS if line.nbytes >= COPIED * line.count else ""
+            yield Finding(cause, line.at, line.lost_s, reason, line.kind, argument=large)
 
 
 def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
@@ -78,7 +82,7 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
         if finding.seconds > SLOW * analysis.computing_s:
             computing = format_quantity(analysis.computing_s, "s")
             slow = f"; they compute for only {computing}, and one thread that reads ahead saves no more"
-        argument = "slower than the steps" if slow else ""
+        argument = "slower than the steps" if slow or _FROM_THREAD.search(inside) else ""
         yield replace(finding, reason=reason + inside + slow, argument=argument)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from jaxperf.report.formatting import format_quantity
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Facts, array_bytes, array_type
+from jaxperf.watch.observe.executables import Facts, array_bytes, array_type, arrays_in
 from jaxperf.watch.observe.instructions import ProgramInstruction
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram
@@ -21,30 +21,32 @@ from jaxperf.watch.rules.programs import called_programs
 from jaxperf.watch.source import statements
 
 WIDE = ("float64", "double", "complex128")
-WIDENED = 1 << 16  # bytes of an array in bfloat16, below which its type does not matter
+WIDENED = 1 << 16  # bytes of an array, below which its type does not matter
+LARGE = 1 << 20  # bytes of arguments in float64 that are worth reporting
 A_SHARE = 0.2  # of a program's time, in products of matrices
 _OP_NAME = re.compile(r'op_name="(?:[^"]*/)?([^"/]*)"')
+_CARRYING = {  # operations that compute nothing
+    "broadcast", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion", "get-tuple-element",
+    "parameter", "tuple", "while",
+}  # fmt: skip
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 _PRODUCT = re.compile(r"^(?:dot|convolution)$|__cublas|__cudnn\$conv")
 _HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
 
 
 def find_float64(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that turn 32-bit floats into 64-bit ones, and those with only 64-bit arrays."""
-    compiled = analysis.record.compiled
+    """Find programs that turn 32-bit floats into 64-bit ones, and those with only 64-bit arrays.
+
+    Only large arrays count: those of a few kilobytes gain nothing from float32.
+    """
     for facts, c, _, program_s in called_programs(analysis):
-        if lines := Counter(facts.widened()):
+        if lines := Counter(facts.at(i.text) for i in _widening(facts, ("f32[", "bf16[", "f16["), "f64[")):
             line = next((p for p, _ in lines.most_common() if p), c.at)
             reason = (
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
-        elif any(map(_asks_for_float64, {p.file for p in (c.at, *c.callers)})):
-            continue  # it is intended
-        elif "f64[" in facts.text and any(x.host_float64 for x in (c, *compiled) if x.at == c.at):
-            reason = f"{facts.name} gets NumPy arrays of NumPy's default type here, so it computes in float64"
-            yield Finding("float64", c.at, program_s / 2, reason, facts.name)
-        elif _only_wide(facts):
+        elif _only_wide(facts) and not any(map(_asks_for_float64, {p.file for p in (c.at, *c.callers)})):
             reason = (
                 f"every array that {c.called} gets is float64, which JAX makes of its own and NumPy's "
                 "arrays while jax_enable_x64 is on; if float32 is enough, it moves half of the bytes"
@@ -53,10 +55,24 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("all float64", at, program_s / 2, reason, facts.name, argument=name)
 
 
+def _widening(facts: Facts, narrow: tuple[str, ...], wide: str) -> Iterator[ProgramInstruction]:
+    """Yield the instructions that turn some types into a wider one, with `WIDENED` bytes or more of it."""
+    names = {i.name for i in facts.instructions if i.type.startswith(narrow)}
+    for i in facts.instructions:
+        widens = i.opcode == "convert" and i.type.startswith(wide) and names & {*i.operands}
+        if widens and array_bytes(*arrays_in(i.type)[0]) >= WIDENED:
+            yield i
+
+
 def _only_wide(facts: Facts) -> bool:
-    """Return whether a program takes arrays of floats, all of them at least 64 bits wide."""
-    floats = {kind for kind, dims in facts.layout[0] if dims and kind[0] in "fbc"}  # as in f32, bf16, c64
-    return bool(floats) and floats <= {"f64", "c128"}
+    """Return whether a program takes many bytes of floats, all 64 bits wide, and computes arrays of them."""
+    floats = [(kind, dims) for kind, dims in facts.layout[0] if dims and kind[0] in "fbc"]  # f32, bf16, c64
+    if {kind for kind, _ in floats} - {"f64", "c128"} or sum(array_bytes(*a) for a in floats) < LARGE:
+        return False
+    computed = (
+        i for i in facts.instructions if i.opcode not in _CARRYING and i.type.startswith(("f64", "c128"))
+    )
+    return any(array_bytes(*arrays_in(i.type)[0]) >= WIDENED for i in computed)
 
 
 @functools.cache
@@ -92,21 +108,16 @@ def widened_lines(facts: Facts) -> dict[Place, int]:
     JAX does so where the other operand is float32. What converts on purpose, as `astype` and `mean` do, is a
     call and no operator.
     """
-    narrow = {i.name for i in facts.instructions if i.type.startswith("bf16[")}
     lines: dict[Place, int] = {}
     products: dict[Place, int] = {}
-    for i in facts.instructions:
-        name = _OP_NAME.search(i.text)
-        if i.opcode != "convert" or not i.type.startswith("f32[") or not name or not narrow & {*i.operands}:
-            continue
-        at = facts.at(i.text)
-        dims = i.type.partition("[")[2].partition("]")[0]
-        if not at or array_bytes("bf16", dims) < WIDENED or not _is_operator(at):
+    for i in _widening(facts, ("bf16[",), "f32["):
+        name, at = _OP_NAME.search(i.text), facts.at(i.text)
+        if not name or not at or not _is_operator(at):
             continue
         if name[1] in _PRODUCTS:
             products[at] = products.get(at, 0) + 1
         if name[1] in ("convert_element_type", *_PRODUCTS):
-            lines[at] = max(lines.get(at, 0), array_bytes("bf16", dims))
+            lines[at] = max(lines.get(at, 0), array_bytes("bf16", arrays_in(i.type)[0][1]))
     return {at: size for at, size in lines.items() if products.get(at, 1) == 1}  # two: both were bfloat16
 
 

@@ -111,6 +111,7 @@ def _lines_of_branches(at: Place) -> set[int]:
         id(n): n for call in calls if statements.last_name(call.func) in _BRANCHES for n in ast.walk(call)
     }.values()
     named = {n.id for n in argument_nodes if isinstance(n, ast.Name)}
+    named |= {n.attr for n in argument_nodes if isinstance(n, ast.Attribute)}  # self.branch
     nodes = ast.walk(statements.syntax_tree(at.file))
     functions = [n for n in nodes if isinstance(n, statements.FUNCTION) and n.name in named]
     bodies = [*functions, *(n for n in argument_nodes if isinstance(n, ast.Lambda) and n.lineno != at.line)]

@@ -22,6 +22,7 @@ from jaxperf.watch.observe.unrolled import unrolled_loops
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import execution_count
+from jaxperf.watch.rules.donation import can_donate
 from jaxperf.watch.source import statements
 
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
@@ -37,7 +38,7 @@ UNEQUAL = 1.3  # the most work on one device over the mean
 def find_donations(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that copy an argument that the caller replaces by the result."""
     for facts, c, program, program_s in called_programs(analysis):
-        if (shared := facts.unshared_bytes()) and replaces_argument(c.at):
+        if (shared := facts.unshared_bytes()) and can_donate(c.at, c.callers):
             reason = _new_memory(facts, shared, "of the same types as arguments that the caller replaces")
             copied_s = _copied_s(analysis, facts, program, program_s, shared)
             yield Finding("donation", c.at, copied_s, reason, facts.name, shared)
@@ -98,20 +99,6 @@ def _donated(leaves: Iterable[str]) -> str:
     if len(numbers) == len(arguments):
         return f"donate_argnums={numbers[0] if len(numbers) == 1 else '(' + ', '.join(numbers) + ')'}"
     return f"donate_argnames={tuple(a for a in arguments if not a.isdigit())}"
-
-
-def replaces_argument(at: Place) -> bool:
-    """Return whether a statement assigns a call's result to what it passes, as in `w, loss = step(w, x)`."""
-    for node in statements.enclosing_nodes(at, ast.Assign):
-        targets = {name for target in node.targets for name in _names(target)}
-        calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
-        return any(targets & set(_names(argument)) for call in calls for argument in call.args)
-    return False
-
-
-def _names(node: ast.expr) -> Iterator[str]:
-    """Return the variables in an expression, such as "w" and "self.w"."""
-    return (ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
 
 
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:

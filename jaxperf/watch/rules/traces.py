@@ -25,6 +25,8 @@ from jaxperf.watch.source import statements
 
 REPEATS = 3  # traces that count as repeated
 _ELSEWHERE = ("placement", "cleared")  # each device needs a program; `find_cleared_caches` covers the other
+_TURNS = re.compile(r"known_trip_count[^}]*?(\d+)")
+_NUMBER = re.compile(r"True|False|-?(\d[\d.e+-]*|inf)|nan")
 _ANYWHERE = ("new function", "weak type")  # never wanted, from whichever lines it comes
 # one of these may be wanted: two functions, the two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape")
@@ -45,6 +47,8 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
                 again[kind].append(c)
             known.add(way)
         again["new function"] = _needless(group, again["new function"])
+        if again["static value"] and _decides_form(analysis, group):
+            del again["static value"]
         for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
             if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
                 finding = _retrace(kind, group[0], repeats)
@@ -71,6 +75,24 @@ def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
             needless.append(c)
         known.add(_call(c))
     return needless
+
+
+def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
+    """Return whether a static value decides what an ordinary argument cannot.
+
+    That is the sizes of arrays or the turns of loops, in which then all programs differ; or, by a value that
+    is no number, what is computed.
+    """
+    lines = {(c.at.file, c.at.line) for c in group}
+    named = [f for f in analysis.programs.get(group[0].program, ()) if f.text and not f.old]
+    traced = [f for f in named if lines & {(p.file, p.line) for at in f.frames.values() for p in at}]
+    programs = traced or named  # others may have the same name
+    forms = {(*map(tuple, f.layout), *_TURNS.findall(f.text)) for f in programs}
+    if len(forms) == len(programs) > 1:
+        return True
+    values = {change.now for c in group for change in c.changes if change.kind == "static value"}
+    operations = {tuple(i.opcode for i in f.instructions) for f in programs}
+    return len(operations) > 1 and not all(map(_NUMBER.fullmatch, values))
 
 
 def _saved_by_padding(traces: list[Compiled]) -> float:
@@ -217,7 +239,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 EAGER_CAUSES = {
     "eager shapes": "new shapes",
     "new body": "a new body function each time",
-    "eager recompiles": "new constants",
+    "eager recompiles": "new shapes or constants",  # in a library's call, a number may be a size
 }
 
 

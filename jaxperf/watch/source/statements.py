@@ -76,6 +76,12 @@ def is_definition(at: Place) -> bool:
     return function is not None and function.lineno == at.line
 
 
+def is_method(at: Place) -> bool:
+    """Return whether the function around a line has a `self`."""
+    function = innermost(at, FUNCTION)
+    return function is not None and [a.arg for a in function.args.args[:1]] == ["self"]
+
+
 def gives_a_value(at: Place) -> bool:
     """Return whether a statement assigns something, which the next ones may need."""
     return isinstance(innermost(at, ast.stmt), ast.Assign | ast.AugAssign | ast.AnnAssign)

@@ -39,6 +39,10 @@ for t in range(3):
         pass
     w = step(w, f(t), 0.1)
 value = float(w[0])
+
+class Agent:
+    def act(self, x):
+        return int(x.argmax())
 """
 
 
@@ -65,6 +69,7 @@ def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
         ("transfer", 12, "argument 1", "Call jax.device_put(x) once"),  # not a variable: the parameter
         ("transfer", 12, "", "Call jax.device_put(the array) once"),
         ("static value", 12, "argument 2", "Make rate an ordinary argument of step"),
+        ("static value", 12, "argument 2", "unless it is a size or a number of turns"),
         ("static object", 5, "argument 1", "Make x once"),
         ("new function", 5, "", "what varies is an argument"),
         ("new function", 5, "rate, x", "with rate, x as arguments"),
@@ -73,6 +78,10 @@ def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
         ("wait", 13, "", "jax.device_get"),
         ("wait", 6, "", "jax.lax.while_loop"),  # not after the loop, as the test needs it
         ("wait", 10, "", "jnp.where"),
+        ("wait", 17, "", "return the array itself"),
+        ("wait", 13, "large arrays", "compute on the device what the host needs"),
+        ("eager", 16, "act", "a function that takes the arrays"),  # self is no array
+        ("eager", 1, "step", "@jax.jit above it"),
     ],
 )
 def test_a_change_names_the_readers_variables_and_functions(

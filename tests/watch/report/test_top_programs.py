@@ -14,7 +14,9 @@ import jaxperf
 from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.stages import build_program
 from jaxperf.result import Environment, Grid, Measurement, Note, Result, Table, Text, save_result
+from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
@@ -129,6 +131,19 @@ def test_without_a_place_one_line_says_why(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_of_a_loop_figures_are_least_values() -> None:
     (grid, *_) = top_programs.program_blocks(Analysis(record(LOOP)), HERE)
     assert isinstance(grid, Grid) and grid.rows[0][4:6] == ("> 4 GFLOP", "> 1 MB")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cell"), [((), "-"), ((8000,), "8 kB"), ((8000, 8000), "8 kB"), ((8000, 4000), "<= 8 kB")]
+)
+def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_largest(
+    sizes: tuple[int, ...], cell: str
+) -> None:
+    run = record(STEP)
+    run.compiled.extend(Compiled("step", NOWHERE, host={"x": size}) for size in sizes)
+    run.seen.programs["step"].copies = 2
+    (grid, *_) = top_programs.program_blocks(Analysis(run), HERE)
+    assert isinstance(grid, Grid) and grid.rows[0][6] == cell
 
 
 def test_facts_of_a_live_program_are_those_of_its_stages() -> None:

@@ -39,6 +39,33 @@ def test_the_line_with_most_instructions_of_a_long_compile_is_named() -> None:
     assert f"have a line come from {at}" in note
 
 
+def test_of_two_programs_with_one_name_none_is_described() -> None:
+    analysis = record(5.0, facts=Facts("step", "cpu", 1, 1, text=SCATTER))
+    analysis.record.programs.append(Facts("step", "cpu", 1, 1, text=SCATTER.replace("[4]", "[5]")))
+    (note,) = compile_notes._slowest(analysis)
+    assert note == "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile"
+
+
+@pytest.mark.parametrize(
+    ("source", "count", "note"),
+    [
+        ("params = model.net.init(key, x)", 12, "model.net.init compiles 12 small programs in 1.20 s"),
+        ("params = model.net.init(key, x)", 5, ""),
+        ("params = jax.jit(net.init)(key, x)", 12, ""),
+    ],
+)
+def test_init_outside_jit_compiles_many_small_programs(
+    source: str, count: int, note: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text(source)
+    init, layer = Place(str(tmp_path / "a.py"), 1, "main"), Place("layer.py", 7, "setup")
+    compiled = [
+        Compiled(f"op{i}", layer, {"compile": (i / 10, i / 10 + 0.1)}, callers=(init,)) for i in range(count)
+    ]
+    notes = list(compile_notes._inits(Analysis(Record("a", 0.0, 9.0, compiled=compiled))))
+    assert len(notes) == bool(note) and all(line.startswith(note) for line in notes)
+
+
 @pytest.mark.parametrize(("compile_s", "wall_s"), [(0.5, 9.0), (5.0, 90.0)])
 def test_a_short_compile_has_no_line(compile_s: float, wall_s: float) -> None:
     assert list(compile_notes._slowest(record(compile_s, wall_s=wall_s))) == []
@@ -66,6 +93,13 @@ def test_a_cache_that_stays_empty_is_explained(
 @pytest.mark.parametrize(("cache", "count"), [("", 1), ("gs://bucket/cache", 0)])
 def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache: str, count: int) -> None:
     assert len(list(compile_notes.cache_notes(record(5.0, cache=cache)))) == count
+
+
+def test_programs_that_compile_at_the_same_time_take_the_time_of_one() -> None:
+    analysis = record(5.0, wall_s=7.0)
+    analysis.record.compiled.extend(analysis.record.compiled * 3)
+    (note,) = compile_notes.cache_notes(analysis)
+    assert note.startswith("each start compiles for 5 s of 7 s ")
 
 
 SCATTER = """HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}

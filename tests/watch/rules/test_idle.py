@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jaxperf.watch.advice.advice import advice_for
@@ -32,3 +34,16 @@ def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(
         "compute for only 500 ms, and one thread that reads ahead saves no more" in finding.reason
     ) == slow
     assert advice_for(finding).change.startswith("Reading takes longer" if slow else "Read the next batch")
+
+
+def test_a_thread_that_reads_already_is_slower_than_the_steps(tmp_path: Path) -> None:
+    (tmp_path / "loader.py").write_text("while True:\n    yield self.queue.get()\n")
+    step = ExecutedProgram("step", devices={"cpu 0": [(0.0, 5.0)]})
+    record = Record(
+        "a", 0.0, 10.0, compiled=[COMPILED],
+        samples=[StackSample(DATA, AT, 5.0, 10.0, inside=Place(str(tmp_path / "loader.py"), 2))],
+        seen=Seen([(0.0, 10.0)], {"step": step}),
+    )  # fmt: skip
+    (finding,) = find_data_waits(Analysis(record))
+    assert "self.queue.get()" in finding.reason
+    assert advice_for(finding).change.startswith("Reading takes longer")

@@ -93,6 +93,20 @@ def cheap(x: jax.Array) -> jax.Array:
     return x * 2
 
 
+class Branches:
+    def costly(self, x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 50, lambda _, y: jnp.cos(y) + x, x)
+
+    def chosen(self, x: jax.Array) -> jax.Array:
+        return jax.lax.cond(x > 2, lambda x: self.costly(x), cheap, x)
+
+
+def test_a_costly_branch_may_be_a_method_called_by_a_lambda() -> None:
+    facts = compiled(jax.vmap(Branches().chosen), jnp.ones(64))
+    (note,) = program_notes._branches(facts, CALL, STEP)
+    assert "computes both sides" in note
+
+
 @pytest.mark.parametrize(("branch", "count"), [(costly, 1), (cheap, 0)])
 def test_a_costly_branch_under_vmap_is_named(branch: Callable[[jax.Array], jax.Array], count: int) -> None:
     def chosen(x: jax.Array) -> jax.Array:

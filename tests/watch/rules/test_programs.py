@@ -25,7 +25,6 @@ from jaxperf.watch.rules.programs import (
     find_constants,
     find_cpu_programs,
     find_donations,
-    replaces_argument,
 )
 from jaxperf.watch.session import Record
 
@@ -141,37 +140,43 @@ def test_a_program_on_the_cpu_is_found_beside_an_accelerator(
 
 
 @pytest.mark.parametrize(
-    ("types", "line", "count"),
+    ("types", "computed", "line", "count"),
     [
-        ("f64[8,8]{1,0}, f64[8]{0}", "x = np.ones(8)", 1),
-        ("f64[8,8]{1,0}, s64[8]{0}", "x = np.ones(8)", 1),
-        ("f64[8,8]{1,0}, f32[8]{0}", "x = np.ones(8)", 0),
-        ("s64[8]{0}, f64[]", "x = np.ones(8)", 0),
-        ("f64[8,8]{1,0}", "x = np.ones(8, np.float64)", 0),
-        ("f64[8,8]{1,0}", 'x = np.ones(8, "float64")', 0),
+        ("f64[512,256]{1,0}, f64[8]{0}", "multiply", "x = np.ones(8)", 1),
+        ("f64[512,256]{1,0}, s64[8]{0}", "multiply", "x = np.ones(8)", 1),
+        ("f64[512,256]{1,0}, f32[8]{0}", "multiply", "x = np.ones(8)", 0),
+        ("f64[8,256]{1,0}, f64[8]{0}", "multiply", "x = np.ones(8)", 0),  # 16 kB
+        ("f64[512,256]{1,0}, f64[8]{0}", "dynamic-update-slice", "x = np.ones(8)", 0),  # row by row
+        ("s64[8]{0}, f64[]", "multiply", "x = np.ones(8)", 0),
+        ("f64[512,256]{1,0}", "multiply", "x = np.ones(8, np.float64)", 0),
+        ("f64[512,256]{1,0}", "multiply", 'x = np.ones(8, "float64")', 0),
     ],
 )
-def test_a_program_that_gets_only_wide_floats_is_found_unless_they_are_asked_for(
-    types: str, line: str, count: int, tmp_path: Path
+def test_a_program_of_large_wide_floats_only_is_found_unless_they_are_asked_for(
+    types: str, computed: str, line: str, count: int, tmp_path: Path
 ) -> None:
     (tmp_path / "a.py").write_text(f'"""Of float64."""\n{line}  # float64\nfor _ in range(9):\n    step(x)\n')
     at = Place(str(tmp_path / "a.py"), 4)
-    signature = {"argument 0": "float64[8,8]"}
+    signature = {"argument 0": "float64[512,256]"}
     compiled = Compiled("step", at, {"compile": (-0.1, 0.0)}, explained=True, signature=signature)
-    head = f"HloModule jit_step, entry_computation_layout={{({types})->f64[8]{{0}}}}, x=1\n"
-    findings = list(find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=head), compiled=compiled)))
+    text = f"HloModule jit_step, entry_computation_layout={{({types})->f64[8]{{0}}}}, x=1\n"
+    text += f"\nENTRY %main () -> f64[8] {{\n  %y.1 = f64[512,256]{{1,0}} {computed}(%x, %x)\n}}\n"
+    findings = list(find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=text), compiled=compiled)))
     assert [(f.cause, f.at.line) for f in findings] == [("all float64", 2)] * count
     assert all("if float32 is enough" in f.reason for f in findings)
     assert all("make x and all else that step gets" in advice_for(f).change for f in findings)
 
 
-def test_only_what_a_call_replaces_can_be_donated(tmp_path: Path) -> None:
-    path = tmp_path / "steps.py"
-    path.write_text(
-        "w, loss = step(w, x)\ny = step(w, x)\nself.w, loss = (\n    step(self.w,\n    x))\nw = [step(w)]\n"
+@pytest.mark.parametrize(("size", "count"), [(0, 0), (8, 0), (1 << 16, 1)])
+def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size: int, count: int) -> None:
+    dims = str(size) if size else ""
+    text = (
+        "HloModule jit_step, entry_computation_layout={(f32[])->f64[]}, x=1\n\nENTRY %main () -> f64[] {\n"
+        f"  %x.1 = f32[{dims}] parameter(0)\n  ROOT %y.1 = f64[{dims}] convert(%x.1)\n}}\n"
     )
-    donated = [replaces_argument(Place(str(path), line)) for line in (1, 2, 4, 6)]
-    assert donated == [True, False, True, True]
+    compiled = Compiled("step", Place("a.py", 4), {"compile": (-0.1, 0.0)}, explained=True)
+    findings = list(find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=text), compiled=compiled)))
+    assert [f.cause for f in findings] == ["float64"] * count
 
 
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.watch.advice.advice import advice_for
+from jaxperf.watch.advice.explanations import Change
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.copied_arguments import note_copied_arguments
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.source_location import NOWHERE
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.traces import (
@@ -29,6 +30,7 @@ from jaxperf.watch.rules.traces import (
     find_placements,
     find_retraces,
 )
+from jaxperf.watch.session import Record
 
 
 def watched(program: Callable[[], object]) -> Analysis:
@@ -80,6 +82,54 @@ def test_two_sizes_are_wanted_and_stages_but_not_what_fewer_sizes_could_hold(
 ) -> None:
     step = stepped()
     assert [f.cause for f in findings_of(lambda: [step(jnp.ones(n)) for n in sizes])] == kinds
+
+
+BODY = """HloModule jit_step, entry_computation_layout={(f32[ROWS]{0})->f32[ROWS]{0}}, x=1
+
+ENTRY %main () -> f32[] {
+  %x.1 = f32[ROWS]{0} parameter(0)
+  %y.1 = f32[ROWS]{0} while(%x.1), backend_config={"known_trip_count":{"n":"TURNS"}}
+  ROOT %z.1 = f32[ROWS]{0} OPERATION(%y.1)
+}
+"""
+
+
+def programs_of(values: tuple[str, ...], **words: tuple[object, ...]) -> Analysis:
+    """A record of a function that was traced for some static values, with a program for each."""
+    compiled, programs = [], []
+    for i, now in enumerate(values):
+        text = BODY
+        for word, of in {"ROWS": (8,), "TURNS": (4,), "OPERATION": ("tanh",), **words}.items():
+            text = text.replace(word, str(of[i % len(of)]))
+        changes = (Change("static value", "n", values[i - 1], now),) if i else ()
+        stages = {"compile": (float(i), i + 0.5)}
+        compiled.append(Compiled("step", Place("a.py", 3), stages, True, "a.py:1", changes))
+        programs.append(Facts("step", "cpu", 1.0, 1.0, text=text))
+    return Analysis(Record("a", 0.0, 9.0, compiled=compiled, programs=programs))
+
+
+NUMBERS, TEXTS, MODULES = ("1", "2", "3"), ("'tanh'", "'sin'", "'exp'"), ("Net(n=1)", "Net(n=2)", "Net(n=3)")
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "kinds"),
+    [
+        (NUMBERS, {}, ["static value"]),
+        (NUMBERS, {"ROWS": (8, 16, 32)}, []),
+        (NUMBERS, {"TURNS": (8, 16, 32)}, []),
+        (NUMBERS, {"OPERATION": ("tanh", "sin", "exp")}, ["static value"]),  # jnp.where chooses
+        (NUMBERS, {"ROWS": (8, 8, 32)}, ["static value"]),  # the first two differ by the value alone
+        (TEXTS, {}, ["static value"]),
+        (TEXTS, {"OPERATION": ("tanh", "sin", "exp")}, []),
+        (MODULES, {"ROWS": (8, 16, 32)}, []),
+        (("<Net object at 0x1>", "<Net object at 0x2>", "<Net object at 0x3>"), {}, ["static object"]),
+        (("<Net object at 0x1>", "<Net object at 0x2>", "<Net object at 0x3>"), {"ROWS": (8, 16, 32)}, []),
+    ],
+)
+def test_a_static_value_may_be_a_size_a_number_of_turns_or_a_model(
+    values: tuple[str, ...], words: dict[str, tuple[object, ...]], kinds: list[str]
+) -> None:
+    assert [f.cause for f in find_retraces(programs_of(values, **words))] == kinds
 
 
 def test_a_retrace_by_a_weak_type_is_named_with_its_line() -> None:
@@ -214,6 +264,10 @@ def rolled() -> list[jax.Array]:
     return [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 7)]
 
 
+def diagonals() -> list[jax.Array]:
+    return [jnp.eye(n) for n in range(31, 38)]
+
+
 def with_bodies() -> list[jax.Array]:
     return [jax.lax.fori_loop(0, 3, lambda i, x, n=n: x * n, jnp.ones(4)) for n in range(6)]
 
@@ -227,7 +281,8 @@ def scanned() -> list[jax.Array]:
     [
         (lengthened, "eager shapes", "for new shapes"),
         (cut, "eager shapes", "for new shapes"),
-        (rolled, "eager recompiles", "for new constants"),
+        (rolled, "eager recompiles", "for new shapes or constants"),
+        (diagonals, "eager recompiles", "for new shapes or constants"),
         (with_bodies, "new body", "a new body function"),
         (scanned, "new body", "a new body function"),
     ],

@@ -1,0 +1,141 @@
+"""Whether a call could donate what it replaces: not where the program keeps the old arrays and reads them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.source import loop_body, statements
+
+_STORING = {
+    "add",
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "put",
+    "put_nowait",
+    "setdefault",
+    "submit",
+    "update",
+}
+_OF_A_TYPE = {"shape", "dtype", "ndim", "size", "sharding"}  # parts of an array that are no arrays
+
+
+def can_donate(at: Place, callers: tuple[Place, ...] = ()) -> bool:
+    """Return whether a statement replaces what it passes, as in `w, loss = step(w, x)`, and nothing keeps it.
+
+    Args:
+      at: a line of the statement.
+      callers: the lines that called its function, the innermost first.
+    """
+    names, function = _replaced(at), statements.innermost(at, statements.FUNCTION)
+    body = function or statements.syntax_tree(at.file)
+    around = statements.innermost(at, ast.ClassDef) or body  # other methods may read `self.w`
+    for name in names:
+        scope = around if "." in name else body
+        if any(_keeps(node, name, scope) for node in _inside(scope, all_functions="." in name)):
+            return False
+    return bool(names) and not any(_caller_reads(callers, function, name) for name in names)
+
+
+def _replaced(at: Place) -> set[str]:
+    """Return the variables, such as "w" and "self.w", that a statement passes to a call and assigns anew."""
+    for node in statements.enclosing_nodes(at, ast.Assign):
+        assigned = {name for target in node.targets for name in _assigned(target)}
+        calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
+        return assigned & {name for call in calls for a in call.args for name in _names(a, ast.Load)}
+    return set()
+
+
+def _assigned(target: ast.expr) -> Iterator[str]:
+    """Yield the variables that an assignment changes, fully or in part."""
+    match target:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            for part in parts:
+                yield from _assigned(part)
+        case ast.Starred(value=inner) | ast.Subscript(value=inner):
+            yield from _assigned(inner)
+        case _:
+            yield ast.unparse(target)
+
+
+def _names(node: ast.AST, context: Any) -> Iterator[str]:
+    """Return the variables in an expression, also "self" of "self.w", that are read or assigned."""
+    variables = (n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
+    return (ast.unparse(n) for n in variables if isinstance(n.ctx, context))
+
+
+def _inside(node: ast.AST, *, all_functions: bool) -> Iterator[ast.AST]:
+    """Yield the statements inside a function, class or module; those of functions within it only if asked."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            if all_functions or not isinstance(child, statements.FUNCTION | ast.ClassDef):
+                yield from _inside(child, all_functions=all_functions)
+
+
+def _keeps(node: ast.AST, name: str, scope: ast.AST) -> bool:
+    """Return whether a statement gives a variable's arrays a second name that outlives the next call."""
+    match node:
+        case (
+            ast.Assign(value=value)
+            | ast.AnnAssign(value=ast.expr() as value)
+            | ast.AugAssign(value=ast.List() | ast.Tuple() as value)  # `old += [w]`, but not `total += w`
+        ):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            shared = {*_shared(value)}
+            if name in {n for target in targets for n in _assigned(target)}:  # as in `w = start`
+                return any(n != name and _is_read_again(n, node, scope) for n in shared)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method), args=args)) if method in _STORING:
+            shared = {n for argument in args for n in _shared(argument)}
+        case ast.Expr(value=ast.Yield(value=ast.expr() as value)):
+            shared = {*_shared(value)}
+        case _:
+            return False
+    return any(n == name or n.startswith(f"{name}.") for n in shared)
+
+
+def _shared(value: ast.expr) -> Iterator[str]:
+    """Yield the variables whose arrays are part of an expression's value; a call computes new ones."""
+    parts: list[ast.expr] = []
+    match value:
+        case ast.Name() | ast.Attribute():
+            if getattr(value, "attr", "") not in _OF_A_TYPE:
+                yield ast.unparse(value)
+        case ast.Subscript(value=inner, slice=ast.Constant(value=str())) | ast.Starred(value=inner):
+            parts = [inner]
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Dict(values=parts) | ast.BoolOp(values=parts):
+            pass
+        case ast.IfExp(body=body, orelse=other):
+            parts = [body, other]
+    for part in parts:
+        yield from _shared(part)
+
+
+def _is_read_again(name: str, statement: ast.stmt, scope: ast.AST) -> bool:
+    """Return whether another statement reads a variable, or this one does in the next turn of its loop."""
+    inside = {id(n) for n in ast.walk(statement)}
+    others = [n for n in ast.walk(scope) if id(n) not in inside]
+    if any(name in _names(n, ast.Load) for n in others if isinstance(n, ast.Name | ast.Attribute)):
+        return True
+    loops = [n for n in others if isinstance(n, loop_body.LOOP) and any(m is statement for m in ast.walk(n))]
+    return any(name not in _names(loop, ast.Store) for loop in loops)
+
+
+def _caller_reads(callers: tuple[Place, ...], function: Any, name: str) -> bool:
+    """Return whether the caller of a function reads again what it passes for a parameter."""
+    parameters = [a.arg for a in function.args.args] if function else []
+    statement = statements.innermost(callers[0], ast.stmt) if callers and name in parameters else None
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement else []
+    if not statement or function.name not in [statements.last_name(call.func) for call in calls]:
+        return False
+    passed = statements.argument_expression(callers[0], function.name, f"argument {parameters.index(name)}")
+    if not isinstance(passed, ast.Name | ast.Attribute) or (variable := ast.unparse(passed)) in _replaced(
+        callers[0]
+    ):
+        return False
+    scope = statements.innermost(callers[0], statements.FUNCTION) or statements.syntax_tree(callers[0].file)
+    return _is_read_again(variable, statement, scope)

@@ -1,0 +1,119 @@
+"""An argument can be donated if the call replaces it, and if nothing reads the old array afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.rules.donation import can_donate
+
+
+@pytest.mark.parametrize(
+    ("text", "donated"),
+    [
+        ("w, loss = step(w, x)  # call", True),
+        ("y = step(w, x)  # call", False),
+        ("self.w, loss = (\n    step(self.w,  # call\n    x))", True),
+        ("w = [step(w)]  # call", True),
+    ],
+)
+def test_only_what_a_call_replaces_can_be_donated(
+    text: str, donated: bool, program_file: Callable[[str], str]
+) -> None:
+    assert can_donate(_call(program_file(text))) == donated
+
+
+def _call(file: str, mark: str = "# call") -> Place:
+    lines = enumerate(Path(file).read_text().splitlines(), start=1)
+    return Place(file, next(i for i, line in lines if mark in line), "main")
+
+
+LOOP = """\
+def main():
+    w, old = init(), []
+    BEFORE
+    for i in range(9):
+        BEGIN
+        w, loss = step(w, x)  # call
+        END
+    return w, old
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "statement", "donated"),
+    [
+        ("BEGIN", "old = [*old[-3:], w]", False),
+        ("BEGIN", "old.append(w)", False),
+        ("BEGIN", "old += [w]", False),
+        ("BEGIN", "total += w", True),
+        ("END", "old, best = (w, loss) if loss < best else (old, best)", False),
+        ("END", "old = {'w': w, 'loss': loss}", False),
+        ("END", "old = w['bias']", False),
+        ("END", "old = w.params", False),
+        ("END", "yield w", False),
+        ("BEFORE", "old = w", False),
+        ("BEFORE", "w = old", False),  # which the end returns
+        ("BEGIN", "w = start", False),  # the same in each turn
+        ("BEFORE", "w = start", True),
+        ("BEFORE", "w, state = carry", True),
+        ("BEGIN", "old = 0.9 * old + 0.1 * w", True),
+        ("BEGIN", "old = average(old, w)", True),
+        ("END", "print(w, w.shape)", True),
+        ("END", "shape = w.shape", True),
+        ("END", "row = w[i]", True),
+        ("END", "old.append(evaluate(w))", True),
+        ("BEFORE", "def other(w):\n        kept = w", True),
+    ],
+)
+def test_what_a_loop_keeps_of_the_old_arrays_cannot_be_donated(
+    place: str, statement: str, donated: bool, program_file: Callable[[str], str]
+) -> None:
+    text = LOOP.replace(place, statement)
+    for other in {"BEFORE", "BEGIN", "END"} - {place}:
+        text = text.replace(other, "pass")
+    assert can_donate(_call(program_file(text))) == donated
+
+
+@pytest.mark.parametrize(("value", "donated"), [("self.w", False), ("self.w.sum()", True)])
+def test_what_another_method_keeps_cannot_be_donated(
+    value: str, donated: bool, program_file: Callable[[str], str]
+) -> None:
+    text = (
+        "class Model:\n    def fit(self):\n        self.w = step(self.w)  # call\n"
+        f"    def note(self):\n        self.best = {value}\n"
+    )
+    assert can_donate(_call(program_file(text))) == donated
+
+
+FIT = """\
+def fit(w, rate):
+    for x in data:
+        w = step(w, x)  # call
+    return w
+
+start = init()
+for rate in rates:
+    BEGIN
+    result = fit(start, rate)  # caller
+    END
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "donated"),
+    [
+        ("pass", "pass", False),  # the next turn passes the same arrays
+        ("start = init()", "pass", True),
+        ("start = init()", "print(start - result)", False),
+        ("pass", "start = result", True),
+    ],
+)
+def test_what_the_caller_reads_again_cannot_be_donated(
+    begin: str, end: str, donated: bool, program_file: Callable[[str], str]
+) -> None:
+    file = program_file(FIT.replace("BEGIN", begin).replace("END", end))
+    assert can_donate(_call(file), (_call(file, "# caller"),)) == donated
