@@ -101,8 +101,8 @@ print(c)
 # To show that a call returns early, the book defines a stopwatch. NumPy stands beside JAX:
 # it has no queue, so its call returns with the values. The book multiplies 2000 × 2000. On
 # a GPU we take a larger matrix. One H200 (JAX 0.11.2, 2026-11-27) had the book's product
-# ready 36 µs after its call returned, and the call itself took 142 µs. So little shows that
-# Python did not wait.
+# ready 36 µs after its call returned, and the call itself took 142 µs. A difference that
+# small hardly shows that Python did not wait.
 
 # %%
 class Benchmark:
@@ -156,7 +156,7 @@ s.claim("y = nd.dot(x, x).sum() returns before y is computed",
 #
 # No. JAX's CPU back end computes a small program, under 1000 floating-point operations, in
 # the calling thread. That is faster than to wake another thread. Compare the last two
-# columns below: they are close where the calling thread computes.
+# columns below: where they are close, the value is there almost at once.
 #
 # </details>
 
@@ -276,10 +276,10 @@ s.claim("What turns an array into something else makes the front end wait",
 # <details><summary>Predict: which way of waiting takes the longest?</summary>
 #
 # They take about equally long if the computation is long: nearly all of the time is the
-# computation itself. Only the second row has two products to wait for. `if y > 0` adds a
-# second program, the comparison, and the copy of one value to the host. On one H200 it took
-# 0.69 ms for 2000 × 2000, and `block_until_ready` 0.23 ms (JAX 0.11.2, 2026-11-27): there
-# the product takes less time than the comparison and the copy.
+# computation itself. Only the row *two products* of the next table has two to wait for.
+# `if y > 0` adds a second program, the comparison, and the copy of one value to the host.
+# On one H200 it took 0.69 ms for 2000 × 2000, and `block_until_ready` 0.23 ms (JAX 0.11.2,
+# 2026-11-27): there the product takes less time than the comparison and the copy.
 #
 # `np.asarray` also copies the whole product. On a CPU that costs nothing, since JAX and
 # NumPy share its memory. From a GPU all bytes pass the bus: on that H200, 16 MB took 3.9 ms.
@@ -317,9 +317,9 @@ s.claim("A way of waiting that converts takes as long, where the computation is 
 # %% [markdown]
 # ### There is no `waitall`
 # MXNet's `waitall` waits for everything that was queued before. Which JAX call could
-# replace it? The next cell queues a product, drops it, calls a candidate, and asks a
-# callback at the end of the product whether it has run. The product is queued by this
-# thread, by another thread, or on another device.
+# replace it? The next cell queues a product and drops its result. Then it calls a
+# candidate, and looks whether a callback at the end of the product has run. The product is
+# queued by this thread, by another thread, or on another device.
 
 # %%
 other = [*jax.devices(), *jax.devices("cpu")][1]
@@ -502,6 +502,12 @@ s.claim("Asynchronous computation improves performance", holds=at_book.above(1),
 # failure: at this size $t_2$ is so much larger than $t_1 + t_3$ that there is next to
 # nothing to hide. On your machine it may come out otherwise. A slower Python, sleeping
 # cores and other programs make $t_1$ and $t_3$ larger; faster memory makes $t_2$ smaller.
+#
+# A factor well above 1 on a CPU has another cause. Each result takes 16 MB of new memory.
+# The synchronous loop may give it back to the operating system, which provides it anew in
+# the next turn. So the loop's $t_2$ is longer. Where the process keeps freed memory, the
+# loops are alike.
+#
 # On one H200 (JAX 0.11.2, 2026-11-27) the experiment is decided: its memory is so fast that
 # to queue the call takes the most time, and the synchronous loop takes 1.52 (1.45 to 1.62)
 # times as long.
@@ -571,6 +577,9 @@ s.figure(fig, "Lines are the model, points are measured (hollow: not fitted). Le
          "and waiting still costs over 10%. Right: waiting costs less.")
 
 # %% [markdown]
+# (A $t_3$ of 0 was too short for the fit to see. If the last claim is undecided, the machine
+# was too busy to show a gain of microseconds.)
+#
 # **The rule:** asynchrony hides at most $t_1 + t_3$ per call. Compare that sum with the
 # time of your step. If a step takes tens of milliseconds, there is nothing to gain. If it
 # takes microseconds, $t_1$ itself is the limit, and then not waiting is not enough: make
@@ -595,10 +604,10 @@ s.claim("A loop inside one program saves most of t1", holds=saving.above(2),
 
 # %% [markdown]
 # A GPU computes faster, and queueing work for it takes longer. On one H200 (JAX 0.11.2,
-# 2026-11-26), an empty program is queued in 27 µs and finished in 55 µs. Compare 27 µs with
-# $t_1$ above. `lax.scan` over an epoch shortened LeNet's step of 256 images from 0.357 to
-# 0.280 ms, because that step is not much longer than its queueing. For ResNet-18 in
-# bfloat16 (batch 256) it went from 3.64 to 3.58 ms.
+# 2026-11-26), an empty program is queued in 27 µs and finished in 55 µs. On a CPU it is
+# queued in about 5 µs ([Using a GPU](use_gpu)). `lax.scan` over an epoch shortened LeNet's
+# step of 256 images from 0.357 to 0.280 ms, because that step is not much longer than its
+# queueing. For ResNet-18 in bfloat16 (batch 256) it went from 3.64 to 3.58 ms.
 #
 # ## 8.2.4 The impact of asynchronous computation on memory
 # Training usually reads the loss in every step, and `asscalar` or `asnumpy` makes the front
@@ -733,9 +742,9 @@ for wait in ("each", "never"):
 #
 # The book says that not waiting takes more memory, and its own figures say the opposite. A
 # difference of two looks misses all memory that is taken and given back in between. The
-# times show what happens: without waiting, all batches are made within a moment. JAX does
-# the same as long as they fit into the queue. Each of these batches is two computations: to
-# draw it, and the step.
+# book's times show what happens: without waiting, all batches are made within a moment. JAX
+# does the same as long as they fit into the queue. Each of these batches is two
+# computations: to draw it, and the step.
 #
 # A better measure is the peak: `MemorySampler` looks every 5 ms. We also let the *host*
 # make the batches, as an input pipeline does. A batch from the host takes memory when it is
@@ -847,7 +856,7 @@ s.claim("With steps this long, waiting in each step costs no time",
 # Compare the two tables above: what does waiting cost in time, and what does it save in
 # memory?
 # - **Steps of tens of milliseconds or more, batches at hand:** read the loss in every step,
-#   as the book recommends. It costs nothing that you can measure.
+#   as the book recommends. It costs a few percent at most.
 # - **Short steps, or batches that take the host time:** use a window. Read the loss of a
 #   step that is a few steps old. The back end always has work, and few batches are in
 #   memory.

@@ -9,9 +9,10 @@
 # - say why two products at once on one device gain little;
 # - explain why `run` computes ten products, but `jax.jit(run)` only one.
 #
-# You need no GPU. JAX can divide a CPU into two devices. They show *when* operations run.
-# They do not show what a second device gains, because they share the same cores. With a
-# GPU, the two devices are the CPU and the GPU.
+# You need no GPU. JAX can divide a CPU into two devices, if you ask before its first
+# operation: `jax.config.update("jax_num_cpu_devices", 2)`. Here `section` does it. Such
+# devices show *when* operations run. They do not show what a second device gains, because
+# they share the same cores. With a GPU, the two devices are the CPU and the GPU.
 
 # %%
 import random
@@ -75,9 +76,10 @@ print(c)
 # <details><summary>Predict: how many cores does one product of large matrices use? And a
 # loop whose every step needs the step before?</summary>
 #
-# The product uses all of them: its rows can be computed independently. The loop uses one,
-# however many there are. Also read the third line: two CPU devices have no cores of their
-# own, so two products together cannot use more cores than one alone.
+# The product uses all of them: its rows can be computed independently. The loop uses little
+# more than one, however many there are. (The figure counts all threads of the process.)
+# Also read the third line: two CPU devices have no cores of their own, so two products
+# together cannot use more cores than one alone.
 #
 # </details>
 
@@ -529,12 +531,12 @@ s.claim("Small operators are faster in parallel on one device",
 # the second was rounded to zero.
 #
 # A product of 20 × 20 takes 16,000 floating-point operations, which is less work than
-# calling it. So the gain comes from fewer calls, not from more cores. With `vmap` there is
-# one call with one array in and one out. One program of ten products is one call, too, but
-# JAX must check ten arguments and make ten output arrays. This can cost more than ten calls
-# that are already cached: in an earlier run on two cores it did. On other machines one
-# program is faster. Look at your own table, and stack the operands if you can. Where the
-# lines meet, it no longer matters.
+# calling it. So the gain comes from fewer calls, not from more cores. (The verdict above is
+# about the time, not about its cause.) With `vmap` there is one call with one array in and
+# one out. One program of ten products is one call, too, but JAX must check ten arguments
+# and make ten output arrays. This can cost more than ten calls that are already cached: in
+# an earlier run on two cores it did. On other machines one program is faster. Look at your
+# own table, and stack the operands if you can. Where the lines meet, it no longer matters.
 #
 # </details>
 #
@@ -557,10 +559,12 @@ s.table(orders, title="Ten results on the host", base="copy when ready")
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The first two are alike: while Python copies, the device has nothing to do. In the first
-# program the next computation is not queued yet, in the second none is left. The third
-# overlaps. If it is not the fastest in your table, no core was free for the copies. The
-# first program is what a training loop does that calls `float(loss)` in each step.
+# The first two are alike in that nothing overlaps: while Python copies, the device has
+# nothing to do. In the first program the next computation is not queued yet, in the second
+# none is left. The first may still be the faster of the two, because it drops each result
+# and can use its memory again. The third overlaps. If it is not the fastest in your table,
+# no core was free for the copies. The first program is what a training loop does that calls
+# `float(loss)` in each step.
 #
 # </details>
 #

@@ -45,9 +45,8 @@ s = section("8.1", programs=125, calls=200, rounds=10, batches=(1, 32, 1024),
 
 # %% [markdown]
 # ## Two ways to run a program
-# The chapter used *imperative* programming until now: each statement runs when Python
-# reaches it, and changes the program's state. After `e = add(a, b)`, the variable `e` has a
-# value.
+# Python is *imperative*: each statement runs when Python reaches it, and changes the
+# program's state. After `e = add(a, b)`, the variable `e` has a value.
 
 # %%
 def add(a, b):
@@ -432,8 +431,8 @@ s.fact("break_even_calls", pays, meaning="calls that pay for compiling")
 # XLA's machine code on disk between runs with `jax_compilation_cache_dir`.
 #
 # How much does a call save when there is more to compute? We give the MLP larger batches. A
-# GPU gets much larger ones. On one H200 (JAX 0.11.2, 2026-11-27), 1024 rows took hardly
-# longer than one, 92 and 85 µs compiled, and compiling gained as much: 28 and 29.5 times.
+# GPU gets much larger ones. On one H200 (JAX 0.11.2, 2026-11-27), a compiled call took 85
+# µs for one row and 92 µs for 1024. Compiling made them 29.5 and 28 times as fast.
 
 # %% tags=["slow"]
 batches = sorted(s.batches if jax.default_backend() == "cpu" else s.gpu_batches)
@@ -546,7 +545,8 @@ s.claim("Program and parameters can be used without the code that made them",
 # %% [markdown]
 # The book adds that an exported program is often faster than the imperative one. We read it
 # in this process, too, so that the ways can take turns. There is one trap: `exported.call`
-# alone is not compiled. Wrap it in `jax.jit`, as the reader above does.
+# alone goes through JAX's Python at each call. Wrap it in `jax.jit`, as the reader above
+# does.
 
 # %% tags=["slow"]
 loaded = export.deserialize(exported.serialize())
@@ -565,8 +565,9 @@ s.claim("An exported program is often faster than the imperative one",
 # %% [markdown]
 # How long can you keep the file? JAX
 # [promises](https://docs.jax.dev/en/latest/501/export.html) that a JAX up to six months
-# newer reads it, or one up to three weeks older. Custom calls, such as a vendor's kernels,
-# have no such promise. So keep the code and the parameters, too.
+# newer reads it, or one up to three weeks older. Of custom calls, such as a vendor's
+# kernels, the promise covers only those that JAX lists as stable. `export` refuses all
+# others, unless you switch off its check. So keep the code and the parameters, too.
 #
 # Other programs can run the same StableHLO: a C++ program through a PJRT plugin, or
 # compilers such as IREE on a device without Python (neither was tried here). In the book,
@@ -723,9 +724,10 @@ s.claim("jit's key: function object, tree, shapes, dtypes, weak types, shardings
 # The rule: values never matter, unless they are static. Everything else about a call does:
 # which function object, which tree (a keyword is part of it), shapes, dtypes, weak types,
 # shardings. An array that you commit to a device keeps the trace and compiles again. A
-# trace or a compilation costs thousands of calls, so define and jit functions once, outside
-# of loops. `jax.config.update("jax_explain_cache_misses", True)` logs why a call missed the
-# cache ([guide](https://docs.jax.dev/en/latest/debugging/slow_tracing_compilation.html)).
+# trace costs as much as a hundred calls of the MLP, a compilation as much as thousands. So
+# define and jit functions once, outside of loops.
+# `jax.config.update("jax_explain_cache_misses", True)` logs why a call missed the cache
+# ([guide](https://docs.jax.dev/en/latest/debugging/slow_tracing_compilation.html)).
 #
 # ### What tracing forbids
 # The book lists what a hybridized network cannot do: functions that `Symbol` does not have,
@@ -902,7 +904,7 @@ for name, earlier in nets.items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# With a small batch, LeNet gains far more. It computes little, so most of its time is
+# With a small batch, LeNet gains more. It computes little, so most of its time is
 # Python's work per operation. ResNet-18 computes much more per operation, so there is less
 # to save. In Gluon you would change `Block` to `HybridBlock`. Here nothing changes.
 #

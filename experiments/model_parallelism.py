@@ -412,7 +412,8 @@ s.grid(["way", "in the program", "MB in a step", "MB of weights on a device"],
 #   block backward, except for the first, since nobody needs the gradient of `X`.
 # - **FSDP** also sends the weights, and therefore holds only a part of them. On CPUs the
 #   compiler adds up whole gradients and then cuts the sum. A *reduce-scatter* would send
-#   half as much; XLA has one for GPUs and TPUs (not measured here).
+#   half as much. On GPUs and TPUs XLA makes one of it (not measured here), on a CPU only if
+#   the program asks for one, as in [Collectives](collectives).
 #
 # The table counts the arrays that a collective produces. To produce $b$ bytes by an
 # all-reduce, each device of a ring sends $2 b (k - 1) / k$ bytes, and half of that by an

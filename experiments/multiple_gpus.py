@@ -605,6 +605,9 @@ s.claim("A second GPU does not shorten a step of LeNet", holds=second.at_least(1
         cannot="all devices are parts of one CPU" if devices[0].platform == "cpu" else "")
 
 # %% [markdown]
+# On a CPU, sums by hand need not make a step slower: the step is long, and the copies stay
+# within one memory.
+#
 # Do not read the row "one device" as the gain of a second device. The CPU devices share the same
 # cores, and one device uses all of these cores, too. If several fake devices still take less time
 # than one, we do not know why, and it says nothing about several GPUs.
@@ -653,13 +656,14 @@ s.grid(["batch", f"accuracy after {s.epochs} epochs, seeds {s.seeds}"], rows,
 # H200, ResNet-18 trains 42,900 images per second in batches of 256 and 55,600 in batches of 1024
 # (JAX 0.11.2, 2026-11-26).
 #
-# Rate: compare the accuracies with the curve for batch 256 above; only `--full` trains long enough
-# to leave the plateau. At the old rate there are half as many steps of the same size, so LeNet
-# should learn less per epoch. Twice the rate is the *linear scaling rule* (section 8.5), which
-# assumes that the gradient changes little from one step to the next. That is not true where LeNet
-# leaves its plateau. If the seeds of one rate differ more than the rates, you cannot tell which
-# rate is better. Readers of the book say: the same time, and a rate of 0.2 on GPU and CPU where a
-# single GPU took 0.17; and: twice the batch with 1.5 times the rate is slightly better.
+# Rate: compare the accuracies with the curve for batch 256 above. If all are 0.10, LeNet is still
+# on its plateau, and nothing is decided: only `--full` trains long enough to leave it. At the old
+# rate there are half as many steps of the same size, so LeNet should learn less per epoch. Twice
+# the rate is the *linear scaling rule* (section 8.5), which assumes that the gradient changes
+# little from one step to the next. That is not true where LeNet leaves its plateau. If the seeds
+# of one rate differ more than the rates, you cannot tell which rate is better. Readers of the
+# book say: the same time, and a rate of 0.2 on GPU and CPU where a single GPU took 0.17; and:
+# twice the batch with 1.5 times the rate is slightly better.
 #
 # </details>
 #

@@ -277,9 +277,10 @@ def make_pmap_step(devices):
     return lambda net, optimizer, X, y: step(net, optimizer, shares(X), shares(y))
 
 # %% [markdown]
-# `step` also averages BatchNorm's running statistics. Gluon and `DataParallel` keep
-# those of the first device. Parameters and statistics must be equal on all devices, because
-# `out_axes=None` takes one copy and drops the others.
+# `step` also averages BatchNorm's running statistics. In Gluon each device keeps its own,
+# and saving averages them. `DataParallel` keeps those of the first device. Parameters and
+# statistics must be equal on all devices, because `out_axes=None` takes one copy and drops
+# the others.
 #
 # `train` is the same for both ways.
 
@@ -625,10 +626,11 @@ s.grid(["batch", "rate", "epochs", "updates", "train loss", "test accuracy"], ro
 # <details><summary>Answer</summary>
 #
 # Compare the rows by their number of updates. Four times the batch makes a quarter of the updates
-# per epoch. With little data, these are too few to learn, whatever the rate; four times as many
-# epochs give the updates back. The retelling is right about few data, and the reason is the number
-# of updates. A curve that jumps up and down comes from a large rate and from BatchNorm's running
-# statistics, which need some tens of updates to follow. More devices: `--devices 8`.
+# per epoch. With little data, these are too few to learn as much, whatever the rate. Four times
+# as many epochs give the updates back, each with four times the images. The retelling is right
+# about few data, and the reason is the number of updates. A curve that jumps up and down comes
+# from a large rate and from BatchNorm's running statistics, which need some tens of updates to
+# follow. More devices: `--devices 8`.
 #
 # </details>
 #

@@ -236,6 +236,8 @@ if "8.1 MLP" in studies:
 # ## How to read this
 # - **Small programs measure the call.** The MLP of 8.1 computes for microseconds. What you
 #   see is what a framework needs to start a program.
+# - **"Queued" says who returns first**, not who computes faster: PyTorch on a CPU computes
+#   in the call.
 # - **Large products measure a library.** Each framework calls another one for its matrix
 #   products. A ratio far from 1 says that one of them uses this processor worse.
 # - **Convolutions on a CPU measure the kernels.** JAX as installed gives them to XLA, MXNet
@@ -244,5 +246,5 @@ if "8.1 MLP" in studies:
 # - **A CPU says nothing about a GPU.** On one H200 (JAX 0.11.2, PyTorch 2.11, 2026-11-26),
 #   with images on the card, a step of ResNet-18 took JAX 5.97 ms and PyTorch 7.38 ms (TF32,
 #   batch 256), and 3.64 against 8.06 ms in bfloat16 with `torch.compile`.
-# - **Two CPU devices are not faster than one.** They share the cores; their rows compare
-#   how frameworks divide work, not what a second device gains.
+# - **Two CPU devices are not two GPUs.** They share the cores. Even where two take less time
+#   than one, their rows compare how frameworks divide work, not what a second GPU gains.

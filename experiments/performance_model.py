@@ -45,7 +45,7 @@ print(f"{jax.devices()[0].device_kind}: a matrix of {x.nbytes / 1e6:.0f} MB")
 # Data sets in deep learning are large, and models compute a lot. A program that is twice as
 # fast tries twice as many ideas in the same time, or costs half as much. The book names the
 # factors that decide: imperative and symbolic programming, asynchronous computation,
-# automatic parallelism, and several GPUs. Each section of this chapter treats one of them:
+# automatic parallelism, and several GPUs. The sections of this chapter:
 #
 # | section | what it saves |
 # |:--|:--|
@@ -53,9 +53,11 @@ print(f"{jax.devices()[0].device_kind}: a matrix of {x.nbytes / 1e6:.0f} MB")
 # | [8.2 Asynchronous computation](async_computation) | waiting |
 # | [8.3 Automatic parallelism](auto_parallelism) | waiting for what could run at the same time |
 # | [Using a GPU](use_gpu) | copies between devices |
-# | [8.4 Training on several devices](multiple_gpus) | each device's share of the work |
+# | [8.4 Training on several devices](multiple_gpus) | time: each device does a share |
 # | [8.5 The same, concisely](multiple_gpus_concise) | the same, and your own time |
+# | [Collectives](collectives) | bytes and messages between devices |
 # | [Splitting the model](model_parallelism) | memory on each device |
+# | [From 2 to 1,000 devices](scaling) | renting devices to find out |
 # | [Beside MXNet and PyTorch](peers) | a comparison of the three frameworks |
 #
 # This section comes first, because all others use its method:
@@ -107,8 +109,11 @@ print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 #
 # One timing is not enough, because other programs use the machine too. To compare two
 # programs, this chapter lets them take turns, round after round (`interleaved`), so that a
-# slow moment slows both. A `ratio` is the median over the rounds, followed by its 95%
-# confidence interval. If the interval contains 1, the comparison is *undecided*.
+# slow moment slows both. `ratio` divides the two times of each round and takes the median
+# of the quotients, so it may differ from the quotient of the two medians. Its 95%
+# confidence interval follows. If the interval contains 1, the comparison is *undecided*. In
+# a table, *spread* is the width of the middle half of the values over their median. Above
+# 10% it is marked *noisy*.
 #
 # ## 8.0.3 Classify: three limits
 # ![Three programs over time, each with a lane for calls, bytes, and FLOPs. In the first,
@@ -123,10 +128,10 @@ print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 # bytes per second, and $\pi$ the peak rate of arithmetic. A FLOP is one addition or
 # multiplication of floating-point numbers. The last two terms are the *roofline model*
 # ([Williams, Waterman, and Patterson, 2009](https://doi.org/10.1145/1498765.1498785)). The
-# three numbers belong to the machine. What JAX reaches of them is easy to measure. A GPU
-# gets a matrix of 8192 rows. A smaller one says little about its peak. One H200 (JAX
-# 0.11.2, 2026-11-27) takes 72 µs to call an empty program and wait for it, but has a
-# product of 2000 rows ready 36 µs after its call returns.
+# three numbers belong to the machine. What JAX reaches of them is easy to measure. On a GPU
+# the matrix has 8192 rows, because 2000 are too few. On one H200, an NVIDIA GPU, a product
+# of 2000 rows is ready 36 µs after its call returns, while even an empty program takes 72
+# µs to call and wait for (JAX 0.11.2, 2026-11-27).
 
 # %% tags=["slow"]
 empty = jax.jit(lambda: jnp.zeros(()))
@@ -137,8 +142,9 @@ s.fact("peak", peak, unit="FLOP/s", meaning=f"product of two {side} x {side} mat
 
 # %% [markdown]
 # Bandwidth depends on the size of the array, because small arrays stay in a cache. This
-# program reads and writes one array again and again, in the same memory. The compiler knows
-# how often; otherwise a GPU would ask the host in each turn whether another one follows.
+# program reads and writes one array again and again, in the same memory. `times` is static,
+# so the compiler knows it. Otherwise a GPU would ask the host, where Python runs, after
+# each turn whether to go on.
 
 # %%
 @partial(jax.jit, donate_argnums=0, static_argnums=1)  # the output may overwrite the input
@@ -188,10 +194,10 @@ print(f"ridge point: {peak / memory:.1f} FLOP per byte, from cache {peak / cache
 # The *ridge point* $\pi / \beta$ is the number of FLOPs that the machine can do while it
 # moves one byte. A program with fewer FLOPs per byte (its *arithmetic intensity*) waits for
 # memory. A program with more waits for arithmetic. For comparison, one H200 (JAX 0.11.2,
-# 2026-11-26): an empty program takes 55 µs, a product of 8192 x 8192 reaches 371 TFLOP/s in
-# TF32 and 739 in bfloat16, and `x + 1` over 1 GB reaches 4.1 TB/s. The ridge points are 90
-# and 179 FLOP per byte. A GPU needs more arithmetic per byte, and more work per call, than
-# a CPU.
+# 2026-11-26): an empty program takes 55 µs. A product of 8192 x 8192 reaches 371 TFLOP/s in
+# TF32 (float32 rounded to 10 bits, see [Using a GPU](use_gpu)), and 739 in bfloat16.
+# `x + 1` over 1 GB reaches 4.1 TB/s. The ridge points are 90 and 179 FLOP per byte. A GPU
+# needs more arithmetic per byte, and more work per call, than a CPU.
 #
 # ### Overhead: a small network, op by op
 # The MLP of section 8.1 does 0.33 MFLOP for one example. Without `jit`, Python launches
@@ -269,8 +275,9 @@ for length in (1, 10):
 # <details><summary>Predict: how long do ten compiled lines take, compared with one? And ten
 # lines op by op?</summary>
 #
-# Compiled, about as long as one line, because they move the same bytes. Op by op, up to 20
-# times as long: each of 20 operations reads and writes the whole array.
+# Compiled, about as long as one line, because they move the same bytes. Op by op, 20 times
+# as long or more: each of 20 operations reads and writes the whole array. It also writes to
+# new memory, which the operating system may have to provide first.
 # </details>
 
 # %% tags=["slow"]
@@ -420,12 +427,14 @@ s.figure(fig, "Left of the ridge point memory sets the roof, right of it arithme
 # How to read the last column of the table, which is a point's distance from the roof:
 # - *Near 100%*: the program is as fast as its bytes and FLOPs allow. Reduce these: fuse,
 #   use fewer bits, or use more devices.
-# - *Far below, and the time is short*: overhead. Make fewer calls.
+# - *Far below, and the time is short*: overhead, of the call or of many small operations.
+#   Make fewer of them.
 # - *Far below, but the time is long*: the operations use the machine badly. The model says
 #   how much there is to gain, not how. XLA's convolutions on a CPU are often such a case
 #   ([Beside MXNet and PyTorch](peers)). On a CPU `x + 1` may be another: it writes to new
 #   memory at each call, which the operating system may have to provide first.
-# - *Above 100%*: the estimate counts bytes that never left a cache. Trust the time.
+# - *Above 100%*: the estimate counts bytes that never left a cache, or a busy moment made
+#   the measured limit too low. Trust the time.
 #
 # ## 8.0.5 Change: a ladder of ten rungs
 # We now make one training step fast, one change at a time. The subject is an MLP on
@@ -676,8 +685,8 @@ s.claim("bfloat16 makes this step faster", holds=gains["bfloat16"].above(1),
 #   programs. It takes 0.36 ms as one program with the images on the card (rungs 3 and 7).
 # - `scan` takes this step from 0.357 to 0.280 ms, but ResNet-18's longer step in bfloat16
 #   only from 3.64 to 3.58 ms (rung 8).
-# - ResNet-18 makes 42.9 thousand images per second at batch 256 and 55.6 thousand at 1024
-#   (rung 9).
+# - ResNet-18 in TF32 makes 42.9 thousand images per second at batch 256 and 55.6 thousand
+#   at 1024 (rung 9).
 #
 # **A trap.** On a CPU, do not put convolutions into `scan`. There XLA computes them in
 # another, slower way. Exercise 3 measures the price. This is why our subject is an MLP.
@@ -764,7 +773,8 @@ print(f"the arithmetic takes ten calls at n = {(10 * call_s * peak / 2) ** (1 / 
 # <details><summary>Answer</summary>
 #
 # At $n = 4 \pi / \beta$ the arithmetic takes less time than an empty program. So the call
-# is the limit, and stays visible until the arithmetic takes many calls' time. A roofline
+# is the limit, and stays visible until the arithmetic takes many calls' time. A product
+# also costs more to start than an empty program, so the curve is lower still. A roofline
 # shows only two of the three limits.
 # </details>
 #
@@ -788,8 +798,8 @@ print(f"at batch {batch}, scan is {ratio(times['loop'], times['scan'])} times as
 # <details><summary>Answer</summary>
 #
 # `scan` saves a fixed time per step. A step of 256 images has 16 times the FLOPs, so the
-# saved part is small. The order of the rungs matters: after the larger batch, `scan` could
-# have looked useless.
+# saved part is smaller. (This loop also cuts its batches out of `X16`, a few percent of its
+# time.) The order of the rungs matters: after the larger batch, `scan` gains less.
 # </details>
 #
 # **3.** Is `scan` also faster for LeNet, whose step has convolutions?
@@ -835,8 +845,9 @@ print("the first takes", ratio(*times.values()), "times as long as the second")
 #
 # The first needs two passes, because the mean must be known before the differences. One
 # pass is enough for the second, if the compiler computes both sums in one loop: the printed
-# number says whether it does. The second is also less accurate where the mean is large,
-# because it subtracts two nearly equal numbers.
+# number says whether it does. If it prints two passes and the second is still faster, bytes
+# are not the reason. The second is also less accurate where the mean is large, because it
+# subtracts two nearly equal numbers.
 # </details>
 #
 # **5.** On one H200, LeNet's step at batch 256 takes 0.357 ms and reaches 9.7 TFLOP/s.
@@ -845,7 +856,7 @@ print("the first takes", ratio(*times.values()), "times as long as the second")
 #
 # <details><summary>Answer</summary>
 #
-# LeNet reaches 2.6% of the TF32 peak. Its 3.4 GFLOP would take 9 µs at the peak, less than
+# LeNet reaches 2.6% of the TF32 peak. Its 3.5 GFLOP would take 9 µs at the peak, less than
 # an empty program (27 µs queued, 55 µs waited for). So reduce the calls: `scan`, or larger
 # batches. ResNet-18 reaches 43% of the bfloat16 peak, and its step is far longer than a
 # call. Look for the operations that move bytes in a profile, or use more devices.

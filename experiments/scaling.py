@@ -129,7 +129,7 @@ print(f"LeNet: half a step of {1e3 * lenet_step:.1f} ms, {1e3 * lenet_sum:.2f} m
       f"{lenet_bytes:.1f} s an epoch; the book: 2.5 s")
 
 # %% [markdown]
-# For ResNet-18 they do. For LeNet the prediction is off by a factor of three: 516 kB are nothing. What
+# For ResNet-18 they do. For LeNet the prediction is off by a factor of 3.5: 516 kB are nothing. What
 # else does the second GPU add? In the book's program, one Python thread makes all calls of all
 # devices, one after the other. If a step on one GPU is mostly calls, a step on two GPUs makes twice as
 # many. A step takes the longer of making the calls and computing.
@@ -531,7 +531,7 @@ for batch, alone, published in ((64, 154, 1081), (32, 144, 820)):
 #
 # 1,189 and 1,079: too optimistic by 10% and by 32%. Bytes explain a loss of 15 ms per step; measured were
 # 58 and 90 ms. So at the smaller batch more time was lost per step, which no bandwidth can do. A model
-# of four numbers tells you where to look; it does not replace a measurement. Of 114 published rows that
+# of four numbers tells you where to look; it does not replace a measurement. Of 116 published rows that
 # `jaxperf plan` is held against, the median error is 3.4%, and this row's is the largest.
 #
 # </details>

@@ -453,9 +453,10 @@ s.claim("TF32 is accurate to about three digits",
 # ## An H200 beside this machine
 # The figures of one GPU are together here, with the same measured on the machine that runs
 # this section. The H200's are of 2026-11-26, the difference of precisions of 2026-11-27 (JAX
-# 0.11.2 with CUDA 13, driver 580.159.04). The rows are what differs most from a CPU: a call
-# costs more, at most as many programs wait in the queue, products and memory are far faster,
-# and compiling takes seconds. Section 8.2 explains the [queue](async_computation).
+# 0.11.2 with CUDA 13, driver 580.159.04). Compared with a CPU, a call costs more, products
+# and memory are far faster, and compiling takes seconds. The queue is as long ([section
+# 8.2](async_computation)). On a CPU, `x + 1` looks slow beside the bandwidth of [section
+# 8.0](performance_model), because it writes to new memory at each call.
 #
 # <details><summary>Predict: which rows of a CPU are better than the GPU's?</summary>
 #
@@ -633,9 +634,9 @@ for kilobytes in (1, 10, 100, 1000, 10_000):
 # <details><summary>Answer</summary>
 #
 # No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs. Small copies are limited by
-# their fixed price, not by the bus: look at how the GB/s rise with the size. In that loop
-# the host fetches a batch, copies images and labels, and calls three programs, one after
-# the other. The remedy is fewer and larger calls, or data that is on the GPU before the
-# loop starts.
+# their fixed price, not by the bus: look at how the GB/s of the small ones rise with their
+# size. In that loop the host fetches a batch, copies images and labels, and calls three
+# programs, one after the other. The remedy is fewer and larger calls, or data that is on
+# the GPU before the loop starts.
 #
 # </details>
