@@ -264,7 +264,8 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         "eager shapes": (
             "an operation outside of jit compiles for each shape",
             "Jit would compile for each shape just the same. Write into an array of the final size with "
-            ".at[i].set; or pad to a few sizes and mask the rest; or use NumPy for what varies on the host.",
+            ".at[i].set; or pad to a few sizes and mask the rest; or, in place of x[mask], keep all elements "
+            "with jnp.where(mask, x, 0); or use NumPy for what varies on the host.",
         ),
         "new body": (
             "a loop outside of jit gets a new body in each call",

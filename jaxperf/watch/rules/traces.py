@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections import Counter, defaultdict
@@ -231,9 +232,18 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         name, times = Counter(c.name for c in compiled).most_common(1)[0]
         if times >= 2 * REPEATS:
             cause = eager_cause([c for c in compiled if c.name == name])
+            if cause == "eager recompiles" and _takes_by_mask(analysis, at):
+                cause = "eager shapes"
             seconds = together_s(compiled)
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
             yield Finding(cause, at, seconds * (1 - 1 / times), reason, name)
+
+
+def _takes_by_mask(analysis: Analysis, at: Place) -> bool:
+    """Return whether a line takes elements by a boolean array, which JAX then reads to count them."""
+    statement = statements.innermost(at, ast.stmt)
+    reads = sum(w.at == at and w.kind == "np.asarray" for w in analysis.waits)
+    return reads >= REPEATS and any(isinstance(n, ast.Subscript) for n in ast.walk(statement or ast.Pass()))
 
 
 EAGER_CAUSES = {

@@ -259,6 +259,11 @@ def cut() -> list[jax.Array]:
     return [rows[:n] for n in range(1, 7)]
 
 
+def masked() -> list[jax.Array]:
+    numbers = jnp.arange(64.0)
+    return [numbers[numbers > limit] for limit in range(0, 60, 7)]
+
+
 def rolled() -> list[jax.Array]:
     rows = jnp.zeros((64, 3))
     return [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 7)]
@@ -281,6 +286,7 @@ def scanned() -> list[jax.Array]:
     [
         (lengthened, "eager shapes", "for new shapes"),
         (cut, "eager shapes", "for new shapes"),
+        (masked, "eager shapes", "for new shapes"),
         (rolled, "eager recompiles", "for new shapes or constants"),
         (diagonals, "eager recompiles", "for new shapes or constants"),
         (with_bodies, "new body", "a new body function"),
