@@ -30,6 +30,7 @@ import psutil
 
 from jaxperf.watch.observe import backend, live_arrays, source_location
 from jaxperf.watch.observe.hooks import Trouble
+from jaxperf.watch.observe.sleeping import Sleep
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source.call_sites import CallSites, jitted_program, module_of
 
@@ -53,7 +54,6 @@ _LONG_S = 0.1  # a sample takes 0.1 ms
 _TURN_S = 0.0003  # well below `_SWITCH_S`
 _MEMORY_EVERY_S = 0.05  # reading it costs as much as the sample
 ASLEEP_S = 0.02  # a call of a jitted function or of an operation takes less, unless the queue is full
-_AWAKE = 0.1  # of the time between two samples; a thread that runs for less than this sleeps
 _PEAK_STEP = 1.05  # live arrays are listed when memory is this many times that at the last list
 
 
@@ -67,21 +67,6 @@ class StackSample(NamedTuple):
     inside: Place = NOWHERE  # where the next item of the `for` at `at` is made
     callers: tuple[Place, ...] = ()  # the reader's lines around `at`, outwards
     blocked: bool = False  # a call waits for a place in the queue of a device
-
-
-class Rest:
-    """How long a thread has hardly run, by the processor time that it has used until now."""
-
-    def __init__(self, now: float, used_s: float) -> None:
-        self._last, self._awake = (now, used_s), now
-
-    def update(self, now: float, used_s: float) -> float:
-        """Return the seconds since the thread last ran."""
-        before, used_before_s = self._last
-        self._last = now, used_s
-        if used_s - used_before_s > _AWAKE * (now - before):
-            self._awake = now
-        return now - self._awake
 
 
 class Sampler:
@@ -122,8 +107,7 @@ class Sampler:
         """Start sampling the calling thread."""
         self.thread_id, self._last = threading.get_ident(), time.perf_counter()
         self._first = self._last
-        self._opener, self._clock = self.thread_id, _thread_clock()
-        self._rest = Rest(self._last, time.clock_gettime(self._clock) if self._clock else 0.0)
+        self._opener, self._sleep = self.thread_id, Sleep()
         self._before = sys.getswitchinterval()
         sys.setswitchinterval(min(_SWITCH_S, self._before))
         self._switch_interval_s = sys.getswitchinterval()
@@ -135,6 +119,7 @@ class Sampler:
         self._stop.set()
         if os.getpid() == self._pid:  # a forked child has no such thread
             self._stopped.wait()
+        self._sleep.close()
         if sys.getswitchinterval() == self._switch_interval_s:  # else the program has set its own
             sys.setswitchinterval(self._before)
         self._weigh()
@@ -176,19 +161,13 @@ class Sampler:
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
         seen = _seen(frame, self._last, now)
-        asleep = self._asleep_s(now) >= ASLEEP_S
+        asleep = self._sleep.until(now) >= ASLEEP_S and self.thread_id == self._opener
         self.samples.append(seen._replace(blocked=asleep and seen.kind in (DISPATCH, EAGER)))
         where = seen.at, seen.inside, seen.callers
         if where not in self._known and "jax" in sys.modules:  # the same lines have the same call sites
             self._known.add(where)
             with self.trouble.catch_errors("lines that call jitted functions"):
                 self.call_sites.look(frame)
-
-    def _asleep_s(self, now: float) -> float:
-        """Return the seconds for which the thread has hardly run; 0 if the system does not say."""
-        if not self._clock or self.thread_id != self._opener:  # a thread that `follow` named may end
-            return 0.0
-        return self._rest.update(now, time.clock_gettime(self._clock))
 
     def _unread(self, frame: FrameType | None) -> list[CodeType]:
         """Return the functions whose bytecode and file a sample needs, and that are not in memory yet."""
@@ -216,12 +195,6 @@ class Sampler:
         if lists and last > self._listed_at * _PEAK_STEP:
             self._listed_at = last
             self.live_arrays = live_arrays.live_arrays(jax)
-
-
-def _thread_clock() -> int:
-    """Return the number of the clock of this thread's processor time; 0 where there is none, as on macOS."""
-    number = getattr(time, "pthread_getcpuclockid", lambda ident: 0)
-    return int(number(threading.get_ident()))
 
 
 @contextlib.contextmanager

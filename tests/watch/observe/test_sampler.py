@@ -92,11 +92,3 @@ def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_los
     count = len(looking.samples)
     looking.close()
     assert count >= 5
-
-
-def test_a_thread_sleeps_from_the_last_moment_at_which_it_ran() -> None:
-    rest = sampler.Rest(0.0, used_s=5.0)
-    assert rest.update(0.01, 5.009) == 0.0  # it ran nearly all the time
-    assert rest.update(0.02, 5.0095) == pytest.approx(0.01)
-    assert rest.update(0.05, 5.0096) == pytest.approx(0.04)
-    assert rest.update(0.06, 5.0196) == 0.0
