@@ -255,7 +255,8 @@ def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched: An
         x.block_until_ready()
 
     analysis = Analysis(watched(program).record)
-    full = [line for line in analysis.lines if line.kind == FULL_QUEUE]
+    full = analysis.blocked_lines
+    assert {line.kind for line in full} == {FULL_QUEUE}
     assert sum(line.total_s for line in full) > 0.1
     assert max(full, key=lambda line: line.total_s).at.source.startswith("x = step(x)")
     shares = analysis.shares()

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from jaxperf.processes.exit_status import say
+from jaxperf.processes.exit_status import leave, say
 from jaxperf.watch.observe import source_location
 
 ANSWER_S = 2.0  # for the main thread to leave the instruction at which SIGTERM arrived
@@ -96,10 +96,7 @@ class Guard:
             report.join(REPORT_S)
         elif not again:
             return  # it is being closed already
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(128 + number)
+        leave(128 + number)
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._main or 0)

@@ -273,11 +273,15 @@ class Analysis:
         """Return every line that waits, the longest waits first."""
         groups = group_by(self.waits, lambda wait: (wait.at, wait.kind))
         lines = [self._line(at, kind, waits) for (at, kind), waits in groups.items()]
-        lines += [
+        return sorted(lines, key=lambda line: -line.total_s)
+
+    @property
+    def blocked_lines(self) -> list[WaitingLine]:
+        """Return every line whose calls wait for a full queue, where nothing is lost."""
+        return [
             WaitingLine(at, FULL_QUEUE, len(spans), total_length(spans), 0, None, 0.0)
             for at, spans in self.blocked.items()
         ]
-        return sorted(lines, key=lambda line: -line.total_s)
 
     def _line(self, at: Place, kind: str, waits: list[Wait]) -> WaitingLine:
         lost, after = [], []

@@ -134,13 +134,14 @@ def _why(group: list[Compiled]) -> str:
 
 
 def _waits(analysis: Analysis) -> Iterator[Block]:
+    lines = sorted([*analysis.lines, *analysis.blocked_lines], key=lambda line: -line.total_s)
     rows = [
         (
             line.kind, str(line.count), format_quantity(line.total_s, "s"),
             format_quantity(line.after_s, "s"), format_quantity(line.nbytes, "bytes"), str(line.at),
             line.at.source[:40],
         )
-        for line in analysis.lines[:STORED_ROWS]
+        for line in lines[:STORED_ROWS]
     ]  # fmt: skip
     if rows:
         heads = ("", "times", "waited", "t3", "to the host", "at", "")

@@ -15,17 +15,14 @@ from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.traces import together_s
 
 A_SHARE = 0.2  # of the run
 LONG_S = 2.0  # of one program's stages, from which on it is worth a line
 CACHED_S = 1.0  # of compiling, from which on JAX's cache keeps a program, unless it is told otherwise
 LEAST = "jax_persistent_cache_min_compile_time_secs"
 CONSTANT = 1 << 20  # bytes
-MANY, INIT_S, INIT_SHARE = (
-    10,
-    0.5,
-    0.05,
-)  # programs, seconds and share of the run, from which on `init` has a line
+MANY, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds, share of the run from which `init` has a line
 _INIT = re.compile(r"(\w[\w.]*)\.init\(")
 _TUNED = ("__cublas", "__cudnn", "__triton")  # kernels among which XLA chooses by trying them
 
@@ -60,7 +57,7 @@ def _inits(analysis: Analysis) -> Iterator[str]:
             if _INIT.search(at.source) and "jit(" not in at.source:
                 calls[at].append(c)
     for at, programs in calls.items():
-        seconds = sum(c.total_s for c in programs)
+        seconds = together_s(programs)
         if len(programs) >= MANY and seconds >= max(INIT_S, INIT_SHARE * analysis.record.wall_s):
             name = _INIT.search(at.source)[1]  # type: ignore[index]
             yield (

@@ -242,8 +242,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 def _takes_by_mask(analysis: Analysis, at: Place) -> bool:
     """Return whether a line takes elements by a boolean array, which JAX then reads to count them."""
     statement = statements.innermost(at, ast.stmt)
-    reads = sum(w.at == at and w.kind == "np.asarray" for w in analysis.waits)
-    return reads >= REPEATS and any(isinstance(n, ast.Subscript) for n in ast.walk(statement or ast.Pass()))
+    read = any((x.at, x.kind) == (at, "np.asarray") and x.count >= REPEATS for x in analysis.lines)
+    return read and any(isinstance(n, ast.Subscript) for n in ast.walk(statement or ast.Pass()))
 
 
 EAGER_CAUSES = {

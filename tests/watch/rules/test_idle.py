@@ -8,11 +8,11 @@ import pytest
 
 from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import DATA, StackSample
+from jaxperf.watch.observe.sampler import DATA, EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.idle import find_data_waits
+from jaxperf.watch.rules.idle import find_data_waits, find_waits
 from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)
@@ -47,3 +47,12 @@ def test_a_thread_that_reads_already_is_slower_than_the_steps(tmp_path: Path) ->
     (finding,) = find_data_waits(Analysis(record))
     assert "self.queue.get()" in finding.reason
     assert advice_for(finding).change.startswith("Reading takes longer")
+
+
+def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "reads.py").write_text("for i in range(9):\n    best = max(best, float(x[i]))\n")
+    at = Place(str(tmp_path / "reads.py"), 2)
+    samples = [StackSample(EAGER, at, t, t + 0.1, blocked=True) for t in (1.0, 2.0, 3.0)]
+    analysis = Analysis(Record("a", 0.0, 10.0, samples=samples))
+    assert list(find_waits(analysis)) == []
+    assert [line.count for line in analysis.blocked_lines] == [3]
