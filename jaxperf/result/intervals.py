@@ -1,10 +1,11 @@
-"""Arithmetic of time intervals: union, intersection, length, how many at once. Standard library only.
+"""Arithmetic of time intervals: union, intersection, difference, length, overlap. Standard library only.
 
 An interval is a pair (start, end), start <= end; one of zero length does not count.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 Interval = tuple[float, float]
@@ -35,6 +36,17 @@ def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]
         else:
             j += 1
     return shared
+
+
+def difference(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
+    """Return the stretches of `a` that no interval of `b` covers."""
+    left = union(a)
+    holes = union(b)
+    if not left:
+        return []
+    low, high = left[0][0], left[-1][1]
+    edges = [low, *itertools.chain.from_iterable(clip(holes, low, high)), high]
+    return intersection(left, zip(edges[::2], edges[1::2]))
 
 
 def total_length(intervals: Iterable[Interval]) -> float:

@@ -22,6 +22,7 @@ from jaxperf.watch.observe.copied_arguments import note_copied_arguments
 from jaxperf.watch.observe.executables import Facts, Programs
 from jaxperf.watch.observe.hooks import Trouble, named_as
 from jaxperf.watch.observe.live_arrays import LiveArrays
+from jaxperf.watch.observe.pauses import Pause, Pauses
 from jaxperf.watch.observe.profiler import Profiler
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sampler, StackSample
 from jaxperf.watch.observe.source_location import Place
@@ -44,6 +45,7 @@ class Record:
     end: float
     compiled: list[Compiled] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)  # in which short waits were not recorded
     samples: list[StackSample] = field(default_factory=list)
     peaks: Mapping[str, int] = field(default_factory=dict)  # bytes of resident memory, and of devices
     live_arrays: list[LiveArrays] = field(default_factory=list)  # near the peak
@@ -84,6 +86,7 @@ class Watcher:
         self.trouble = Trouble()
         self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
         self.puts, self.replacements = Puts(self.trouble), hooks.Replacements()
+        self.pauses = Pauses(self.replacements)
         self.programs = Programs()
         self.profiler = Profiler(lambda: self.listener.open > 0) if profile else None
         self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started, sparse=not profile)
@@ -121,6 +124,7 @@ class Watcher:
         global _open_watch
         end = time.perf_counter()
         self.sampler.close()
+        self.pauses.end(end)
         overhead_s = self._overhead_s()
         if self.profiler:
             self.profiler.end()
@@ -141,6 +145,7 @@ class Watcher:
             end,
             compiled=self.listener.compiled,
             waits=waits,
+            pauses=self.pauses.pauses,
             samples=self.sampler.samples,
             peaks=self.sampler.peaks,
             live_arrays=self.sampler.live_arrays,
@@ -172,7 +177,7 @@ class Watcher:
         jax.config.update(FLAG, True)
         self._undo.enter_context(hooks.filtered_logs(self.listener.on_log))
         self._undo.callback(self.replacements.close)
-        self.waits.open(jax, self.replacements)
+        self.waits.open(jax, self.replacements, self.pauses)
         self.puts.open(jax, self.replacements)
         clear = self._clearing_listeners(jax.monitoring.clear_event_listeners)
         self.replacements.replace(jax.monitoring, "clear_event_listeners", clear)
@@ -206,7 +211,7 @@ class Watcher:
         return named_as(clear, cleared)
 
     def _look(self) -> bool:
-        """Note programs, and open and close windows, in the sampler's thread after each sample.
+        """Note programs, open and close windows, and pause hooks, in the sampler's thread after each sample.
 
         Returns whether a window is open, in which the front end's lines explain what devices do.
         """
@@ -217,7 +222,9 @@ class Watcher:
             began = time.thread_time()
             self.programs.look()
             self.sampler.spent_s += time.thread_time() - began
-        return bool(self.profiler and self.profiler.look(self.sampler.thread_id))
+        in_window = bool(self.profiler and self.profiler.look(self.sampler.thread_id))
+        self.pauses.look(time.perf_counter(), len(self.waits), in_window)
+        return in_window
 
     def _started(self) -> bool:
         return backend.is_running(otherwise=self.listener.count > 0)
@@ -237,6 +244,12 @@ class Watcher:
             remarks.append(
                 f"other threads waited {self.waits.elsewhere} times and compiled {self.listener.elsewhere} "
                 "programs; shares, waits and findings about lines are of the thread that is watched"
+            )
+        if self.pauses.pauses:
+            paused_s = sum(pause.end - pause.start for pause in self.pauses.pauses)
+            remarks.append(
+                f"the program reads so many numbers that their reads were not recorded for {paused_s:.2g} s; "
+                "for that time their count and seconds are estimates"
             )
         if self.programs.trouble:
             remarks.append(f"no FLOPs and bytes: {self.programs.trouble}")

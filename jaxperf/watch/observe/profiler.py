@@ -144,7 +144,7 @@ class Profiler:
 
 
 def _cuda_devices() -> list[int]:
-    """The driver's numbers of this process's CUDA devices; empty on other platforms."""
+    """Return the driver's numbers of this process's CUDA devices; empty on other platforms."""
     import jax
 
     if jax.default_backend() != "gpu" or safe_points.cuda_driver() is None:

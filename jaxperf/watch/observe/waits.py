@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.hooks import Replacements, Trouble, named_as
+from jaxperf.watch.observe.pauses import KINDS, Pauses
 from jaxperf.watch.observe.source_location import Place
 
 # `__iter__` is not among them: JAX slices the array on its device into arrays; `copy.deepcopy` copies there
@@ -78,19 +79,20 @@ class Waits:
     def __len__(self) -> int:
         return len(self._calls) // 4
 
-    def open(self, jax: Any, replacements: Replacements) -> None:
+    def open(self, jax: Any, replacements: Replacements, pauses: Pauses) -> None:
         """Wrap the calls of this thread, until the replacements are closed; `jax` is the imported module."""
         self.thread_id = threading.get_ident()
         for kind in jax.Array.__subclasses__():
             for method, name in METHODS.items():
                 if method in vars(kind):
-                    replacements.replace(kind, method, self._method(getattr(kind, method), name))
+                    replace = (pauses if name in KINDS else replacements).replace
+                    replace(kind, method, self._method(getattr(kind, method), name))
         if "__float__" not in {m for c in jax.Array.__subclasses__() for m in vars(c)}:
             replacements.missing.append("float, item and the like")
         numpy = sys.modules["numpy"]
         arrays = frozenset(c for c in jax.Array.__subclasses__() if "__array__" in vars(c))
         for function in ("asarray", "array"):
-            replacements.replace(numpy, function, self._conversion(getattr(numpy, function), arrays))
+            pauses.replace(numpy, function, self._conversion(getattr(numpy, function), arrays))
         for function in _FUNCTIONS:
             replacements.replace(jax, function, self._method(getattr(jax, function), function))
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from jaxperf.result.intervals import Interval, clip, intersection, total_length, union
+from jaxperf.result.intervals import Interval, clip, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
@@ -22,23 +22,13 @@ from jaxperf.watch.observe.sampler import DATA, IMPORT, NUMPY, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.observe.windows import ExecutedProgram
-from jaxperf.watch.report import attribution
+from jaxperf.watch.report import attribution, unrecorded
+from jaxperf.watch.report.unrecorded import UnrecordedWaits
 from jaxperf.watch.session import Record
 from jaxperf.watch.source import call_sites
 
 FULL_QUEUE = "a full queue"
 LONG_WAIT_S = 0.02  # of a wait; copies to the host and calls take less
-
-
-def subtract_intervals(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """Return the stretches of `a` that no interval of `b` covers."""
-    left = union(a)
-    holes = union(b)
-    if not left:
-        return []
-    low, high = left[0][0], left[-1][1]
-    edges = [low, *itertools.chain.from_iterable(clip(holes, low, high)), high]
-    return intersection(left, zip(edges[::2], edges[1::2]))
 
 
 class Clock:
@@ -112,18 +102,26 @@ class Analysis:
         return [w for w in self.record.waits if not self.compiling.within(w.start, w.end)]
 
     @functools.cached_property
+    def unrecorded(self) -> list[UnrecordedWaits]:
+        """Return the waits while hooks rested, as the waits before and the samples suggest."""
+        r = self.record
+        return list(unrecorded.estimate(r.pauses, self.waits, self.samples, self.compiling.stretches))
+
+    @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
         """Return when calls waited, by line: so many were queued that a device took no more."""
         spans: dict[Place, list[Interval]] = defaultdict(list)
         for s in (s for s in self.samples if s.blocked):
             spans[s.at].append((s.start, s.end))
         others = [*self.compiling.stretches, *((w.start, w.end) for w in self.waits)]
-        return {at: left for at, calls in spans.items() if (left := subtract_intervals(calls, others))}
+        return {at: left for at, calls in spans.items() if (left := difference(calls, others))}
 
     @functools.cached_property
     def waiting(self) -> Clock:
         """Return when the front end waited for a device."""
-        return Clock([*((w.start, w.end) for w in self.waits), *itertools.chain(*self.blocked.values())])
+        recorded = ((w.start, w.end) for w in self.waits)
+        estimated = ((u.start, u.end) for u in self.unrecorded)
+        return Clock([*recorded, *estimated, *itertools.chain(*self.blocked.values())])
 
     def front(self, sample: StackSample) -> float:
         """Return the seconds of a sample in which the front end neither compiled nor waited."""
@@ -175,7 +173,7 @@ class Analysis:
     def steady(self) -> list[Interval]:
         """Return the profiler's windows from `begin` on, less what was traced and compiled in them."""
         windows = clip(self.record.seen.windows, self.begin, self.record.end)
-        return subtract_intervals(windows, self.compiling.stretches)
+        return difference(windows, self.compiling.stretches)
 
     @property
     def scale(self) -> float:
@@ -194,7 +192,7 @@ class Analysis:
 
         A device that has work queued but does not compute lacks a processor: other programs use it.
         """
-        return Clock(subtract_intervals(self.steady, [*self.busy, *self.record.seen.queued]))
+        return Clock(difference(self.steady, [*self.busy, *self.record.seen.queued]))
 
     def shares(self) -> dict[str, float]:
         """Return fractions of the wall time; the first five add up to 1, the last two are from windows."""
@@ -297,11 +295,14 @@ class Analysis:
             cost = gap[1] - max(gap[0], wait.start)
             lost.append(min(wait.end - wait.start, cost) if followed else 0.0)
             after.append(wait.end - max(gap[0], wait.start))
-        total = sum(w.end - w.start for w in waits)
+        estimated = [u for u in self.unrecorded if (u.at, u.kind) == (at, kind)]
+        count = len(waits) + round(sum(u.count for u in estimated))
+        total_s = sum(w.end - w.start for w in waits) + sum(u.end - u.start for u in estimated)
+        nbytes = sum(w.nbytes for w in waits) + round(sum(u.nbytes for u in estimated))
         return WaitingLine(
-            at, kind, len(waits), total, sum(w.nbytes for w in waits),
+            at, kind, count, total_s, nbytes,
             statistics.median(after) if after else None,
-            statistics.fmean(lost) * len(waits) if lost else 0.0,
+            statistics.fmean(lost) * count if lost else 0.0,
         )  # fmt: skip
 
     @functools.cached_property

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.report.formatting import format_quantity
-from jaxperf.result.intervals import intersection, total_length
+from jaxperf.result.intervals import difference, intersection, total_length
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.instructions import COLLECTIVES
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER
 from jaxperf.watch.observe.windows import ExecutedProgram
-from jaxperf.watch.report.analysis import Analysis, subtract_intervals
+from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import COPIED
 
 SENT = 0.3  # of a program's time in collectives
@@ -34,7 +34,7 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
             f"{count} devices: they lie on {_where(c.placements[largest].devices)} only"
         )
-        waits = intersection(subtract_intervals(analysis.steady, analysis.busy), analysis.record.seen.queued)
+        waits = intersection(difference(analysis.steady, analysis.busy), analysis.record.seen.queued)
         seconds = dispatching.get(at, 0.0) + total_length(waits) * analysis.scale
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-from jaxperf.result.intervals import Interval, total_length
+from jaxperf.result.intervals import Interval, difference, total_length
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.report.analysis import Analysis, Clock, subtract_intervals
+from jaxperf.watch.report.analysis import Analysis, Clock
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 from jaxperf.watch.source import loop_body, statements
 
@@ -77,7 +77,7 @@ def _front_bound(
         if name in analysis.jitted or total_length(spans) > SHORT_S * len(spans)
         for span in spans
     ]
-    free = Clock(subtract_intervals(analysis.steady, [*busy, *analysis.waiting.stretches]))
+    free = Clock(difference(analysis.steady, [*busy, *analysis.waiting.stretches]))
     seconds: dict[Place, float] = defaultdict(float)
     for s in (s for s in analysis.samples if s.kind == EAGER and s.at not in others):
         seconds[line(s)] += free.within(s.start, s.end) * analysis.scale

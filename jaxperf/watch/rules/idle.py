@@ -52,7 +52,7 @@ def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding
     waits = [w.end - w.start for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
     sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
     compiled_s = sum(c.total_s for c in analysis.record.compiled if not c.explained and c.at == line.at)
-    seconds = statistics.median(waits) * len(waits) + sliced_s + compiled_s
+    seconds = statistics.median(waits) * line.count + sliced_s + compiled_s
     reason = (
         f"{line.count} elements of {array} come to the host one by one, and each is sliced by a program of "
         "its own and waited for"

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxperf.report.formatting import format_quantity
-from jaxperf.result.intervals import Interval, intersection, total_length, union
+from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import BETWEEN, DISPATCH, EAGER, WRITE
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram
-from jaxperf.watch.report.analysis import Analysis, Clock, subtract_intervals
+from jaxperf.watch.report.analysis import Analysis, Clock
 from jaxperf.watch.rules.idle import (
     OFTEN,
     REPEATS,
@@ -88,7 +88,7 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put the same large NumPy array on a device again and again."""
     programs = analysis.record.seen.programs
     busy = [span for name in analysis.jitted & programs.keys() for span in programs[name].spans]
-    idle = subtract_intervals(analysis.steady, busy)  # while at most the copy itself runs
+    idle = difference(analysis.steady, busy)  # while at most the copy itself runs
     for at, made in group_by((p for p in analysis.record.puts if p.nbytes), lambda put: put.at).items():
         again = [put for put in made if put.again]
         copying = _copying(analysis, at) if len(again) > len(made) / 2 else []
