@@ -19,7 +19,7 @@ def run_cell(line: str, cell: str, shell: Any) -> None:
     """Run a cell under `jaxperf.watch()`, which prints its report below the cell.
 
     Args:
-      line: the words after `%%jaxperf`: nothing, or `--no-profile`.
+      line: what follows `%%jaxperf`: nothing, or `--no-profile`.
       cell: the source of the cell.
       shell: IPython's shell; the cell's names become the notebook's.
 

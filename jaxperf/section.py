@@ -130,7 +130,7 @@ def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: 
 
 
 def _flag_type(value: Any) -> Any:
-    """The type of a flag whose default is `value`."""
+    """Return the type of a flag whose default is `value`."""
     if value is None:
         return Path | None
     if isinstance(value, tuple):

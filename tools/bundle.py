@@ -76,7 +76,7 @@ class Target:
 
     @property
     def options(self) -> list[str]:
-        """What tells pip to choose wheels for it; a wheel for an older glibc fits too."""
+        """Return what tells pip to choose wheels for it; a wheel for an older glibc fits too."""
         tags = [f"manylinux_2_{n}_{self.machine}" for n in range(self.glibc, OLDEST_GLIBC - 1, -1)]
         platforms = [f"--platform={tag}" for tag in (*tags, f"manylinux2014_{self.machine}")]
         return ["--only-binary=:all:", "--implementation=cp", f"--python-version={self.python}", *platforms]

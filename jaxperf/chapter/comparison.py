@@ -38,7 +38,7 @@ class Choice:
     Attributes:
       peers: systems beside JAX.
       peer_python: NAME=PATH of a Python that has a peer, which then runs there.
-      only: only the workloads whose names hold one of these words; "" is in all.
+      only: only the workloads whose names contain one of these strings; "" is in all.
       cores: how many processors each system may use; 0 for all.
       devices: how many the parallel workloads use, on a CPU.
       platform: "cpu" or "gpu".
@@ -143,7 +143,7 @@ def with_rounds(choice: Choice, usual: Any) -> Any:
 
 
 def chosen_of(there: Iterable[Workload], only: Sequence[str]) -> list[Workload]:
-    """Return the workloads whose names hold one of the words, or all.
+    """Return the workloads whose names contain one of the strings, or all.
 
     Raises:
       JaxperfError: no workload holds one.

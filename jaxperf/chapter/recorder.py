@@ -171,7 +171,7 @@ class Recorder:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts until now, by name."""
+        """Return the facts until now, by name."""
         return {block.name: block.value for block in self.blocks if isinstance(block, Fact)}
 
     def result(self) -> Result:

@@ -85,7 +85,7 @@ def check_options(sections: Sequence[catalogue.SectionEntry], options: RunOption
     """Reject what cannot work before anything is started; makes the folder of the results.
 
     Raises:
-      JaxperfError: a missing script, words for more than one script, or a folder that cannot be written.
+      JaxperfError: a missing script, arguments for more than one script, or a folder that cannot be written.
     """
     if options.extra and len(sections) != 1:
         names = ", ".join(s.name for s in sections)
@@ -221,7 +221,7 @@ def _gone(child: subprocess.Popen[Any], patience: float) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when the file is written again; None if there is no file."""
+    """Return what changes when the file is written again; None if there is no file."""
     try:
         stat = path.stat()
     except OSError:

@@ -72,7 +72,7 @@ def _dispatch(arguments: list[str]) -> int:
     if "" in options[1:]:
         raise JaxperfError(f"a word after `{options[0]}` is empty; give a value, or leave the flag out")
     if extra and options[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
-        raise JaxperfError(f"only `run`, `launch` and `gate` take words after --: {extra[0]!r}")
+        raise JaxperfError(f"only `run`, `launch` and `gate` take arguments after --: {extra[0]!r}")
     match _parse(options):
         case List():
             return show_list()
@@ -122,7 +122,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The words before `--`, and those after it."""
+    """Return the arguments before `--`, and those after it."""
     if "--" not in arguments:
         return arguments, ()
     at = arguments.index("--")
@@ -130,7 +130,7 @@ def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _split_program(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Our words, and those for the program to watch, which begin after SCRIPT or `-m MODULE`."""
+    """Return the arguments of jaxperf, and those of the program, which begin after SCRIPT or `-m MODULE`."""
     takes_value = {"--json", "--fail-on", "-m", "--m"}
     i = 1
     while i < len(arguments):
@@ -142,7 +142,7 @@ def _split_program(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _parse(arguments: list[str]) -> Any:
-    """The command as its dataclass; errors are one line that names the nearest right word."""
+    """Return the command as its dataclass; errors are one line that names the nearest right word."""
     if not arguments:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
@@ -216,7 +216,7 @@ def launch_processes(asked: Launch, arguments: tuple[str, ...]) -> int:
 
 
 def _peer_names(run: Run) -> tuple[str, ...]:
-    """The systems to compare with; interpreters that the user names are tested before any section runs."""
+    """Return the systems to compare with; named interpreters are tested before any section runs."""
     if not run.peers and not run.peer_python:
         return ()
     from jaxperf.frameworks.environments import named_interpreters, named_peers
@@ -304,7 +304,7 @@ def watch_program(watch: Watch, arguments: tuple[str, ...]) -> int:
 
 
 def _side(paths: str) -> list[Result]:
-    """The results that a side of a comparison names: files or folders, with commas between them."""
+    """Return the results that a side of a comparison names: files or folders, with commas between them."""
     results: list[Result] = []
     for word in paths.split(","):
         folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises if a name is too long

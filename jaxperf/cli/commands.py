@@ -28,7 +28,7 @@ class List:
 
 @dataclass(frozen=True)
 class Run:
-    """Run sections, each in its own process. With one section, words after `--` go to its script."""
+    """Run sections, each in its own process. With one section, arguments after `--` go to its script."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME...")] = ()
     """Names or numbers from `jaxperf list`, or `all`."""
@@ -106,8 +106,8 @@ class Compare:
 class Watch:
     """Run your own program unchanged and report where its time goes, why, and what to change.
 
-    `jaxperf watch [our flags] SCRIPT [its own flags]`, or `-m MODULE` in place of SCRIPT. The report goes to
-    standard error at the end, at Ctrl-C and after a crash; the exit status is the program's.
+    `jaxperf watch [FLAGS] SCRIPT [ARGUMENTS]`, or `-m MODULE` in place of SCRIPT. The report goes to standard
+    error at the end, at Ctrl-C and after a crash; the exit status is the program's.
     """
 
     program: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT")] = ()

@@ -83,7 +83,7 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
 
     Args:
       kind: a dataclass (or an `Annotated` one); each field is a flag, and its docstring is the help.
-      args: the words after the program's name.
+      args: the arguments after the program's name.
       default: an instance whose values apply where no flag is given.
       prog: the program's name in messages.
       description: text above the list of flags.
@@ -128,7 +128,7 @@ def parse_argv(kind: Any, about: str = "") -> Any:
 
 
 def _help_columns() -> int:
-    """The terminal's width, within limits: for 1 to 5 columns, rich takes minutes to lay out the help."""
+    """Return the terminal's width, within limits: for 1 to 5 columns, rich lays out the help for minutes."""
     return min(max(NARROWEST, shutil.get_terminal_size().columns), WIDEST)
 
 
@@ -147,7 +147,7 @@ def _columns(count: int) -> Iterator[None]:
 
 
 def _first_paragraph(box: str) -> str:
-    """The sentence in tyro's box: the words before the first rule, plus its suggestion.
+    """Return the sentence in tyro's box: the text before the first rule, plus its suggestion.
 
     The title is in the frame, or, if the terminal has no UTF-8 and so no frame, a separate part.
     """
@@ -160,7 +160,7 @@ def _first_paragraph(box: str) -> str:
         elif content and content[0] not in "╭╰":
             parts[-1].append(content)
     texts = [" ".join(rows) for rows in parts[0 if framed else 1 :]] or [""]
-    text = "".join(c for c in texts[0].rstrip(".") if c.isprintable())  # no escape codes from the words given
+    text = "".join(c for c in texts[0].rstrip(".") if c.isprintable())  # no escape codes from the arguments
     number = r"(\bINT\b.* instantiated from \[|int\(\) with base 10: |float: )'(.*?)'"
     if value := re.search(rf"Error parsing (--[\w-]+): .*{number}", text):
         text = f"{value[1]} is {value[3]!r}; give a {'number' if 'float' in value[2] else 'whole number'}"

@@ -35,7 +35,7 @@ def render_comparison(comparison: Comparison, *, color: bool = False, width: int
 
 
 def _table(comparison: Comparison) -> Shown:
-    """A row per measurement, below the title of its table."""
+    """Return a row per measurement, below the title of its table."""
     shown = Shown(box=None, pad_edge=False)
     shown.add_column("", overflow="fold")
     for head in ("A", "B", "B / A", f"{(1 - comparison.alpha) * 100:g} % interval"):
@@ -81,7 +81,7 @@ def what_would_decide(comparison: Comparison) -> list[str]:
 
 
 def _how(comparison: Comparison) -> str:
-    """What the verdicts mean, and what they do not decide."""
+    """Return what the verdicts mean, and what they do not decide."""
     single = min(comparison.runs) == 1
     return (
         f"Rank test for differences over {comparison.least * 100:g} %; the chance of any wrong verdict "

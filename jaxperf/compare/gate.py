@@ -1,7 +1,7 @@
 """`jaxperf gate BASELINE -- COMMAND`: has a program become slower than it was on this machine?
 
 The command is run several times, each time as a new process, and writes a result to the path that replaces
-`{}` in its words. A baseline is a folder of such results for each machine, BASELINE/FINGERPRINT, which
+`{}` in its arguments. A baseline is a folder of such results for each machine, BASELINE/FINGERPRINT, which
 `jaxperf report` and `compare` read like any other.
 """
 
@@ -36,7 +36,7 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub Actions shows the Markdown that i
 
 @dataclass(frozen=True)
 class Gate:
-    """Run COMMAND several times and judge it against its baseline; words after `--` are the command.
+    """Run COMMAND several times and judge it against its baseline; what follows `--` is the command.
 
     `{}` among them is replaced by the path of the result that it is to write, as in
     `jaxperf gate baselines -- jaxperf measure train:step --json {}`. The first run stores the baseline.
@@ -104,7 +104,7 @@ def _check(asked: Gate, command: Sequence[str], *, update: bool) -> None:
         raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
     if not any(PLACE in word for word in command):
         raise JaxperfError(
-            f"no {{}} among the command's words, so it cannot know where to write its result: "
+            f"no {{}} among the command's arguments, so it cannot know where to write its result: "
             f"{shlex.join(command)}; give e.g. --json {{}}"
         )
     if asked.size <= asked.least:
@@ -121,7 +121,7 @@ def _check(asked: Gate, command: Sequence[str], *, update: bool) -> None:
 
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """Where the results of this run go: the requested folder, or one that is removed afterwards."""
+    """Return where the results of this run go: the requested folder, or one that is removed afterwards."""
     if out:
         check_writable(out / "run-1.json")
         yield out
@@ -175,7 +175,7 @@ def load_baseline(folder: Path) -> list[Result]:
 
 
 def _baseline_to_judge_by(folder: Path, *, update: bool) -> list[Result]:
-    """The baseline in a folder; a damaged one is replaced by an update without being read."""
+    """Return the baseline in a folder; a damaged one is replaced by an update without being read."""
     try:
         return load_baseline(folder)
     except JaxperfError as e:
@@ -201,7 +201,7 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
 
 
 def _otherwise_measured(before: Result, now: Result) -> str:
-    """Why a baseline and a run cannot be compared, "" if they can."""
+    """Return why a baseline and a run cannot be compared, "" if they can."""
     settings = {**before.config, **now.config}
     if changed := [k for k in settings if before.config.get(k) != now.config.get(k)]:
         was = ", ".join(f"{k} {before.config.get(k)!r}, now {now.config.get(k)!r}" for k in changed)

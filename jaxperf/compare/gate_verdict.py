@@ -116,7 +116,7 @@ def judge(
 
 
 def _decide(row: Compared, size: float) -> Judged | None:
-    """The decision on one measurement; None if its unit has no slower direction."""
+    """Return the decision on one measurement; None if its unit has no slower direction."""
     if row.unit != "s" and not row.unit.endswith("/s"):
         return None
     if row.verdict == "slower":
@@ -162,7 +162,7 @@ def headline(judgement: Judgement) -> str:
 
 
 def _how(judgement: Judgement, machine: str) -> str:
-    """What the verdicts mean, in full sentences."""
+    """Return what the verdicts mean, in full sentences."""
     text = (
         f"{judgement.runs[1]} processes against {judgement.runs[0]} of the baseline, on {machine}. "
         f'"Slower" means by more than {_percent(judgement.least)}; the chance of any wrong "slower" is at '
@@ -190,6 +190,6 @@ def _verdict(judged: Judged) -> str:
 
 
 def _cells(row: Compared, verdict: str, twice: Collection[str]) -> tuple[str, ...]:
-    """The cells of a row; its name includes its table's if two rows have the same name."""
+    """Return the cells of a row; its name includes its table's if two rows have the same name."""
     name = str(row.key) if row.key.name in twice else row.key.name
     return name, *(format_on_page(median, row.unit) for median in (row.a, row.b)), *row.ratio_cells, verdict

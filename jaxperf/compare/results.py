@@ -82,7 +82,7 @@ class Compared:
 
     @property
     def ratio_cells(self) -> tuple[str, str]:
-        """The ratio and its interval as a table shows them; "-" for none."""
+        """Return the ratio and its interval as a table shows them; "-" for none."""
         times = f"{self.ratio:.3f}" if math.isfinite(self.ratio) else "-"
         return times, f"{self.low:.3f} to {self.high:.3f}" if math.isfinite(self.low) else "-"
 
@@ -167,7 +167,7 @@ def _took_turns(a: Sequence[Result], b: Sequence[Result]) -> bool:
 
 
 def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
-    """What the others lack: rows, or the name of an experiment that they do not have at all."""
+    """Return what the others lack: rows, or the name of an experiment that they do not have at all."""
     known = {key.experiment for key in others}
     missing = (key for key in rows if key not in others)
     return tuple(dict.fromkeys(str(k) if k.experiment in known else k.experiment for k in missing))
@@ -222,7 +222,7 @@ def _judge(
 def _verdict(
     x: Measurement, y: Measurement, near: Verdict, differs: Verdict, *, single: bool, able: bool
 ) -> tuple[Verdict, str]:
-    """The verdict on a row and its remark.
+    """Return the verdict on a row and its remark.
 
     Args:
       x, y: the measurements.
@@ -247,12 +247,12 @@ def _verdict(
 
 
 def _swing(m: Measurement, stretches: Sequence[float]) -> float:
-    """How far the machine may have moved the values of one process, as a fraction."""
+    """Return how far the machine may have moved the values of one process, as a fraction."""
     return min(m.rel_iqr, DRIFT * replace(m, values=tuple(stretches)).rel_iqr)
 
 
 def _too_noisy(x: Measurement, y: Measurement) -> str:
-    """Why the values of one process per side say nothing about the program; "" if they may."""
+    """Return why the values of one process per side say nothing about the program; "" if they may."""
     if (spread := max(x.rel_iqr, y.rel_iqr)) > TURBULENT:
         return f"{NOISY}: values spread by {spread:.0%}"
     disturbance = x.disturbance or y.disturbance
@@ -260,7 +260,7 @@ def _too_noisy(x: Measurement, y: Measurement) -> str:
 
 
 def _busy(x: Measurement, y: Measurement) -> str:
-    """Why the medians of several processes show no difference: most processes of a side shared their core.
+    """Return why the medians of several processes show no difference: most of them shared their core.
 
     How much other programs take differs from hour to hour, so it may be all that differs between the sides.
     """
@@ -271,7 +271,7 @@ def _busy(x: Measurement, y: Measurement) -> str:
 
 
 def _excuse(x: Measurement, y: Measurement) -> str:
-    """Why two measurements have no ratio; "" if they have one."""
+    """Return why two measurements have no ratio; "" if they have one."""
     if x.unit != y.unit:
         return f"units differ: {x.unit or 'none'} and {y.unit or 'none'}"
     low, high = min(*x.values, *y.values), max(*x.values, *y.values)
@@ -281,7 +281,7 @@ def _excuse(x: Measurement, y: Measurement) -> str:
 
 
 def _word(ratio: float, unit: str) -> Verdict:
-    """The word for a difference: less time is "faster", and so are more things per second."""
+    """Return the word for a difference: less time is "faster", and so are more things per second."""
     if unit == "s":
         return "slower" if ratio > 1 else "faster"
     if unit.endswith("/s"):

@@ -40,12 +40,12 @@ class FashionMNIST:
 
     @property
     def is_full(self) -> bool:
-        """Whether these are all 60,000 + 10,000 examples."""
+        """Return whether these are all 60,000 + 10,000 examples."""
         return (len(self.train_images), len(self.test_images)) == (FULL_TRAIN, FULL_TEST)
 
     @property
     def fingerprint(self) -> str:
-        """What distinguishes sets of training images, whatever their source: their number and labels."""
+        """Return the training images' number and a digest of their labels, to tell sets of images apart."""
         digest = hashlib.sha256(self.train_labels.tobytes()).hexdigest()
         return f"{len(self.train_labels):,} images, SHA-256 of their labels {digest[:12]}"
 

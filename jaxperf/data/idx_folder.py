@@ -75,7 +75,7 @@ def _find(folder: Traversable, stem: str) -> Traversable:
 
 
 def _asked(question: Callable[[], bool], path: Traversable) -> bool:
-    """The answer to a question about a path; a JaxperfError if permissions do not allow it."""
+    """Return the answer to a question about a path; a JaxperfError if permissions do not allow it."""
     try:
         return question()
     except OSError as e:

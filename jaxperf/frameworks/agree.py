@@ -20,7 +20,7 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether nothing is wrong."""
         return not self.trouble
 
 

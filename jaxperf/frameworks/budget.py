@@ -49,7 +49,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds until the run must end; below 0 if it should have."""
+        """Return the seconds until the run must end; below 0 if it should have."""
         return self._end - self._clock()
 
     def begin(self, workload: Workload) -> None:

@@ -184,7 +184,7 @@ def _small(sizes: DeviceSizes, files: Mapping[str, str], platform: str) -> list[
 
 
 def _there(configurations: Mapping[str, tuple[str, ...]], platform: str) -> dict[str, tuple[str, ...]]:
-    """The configurations that a platform has."""
+    """Return the configurations that a platform has."""
     return {
         system: tuple(c for c in names if platform == "gpu" or "CUDA graphs" not in c)
         for system, names in configurations.items()

@@ -92,7 +92,7 @@ def _patch(path: Path) -> int:
 
 
 def _makes_environments(python: Path, version: str) -> bool:
-    """Whether `python` starts, is of this version and has venv and ensurepip."""
+    """Return whether `python` starts, is of this version and has venv and ensurepip."""
     try:
         done = run_program(python, _PROBE, limit_s=30)
     except (OSError, subprocess.SubprocessError):

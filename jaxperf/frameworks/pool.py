@@ -153,7 +153,7 @@ def available_cores() -> list[int]:
 
 
 def _threading(threads: int, devices: int, *, is_jax: bool) -> dict[str, str]:
-    """The variables that tell each system its number of threads.
+    """Return the variables that tell each system its number of threads.
 
     JAX counts the cores itself, and its devices share one pool of as many threads.
     """

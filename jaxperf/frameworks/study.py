@@ -86,7 +86,7 @@ class Study:
 
     @property
     def timed(self) -> list[Entry]:
-        """Those that agreed and took every turn."""
+        """Return those that agreed and took every turn."""
         return [e for e in self.entries if not e.lost and e.values]
 
     def allotted(self, quantity: str) -> int:

@@ -29,12 +29,12 @@ class FrameworkComparison:
 
     @property
     def work(self) -> str:
-        """What was compared, in words."""
+        """Return what was compared, in words."""
         return f"{self.workload}, {self.quantity}" if self.quantity else self.workload
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """A row for a table of comparisons."""
+        """Return a row for a table of comparisons."""
         word = {"slower": "JAX is faster", "faster": "JAX is slower"}.get(self.ratio.word, "undecided")
         peer = f"{self.framework.system} {self.framework.configuration}"
         return self.work, self.jax.configuration, peer, str(self.ratio), word

@@ -59,7 +59,7 @@ class System:
 
     @property
     def side(self) -> str:
-        """The framework that it runs."""
+        """Return the framework that it runs."""
         return self.runs or self.name
 
 
@@ -115,7 +115,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The worker's process."""
+        """Return the worker's process."""
         return self._process.pid
 
     def call(self, op: str, *, limit_s: float, **fields: Any) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Worker:
         return f"{how}: {message}" if message else how
 
     def _failed(self, error: str) -> Exception:
-        """What the worker's own error means: PyTorch says "CUDA error", JAX "CUDA_ERROR_ILLEGAL_ADDRESS"."""
+        """Return what the error means: PyTorch says "CUDA error", JAX "CUDA_ERROR_ILLEGAL_ADDRESS"."""
         if re.search("cuda[ _]error", error, re.IGNORECASE):
             self.end()
             return DeviceBrokenError(f"the {self.name} worker's device is broken: {error}")

@@ -65,7 +65,7 @@ class Workload:
 
     @property
     def devices(self) -> int:
-        """How many devices it runs on."""
+        """Return how many devices it runs on."""
         return int(self.settings.get("devices", 1))
 
 
@@ -110,7 +110,7 @@ def workloads(
 
 
 def _also_with_onednn(workload: Workload) -> Workload:
-    """The workload with JAX's configurations once more, if it convolves on one device."""
+    """Return the workload with JAX's configurations once more, if it convolves on one device."""
     if workload.settings["task"] != "train" or workload.devices > 1:
         return workload
     more = {ONEDNN: workload.configurations["jax"]}

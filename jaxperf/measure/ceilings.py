@@ -162,7 +162,7 @@ def _rate(name: str, unit: str, took: Measurement, work: float, of: str, at: str
 
 
 def _seconds(fn: Callable[..., Any], *args: Any) -> float:
-    """Seconds of the quickest of three calls after one that compiles: enough to choose a size."""
+    """Return the seconds of the quickest of three calls after one that compiles: enough to choose a size."""
     block(fn(*args))
     return min(time_value(fn, args, 1, "each") for _ in range(3))
 
@@ -224,6 +224,6 @@ def others_share(*, seconds: float = 0.5) -> float:
 
 
 def _binary(size: int) -> str:
-    """Bytes as a round number of KiB, MiB or GiB."""
+    """Return the bytes as a round number of KiB, MiB or GiB."""
     power = next(p for p in (30, 20, 10) if size >= 2**p)
     return f"{size // 2**power} { {10: 'KiB', 20: 'MiB', 30: 'GiB'}[power] }"

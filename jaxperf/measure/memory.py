@@ -54,12 +54,12 @@ class MemorySampler:
 
     @property
     def peak_bytes(self) -> int:
-        """The largest sample."""
+        """Return the largest sample."""
         return max(self.resident_bytes)
 
     @property
     def increase_bytes(self) -> int:
-        """The peak above the memory held before the body ran."""
+        """Return the peak above the memory held before the body ran."""
         return self.peak_bytes - self.base_bytes
 
     def __enter__(self) -> MemorySampler:

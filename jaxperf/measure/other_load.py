@@ -29,12 +29,12 @@ class OtherLoad:
 
     @property
     def idle(self) -> bool:
-        """Whether the machine did almost nothing else, and its host took none of it."""
+        """Return whether the machine did almost nothing else, and its host took none of it."""
         return self.others + self.stolen <= IDLE
 
     @property
     def busy(self) -> bool:
-        """Whether others took enough of the machine to make times noisy."""
+        """Return whether others took enough of the machine to make times noisy."""
         return self.others + self.stolen >= BUSY
 
     def __str__(self) -> str:

@@ -112,7 +112,7 @@ def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
 def _warm_up(
     part: Part, prepare: Callable[[], Any] | None, wait: Wait, loops: int | None, clock: Callable[[], float]
 ) -> tuple[float, int]:
-    """Seconds of the first call, which compiles, and how many calls make a value.
+    """Return the seconds of the first call, which compiles, and how many calls make a value.
 
     The quickest of the next few calls decides how many. If only one were timed and the scheduler delayed it
     by 2 ms, every value would be a single short call. Parts that must not be called twice on one input get
@@ -161,17 +161,17 @@ class Overlap:
 
     @property
     def best(self) -> Measurement:
-        """The longer of the two: the best possible time for both."""
+        """Return the longer of the two: the best possible time for both."""
         return per_round(f"{self.tag}: best possible", max, self.first, self.second)
 
     @property
     def ratio(self) -> Ratio:
-        """How many times as fast the two are together as one after the other."""
+        """Return how many times as fast the two are together as one after the other."""
         return ratio(self.total, self.both)
 
     @property
     def possible(self) -> Ratio:
-        """What `ratio` can be at best."""
+        """Return what `ratio` can be at best."""
         return ratio(self.total, self.best)
 
     @property

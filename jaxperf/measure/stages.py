@@ -160,7 +160,7 @@ def build_program(
 
 
 def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """The named arguments that the compiled program still takes: static values are built into it."""
+    """Return the named arguments that the compiled program still takes: static values are built into it."""
     positional, named = lowered.args_info
     if len(positional) != len(args):
         raise JaxperfError(

@@ -263,7 +263,7 @@ def time_value(
 def _warm_up(
     name: str, fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, seconds: float
 ) -> tuple[list[float], str]:
-    """Seconds of each of the first calls, until there are enough and the last traced nothing; and a remark.
+    """Return the seconds of first calls, until there are enough and the last traced nothing; and a remark.
 
     A step whose output type differs from its input type settles only after its second or third trace. One
     that traces at every call never does; the timed part then raises an error.

@@ -147,7 +147,7 @@ def executed_instructions(line: TraceLine, done: Mapping[Any, float]) -> Iterato
 
 
 def _is_instruction(event: Event) -> bool:
-    """Whether a CPU device executes it; the host's part of a GPU instruction has another source file."""
+    """Return whether a CPU device executes it; a GPU instruction's host part has another source file."""
     stats = event.stats
     return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
 

@@ -33,7 +33,7 @@ def collective_bytes(hlo: str) -> dict[str, int]:
 
 
 def _bytes(dtype: str, dims: str) -> int:
-    """Bytes of an array from its HLO type: the digits of "f32" or "bf16" are its bits; "pred" is a byte."""
+    """Return an array's bytes from its HLO type: the digits of "f32" or "bf16" are bits; "pred" is a byte."""
     bits = _BITS.search(dtype)
     count = 1
     for dim in filter(None, dims.split(",")):

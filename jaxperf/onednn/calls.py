@@ -75,7 +75,7 @@ def _call(name: str, shape: tuple[int, ...], config: dict[str, Any], a: jax.Arra
 
 
 def _convolution_config(kernel: Sequence[int], window: Window) -> dict[str, Any]:
-    """What XLA's oneDNN rewriter attaches to such a call: the fields of its protocol buffer as JSON."""
+    """Return what XLA's oneDNN rewriter attaches to such a call: its protocol buffer's fields as JSON."""
     strings = lambda numbers: [str(n) for n in numbers]  # noqa: E731
     layout = {"data": {"batch_dim": "0", "feature_dim": "3", "spatial_dims": ["1", "2"]}, "dims": "0"}
     return {

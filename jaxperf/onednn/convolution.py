@@ -77,7 +77,7 @@ def _lower(default: Any, lower_function: Any, ctx: Any, lhs: Any, rhs: Any, **pa
 
 
 def may_call_onednn(module: Any) -> bool:
-    """Whether XLA gets the program as one device runs it, here and not through an export.
+    """Return whether XLA gets the program as one device runs it, here and not through an export.
 
     Args:
       module: the context of a lowering rule's module.
@@ -106,7 +106,7 @@ def _fits(ctx: Any, params: dict[str, Any]) -> bool:
 
 
 def _as_products(x: Sequence[int], w: Sequence[int], numbers: Any, window: Window) -> Sequence[int] | None:
-    """The shape of the kernel whose gradient this is, if products are faster; else None."""
+    """Return the shape of the kernel whose gradient this is, if products are faster; else None."""
     images, kernel, _ = numbers
     if tuple(images) != _OF_WEIGHTS or max(*window.spread, *window.strides) > 1:
         return None
@@ -126,7 +126,7 @@ def _images_at_a_time(x: Sequence[int], w: Sequence[int], numbers: Any) -> int |
 
 
 def _convolve(x: jax.Array, w: jax.Array, *, window: Window, params: dict[str, Any]) -> jax.Array:
-    """The convolution, with operands and result in the layout that `params` give."""
+    """Return the convolution, with operands and result in the layout that `params` give."""
     numbers = params["dimension_numbers"]
     images, kernel, result = numbers
     once = (lambda a: a) if switched() else computed_once  # with the switch, others read the arrays too
@@ -152,7 +152,7 @@ def _convolve(x: jax.Array, w: jax.Array, *, window: Window, params: dict[str, A
 
 
 def _by_name(x: jax.Array, w: jax.Array, *, numbers: Any, window: Window) -> jax.Array:
-    """The convolution through oneDNN's kernel, with operands and result in the layout of `numbers`."""
+    """Return the convolution through oneDNN's kernel, with operands and result in the layout of `numbers`."""
     images, kernel, result = numbers
     x = x.transpose(images[0], *images[2:], images[1])
     w = w.transpose(*kernel[2:], kernel[1], kernel[0])
@@ -171,7 +171,7 @@ def computed_once(x: jax.Array) -> jax.Array:
 
 
 def _placed(y: jax.Array, result: Sequence[int]) -> jax.Array:
-    """A convolution's result (n, height, width, out), with its axes where `result` wants them."""
+    """Return a convolution's result (n, height, width, out), with its axes where `result` wants them."""
     back = [0] * 4
     for axis, place in enumerate((result[0], *result[2:], result[1])):
         back[place] = axis
@@ -179,7 +179,7 @@ def _placed(y: jax.Array, result: Sequence[int]) -> jax.Array:
 
 
 def _spread(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
-    """The convolution of images with zeros between their pixels, without ever multiplying by one.
+    """Return the convolution of images with zeros between their pixels, without ever multiplying by one.
 
     With a spread of s, every s-th pixel of the result reads the same taps of the kernel, so the result is
     s x s small convolutions of the original images, interleaved.

@@ -44,7 +44,7 @@ MOST_ROWS = 27
 
 
 def products_are_faster(kernel: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether `kernel_gradient` is faster than a convolution.
+    """Return whether `kernel_gradient` is faster than a convolution.
 
     Args:
       kernel: shape of the kernel, (height, width, in, out).
@@ -59,7 +59,7 @@ def products_are_faster(kernel: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def in_one_product(kernel: Sequence[int]) -> bool:
-    """Whether one product computes the whole gradient, and reads the gradient of the output as it lies."""
+    """Return whether one product computes the whole gradient, and reads the output's gradient as it lies."""
     return kernel[2] < LEAST_INPUTS and math.prod(kernel[:3]) <= MOST_ROWS
 
 
@@ -71,7 +71,7 @@ def kernel_gradient(
     strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> jax.Array:
-    """The gradient of a kernel that is not dilated, (height, width, in, out), float32.
+    """Return the gradient of a kernel that is not dilated, (height, width, in, out), float32.
 
     Args:
       x: images (n, height, width, in), float32.

@@ -35,13 +35,13 @@ class Window(NamedTuple):
         ]
 
     def few_pixels(self, images: Sequence[int], kernel: Sequence[int]) -> bool:
-        """Whether the result has so few pixels, and the kernel so many weights, that a product is faster."""
+        """Return whether a product is faster, since the result has few pixels and the kernel many weights."""
         pixels, taps = images[0] * math.prod(self.sizes(images, kernel)), math.prod(kernel[:2])
         return pixels <= FEW_PIXELS and math.prod(kernel) >= MANY_WEIGHTS and taps <= MOST_TAPS
 
 
 def product_of_patches(x: jax.Array, w: Any, kernel: Sequence[int], window: Window) -> jax.Array:
-    """The convolution as one product: each row holds the inputs of one pixel of the result.
+    """Return the convolution as one product: each row holds the inputs of one pixel of the result.
 
     Args:
       x: images (n, height, width, in), whose padding is not negative.

@@ -55,7 +55,7 @@ def _small(each: Exchange) -> bool:
 
 
 def _is_statistic(each: Exchange) -> bool:
-    """Whether an all-reduce is of means over a batch in the middle of a network, as BatchNorm has."""
+    """Return whether an all-reduce is of means over a batch in the middle of a network, as BatchNorm has."""
     operation = each.collective.operation
     names = ("reduce_sum", "reduce_mean", "batch_norm", "BatchNorm", "mean", "var")
     return _small(each) and each.collective.arrays <= 4 and any(name in operation for name in names)

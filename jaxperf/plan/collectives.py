@@ -65,7 +65,7 @@ class Collective:
 
     @property
     def shown_groups(self) -> str:
-        """The groups in short: "8 groups of 4, 0,1,2,3 first"."""
+        """Return the groups in short: "8 groups of 4, 0,1,2,3 first"."""
         if not self.groups:
             return "none"
         if self.kind == "collective-permute":

@@ -43,7 +43,7 @@ class Shape:
 
     @property
     def itemsize(self) -> float:
-        """Bytes of an element: a half for "s4", one for "pred", none for a token."""
+        """Return the bytes of an element: a half for "s4", one for "pred", none for a token."""
         if self.dtype in ("token", "opaque"):
             return 0
         bits = _BITS.search(self.dtype)
@@ -51,12 +51,12 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the array."""
+        """Return the bytes of the array."""
         return int(self.count * self.itemsize)
 
     @property
     def traffic(self) -> int:
-        """Bytes of the device's main memory that reading or writing it moves."""
+        """Return the bytes of the device's main memory that reading or writing it moves."""
         return 0 if self.on_chip else self.bytes
 
 
@@ -84,30 +84,30 @@ class HloInstruction:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all results."""
+        """Return the bytes of all results."""
         return sum(shape.bytes for shape in self.shapes)
 
     @property
     def traffic(self) -> int:
-        """Bytes that writing all results moves in the device's main memory."""
+        """Return the bytes that writing all results moves in the device's main memory."""
         return sum(shape.traffic for shape in self.shapes)
 
     @property
     def called(self) -> str:
-        """The computation that it calls, or the body of a loop; "" for none."""
+        """Return the computation that it calls, or the body of a loop; "" for none."""
         match = _BODY.search(self.text) or _CALLED.search(self.text)
         return match[1] if match else ""
 
     @property
     def branches(self) -> tuple[str, ...]:
-        """The computations of which a conditional runs one."""
+        """Return the computations of which a conditional runs one."""
         if not (match := _BRANCHES.search(self.text)):
             return ()
         return tuple(_NAME.findall(match[1]) or match[1].split(", ")) if match[1] else (match[2], match[3])
 
     @property
     def trips(self) -> int | None:
-        """How often a loop runs its body; None if XLA does not know."""
+        """Return how often a loop runs its body; None if XLA does not know."""
         match = _TRIPS.search(self.text)
         return int(match[1]) if match else None
 

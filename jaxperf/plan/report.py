@@ -99,17 +99,17 @@ class SizePlan:
 
     @property
     def at_least(self) -> bool:
-        """Whether times are lower bounds, as they are for TPUs."""
+        """Return whether times are lower bounds, as they are for TPUs."""
         return self.step_high_s is None
 
     @property
     def bound(self) -> str:
-        """What most of the step's time goes to."""
+        """Return what most of the step's time goes to."""
         return max(self.parts, key=lambda name: self.parts[name])
 
     @property
     def collectives(self) -> dict[str, int]:
-        """How many collectives of each kind a step runs."""
+        """Return how many collectives of each kind a step runs."""
         counts: dict[str, int] = {}
         for each in self.exchanges:
             kind = each.collective.kind
@@ -118,7 +118,7 @@ class SizePlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the step fits into the card's memory."""
+        """Return whether the step fits into the card's memory."""
         return self.peak_bytes <= self.memory_bytes
 
 

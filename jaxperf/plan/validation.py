@@ -44,7 +44,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """How far the prediction is from the published figure, as a share of that."""
+        """Return how far the prediction is from the published figure, as a share of that."""
         return abs(self.ratio - 1)
 
 

@@ -16,7 +16,7 @@ Verdict = Literal["holds", "does not hold", "undecided", "not measurable here"]
 
 
 def _kind(name: str) -> Any:
-    """The field that names a block's class in JSON; never given by a caller."""
+    """Return the field that names a block's class in JSON; never given by a caller."""
     return field(default=name, init=False)
 
 

@@ -78,7 +78,7 @@ def cpu_model(info: Path = CPU_INFO) -> str:
 
 
 def _fields(info: Path) -> dict[str, list[str]]:
-    """The values of each field, one for each core that has it; empty where the system has no such file."""
+    """Return each field's values, one for each core that has it; empty where the system has no such file."""
     fields: dict[str, list[str]] = {}
     if info.exists():
         for line in info.read_text(errors="replace").splitlines():
@@ -89,12 +89,12 @@ def _fields(info: Path) -> dict[str, list[str]]:
 
 
 def _arm(maker: str, part: str) -> str:
-    """The name of an ARM core, or its two numbers if it is not in the table."""
+    """Return the name of an ARM core, or its two numbers if it is not in the table."""
     return ARM.get((maker.lower(), part.lower()), f"ARM implementer {maker}, part {part}")
 
 
 def _apple() -> str:
-    """The processor's name on macOS ("Apple M2 Pro"); "" if the system does not answer."""
+    """Return the processor's name on macOS ("Apple M2 Pro"); "" if the system does not answer."""
     command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

@@ -56,7 +56,7 @@ class Ratio:
 
     @property
     def word(self) -> str:
-        """What times say about speed: "slower" or "faster" (ratio below 1), or "undecided".
+        """Return what times say about speed: "slower" or "faster" (ratio below 1), or "undecided".
 
         The interval must lie beyond 1 by a margin of 1 %, and of an eighth of its own width where that is
         more. Without it the rule is wrong about equal programs in up to 5 % of cases, with it in 1 to 2 %.

@@ -57,7 +57,7 @@ class Environment:
 
     @property
     def machine(self) -> str:
-        """The hardware in words, the same for machines whose times may be compared.
+        """Return the hardware in words, the same for machines whose times may be compared.
 
         Processor, cores, backend, and devices that are not the host's own: "AMD EPYC, 2 cores, cpu". It
         leaves out versions and flags: a comparison should show what they change.
@@ -102,22 +102,22 @@ class Result:
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """The rows of all tables, in order."""
+        """Return the rows of all tables, in order."""
         return tuple(m for table in self.of(Table) for m in table.rows)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The claims, in order."""
+        """Return the claims, in order."""
         return tuple(self.of(Claim))
 
     @property
     def facts(self) -> dict[str, Scalar]:
-        """The facts' values by name."""
+        """Return the facts' values by name."""
         return {fact.name: fact.value for fact in self.of(Fact)}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes, in order."""
+        """Return the notes, in order."""
         return tuple(note.text for note in self.of(Note))
 
     def measurement(self, name: str) -> Measurement:

@@ -160,7 +160,7 @@ def _no_number(word: str) -> None:
 
 
 def _as(hint: Any, value: Any, where: str) -> Any:
-    """A value read from JSON as the type that a dataclass's field is annotated with.
+    """Return a value read from JSON as the type that a dataclass's field is annotated with.
 
     Objects become the dataclasses that they represent, without unknown keys, and lists become tuples.
     Integers are accepted as floats and converted; bools are accepted as neither.
@@ -201,7 +201,7 @@ _hints = functools.cache(typing.get_type_hints)  # a result has hundreds of meas
 
 
 def _block_class(value: Any, where: str) -> Any:
-    """The class of block that a JSON object names."""
+    """Return the class of block that a JSON object names."""
     kind = value.get("kind") if isinstance(value, dict) else None
     for cls in typing.get_args(Block):
         if cls.kind == kind:

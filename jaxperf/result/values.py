@@ -92,12 +92,12 @@ class Measurement:
 
     @property
     def trusted(self) -> bool:
-        """Whether other programs disturbed less than half of the values; the median is then of the rest."""
+        """Return whether less than half of the values are disturbed; the median is then of the rest."""
         return 2 * self.disturbed < len(self.values)
 
     @property
     def disturbance(self) -> str:
-        """In how many of all values another program had the core, in words; "" if that was rare."""
+        """Return in how many of all values another program had the core, in words; "" if that was rare."""
         disturbed, total = self.disturbed + len(self.set_aside), len(self.values) + len(self.set_aside)
         if disturbed <= RARE * total:
             return ""

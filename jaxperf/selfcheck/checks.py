@@ -53,7 +53,7 @@ def check(checks: Checks, path: Path, arguments: Sequence[str]) -> int:
     Args:
       checks: what to check.
       path: file of the result.
-      arguments: the words of the command line, which the result records.
+      arguments: of the command line, which the result records.
 
     Raises:
       JaxperfError: the result cannot be written.

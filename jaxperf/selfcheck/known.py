@@ -62,7 +62,7 @@ class Checked:
 
     @property
     def right(self) -> Decision:
-        """Whether the median is within 1 % of the known duration."""
+        """Return whether the median is within 1 % of the known duration."""
         return self.ratio.within(WITHIN)
 
 
@@ -87,13 +87,13 @@ def counted(seconds: float) -> Checked:
 
 
 def _one_value(steps: int, loops: int) -> tuple[float, float]:
-    """One value of `measure`, in seconds per call, and the time of its calls by this thread's CPU clock."""
+    """Return one value of `measure`, in seconds per call, and its calls' seconds of this thread's CPU."""
     work = Metered(steps, loops)
     return _value(work, loops), work.spent_s / loops
 
 
 def _value(fn: Callable[[], object], loops: int) -> float:
-    """One value of `measure`, after one call of warm-up."""
+    """Return one value of `measure`, after one call of warm-up."""
     return measure(fn, loops=loops, min_values=1, max_values=1, budget_s=0.0, **ONE_CALL).values[0]
 
 

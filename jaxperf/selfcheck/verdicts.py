@@ -43,7 +43,7 @@ class Counts:
 
     @property
     def trials(self) -> int:
-        """The number of trials."""
+        """Return the number of trials."""
         return self.slower + self.faster + self.neither
 
 

@@ -125,7 +125,7 @@ class Checkpoints:
             self._pending = None
 
     def _written(self, step: int, writing: Future[None] | None) -> bool:
-        """Whether this process has written a checkpoint; waits until it is complete."""
+        """Return whether this process has written a checkpoint; waits until it is complete."""
         try:
             if writing:
                 writing.result()
@@ -169,7 +169,7 @@ class Checkpoints:
         return None
 
     def _read_newest(self) -> tuple[About | None, str]:
-        """The newest checkpoint's description, or None and why it is damaged."""
+        """Return the newest checkpoint's description, or None and why it is damaged."""
         if not self.steps:
             return None, ""
         try:

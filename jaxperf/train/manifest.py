@@ -123,7 +123,7 @@ def _is_entry(row: Any) -> bool:
 
 
 def _digest(body: Mapping[str, Any]) -> str:
-    """The SHA-256 of a manifest without its own digest, independent of its formatting."""
+    """Return the SHA-256 of a manifest without its own digest, independent of its formatting."""
     try:
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     except (ValueError, RecursionError):
@@ -138,7 +138,7 @@ def _read(path: Path) -> bytes:
 
 
 def _files(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """The path under `folder` and the size of each file but the manifest; links and pipes are refused."""
+    """Yield the path under `folder` and the size of each file but the manifest; refuse links and pipes."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name

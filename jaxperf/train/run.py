@@ -116,7 +116,7 @@ class TrainingRun:
         return state
 
     def _like(self, about: About, one: TrainState) -> TrainState:
-        """The tree to restore into, after checking that the checkpoint belongs to this training."""
+        """Return the tree to restore into, after checking that the checkpoint belongs to this training."""
         for saved, current in ((about.training, self._training), (about.arrays, self._arrays)):
             if other := _difference(saved, current):
                 assert self._checkpoints
@@ -231,7 +231,7 @@ class TrainingRun:
 
 
 def _settings() -> dict[str, Any]:
-    """The number of processes and the flags that are set: they too must match for bitwise equal results."""
+    """Return the number of processes and the flags set, which must match for bitwise equal results."""
     settings = {name: os.environ.get(name) for name in VARIABLES}
     settings |= {name: jax.config.values.get(name) for name in OPTIONS}
     set_to = {name: value for name, value in settings.items() if value not in (None, "", "0", False)}
@@ -239,7 +239,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
-    """The first thing in which two descriptions differ, with both values; "" if there is none."""
+    """Return the first thing in which two descriptions differ, with both values; "" if there is none."""
     for name in [*current, *saved]:
         pair = [str(side.get(name, "missing"))[:100] for side in (saved, current)]
         if saved.get(name) != current.get(name):

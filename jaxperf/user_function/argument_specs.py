@@ -90,7 +90,7 @@ def parse(word: str) -> Spec:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a literal is a pytree of numbers and strings, which sets and `...` are not."""
+    """Return whether a literal is a pytree of numbers and strings, which sets and `...` are not."""
     if isinstance(value, dict):
         return len({type(key) for key in value}) <= 1 and all(map(_is_plain, value.values()))
     if isinstance(value, tuple | list):

@@ -37,7 +37,7 @@ class Arguments(NamedTuple):
 
     @property
     def used_up(self) -> bool:
-        """Whether an array was donated."""
+        """Return whether an array was donated."""
         return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(self))
 
 
@@ -60,7 +60,7 @@ def reader_code(doing: str) -> Iterator[None]:
 
 
 def _own_part(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback that starts at the first line outside jaxperf and the import system."""
+    """Return a traceback that starts at the first line outside jaxperf and the import system."""
     while trace:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith((PACKAGE, "<frozen importlib")) and "importlib" not in Path(file).parts:

@@ -77,7 +77,7 @@ def main(asked: Measure) -> int:
 
 
 def _named(targets: Sequence[str], *, jit: bool) -> dict[str, Callable[..., Any]]:
-    """The functions by their own names, or by the arguments that name them if two have the same name."""
+    """Return the functions by name, or by the arguments that name them if two have the same name."""
     if not targets:
         raise JaxperfError(f"no function named; {EXAMPLE}")
     if len(set(targets)) < len(targets):
@@ -153,7 +153,7 @@ def first_call(name: str, fn: Callable[..., Any], call_arguments: Arguments) -> 
 def _parts(
     functions: Mapping[str, Callable[..., Any]], firsts: Mapping[str, First], call_arguments: Arguments
 ) -> tuple[dict[str, Callable[..., Any]], dict[str, Callable[[], Any]]]:
-    """What `interleaved` calls, and what it prepares, untimed, if a function donates.
+    """Return what `interleaved` calls, and what it prepares, untimed, if a function donates.
 
     Then all get copies: a value of one call takes longer than the mean of many, whichever function is called.
     """

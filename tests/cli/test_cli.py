@@ -116,7 +116,7 @@ MISTAKES = {
     "run first --platform tpu": "'auto', 'cpu', 'gpu'",
     "run all -- --size=3": "first, second",
     "list all": "list --help`",
-    "list -- --size=3": "only `run`, `launch` and `gate` take words after --",
+    "list -- --size=3": "only `run`, `launch` and `gate` take arguments after --",
     "launch": "nothing to launch; give a command",
     "launch -n 0 -- 8.4": "--processes is 0; give at least 1",
     "report nowhere": "no folder nowhere",

@@ -153,7 +153,7 @@ def run_step(step: Step, out: Path, limit_s: float) -> Run:
 
 
 def _is_compiling(log: Path) -> bool:
-    """Whether the last line about a program says that it is being compiled."""
+    """Return whether the last line about a program says that it is being compiled."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if "ompil" in line]
     return bool(lines) and COMPILES in lines[-1]
 

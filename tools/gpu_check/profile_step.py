@@ -59,7 +59,7 @@ def profile(batch: int, dtype: str) -> dict[str, Any]:
 
 
 def _kernel_seconds(compiled: Any, inputs: tuple[Any, ...]) -> dict[str, float]:
-    """The seconds of each kernel in a step, by the name of its instruction."""
+    """Return the seconds of each kernel in a step, by the name of its instruction."""
     import jax
     from jax.profiler import ProfileData
 

@@ -36,12 +36,12 @@ class Run:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself, and well."""
+        """Return whether it ended by itself, and well."""
         return self.status == 0
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Return how it ended, in words."""
         if self.status is None:
             return f"stopped after {self.seconds:.0f} s"
         return f"status {self.status} after {self.seconds:.1f} s"
@@ -65,7 +65,7 @@ class Step:
     Attributes:
       name: of its log and files.
       statement: what should hold.
-      command: words after the interpreter.
+      command: arguments after the interpreter.
       limit_s: after which it is stopped.
       judge: from how it ended to the verdict.
       interrupt: whether to send Ctrl-C during its first compilation.
