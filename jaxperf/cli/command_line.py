@@ -37,7 +37,7 @@ from jaxperf.cli.commands import (
 )
 from jaxperf.compare import gate
 from jaxperf.errors import JaxperfError, escape_control
-from jaxperf.processes.exit_status import ended, own_name, say
+from jaxperf.processes.exit_status import ended, program_name, say
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
 from jaxperf.startup import import_jax, say_if_jax_is_untested
@@ -110,7 +110,7 @@ def _dispatch(arguments: list[str]) -> int:
         case Peers() as asked:
             from jaxperf.frameworks import command
 
-            return command.main(asked.arguments, program=own_name(), warn=say)
+            return command.main(asked.arguments, program=program_name(), warn=say)
         case Selfcheck() as check:
             from jaxperf import selfcheck
 
@@ -165,8 +165,12 @@ def show_list() -> int:
         print(f"{s.number or '-':<4} {s.name:<{wide}}  {_duration(s.takes_s):<12}  {s.title}")
         print(f"{'':<4} {'':<{wide}}  {'':<12}  {s.question}")
     total = _duration(sum(s.takes_s for s in catalogue.SECTIONS if s.name != run_sections.PEERS))
-    print(f"\non two CPU cores, {total} for all; run them: `{own_name()} run all`, or one by name or number")
-    print(f"`all` does not include peers: `{own_name()} peers install`, then `run all --peers mxnet,torch`")
+    print(
+        f"\non two CPU cores, {total} for all; run them: `{program_name()} run all`, or one by name or number"
+    )
+    print(
+        f"`all` does not include peers: `{program_name()} peers install`, then `run all --peers mxnet,torch`"
+    )
     return 0
 
 
@@ -233,7 +237,7 @@ def _tell_results(outcomes: Sequence[run_sections.Outcome], out: Path) -> None:
     if bad := [o.section.name for o in outcomes if o.trouble]:
         say(f"failed: {', '.join(bad)}")
     if good:
-        print(escape_control(f"read them: `{own_name()} report {shlex.quote(str(out))}`"))
+        print(escape_control(f"read them: `{program_name()} report {shlex.quote(str(out))}`"))
 
 
 def show_report(report: Report) -> int:
@@ -245,7 +249,7 @@ def show_report(report: Report) -> int:
     by_path = _load(report.results)
     results = list(by_path.values())
     if not results:
-        raise JaxperfError(f"no result to show in {report.results}; `{own_name()} run all` makes some")
+        raise JaxperfError(f"no result to show in {report.results}; `{program_name()} run all` makes some")
     if report.format != "text":
         from jaxperf.compare import export
 
@@ -317,7 +321,7 @@ def _load(where: Path) -> dict[Path, Result]:
     if where.suffix == ".json" and not where.exists():
         raise JaxperfError(f"no file {where}; give a result's JSON file, or a folder of them")
     if not where.exists():
-        raise JaxperfError(f"no folder {where}; `{own_name()} run all --out {where}` makes it")
+        raise JaxperfError(f"no folder {where}; `{program_name()} run all --out {where}` makes it")
     by_path = {}
     inside = where.iterdir() if where.is_dir() else [where]  # glob silently ignores a forbidden folder
     for path in sorted(p for p in inside if p == where or p.suffix == ".json"):

@@ -23,7 +23,7 @@ from jaxperf.doctor.check_result import (
 from jaxperf.doctor.driver import Driver, ask_driver
 from jaxperf.doctor.probe import JaxReport
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import own_name
+from jaxperf.processes.exit_status import program_name
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, cores, cpu_model, versions
 
@@ -279,7 +279,7 @@ def machine_results() -> list[CheckResult]:
 def _on_fewer_cores(count: int) -> str:
     """Return the command that runs everything on only as many cores as the limit allows."""
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
-    return f"taskset -c {','.join(map(str, usable[: max(count, 1)]))} {own_name()} run all"
+    return f"taskset -c {','.join(map(str, usable[: max(count, 1)]))} {program_name()} run all"
 
 
 def cpu_quota(path: Path = CPU_QUOTA) -> float:

@@ -109,12 +109,12 @@ def say(line: str) -> None:
 
     Control characters are escaped, and the terminal may have been closed.
     """
-    text = line.replace("`jaxperf ", f"`{own_name()} ") if "`jaxperf " in line else line
+    text = line.replace("`jaxperf ", f"`{program_name()} ") if "`jaxperf " in line else line
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(escape_control(text), file=sys.stderr, flush=True)
 
 
-def own_name() -> str:
+def program_name() -> str:
     """Return what to type to run this program again: a bare name only if the shell would find it."""
     program = Path(sys.argv[0])
     if program.name == "jaxperf":

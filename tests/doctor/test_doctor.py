@@ -22,7 +22,7 @@ from jaxperf.doctor.checks import ALLOCATOR, uses_glibc
 from jaxperf.doctor.driver import Driver, Gpu, ask_driver
 from jaxperf.doctor.probe import JaxReport, ask_jax
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import own_name
+from jaxperf.processes.exit_status import program_name
 
 CPU = JaxReport("cpu", ("cpu:0 cpu",))
 H100 = Driver(
@@ -401,4 +401,4 @@ def test_a_limit_or_a_load_that_scatters_times_is_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
     results = checks.machine_results()
     assert states(results) == [("cores", "ok"), ("cores", "warn"), ("load", "warn"), ("memory", "ok")]
-    assert results[1].fix.startswith("taskset -c ") and results[1].fix.endswith(f" {own_name()} run all")
+    assert results[1].fix.startswith("taskset -c ") and results[1].fix.endswith(f" {program_name()} run all")

@@ -327,7 +327,7 @@ def test_the_command_says_what_is_there_and_what_is_missing(
     assert command_line.main(["peers"]) == 0
     late, toy, where = capsys.readouterr().out.splitlines()
     assert late.startswith("late: missing, late needs Python 3.5 with venv and ensurepip, which")
-    install = f"`{exit_status.own_name()} peers install toy`"
+    install = f"`{exit_status.program_name()} peers install toy`"
     assert toy == f"toy: missing, {install} installs it with {tmp_path / 'path/python3.7'}"
     assert str(tmp_path / "peers") in where
 

@@ -94,13 +94,13 @@ ENTRY %main () -> f32[] {
 """
 
 
-def programs_of(values: tuple[str, ...], **words: tuple[object, ...]) -> Analysis:
+def programs_of(values: tuple[str, ...], **replacements: tuple[object, ...]) -> Analysis:
     """A record of a function that was traced for some static values, with a program for each."""
     compiled, programs = [], []
     for i, now in enumerate(values):
         text = BODY
-        for word, of in {"ROWS": (8,), "TURNS": (4,), "OPERATION": ("tanh",), **words}.items():
-            text = text.replace(word, str(of[i % len(of)]))
+        for name, texts in {"ROWS": (8,), "TURNS": (4,), "OPERATION": ("tanh",), **replacements}.items():
+            text = text.replace(name, str(texts[i % len(texts)]))
         changes = (Change("static value", "n", values[i - 1], now),) if i else ()
         stages = {"compile": (float(i), i + 0.5)}
         compiled.append(Compiled("step", Place("a.py", 3), stages, True, "a.py:1", changes))
@@ -112,7 +112,7 @@ NUMBERS, TEXTS, MODULES = ("1", "2", "3"), ("'tanh'", "'sin'", "'exp'"), ("Net(n
 
 
 @pytest.mark.parametrize(
-    ("values", "words", "kinds"),
+    ("values", "replacements", "kinds"),
     [
         (NUMBERS, {}, ["static value"]),
         (NUMBERS, {"ROWS": (8, 16, 32)}, []),
@@ -127,9 +127,9 @@ NUMBERS, TEXTS, MODULES = ("1", "2", "3"), ("'tanh'", "'sin'", "'exp'"), ("Net(n
     ],
 )
 def test_a_static_value_may_be_a_size_a_number_of_turns_or_a_model(
-    values: tuple[str, ...], words: dict[str, tuple[object, ...]], kinds: list[str]
+    values: tuple[str, ...], replacements: dict[str, tuple[object, ...]], kinds: list[str]
 ) -> None:
-    assert [f.cause for f in find_retraces(programs_of(values, **words))] == kinds
+    assert [f.cause for f in find_retraces(programs_of(values, **replacements))] == kinds
 
 
 def test_a_retrace_by_a_weak_type_is_named_with_its_line() -> None:
