@@ -20,7 +20,7 @@ KINDS: dict[str, frozenset[str]] = {
     "data": frozenset(("data", "numpy")),
     "python": frozenset(("python", "dispatch", "module dispatch", "write", "module state")),
     "memory": frozenset(("donation", "constant")),
-    "program": frozenset(("unrolled", "constant work", "callback", "on the cpu", "shards")),
+    "program": frozenset(("unrolled", "constant work", "callback", "on the cpu", "shards", "replicated")),
     "float64": frozenset(("float64", "all float64")),
     "debug": frozenset(("debug setting",)),
 }  # fmt: skip

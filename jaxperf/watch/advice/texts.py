@@ -184,6 +184,11 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
             'Give all devices equal shares: jax.device_put(x, NamedSharding(mesh, P("data"))) over a '
             "jax.make_mesh of all of them.",
         ),
+        "replicated": (
+            "each device computes the whole batch",
+            "Divide the batch, and give each device a copy of the rest: jax.device_put(batch, "
+            'NamedSharding(mesh, P("data"))), with the name of the mesh\'s axis.',
+        ),
         "moved": (
             "arrays are copied between devices on each call",
             "Before the loop, call jax.device_put once for them with the sharding that {name} needs: "

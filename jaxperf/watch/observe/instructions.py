@@ -13,6 +13,7 @@ _FILLING = {
     "parameter", "call", "pad", "convert",
 }  # fmt: skip
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
+CONTAINERS = ("while", "call", "conditional")  # their times are those of what is inside
 OPERANDS = re.compile(r"%([\w.-]+)")
 
 

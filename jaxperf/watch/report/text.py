@@ -24,7 +24,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import backend, compiles
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import shorten_path
-from jaxperf.watch.report import top_programs
+from jaxperf.watch.report import hot_lines, top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import program_notes
@@ -73,6 +73,7 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
     yield from _compiled(record)
     yield from _waits(analysis)
     yield from top_programs.program_blocks(analysis, environment)
+    yield from hot_lines.line_blocks(analysis)
     yield from _memory(analysis)
     yield from _findings(analysis)
     yield from program_notes.note_blocks(analysis)

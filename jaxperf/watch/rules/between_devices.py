@@ -10,7 +10,7 @@ from jaxperf.result.intervals import difference, intersection, total_length
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import COLLECTIVES
+from jaxperf.watch.observe.instructions import COLLECTIVES, CONTAINERS
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
@@ -18,7 +18,6 @@ from jaxperf.watch.rules.idle import COPIED
 
 SENT = 0.3  # of a program's time in collectives
 UNEQUAL = 1.5  # the most work on one device over the mean; cores that devices share explain less
-_CONTAINERS = ("while", "call", "conditional")  # their times are those of what is inside
 
 
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
@@ -39,6 +38,32 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 
 
+def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that compute the same on every device, since none of their arguments is divided."""
+    for c, at in analysis.called:
+        program = analysis.ran(c)
+        sizes = [len(f.devices) for f in analysis.programs.get(c.program, []) if _same_everywhere(f)]
+        if not program or not sizes or not _replicated(c, count := max(sizes)):
+            continue
+        reason = f"each of the {count} devices computes all of {c.called}: none of its arguments is divided"
+        seconds = program.busiest_s * analysis.scale * (1 - 1 / count)
+        yield Finding("replicated", at, seconds, reason, c.called)
+
+
+def _replicated(c: Compiled, count: int) -> bool:
+    """Return whether arguments are on so many devices, and all of those are whole on each of them."""
+    several = [p.split for p in c.placements.values() if len(p.devices) == count]
+    return bool(several) and all("(" in split and "'" not in split for split in several)
+
+
+def _same_everywhere(facts: Facts) -> bool:
+    """Return whether a program of several devices multiplies, sends nothing, and knows no device's number."""
+    opcodes = {i.opcode.removesuffix("-start") for i in facts.instructions}
+    return (
+        len(facts.devices) > 1 and bool(facts.matrix_dtype) and not opcodes & {*COLLECTIVES, "partition-id"}
+    )
+
+
 def device_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
     """Yield how much of a program's time devices spend in collectives, and which of them the others wait for.
 
@@ -51,7 +76,7 @@ def device_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterato
         opcode = opcodes[op].opcode.removesuffix("-start").removesuffix("-done") if op in opcodes else ""
         if opcode in COLLECTIVES:
             sent[op] += sum(times)
-        elif opcode not in _CONTAINERS:
+        elif opcode not in CONTAINERS:
             work[device] += sum(times)
     if len(facts.devices) < 2 or not work:
         return

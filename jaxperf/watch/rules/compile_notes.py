@@ -24,6 +24,9 @@ LEAST = "jax_persistent_cache_min_compile_time_secs"
 CONSTANT = 1 << 20  # bytes
 MANY, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds, share of the run from which `init` has a line
 _INIT = re.compile(r"(\w[\w.]*)\.init\(")
+LAYERS = 8  # equal products, from which on a scan over them compiles much less
+_PRODUCTS = {"dot", "convolution", "custom-call"}
+_PRODUCT = re.compile(r'op_name="([^"]*/(?:dot_general|conv_general_dilated))"')
 _TUNED = ("__cublas", "__cudnn", "__triton")  # kernels among which XLA chooses by trying them
 
 
@@ -72,12 +75,29 @@ def _parts(facts: Facts) -> Iterator[str]:
     at, share = line_with_most(facts)
     if share >= A_SHARE:
         yield f"{share:.0%} of those that have a line come from {at}"
+    at, count = equal_products(facts)
+    if at and count >= LAYERS:
+        yield (
+            f"{count} equal products come from {at}, as from layers in a Python loop: jax.lax.scan over "
+            "stacked weights compiles one layer"
+        )
     constant = sum(size for _, size in facts.constants())
     if constant >= CONSTANT:
         yield f"{format_quantity(constant, 'bytes')} of constants pass through all of XLA's passes"
     tuned = sum(target in i.text for i in facts.instructions for target in _TUNED)
     if facts.platform != "cpu" and tuned:
         yield f"XLA tries several kernels for {tuned} operations: a cache on disk keeps the choice"
+
+
+def equal_products(facts: Facts) -> tuple[Place, int]:
+    """Return the reader's line from which most equal products come, and how many; else NOWHERE, 0."""
+    products = Counter(
+        (facts.at(i.text), operation[1], i.type.partition("{")[0])
+        for i in facts.instructions
+        if i.opcode in _PRODUCTS and (operation := _PRODUCT.search(i.text))
+    )
+    (at, _, _), count = next(iter(products.most_common(1)), ((NOWHERE, "", ""), 0))
+    return at, count
 
 
 def line_with_most(facts: Facts) -> tuple[Place, float]:

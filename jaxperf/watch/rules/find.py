@@ -14,7 +14,7 @@ from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.sampler import IMPORT
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.between_devices import find_moves
+from jaxperf.watch.rules.between_devices import find_moves, find_replicated_work
 from jaxperf.watch.rules.eager import find_eager_operations
 from jaxperf.watch.rules.idle import find_data_waits, find_numpy_work, find_transfers, find_waits
 from jaxperf.watch.rules.precision import find_float64
@@ -55,6 +55,7 @@ RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     find_eager_copies, find_module_state, find_float64, find_unrolled_loops, find_constants,
     find_constant_work, find_callbacks, find_cpu_programs, find_unequal_shards, find_slow_dispatch,
     find_python_work, find_list_conversions, find_repeated_puts, find_moves, find_small_puts, find_writes,
+    find_replicated_work,
 )  # fmt: skip
 
 

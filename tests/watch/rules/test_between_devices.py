@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
-from jaxperf.watch.rules.between_devices import device_notes, find_moves
+from jaxperf.watch.rules.between_devices import device_notes, find_moves, find_replicated_work
 from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)
@@ -28,6 +29,13 @@ TEXT = HEAD + (
     "  %dot.1 = f32[4]{0} dot(%x, %x)\n"
     "  %all-reduce.1 = f32[4]{0} all-reduce(%dot.1), to_apply=%add\n"
     "  ROOT %while.1 = f32[4]{0} while(%all-reduce.1), condition=%c, body=%b\n"
+    "}\n"
+)
+REPLICATED = HEAD + (
+    "ENTRY %main (x: f32[4]) -> f32[4] {\n"
+    "  %x = f32[4]{0} parameter(0)\n"
+    "  %dot.1 = f32[4]{0} dot(%x, %x)\n"
+    "  ROOT %tanh.1 = f32[4]{0} tanh(%dot.1)\n"
     "}\n"
 )
 
@@ -103,3 +111,33 @@ def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first() 
     assert any("all-gather of f32[4,64,2048], 2.10 MB per call at " in note for note in notes), notes
     line = step.__code__.co_firstlineno + 1
     assert all(f"test_between_devices.py:{line}, for " in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("splits", "program", "count"),
+    [
+        (("PartitionSpec()", "PartitionSpec(None,)"), REPLICATED, 1),
+        (("PartitionSpec()", "PartitionSpec('data',)"), REPLICATED, 0),
+        (("PartitionSpec()", ""), REPLICATED, 0),  # how the second is divided is not known
+        (("PartitionSpec()", "PartitionSpec()"), TEXT, 0),  # it sends something
+        (("PartitionSpec()", "PartitionSpec()"), REPLICATED.replace(" tanh(", " partition-id("), 0),
+        (("PartitionSpec()", "PartitionSpec()"), REPLICATED.replace(" dot(", " add("), 0),
+    ],
+)
+def test_a_program_of_which_no_argument_is_divided_computes_the_same_on_each_device(
+    splits: tuple[str, str], program: str, count: int
+) -> None:
+    c = call(0, 1, 2, 3)
+    c.placements = {f"argument {i}": Placement((0, 1, 2, 3), s, True) for i, s in enumerate(splits)}
+    ran = ExecutedProgram("step")
+    for device in range(4):
+        ran.devices[f"gpu {device}"] = [(1.0, 1.8)]
+    compiled = replace(facts(), text=program)
+    seen = Seen([(1.0, 2.0)], {"step": ran})
+    findings = list(
+        find_replicated_work(Analysis(Record("a", 0, 2, compiled=[c], programs=[compiled], seen=seen)))
+    )
+    assert [f.cause for f in findings] == ["replicated"] * count
+    if findings:
+        assert findings[0].seconds == pytest.approx(0.75 * 1.2)  # 0.8 s in a window of 1 s, of 1.5 s
+        assert "each of the 4 devices computes all of step" in findings[0].reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -131,3 +132,31 @@ def test_a_fault_of_the_installed_version_is_named(
     notes = list(compile_notes._faults(record(0.1, facts=facts)))
     assert len(notes) == count
     assert all(faults.FAULTS[0].issue in note and "(in step, a.py:3)" in note for note in notes)
+
+
+def layer(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return x + jnp.tanh(x @ p["w"])  # product
+
+
+def layers_in_python(stacked: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    for i in range(12):
+        x = layer({"w": stacked["w"][i]}, x)
+    return x.sum()
+
+
+def layers_in_scan(stacked: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda x, p: (layer(p, x), None), x, stacked)[0].sum()
+
+
+@pytest.mark.parametrize(("forward", "count"), [(layers_in_python, 12), (layers_in_scan, 1)])
+def test_equal_layers_in_a_python_loop_are_counted_and_scan_is_named(
+    forward: Callable[..., jax.Array], count: int
+) -> None:
+    weights = {"w": jnp.ones((12, 16, 16))}
+    text = jax.jit(jax.grad(forward)).lower(weights, jnp.ones((4, 16))).compile().as_text()
+    assert text is not None
+    facts = Facts("step", "cpu", 1, 1, text=text)
+    at, products = compile_notes.equal_products(facts)
+    assert at.source.endswith("# product") and products == count
+    (note,) = compile_notes._slowest(record(5.0, facts=facts))
+    assert (f"12 equal products come from {at}" in note) == (count == 12)

@@ -1,0 +1,66 @@
+"""The lines of jitted functions whose instructions keep devices busy longest, in the profiler's windows.
+
+An instruction names the line that it was traced at; one of a backward pass names the line of the forward
+pass. A fusion names the line of its last operation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from jaxperf.result import Block, Grid
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.instructions import CONTAINERS
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.report.analysis import Analysis
+
+ROWS, STORED_ROWS = 5, 20  # on a terminal, and in the result
+LEAST = 0.03  # of the devices' time
+WORTH = 0.05  # of the run in which devices compute, from which on their lines matter
+_OP_NAME = re.compile(r'op_name="[^"]*?([^/"]+)"')
+
+
+def line_blocks(analysis: Analysis) -> Iterator[Block]:
+    """Yield the table of lines, if devices compute for a share of the run that matters."""
+    lines, total_s = device_lines(analysis)
+    if analysis.computing_s < WORTH * analysis.record.wall_s:
+        return
+    seconds = {at: sum(operations.values()) for at, operations in lines.items()}
+    rows = [
+        (max(lines[at], key=lines[at].__getitem__), f"{seconds[at] / total_s:.0%}", str(at), at.source[:40])
+        for at in sorted(lines, key=seconds.__getitem__, reverse=True)
+        if seconds[at] >= LEAST * total_s
+    ]
+    if rows:
+        title = "Where devices spend their time in jitted functions"
+        yield Grid(title, ("", "share", "at", ""), tuple(rows[:STORED_ROWS]), (1,), first=ROWS)
+
+
+def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], float]:
+    """Return seconds by line and operation, and the seconds of all instructions, with or without a line."""
+    lines: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    total_s = 0.0
+    for name in analysis.jitted & analysis.record.seen.programs.keys():
+        instructions = _origins(analysis.programs.get(name, []))
+        for (_, op), times in analysis.record.seen.programs[name].ops.items():
+            opcode, operation, at = instructions.get(op, ("", op, NOWHERE))
+            if opcode in CONTAINERS:
+                continue
+            total_s += sum(times)
+            if at:
+                lines[at][operation] += sum(times)
+    return lines, total_s
+
+
+def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
+    """Return each instruction's opcode, JAX operation and line; NOWHERE if two programs differ in it."""
+    origins: dict[str, tuple[str, str, Place]] = {}
+    for facts in programs:
+        for i in facts.instructions:
+            operation, at = _OP_NAME.search(i.text), facts.at(i.text)
+            known = origins.setdefault(i.name, (i.opcode, operation[1] if operation else i.opcode, at))
+            if known[2] != at:
+                origins[i.name] = (*known[:2], NOWHERE)
+    return origins

@@ -1,0 +1,77 @@
+"""The table of lines that keep devices busy: shares, operations, and what belongs to no line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.result import Grid
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.report import hot_lines
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.session import Record
+from jaxperf.watch.source.call_sites import CallSite
+
+
+def turn(_: int, z: jax.Array) -> jax.Array:
+    return z @ z  # multiplies
+
+
+def step(x: jax.Array) -> jax.Array:
+    y = jnp.sort(x, axis=0)  # sorts
+    return jax.lax.fori_loop(0, 3, turn, y)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """Return a program that sorts, then multiplies in a loop."""
+    compiled = jax.jit(step).lower(jnp.ones((64, 64))).compile().as_text()
+    assert compiled is not None
+    return compiled
+
+
+def analysis_of(*texts: str, sort_s: float, dot_s: float, jitted: bool = True) -> Analysis:
+    """Return what a window of 1 s saw: a sort, and a loop whose products take all of its time."""
+    programs = [Facts("step", "cpu", 1.0, 1.0, text=t) for t in texts]
+    names = {i.opcode: i.name for i in programs[0].instructions}
+    product = next(names[op] for op in ("dot", "custom-call", "fusion") if op in names)
+    ops = defaultdict(list)
+    ops["cpu 0", names["sort"]] = [sort_s]
+    ops["cpu 0", product] = [dot_s / 2, dot_s / 2]
+    ops["cpu 0", names["while"]] = [dot_s]
+    program = ExecutedProgram("step", devices=defaultdict(list, {"cpu 0": [(0.0, sort_s + dot_s)]}), ops=ops)
+    call = Compiled("step", Place("a.py", 3), {"compile": (-1.0, 0.0)}, explained=True)
+    sites = [CallSite(Place("a.py", 3), "step", "step")] if jitted else []
+    record = Record("a", 0.0, 1.0, compiled=[call] if jitted else [], programs=programs, call_sites=sites,
+                    seen=Seen([(0.0, 1.0)], {"step": program}))  # fmt: skip
+    return Analysis(record)
+
+
+def test_lines_have_shares_and_a_loop_is_not_counted_beside_its_body(text: str) -> None:
+    (table,) = hot_lines.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
+    assert isinstance(table, Grid)
+    assert [(operation, share) for operation, share, _, _ in table.rows] == [
+        ("sort", "75%"),
+        ("dot_general", "25%"),
+    ]
+    assert [source.rpartition("# ")[2] for *_, source in table.rows] == ["sorts", "multiplies"]
+
+
+def test_lines_of_devices_that_hardly_compute_are_not_shown(text: str) -> None:
+    assert list(hot_lines.line_blocks(analysis_of(text, sort_s=0.02, dot_s=0.01))) == []
+
+
+def test_operations_outside_of_jit_have_no_lines_since_their_programs_serve_several(text: str) -> None:
+    assert list(hot_lines.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1, jitted=False))) == []
+
+
+def test_an_instruction_that_two_programs_of_one_name_have_at_different_lines_has_none(text: str) -> None:
+    moved = text.replace("line=", "line=1")
+    lines, total_s = hot_lines.device_lines(analysis_of(text, moved, sort_s=0.3, dot_s=0.1))
+    assert (lines, total_s) == ({}, pytest.approx(0.4))
