@@ -29,7 +29,12 @@ def line_blocks(analysis: Analysis) -> Iterator[Block]:
         return
     seconds = {at: sum(operations.values()) for at, operations in lines.items()}
     rows = [
-        (max(lines[at], key=lines[at].__getitem__), f"{seconds[at] / total_s:.0%}", str(at), at.source[:40])
+        (
+            max(lines[at], key=lines[at].__getitem__),
+            f"{seconds[at] / total_s:.0%}",
+            str(at or "-"),
+            at.source[:40] if at else "no line of its own",
+        )
         for at in sorted(lines, key=seconds.__getitem__, reverse=True)
         if seconds[at] >= LEAST * total_s
     ]
@@ -39,18 +44,17 @@ def line_blocks(analysis: Analysis) -> Iterator[Block]:
 
 
 def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], float]:
-    """Return seconds by line and operation, and the seconds of all instructions, with or without a line."""
+    """Return seconds by line and operation, NOWHERE for what has no line, and the seconds of all."""
     lines: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     total_s = 0.0
     for name in analysis.jitted & analysis.record.seen.programs.keys():
         instructions = _origins(analysis.programs.get(name, []))
         for (_, op), times in analysis.record.seen.programs[name].ops.items():
-            opcode, operation, at = instructions.get(op, ("", op, NOWHERE))
+            opcode, operation, at = instructions.get(op, ("", op.rstrip(".0123456789"), NOWHERE))
             if opcode in CONTAINERS:
                 continue
             total_s += sum(times)
-            if at:
-                lines[at][operation] += sum(times)
+            lines[at][operation] += sum(times)
     return lines, total_s
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from typing import Any
 
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Array, array_type
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import loop_body, statements
 
@@ -24,21 +27,34 @@ _STORING = {
 _OF_A_TYPE = {"shape", "dtype", "ndim", "size", "sharding"}  # parts of an array that are no arrays
 
 
-def can_donate(at: Place, callers: tuple[Place, ...] = ()) -> bool:
-    """Return whether a statement replaces what it passes, as in `w, loss = step(w, x)`, and nothing keeps it.
+def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[str], set[str]]:
+    """Return the variables that a statement passes and replaces, as in `w, loss = step(w, x)`.
 
     Args:
       at: a line of the statement.
       callers: the lines that called its function, the innermost first.
+
+    Returns:
+      Those that could be donated, and those whose old arrays something keeps.
     """
     names, function = _replaced(at), statements.innermost(at, statements.FUNCTION)
     body = function or statements.syntax_tree(at.file)
     around = statements.innermost(at, ast.ClassDef) or body  # other methods may read `self.w`
+    kept = {name for name in names if _caller_reads(callers, function, name)}
     for name in names:
         scope = around if "." in name else body
         if any(_keeps(node, name, scope) for node in _inside(scope, all_functions="." in name)):
-            return False
-    return bool(names) and not any(_caller_reads(callers, function, name) for name in names)
+            kept.add(name)
+    return names - kept, kept
+
+
+def passed_arrays(c: Compiled, names: Collection[str]) -> Iterator[Array]:
+    """Yield the types of the arrays that a call takes from some variables and from no others."""
+    for where, text in c.signature.items():
+        argument, array = re.match(r"argument \d+|\w+", where), array_type(text)
+        passed = statements.argument_expression(c.at, c.called, argument[0]) if argument else None
+        if array and isinstance(passed, ast.Name | ast.Attribute) and ast.unparse(passed) in names:
+            yield array
 
 
 def _replaced(at: Place) -> set[str]:

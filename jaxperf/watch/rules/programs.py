@@ -22,7 +22,7 @@ from jaxperf.watch.observe.unrolled import unrolled_loops
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import execution_count
-from jaxperf.watch.rules.donation import can_donate
+from jaxperf.watch.rules.donation import passed_arrays, replaced_variables
 from jaxperf.watch.source import statements
 
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
@@ -38,8 +38,13 @@ UNEQUAL = 1.3  # the most work on one device over the mean
 def find_donations(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that copy an argument that the caller replaces by the result."""
     for facts, c, program, program_s in called_programs(analysis):
-        if (shared := facts.unshared_bytes()) and can_donate(c.at, c.callers):
-            reason = _new_memory(facts, shared, "of the same types as arguments that the caller replaces")
+        names, kept = replaced_variables(c.at, c.callers)
+        among = list(passed_arrays(c, names)) if kept else None  # of the others, nothing may be donated
+        if names and (shared := facts.unshared_bytes(among)):
+            which = f" ({', '.join(sorted(names))})" if kept else ""
+            reason = _new_memory(
+                facts, shared, f"of the same types as arguments that the caller replaces{which}"
+            )
             copied_s = _copied_s(analysis, facts, program, program_s, shared)
             yield Finding("donation", c.at, copied_s, reason, facts.name, shared)
 

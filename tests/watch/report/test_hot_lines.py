@@ -11,7 +11,7 @@ import pytest
 from jaxperf.result import Grid
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram, Seen
 from jaxperf.watch.report import hot_lines
 from jaxperf.watch.report.analysis import Analysis
@@ -74,4 +74,12 @@ def test_operations_outside_of_jit_have_no_lines_since_their_programs_serve_seve
 def test_an_instruction_that_two_programs_of_one_name_have_at_different_lines_has_none(text: str) -> None:
     moved = text.replace("line=", "line=1")
     lines, total_s = hot_lines.device_lines(analysis_of(text, moved, sort_s=0.3, dot_s=0.1))
-    assert (lines, total_s) == ({}, pytest.approx(0.4))
+    assert ({*lines}, total_s) == ({NOWHERE}, pytest.approx(0.4))
+
+
+def test_copies_that_xla_adds_have_a_row_without_a_line(text: str) -> None:
+    analysis = analysis_of(text, sort_s=0.1, dot_s=0.1)
+    analysis.record.seen.programs["step"].ops["cpu 0", "copy.99"] = [0.2]
+    (table,) = hot_lines.line_blocks(analysis)
+    assert isinstance(table, Grid)
+    assert table.rows[0] == ("copy", "50%", "-", "no line of its own")

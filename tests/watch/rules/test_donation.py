@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.rules.donation import can_donate
+from jaxperf.watch.rules.donation import passed_arrays, replaced_variables
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from jaxperf.watch.rules.donation import can_donate
 def test_only_what_a_call_replaces_can_be_donated(
     text: str, donated: bool, program_file: Callable[[str], str]
 ) -> None:
-    assert can_donate(_call(program_file(text))) == donated
+    assert bool(replaced_variables(_call(program_file(text)))[0]) == donated
 
 
 def _call(file: str, mark: str = "# call") -> Place:
@@ -75,7 +76,7 @@ def test_what_a_loop_keeps_of_the_old_arrays_cannot_be_donated(
     text = LOOP.replace(place, statement)
     for other in {"BEFORE", "BEGIN", "END"} - {place}:
         text = text.replace(other, "pass")
-    assert can_donate(_call(program_file(text))) == donated
+    assert bool(replaced_variables(_call(program_file(text)))[0]) == donated
 
 
 @pytest.mark.parametrize(("value", "donated"), [("self.w", False), ("self.w.sum()", True)])
@@ -86,7 +87,7 @@ def test_what_another_method_keeps_cannot_be_donated(
         "class Model:\n    def fit(self):\n        self.w = step(self.w)  # call\n"
         f"    def note(self):\n        self.best = {value}\n"
     )
-    assert can_donate(_call(program_file(text))) == donated
+    assert bool(replaced_variables(_call(program_file(text)))[0]) == donated
 
 
 FIT = """\
@@ -116,4 +117,15 @@ def test_what_the_caller_reads_again_cannot_be_donated(
     begin: str, end: str, donated: bool, program_file: Callable[[str], str]
 ) -> None:
     file = program_file(FIT.replace("BEGIN", begin).replace("END", end))
-    assert can_donate(_call(file), (_call(file, "# caller"),)) == donated
+    assert bool(replaced_variables(_call(file), (_call(file, "# caller"),))[0]) == donated
+
+
+def test_a_cache_is_donated_though_the_tokens_that_come_with_it_are_kept(
+    program_file: Callable[[str], str],
+) -> None:
+    loop = "for i in range(9):\n    cache, token = decode(params, cache, token, i)  # call\n"
+    at = _call(program_file(loop + "    tokens.append(token)\n"))
+    assert replaced_variables(at) == ({"cache"}, {"token"})
+    signature = {"argument 0['w']": "float32[9]", "argument 1['k']": "float32[5,4]", "argument 2": "int32[4]"}
+    call = Compiled("decode", at, signature=signature)
+    assert [*passed_arrays(call, {"cache"})] == [("f32", "5,4")]
