@@ -154,7 +154,7 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.Captur
     Path("file").touch()
     mistakes = [
         (["kept"], "no command given"),
-        (["kept", "--", "true"], "no {} among the command's words"),
+        (["kept", "--", "true"], "no {} among the command's arguments"),
         (["kept", "--runs=3", "--", "true", "{}"], "--runs is 3; give at least 4"),
         (["kept", "--size=0.01", "--", "true", "{}"], "give a size above --least"),
         (["kept", "--alpha=0", "--", "true", "{}"], "--alpha is 0"),

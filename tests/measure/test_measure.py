@@ -13,7 +13,7 @@ import pytest
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timing
 from jaxperf.measure.scheduler import Account
-from jaxperf.measure.timing import Wait, measure, time_value
+from jaxperf.measure.timing import Wait, calls_per_value, measure, time_value
 
 ALL: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0, "least_s": 1e9, "budget_s": 1e9}
 QUICK: dict[str, Any] = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
@@ -50,6 +50,14 @@ def wind(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return wind(Clock(), monkeypatch)
+
+
+def test_a_core_that_is_taken_while_the_clock_is_timed_makes_no_value_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = count()
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: 1e-7 * (n := next(reads)) + 0.03 * (n > 500))
+    assert calls_per_value(1e-5, 2e-3) == 203  # of 9.9 us each
 
 
 def test_every_call_is_counted() -> None:
