@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental import checkify
 
 import jaxperf
 from jaxperf.errors import JaxperfError
@@ -28,6 +29,7 @@ from jaxperf.result import Note
 from jaxperf.watch import session
 from jaxperf.watch.observe import compiles, sampler, source_location, windows
 from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
+from jaxperf.watch.rules import program_notes
 
 HERE = Path(__file__).name
 
@@ -152,6 +154,18 @@ def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit(watched: 
     explained = {c.name: c.at.source for c in watched(program).record.compiled if c.explained}
     assert any("own jit" in source for source in explained.values())
     assert not any(source.startswith("optimizer.update") for source in explained.values())
+
+
+def test_a_function_under_checkify_keeps_its_name_and_is_noted(watched: Any) -> None:
+    def quotient(x: jax.Array) -> jax.Array:
+        return 1 / x
+
+    checked = jax.jit(checkify.checkify(quotient, errors=checkify.float_checks))
+    analysis = watched(lambda: checked(jnp.ones(41)))
+    (call,) = [c for c in analysis.record.compiled if c.name == "checked_fun"]
+    assert (call.called, call.explained) == ("quotient", True)
+    notes = [block.text for block in program_notes.note_blocks(analysis) if isinstance(block, Note)]
+    assert any(n.startswith("checkify adds tests to the operations of quotient") for n in notes)
 
 
 def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,12 @@ def _cause(finding: Finding) -> str:
         return "new function of values"
     if finding.cause == "all float64" and not finding.argument:
         return "all float64 at a call"
+    if finding.cause == "eager" and finding.argument.endswith(".init"):
+        return "eager init"
     if finding.cause == "eager" and finding.argument:
         return "eager method" if statements.is_method(finding.at) else "eager function"
+    if finding.cause == "donation" and finding.argument:
+        return "donation of arguments"
     if finding.cause == "data" and finding.argument:
         return "slow data"
     if finding.cause == "debug setting" and finding.argument:
@@ -66,6 +70,8 @@ def _cause(finding: Finding) -> str:
         return "wait for the next turn"
     if finding.cause == "wait" and isinstance(statements.innermost(finding.at, ast.stmt), ast.Return):
         return "wait for what is returned"
+    if finding.cause == "wait" and loop_body.decides(finding.at):
+        return "wait for a test"
     if finding.cause == "python" and statements.gives_a_value(finding.at):
         return "python for the next step"
     keyword = statements.statement_rows(finding.at)[0].partition(" ")[0].removeprefix("el")

@@ -16,9 +16,6 @@ with concurrent.futures.ThreadPoolExecutor(8) as threads:
     "dispatch": """\
 import jax    # where a step needs the one before: 100 steps in one program; else jax.vmap
 w, _ = jax.lax.scan(lambda w, _: (w - 0.1 * w, None), 1.0, length=100)""",
-    "donation": """\
-import jax    # where the step is jitted, for the argument whose memory the result can take
-step = jax.jit(lambda w, x: w - 0.1 * x, donate_argnums=0)""",
     "module dispatch": """\
 from flax import nnx
 model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))

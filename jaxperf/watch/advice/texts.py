@@ -27,7 +27,8 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "logging": (
             "logging waits for the device on each step",
-            "Log every hundredth step (if step % 100 == 0).",
+            "Log every hundredth step (if step % 100 == 0). An f-string is formatted even if its level is "
+            "off, log.debug('%s', x) is not.",
         ),
         "numpy": (
             "NumPy computes between two programs",
@@ -42,6 +43,11 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
             "the front end waits on each turn of a loop",
             "The next turn needs the value: let one wait serve many turns (a batch of them under jax.vmap), "
             "or write what needs it in jax.numpy, so that the whole loop is one program, with jax.lax.scan.",
+        ),
+        "wait for a test": (
+            "the front end waits on each turn of a loop",
+            "A test in the loop needs the value: start the next turn before it, and test what the turn "
+            "before has given, or test every tenth turn.",
         ),
         "wait for what is returned": (
             "the front end waits on each turn of a loop",
@@ -66,9 +72,9 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "slow data": (
             "devices wait for data",
-            "Reading takes longer than the steps. If it waits for a disk or a network, let several threads "
-            "read at once. If it computes, do that once before the loop, or for a whole batch with NumPy; "
-            "what must stay Python goes into processes (grain, or torch's DataLoader with workers).",
+            "Reading takes longer than the steps. If it computes, do that once before the loop, or for a "
+            "whole batch with NumPy; what must stay Python goes into processes (grain, or torch's DataLoader "
+            "with workers). If it waits for a disk or a network, let several threads read at once:",
         ),
         "transfer": (
             "large NumPy arrays are copied to the device on each call",
@@ -103,6 +109,10 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
             "float() and print() stay outside, an if on an array becomes jnp.where, and a loop over examples "
             "jax.vmap.",
         ),
+        "eager init": (
+            "operations are dispatched one by one",
+            "Make jax.jit({argument}) once, before the loop, and call that here.",
+        ),
         "eager method": (
             "operations are dispatched one by one",
             "Move what {name} computes with arrays into a function that takes the arrays and returns what "
@@ -119,7 +129,15 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "8.2.4 The impact of asynchronous computation on memory": {
-        "donation": ("an argument is copied that the result replaces", ""),
+        "donation": (
+            "an argument is copied that the result replaces",
+            "Where {name} is jitted, give jax.jit donate_argnums or donate_argnames of the argument that the "
+            "result replaces.",
+        ),
+        "donation of arguments": (
+            "an argument is copied that the result replaces",
+            "Jit {name} with {argument}: the result then takes the memory of what it replaces.",
+        ),
         "eager copy": (
             "an array is copied to change a part of it",
             "Do so in a function under jax.jit with donate_argnums of the array, which then changes in "
@@ -256,7 +274,8 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "weak type": (
             "a Python number becomes an array after the first call",
-            "Begin with an array: jnp.float32(0.1) in place of 0.1, before the first call of {name}.",
+            "Begin with an array of a dtype, before the first call of {name}: jnp.float32(0.1) in place of "
+            "0.1, jnp.full(n, 0.1, jnp.float32) in place of jnp.full(n, 0.1).",
         ),
         "structure": (
             "an argument's structure varies",

@@ -30,6 +30,7 @@ _STAGES = {
     "backend_compile_duration": COMPILE,
 }
 _WITH_BODY = ("scan", "while", "cond")  # operations that are given functions
+WRAPPED = ("checked_fun",)  # what JAX's `checkify` calls the reader's function
 _PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 # what JAX logs as warnings only because it was asked to explain
@@ -251,6 +252,11 @@ class Listener:
                 compiled.defined, compiled.changes = explanations[i].defined, explanations[i].changes
                 del explanations[i:]
                 break
+        if not compiled.explained and compiled.name in WRAPPED and explanations:
+            outermost = explanations[0]
+            compiled.explained, compiled.label = True, outermost.name
+            compiled.defined, compiled.changes = outermost.defined, outermost.changes
+            explanations.clear()
         # all that is left of them belongs to the call of an operation with a body
         if not compiled.explained and compiled.name in _WITH_BODY and explanations:
             new = [e.name for e in explanations if not e.changes]

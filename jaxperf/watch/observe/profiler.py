@@ -28,6 +28,7 @@ from jaxperf.watch.observe.windows import MARK, Seen, read_window
 
 SHORT_S, LONG_S = 0.1, 0.25  # of a window
 COST_SHARE = 0.05  # of the run's time; the pause after a window is its cost over this
+EARLY_S, LATER_SHARE = 3.0, 0.02  # since the first window; from then on, the share is smaller
 PAUSE = 0.02  # of the time since the first window, at least
 MOST = 6_000_000  # bytes of windows that are read; 1 MB takes about 0.3 s, after the program has ended
 
@@ -129,7 +130,8 @@ class Profiler:
         now = time.perf_counter()
         cost_s = now - ended
         self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
-        pause_s = (cost_s + 0.05 * (ended - self._opened)) / COST_SHARE
+        share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE
+        pause_s = (cost_s + 0.05 * (ended - self._opened)) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))
 
     def read(self) -> Seen:

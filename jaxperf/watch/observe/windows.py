@@ -30,6 +30,7 @@ class ExecutedProgram:
       ops: seconds of each instruction, by device and name.
       run_s: seconds that were seen of each execution that the trace tells apart.
       whole: how many of them no window cut off.
+      last_ops: the instructions with which executions ended, of those that no window cut off at its end.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ExecutedProgram:
     ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     run_s: list[float] = field(default_factory=list)
     whole: int = 0
+    last_ops: set[str] = field(default_factory=set)
 
     @property
     def cut_off(self) -> bool:
@@ -117,6 +119,7 @@ def read_window(file: Path, tied: float, ended: float, seen: Seen) -> None:
         seen.empty.append(window)
     calls: dict[str, list[Interval]] = defaultdict(list)
     runs: dict[tuple[str, str], dict[str, Interval]] = defaultdict(dict)
+    last: dict[tuple[str, str, str], tuple[float, str]] = {}  # of each execution: when, and the instruction
     for line, events in zip(lines, executed):
         for device, program, op, start, end, run in events:
             spans = clip([(clock(start), clock(end))], *window)
@@ -127,6 +130,8 @@ def read_window(file: Path, tied: float, ended: float, seen: Seen) -> None:
                 known = runs[device, canonical_name(program)]
                 began, until = known.get(run, (ended, tied))
                 known[run] = min(clock(start), began), max(min(clock(end), ended), until)
+                at = device, canonical_name(program), run
+                last[at] = max(last.get(at, (tied, "")), (clock(end), op))
         for name, start, end, copies in _dispatches(line):
             record = seen.program(canonical_name(name))
             record.calls += 1
@@ -134,6 +139,21 @@ def read_window(file: Path, tied: float, ended: float, seen: Seen) -> None:
             record.dispatch_s.append((end - start) / 1e9)
             calls[canonical_name(name)].append((clock(start), clock(end)))
     _add_executions(seen, runs, calls, window)
+    _add_tails(seen, last, ended)
+
+
+def _add_tails(seen: Seen, last: dict[tuple[str, str, str], tuple[float, str]], ended: float) -> None:
+    """Count the end of a window as computing where the last execution lacks its last instruction.
+
+    An instruction that still runs then has no event.
+    """
+    for device in {device for device, _, _ in last}:
+        in_order = sorted((moment, op, name) for (at, name, _), (moment, op) in last.items() if at == device)
+        for _, op, name in in_order[:-1]:
+            seen.program(name).last_ops.add(op)
+        moment, op, name = in_order[-1]
+        if seen.program(name).last_ops and op not in seen.program(name).last_ops and moment < ended:
+            seen.program(name).devices[device].append((moment, ended))
 
 
 def _add_executions(

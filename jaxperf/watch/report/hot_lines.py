@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from jaxperf.result import Block, Grid
+from jaxperf.result import Block, Grid, Note
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.instructions import CONTAINERS
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -19,6 +19,17 @@ from jaxperf.watch.report.analysis import Analysis
 ROWS, STORED_ROWS = 5, 20  # on a terminal, and in the result
 LEAST = 0.03  # of the devices' time
 WORTH = 0.05  # of the run in which devices compute, from which on their lines matter
+MOST = 0.3  # of the devices' time, from which on an operation has a hint
+_INTEGERS = re.compile(r"[su]\d+\[")
+_PRODUCTS = {"dot": "dot_general", "convolution": "conv_general_dilated"}  # also of a transposed operand
+_HINTS = {
+    "sort": "if only the largest are needed, jax.lax.top_k finds them; a random subset needs no sort if "
+    "indices may repeat (jax.random.randint), or if one permutation serves many steps",
+    "lu": "a matrix with structure has a quicker solver (jax.lax.linalg.tridiagonal_solve, or Cholesky's "
+    "factor), and one that stays the same can be factored once",
+    "cholesky": "a matrix that stays the same can be factored once",
+    "dot_general of integers": "a product of float32 has faster kernels, and is exact up to 2**24",
+}
 _OP_NAME = re.compile(r'op_name="[^"]*?([^/"]+)"')
 
 
@@ -41,6 +52,12 @@ def line_blocks(analysis: Analysis) -> Iterator[Block]:
     if rows:
         title = "Where devices spend their time in jitted functions"
         yield Grid(title, ("", "share", "at", ""), tuple(rows[:STORED_ROWS]), (1,), first=ROWS)
+    for at, operations in lines.items():
+        for name, hint in _HINTS.items():
+            if operations.get(name, 0.0) >= MOST * total_s:
+                yield Note(
+                    f"{name} takes {operations[name] / total_s:.0%} of the devices' time at {at}: {hint}"
+                )
 
 
 def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], float]:
@@ -64,7 +81,9 @@ def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
     for facts in programs:
         for i in facts.instructions:
             operation, at = _OP_NAME.search(i.text), facts.at(i.text)
-            known = origins.setdefault(i.name, (i.opcode, operation[1] if operation else i.opcode, at))
+            name = _PRODUCTS.get(i.opcode) or (operation[1] if operation else i.opcode)
+            name += " of integers" * (name == "dot_general" and bool(_INTEGERS.match(i.type)))
+            known = origins.setdefault(i.name, (i.opcode, name, at))
             if known[2] != at:
                 origins[i.name] = (*known[:2], NOWHERE)
     return origins

@@ -15,6 +15,7 @@ from jaxperf.watch.observe.sampler import DISPATCH, EAGER
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import COPIED
+from jaxperf.watch.rules.programs import called_programs
 
 SENT = 0.3  # of a program's time in collectives
 UNEQUAL = 1.5  # the most work on one device over the mean; cores that devices share explain less
@@ -40,14 +41,13 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
 
 def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that compute the same on every device, since none of their arguments is divided."""
-    for c, at in analysis.called:
-        program = analysis.ran(c)
-        sizes = [len(f.devices) for f in analysis.programs.get(c.program, []) if _same_everywhere(f)]
-        if not program or not sizes or not _replicated(c, count := max(sizes)):
-            continue
-        reason = f"each of the {count} devices computes all of {c.called}: none of its arguments is divided"
-        seconds = program.busiest_s * analysis.scale * (1 - 1 / count)
-        yield Finding("replicated", at, seconds, reason, c.called)
+    for facts, c, _, program_s in called_programs(analysis):
+        count = len(facts.devices)
+        if _same_everywhere(facts) and _replicated(c, count):
+            reason = (
+                f"each of the {count} devices computes all of {c.called}: none of its arguments is divided"
+            )
+            yield Finding("replicated", c.at, program_s * (1 - 1 / count), reason, c.called)
 
 
 def _replicated(c: Compiled, count: int) -> bool:

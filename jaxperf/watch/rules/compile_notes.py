@@ -16,6 +16,7 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.traces import together_s
+from jaxperf.watch.source import statements
 
 A_SHARE = 0.2  # of the run
 LONG_S = 2.0  # of one program's stages, from which on it is worth a line
@@ -23,7 +24,6 @@ CACHED_S = 1.0  # of compiling, from which on JAX's cache keeps a program, unles
 LEAST = "jax_persistent_cache_min_compile_time_secs"
 CONSTANT = 1 << 20  # bytes
 MANY, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds, share of the run from which `init` has a line
-_INIT = re.compile(r"(\w[\w.]*)\.init\(")
 LAYERS = 8  # equal products, from which on a scan over them compiles much less
 _PRODUCTS = {"dot", "convolution", "custom-call"}
 _PRODUCT = re.compile(r'op_name="([^"]*/(?:dot_general|conv_general_dilated))"')
@@ -57,15 +57,15 @@ def _inits(analysis: Analysis) -> Iterator[str]:
     calls: dict[Place, list[Compiled]] = defaultdict(list)
     for c in (c for c in analysis.record.compiled if not c.explained):
         for at in dict.fromkeys((c.at, *c.callers)):
-            if _INIT.search(at.source) and "jit(" not in at.source:
+            if statements.init_call(at):
                 calls[at].append(c)
     for at, programs in calls.items():
         seconds = together_s(programs)
         if len(programs) >= MANY and seconds >= max(INIT_S, INIT_SHARE * analysis.record.wall_s):
-            name = _INIT.search(at.source)[1]  # type: ignore[index]
+            name = statements.init_call(at)
             yield (
-                f"{name}.init compiles {len(programs)} small programs in {format_quantity(seconds, 's')} "
-                f"({at}); jax.jit({name}.init) compiles one"
+                f"{name} compiles {len(programs)} small programs in {format_quantity(seconds, 's')} ({at}); "
+                f"jax.jit({name}) compiles one"
             )
 
 

@@ -48,13 +48,27 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
     return names - kept, kept
 
 
-def passed_arrays(c: Compiled, names: Collection[str]) -> Iterator[Array]:
-    """Yield the types of the arrays that a call takes from some variables and from no others."""
+def passed_arguments(c: Compiled, names: Collection[str]) -> Iterator[tuple[str, Array]]:
+    """Yield the arrays that a call takes from some variables: each one's argument ("0", "w") and type."""
     for where, text in c.signature.items():
-        argument, array = re.match(r"argument \d+|\w+", where), array_type(text)
+        argument, array = re.match(r"(argument )?(\w+)", where), array_type(text)
         passed = statements.argument_expression(c.at, c.called, argument[0]) if argument else None
-        if array and isinstance(passed, ast.Name | ast.Attribute) and ast.unparse(passed) in names:
-            yield array
+        if (
+            array
+            and argument
+            and isinstance(passed, ast.Name | ast.Attribute)
+            and ast.unparse(passed) in names
+        ):
+            yield argument[2], array
+
+
+def donating_option(arguments: Collection[str]) -> str:
+    """Return the option of `jit` that donates arguments, given by their numbers or names."""
+    arguments = list(dict.fromkeys(arguments))
+    numbers = [a for a in arguments if a.isdigit()]
+    if len(numbers) == len(arguments):
+        return f"donate_argnums={numbers[0] if len(numbers) == 1 else '(' + ', '.join(numbers) + ')'}"
+    return f"donate_argnames={tuple(a for a in arguments if not a.isdigit())}"
 
 
 def _replaced(at: Place) -> set[str]:

@@ -59,8 +59,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         )
     both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
     for finding in findings_by_function("eager", both, reason):
-        whole = statements.is_definition(finding.at)
-        yield replace(finding, argument=finding.name if whole else "")
+        whole = finding.name if statements.is_definition(finding.at) else ""
+        yield replace(finding, argument=whole or statements.init_call(finding.at))
 
 
 def _front_bound(
@@ -101,6 +101,8 @@ def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
 
     def line(s: StackSample) -> Place:
         chain = (s.at, *s.callers)
+        if init := next(filter(statements.init_call, chain), None):
+            return init
         outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= A_SHARE * looks[s.at])
         chain = chain[next(outer, 0) :]
         return _function_in_loop(chain) or chain[0]

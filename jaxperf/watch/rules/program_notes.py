@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from jaxperf.report.formatting import format_quantity
 from jaxperf.result import Block, Note
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.compiles import WRAPPED, Compiled
 from jaxperf.watch.observe.executables import Facts, array_bytes, arrays_in
 from jaxperf.watch.observe.instructions import COLLECTIVES, ProgramInstruction
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -38,6 +38,14 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
             for rule in (_collectives, _branches, _grouped, device_notes, precision_notes):
                 yield from map(Note, rule(facts, c, program))
     yield from map(Note, compile_notes(analysis))
+    yield from map(Note, _checked(analysis))
+
+
+def _checked(analysis: Analysis) -> Iterator[str]:
+    """Yield the functions that run with `checkify`."""
+    for c, at in analysis.called:
+        if c.name in WRAPPED:
+            yield f"checkify adds tests to the operations of {c.called} ({at}); measure it without them, too"
 
 
 def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:

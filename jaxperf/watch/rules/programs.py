@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jaxperf.report.formatting import format_quantity
@@ -22,7 +22,7 @@ from jaxperf.watch.observe.unrolled import unrolled_loops
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import execution_count
-from jaxperf.watch.rules.donation import passed_arrays, replaced_variables
+from jaxperf.watch.rules.donation import donating_option, passed_arguments, replaced_variables
 from jaxperf.watch.source import statements
 
 SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
@@ -39,14 +39,16 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that copy an argument that the caller replaces by the result."""
     for facts, c, program, program_s in called_programs(analysis):
         names, kept = replaced_variables(c.at, c.callers)
-        among = list(passed_arrays(c, names)) if kept else None  # of the others, nothing may be donated
+        passed = list(passed_arguments(c, names))
+        among = [array for _, array in passed] if kept else None  # of the others, nothing may be donated
         if names and (shared := facts.unshared_bytes(among)):
             which = f" ({', '.join(sorted(names))})" if kept else ""
             reason = _new_memory(
                 facts, shared, f"of the same types as arguments that the caller replaces{which}"
             )
             copied_s = _copied_s(analysis, facts, program, program_s, shared)
-            yield Finding("donation", c.at, copied_s, reason, facts.name, shared)
+            option = donating_option([argument for argument, _ in passed]) if passed else ""
+            yield Finding("donation", c.at, copied_s, reason, facts.name, shared, option)
 
 
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
@@ -74,12 +76,15 @@ def _changes_part(at: Place) -> bool:
 def find_module_state(analysis: Analysis) -> Iterator[Finding]:
     """Find programs of `nnx.jit`, which return all arrays of their modules, changed or not."""
     for facts, c, program, program_s in called_programs(analysis):
-        leaves = {where: array_type(text) for where, text in c.signature.items() if _IN_MODULE.match(where)}
-        arrays = {where: array for where, array in leaves.items() if array}
-        if c.through == "flax" and (shared := facts.unshared_bytes(arrays.values())):
+        matches = ((_IN_MODULE.match(where), array_type(text)) for where, text in c.signature.items())
+        leaves = [(match[1], array) for match, array in matches if match and array]
+        arguments, arrays = [argument for argument, _ in leaves], [array for _, array in leaves]
+        if c.through == "flax" and (shared := facts.unshared_bytes(arrays)):
             reason = _new_memory(facts, shared, "of its modules' state")
             copied_s = _copied_s(analysis, facts, program, program_s, shared)
-            yield Finding("module state", c.at, copied_s, reason, facts.name, shared, _donated(arrays))
+            yield Finding(
+                "module state", c.at, copied_s, reason, facts.name, shared, donating_option(arguments)
+            )
 
 
 def _new_memory(facts: Facts, shared: int, what: str) -> str:
@@ -95,15 +100,6 @@ def _copied_s(
     # calls may all have been made before a window
     times = max(program.calls, execution_count(program, facts))
     return min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
-
-
-def _donated(leaves: Iterable[str]) -> str:
-    """Return the option of `jit` that donates the arguments of some leaves ("argument 0.rows")."""
-    arguments = {match[1]: None for leaf in leaves if (match := _IN_MODULE.match(leaf))}
-    numbers = [a for a in arguments if a.isdigit()]
-    if len(numbers) == len(arguments):
-        return f"donate_argnums={numbers[0] if len(numbers) == 1 else '(' + ', '.join(numbers) + ')'}"
-    return f"donate_argnames={tuple(a for a in arguments if not a.isdigit())}"
 
 
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:

@@ -99,6 +99,16 @@ def comes_back(at: Place) -> bool:
     return _share(flow.reads, _reached(flow.writes, _flows(at.file, loop)) - flow.writes)
 
 
+def decides(at: Place) -> bool:
+    """Return whether a test in the same loop reads what a statement assigns, or what is made of it."""
+    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
+    if loop is None or loop is statement:
+        return False
+    made = _reached(_flow(statement).writes, _flows(at.file, loop))
+    tests = (node.test for node in ast.walk(loop) if isinstance(node, ast.If | ast.While | ast.IfExp))
+    return any(_share(_reads(test), made) for test in tests)
+
+
 def element_read(at: Place) -> str:
     """Return the array of which a loop reads one element in each turn, as `float(x[i])` does; "" for none."""
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)

@@ -7,12 +7,14 @@ import contextlib
 import functools
 import linecache
 import math
+import re
 import textwrap
 from typing import Any
 
 from jaxperf.watch.observe.source_location import Place
 
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+_INIT = re.compile(r"(\w[\w.]*\.init)\(")
 _JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
 
 
@@ -119,6 +121,12 @@ def made_at(at: Place, kind: str) -> Place | None:
     calls = (n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, ast.Call))
     lines = [call.lineno for call in calls if last_name(call.func) == kind]
     return at._replace(line=lines[0]) if len(lines) == 1 else None
+
+
+def init_call(at: Place) -> str:
+    """Return "model.init" for a line that calls `init` of a network or an optimizer outside jit, else ""."""
+    match = _INIT.search(at.source)
+    return match[1] if match and "jit(" not in at.source else ""
 
 
 def variable_passed(at: Place, function: str, argument: str) -> str:

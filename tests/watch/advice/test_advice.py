@@ -82,6 +82,9 @@ def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
         ("wait", 13, "large arrays", "compute on the device what the host needs"),
         ("eager", 16, "act", "a function that takes the arrays"),  # self is no array
         ("eager", 1, "step", "@jax.jit above it"),
+        ("eager", 13, "model.init", "Make jax.jit(model.init) once"),
+        ("donation", 5, "donate_argnums=0", "Jit step with donate_argnums=0"),
+        ("donation", 5, "", "donate_argnums or donate_argnames"),
     ],
 )
 def test_a_change_names_the_readers_variables_and_functions(

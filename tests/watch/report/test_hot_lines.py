@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.result import Grid
+from jaxperf.result import Grid, Note
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -54,7 +54,7 @@ def analysis_of(*texts: str, sort_s: float, dot_s: float, jitted: bool = True) -
 
 
 def test_lines_have_shares_and_a_loop_is_not_counted_beside_its_body(text: str) -> None:
-    (table,) = hot_lines.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
+    table, _ = hot_lines.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
     assert isinstance(table, Grid)
     assert [(operation, share) for operation, share, _, _ in table.rows] == [
         ("sort", "75%"),
@@ -83,3 +83,15 @@ def test_copies_that_xla_adds_have_a_row_without_a_line(text: str) -> None:
     (table,) = hot_lines.line_blocks(analysis)
     assert isinstance(table, Grid)
     assert table.rows[0] == ("copy", "50%", "-", "no line of its own")
+
+
+def test_a_sort_that_takes_most_of_the_time_has_a_hint(text: str) -> None:
+    _, note = hot_lines.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
+    assert isinstance(note, Note)
+    assert note.text.startswith("sort takes 75% of the devices' time at ") and "jax.lax.top_k" in note.text
+
+
+def test_a_product_of_integers_has_a_hint() -> None:
+    compiled = jax.jit(lambda x: x @ x).lower(jnp.ones((64, 64), jnp.int32)).compile().as_text()
+    origins = hot_lines._origins([Facts("f", "cpu", 1.0, 1.0, text=compiled or "")])
+    assert "dot_general of integers" in {operation for _, operation, _ in origins.values()}

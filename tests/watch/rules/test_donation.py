@@ -9,7 +9,7 @@ import pytest
 
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.rules.donation import passed_arrays, replaced_variables
+from jaxperf.watch.rules.donation import donating_option, passed_arguments, replaced_variables
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,16 @@ def test_a_cache_is_donated_though_the_tokens_that_come_with_it_are_kept(
     assert replaced_variables(at) == ({"cache"}, {"token"})
     signature = {"argument 0['w']": "float32[9]", "argument 1['k']": "float32[5,4]", "argument 2": "int32[4]"}
     call = Compiled("decode", at, signature=signature)
-    assert [*passed_arrays(call, {"cache"})] == [("f32", "5,4")]
+    assert [*passed_arguments(call, {"cache"})] == [("1", ("f32", "5,4"))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["0", "0"], "donate_argnums=0"),
+        (["0", "2"], "donate_argnums=(0, 2)"),
+        (["0", "net"], "donate_argnames=('net',)"),
+    ],
+)
+def test_the_option_of_jit_names_numbers_or_names(arguments: list[str], option: str) -> None:
+    assert donating_option(arguments) == option

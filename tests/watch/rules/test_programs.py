@@ -21,7 +21,6 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.find import _worst
 from jaxperf.watch.rules.precision import find_float64
 from jaxperf.watch.rules.programs import (
-    _donated,
     find_constants,
     find_cpu_programs,
     find_donations,
@@ -76,12 +75,6 @@ def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else() -> None:
     state = [array for where, text in c.signature.items() if "." in where if (array := array_type(text))]
     assert facts.unshared_bytes(state) == 256  # not the result, which is as large as `x`
     assert facts.unshared_bytes() == 256 + 160
-
-
-def test_the_option_names_the_arguments_that_hold_state() -> None:
-    assert _donated(["argument 0.w", "argument 0.b"]) == "donate_argnums=0"
-    assert _donated(["argument 0.w", "argument 2.step"]) == "donate_argnums=(0, 2)"
-    assert _donated(["argument 0.w", "net.b"]) == "donate_argnames=('net',)"
 
 
 def test_programs_of_one_name_have_one_finding_at_a_line() -> None:

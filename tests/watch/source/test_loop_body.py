@@ -171,3 +171,26 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start: str, array: s
 def test_a_loop_of_steps_is_told_from_one_over_layers(start: str, loop: str, tmp_path: Path) -> None:
     node = loop_body.loop_of_steps(at_reads(start, tmp_path))
     assert (node.lineno if node else 0) == (at_reads(loop, tmp_path).line if loop else 0)
+
+
+@pytest.mark.parametrize(
+    ("test", "decided"),
+    [
+        ("if value < best:", True),
+        ("if step % 9 == 0:", False),
+        ("while shown < 3:", True),
+        ("if ready:", False),
+    ],
+)
+def test_a_test_of_the_loop_reads_what_a_statement_assigns_or_what_is_made_of_it(
+    test: str, decided: bool, tmp_path: Path
+) -> None:
+    rows = [
+        "for step in range(9):",
+        "    value = float(evaluate(w))",
+        "    shown = 2 * value",
+        f"    {test}",
+        "        save(w)",
+    ]
+    (tmp_path / "a.py").write_text("\n".join(rows))
+    assert loop_body.decides(Place(str(tmp_path / "a.py"), 2)) == decided
