@@ -28,6 +28,7 @@ from jaxperf.watch.session import Record
 from jaxperf.watch.source import call_sites
 
 FULL_QUEUE = "a full queue"
+BLOCKED, BLOCKED_S = 3, 1.0  # stretches at a line, or seconds, that are a full queue
 LONG_WAIT_S = 0.02  # of a wait; copies to the host and calls take less
 
 
@@ -109,12 +110,20 @@ class Analysis:
 
     @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
-        """Return when calls waited, by line: so many were queued that a device took no more."""
+        """Return when calls waited, by line: so many were queued that a device took no more.
+
+        On a busy machine a thread may also sleep once, for a lock or a file, so once counts only if long.
+        """
         spans: dict[Place, list[Interval]] = defaultdict(list)
         for s in (s for s in self.samples if s.blocked):
             spans[s.at].append((s.start, s.end))
         others = [*self.compiling.stretches, *((w.start, w.end) for w in self.waits)]
-        return {at: left for at, calls in spans.items() if (left := difference(calls, others))}
+        left = {at: difference(calls, others) for at, calls in spans.items()}
+        return {
+            at: calls
+            for at, calls in left.items()
+            if len(calls) >= BLOCKED or total_length(calls) >= BLOCKED_S
+        }
 
     @functools.cached_property
     def waiting(self) -> Clock:

@@ -56,3 +56,11 @@ def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(tmp_pa
     analysis = Analysis(Record("a", 0.0, 10.0, samples=samples))
     assert list(find_waits(analysis)) == []
     assert [line.count for line in analysis.blocked_lines] == [3]
+
+
+@pytest.mark.parametrize(("spans", "lines"), [([(1.0, 1.1), (2.0, 2.1)], 0), ([(1.0, 2.1)], 1)])
+def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(
+    spans: list[tuple[float, float]], lines: int
+) -> None:
+    samples = [StackSample(EAGER, AT, *span, blocked=True) for span in spans]
+    assert len(Analysis(Record("a", 0.0, 10.0, samples=samples)).blocked_lines) == lines
