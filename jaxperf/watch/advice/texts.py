@@ -111,7 +111,7 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "eager init": (
             "operations are dispatched one by one",
-            "Make jax.jit({argument}) once, before the loop, and call that here.",
+            "Make jax.jit({argument}) once, and call that here: one program in place of many small ones.",
         ),
         "eager method": (
             "operations are dispatched one by one",
