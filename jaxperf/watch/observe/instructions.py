@@ -14,6 +14,8 @@ _FILLING = {
 }  # fmt: skip
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 CONTAINERS = ("while", "call", "conditional")  # their times are those of what is inside
+PRODUCTS = ("dot_general", "conv_general_dilated")  # JAX's operations
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 OPERANDS = re.compile(r"%([\w.-]+)")
 
 
@@ -25,6 +27,17 @@ class ProgramInstruction(NamedTuple):
     type: str
     within: str
     text: str
+
+    @property
+    def op_name(self) -> str:
+        """Return the path of JAX's operation, as in "jit(step)/while/body/dot_general"; "" if it has none."""
+        match = _OP_NAME.search(self.text)
+        return match[1] if match else ""
+
+    @property
+    def operation(self) -> str:
+        """Return the last part of `op_name`, as in "dot_general"; "" if it has none."""
+        return self.op_name.rpartition("/")[2]
 
     @property
     def operands(self) -> list[str]:

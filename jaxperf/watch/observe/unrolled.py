@@ -28,7 +28,6 @@ LEAST = 64  # equal operations; fusing makes copies, so that ten turns may give 
 FEW = 16  # consecutive operations, which are turns and not copies; if compiling takes long
 LAYERS = 8  # this many sets of weights are not of one body, and this many operations in a row are a loop
 _CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
 _ORIGIN = re.compile(r"stack_frame_id=\d+")
 _CALLS = ("fusion", "call")  # they pass each operand to a parameter, and are described by what is inside
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
@@ -126,10 +125,10 @@ def _layers(sets: Counter[tuple[int, ...]]) -> bool:
 
 def _instruction(i: ProgramInstruction) -> _Instruction:
     number = int(i.text.partition(" parameter(")[2].partition(")")[0]) if i.opcode == "parameter" else 0
-    called, op_name, origin = _CALLED.search(i.text), _OP_NAME.search(i.text), _ORIGIN.search(i.text)
+    called, op_name, origin = _CALLED.search(i.text), i.op_name, _ORIGIN.search(i.text)
     several, kind = bool(_SEVERAL.search(i.type)), None
-    if several and i.opcode not in _CALLS and op_name and origin and _ROUNDS not in op_name[1]:
-        kind = _Kind(i.opcode, op_name[1], origin[0], i.type.partition("{")[0])
+    if several and i.opcode not in _CALLS and op_name and origin and _ROUNDS not in op_name:
+        kind = _Kind(i.opcode, op_name, origin[0], i.type.partition("{")[0])
     return _Instruction(
         i.name, i.within, i.opcode, i.operands, number, called[1] if called else "", several, kind
     )

@@ -30,14 +30,13 @@ _HINTS = {
     "cholesky": "a matrix that stays the same can be factored once",
     "dot_general of integers": "a product of float32 has faster kernels, and is exact up to 2**24",
 }
-_OP_NAME = re.compile(r'op_name="[^"]*?([^/"]+)"')
 
 
 def line_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield the table of lines, if devices compute for a share of the run that matters."""
-    lines, total_s = device_lines(analysis)
     if analysis.computing_s < WORTH * analysis.record.wall_s:
         return
+    lines, total_s = device_lines(analysis)
     seconds = {at: sum(operations.values()) for at, operations in lines.items()}
     rows = [
         (
@@ -80,8 +79,7 @@ def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
     origins: dict[str, tuple[str, str, Place]] = {}
     for facts in programs:
         for i in facts.instructions:
-            operation, at = _OP_NAME.search(i.text), facts.at(i.text)
-            name = _PRODUCTS.get(i.opcode) or (operation[1] if operation else i.opcode)
+            name, at = _PRODUCTS.get(i.opcode) or i.operation or i.opcode, facts.at(i.text)
             name += " of integers" * (name == "dot_general" and bool(_INTEGERS.match(i.type)))
             known = origins.setdefault(i.name, (i.opcode, name, at))
             if known[2] != at:

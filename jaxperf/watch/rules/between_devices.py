@@ -43,7 +43,7 @@ def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that compute the same on every device, since none of their arguments is divided."""
     for facts, c, _, program_s in called_programs(analysis):
         count = len(facts.devices)
-        if _same_everywhere(facts) and _replicated(c, count):
+        if count > 1 and _replicated(c, count) and _same_everywhere(facts):
             reason = (
                 f"each of the {count} devices computes all of {c.called}: none of its arguments is divided"
             )
@@ -59,9 +59,7 @@ def _replicated(c: Compiled, count: int) -> bool:
 def _same_everywhere(facts: Facts) -> bool:
     """Return whether a program of several devices multiplies, sends nothing, and knows no device's number."""
     opcodes = {i.opcode.removesuffix("-start") for i in facts.instructions}
-    return (
-        len(facts.devices) > 1 and bool(facts.matrix_dtype) and not opcodes & {*COLLECTIVES, "partition-id"}
-    )
+    return bool(facts.matrix_dtype) and not opcodes & {*COLLECTIVES, "partition-id"}
 
 
 def device_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:

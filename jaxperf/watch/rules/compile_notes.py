@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from jaxperf.report.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
 from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.instructions import PRODUCTS
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.traces import together_s
@@ -25,8 +25,7 @@ LEAST = "jax_persistent_cache_min_compile_time_secs"
 CONSTANT = 1 << 20  # bytes
 MANY, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds, share of the run from which `init` has a line
 LAYERS = 8  # equal products, from which on a scan over them compiles much less
-_PRODUCTS = {"dot", "convolution", "custom-call"}
-_PRODUCT = re.compile(r'op_name="([^"]*/(?:dot_general|conv_general_dilated))"')
+_MULTIPLYING = {"dot", "convolution", "custom-call"}  # opcodes
 _TUNED = ("__cublas", "__cudnn", "__triton")  # kernels among which XLA chooses by trying them
 
 
@@ -92,9 +91,9 @@ def _parts(facts: Facts) -> Iterator[str]:
 def equal_products(facts: Facts) -> tuple[Place, int]:
     """Return the reader's line from which most equal products come, and how many; else NOWHERE, 0."""
     products = Counter(
-        (facts.at(i.text), operation[1], i.type.partition("{")[0])
+        (facts.at(i.text), i.op_name, i.type.partition("{")[0])
         for i in facts.instructions
-        if i.opcode in _PRODUCTS and (operation := _PRODUCT.search(i.text))
+        if i.opcode in _MULTIPLYING and i.operation in PRODUCTS
     )
     (at, _, _), count = next(iter(products.most_common(1)), ((NOWHERE, "", ""), 0))
     return at, count

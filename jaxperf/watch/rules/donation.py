@@ -50,16 +50,18 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
 
 def passed_arguments(c: Compiled, names: Collection[str]) -> Iterator[tuple[str, Array]]:
     """Yield the arrays that a call takes from some variables: each one's argument ("0", "w") and type."""
-    for where, text in c.signature.items():
-        argument, array = re.match(r"(argument )?(\w+)", where), array_type(text)
-        passed = statements.argument_expression(c.at, c.called, argument[0]) if argument else None
-        if (
-            array
-            and argument
-            and isinstance(passed, ast.Name | ast.Attribute)
-            and ast.unparse(passed) in names
-        ):
-            yield argument[2], array
+    leaves = [
+        (re.match(r"(?:argument )?(\w+)", where), array_type(text)) for where, text in c.signature.items()
+    ]
+    arrays = [(match, array) for match, array in leaves if match and array]
+    passed = {  # of each argument once: a network's parameters are hundreds of leaves of one
+        argument: statements.argument_expression(c.at, c.called, argument)
+        for argument in (dict.fromkeys(match[0] for match, _ in arrays) if names else ())
+    }
+    for match, array in arrays:
+        expression = passed.get(match[0])
+        if isinstance(expression, ast.Name | ast.Attribute) and ast.unparse(expression) in names:
+            yield match[1], array
 
 
 def donating_option(arguments: Collection[str]) -> str:

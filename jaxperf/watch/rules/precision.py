@@ -13,7 +13,7 @@ from jaxperf.report.formatting import format_quantity
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, array_bytes, array_type, arrays_in
-from jaxperf.watch.observe.instructions import ProgramInstruction
+from jaxperf.watch.observe.instructions import PRODUCTS, ProgramInstruction
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
@@ -24,12 +24,10 @@ WIDE = ("float64", "double", "complex128")
 WIDENED = 1 << 16  # bytes of an array, below which its type does not matter
 LARGE = 1 << 20  # bytes of arguments in float64 that are worth reporting
 A_SHARE = 0.2  # of a program's time, in products of matrices
-_OP_NAME = re.compile(r'op_name="(?:[^"]*/)?([^"/]*)"')
 _CARRYING = {  # operations that compute nothing
     "broadcast", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion", "get-tuple-element",
     "parameter", "tuple", "while",
 }  # fmt: skip
-_PRODUCTS = ("dot_general", "conv_general_dilated")
 _PRODUCT = re.compile(r"^(?:dot|convolution)$|__cublas|__cudnn\$conv")
 _HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
 
@@ -111,12 +109,12 @@ def widened_lines(facts: Facts) -> dict[Place, int]:
     lines: dict[Place, int] = {}
     products: dict[Place, int] = {}
     for i in _widening(facts, ("bf16[",), "f32["):
-        name, at = _OP_NAME.search(i.text), facts.at(i.text)
-        if not name or not at or not _is_operator(at):
+        at = facts.at(i.text)
+        if not i.operation or not at or not _is_operator(at):
             continue
-        if name[1] in _PRODUCTS:
+        if i.operation in PRODUCTS:
             products[at] = products.get(at, 0) + 1
-        if name[1] in ("convert_element_type", *_PRODUCTS):
+        if i.operation in ("convert_element_type", *PRODUCTS):
             lines[at] = max(lines.get(at, 0), array_bytes("bf16", arrays_in(i.type)[0][1]))
     return {at: size for at, size in lines.items() if products.get(at, 1) == 1}  # two: both were bfloat16
 
