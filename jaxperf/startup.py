@@ -11,14 +11,14 @@ from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import USER_MISTAKE, say
 from jaxperf.result import Environment
 
-SAID = "JAXPERF_SAID_VERSION"  # the processes that this one starts inherit it, and do not say it again
+VERSION_NOTED = "JAXPERF_VERSION_NOTED"  # inherited by child processes, which do not repeat the note
 
 
 def say_if_jax_is_untested() -> None:
     """Say in one line, once in a run, that jaxperf is not tested with the installed JAX; the run goes on."""
     from jaxperf.doctor.check_result import stated_requirements
 
-    if SAID in os.environ:
+    if VERSION_NOTED in os.environ:
         return
     (bounds,) = (r.specifier for r in stated_requirements() if r.name == "jax")
     try:
@@ -26,7 +26,7 @@ def say_if_jax_is_untested() -> None:
     except importlib.metadata.PackageNotFoundError:
         return  # importing it says so
     if not bounds.contains(version, prereleases=True):
-        os.environ[SAID] = version
+        os.environ[VERSION_NOTED] = version
         say(f"note: jaxperf is tested with JAX {bounds}, and this is JAX {version}; it goes on")
 
 

@@ -25,7 +25,7 @@ BARE = (
     f"1{'0' * 400}",
     f"1{'0' * 5000}",
 )  # what `json.dumps` would not write
-WORDS = (
+STRINGS = (
     *HOSTILE, "s", "bytes", "FLOP/s", "images/s", "u", "a\nb", "[bold]x[/]", "[/nope]", "`", "\ud800", "{0}",
 )  # fmt: skip
 OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"kind": "table"}, {"": ""}, [None] * 3)
@@ -90,7 +90,7 @@ def _distort(place: Place, rng: random.Random, places: list[Place]) -> None:
             holder.extend(copy.deepcopy(holder) * rng.choice((1, 1, 20)))
         case 3 | 4:
             holder[key] = copy.deepcopy(
-                rng.choice((*NUMBERS, *(f"@{word}" for word in BARE), *WORDS, *OTHERS))
+                rng.choice((*NUMBERS, *(f"@{word}" for word in BARE), *STRINGS, *OTHERS))
             )
         case _:  # of the same kind, so that the reader has no reason to refuse it
             holder[key] = _akin(value, rng)
@@ -102,7 +102,7 @@ def _akin(value: Any, rng: random.Random) -> Any:
     if isinstance(value, int | float):
         return rng.choice(NUMBERS)
     if isinstance(value, str):
-        return rng.choice(WORDS)
+        return rng.choice(STRINGS)
     if isinstance(value, list):
         return rng.choice((value[:1], value[::-1], value * 2, value * 30, []))
     return {} if isinstance(value, dict) else value

@@ -15,12 +15,12 @@ from jaxperf.doctor import check_result
 
 
 @pytest.fixture(autouse=True)
-def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(startup.SAID, "")  # so that it is taken away after the test
-    monkeypatch.delenv(startup.SAID)
+def without_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(startup.VERSION_NOTED, "")  # so that it is taken away after the test
+    monkeypatch.delenv(startup.VERSION_NOTED)
 
 
-def lines_said(
+def lines_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], version: str
 ) -> list[str]:
     real = importlib.metadata.version
@@ -33,10 +33,10 @@ def test_a_jax_outside_the_bounds_is_named_once_in_a_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (bounds,) = (r.specifier for r in check_result.stated_requirements() if r.name == "jax")
-    assert lines_said(monkeypatch, capsys, "99.0") == [
+    assert lines_printed(monkeypatch, capsys, "99.0") == [
         f"note: jaxperf is tested with JAX {bounds}, and this is JAX 99.0; it goes on"
     ]
-    assert lines_said(monkeypatch, capsys, "99.0") == []
+    assert lines_printed(monkeypatch, capsys, "99.0") == []
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_jax_outside_the_bounds_is_named_once_in_a_run(
 def test_pre_releases_count_as_what_they_precede(
     version: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(lines_said(monkeypatch, capsys, version)) == lines
+    assert len(lines_printed(monkeypatch, capsys, version)) == lines
 
 
 def test_the_bounds_of_an_installed_package_are_its_metadata(
@@ -55,8 +55,8 @@ def test_the_bounds_of_an_installed_package_are_its_metadata(
     monkeypatch.setattr(
         importlib.metadata, "requires", lambda _: ["jax>=1,<2", "jax[cuda12]>=1; extra == 'c'"]
     )
-    assert lines_said(monkeypatch, capsys, "1.5") == []
-    (line,) = lines_said(monkeypatch, capsys, "2.0")
+    assert lines_printed(monkeypatch, capsys, "1.5") == []
+    (line,) = lines_printed(monkeypatch, capsys, "2.0")
     assert "<2,>=1" in line
 
 
@@ -68,7 +68,7 @@ def test_a_run_says_it_first_and_its_sections_do_not_repeat_it() -> None:
         "from jaxperf import startup\n"
         "from jaxperf.cli import command_line as cli\n"
         "status = cli.main(['run', 'nonsense']); startup.import_jax()\n"
-        "print(status, os.environ[startup.SAID])"
+        "print(status, os.environ[startup.VERSION_NOTED])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env=child_environment(), capture_output=True, text=True, timeout=120
@@ -86,4 +86,4 @@ def test_without_jax_the_import_says_what_is_wrong(
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     startup.say_if_jax_is_untested()
-    assert capsys.readouterr().err == "" and startup.SAID not in os.environ
+    assert capsys.readouterr().err == "" and startup.VERSION_NOTED not in os.environ

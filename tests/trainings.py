@@ -128,11 +128,11 @@ def in_two_processes(code: str, *arguments: Sequence[str], **variables: str) -> 
     options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     pair = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(number), address, *own_arguments],
+            [sys.executable, "-c", code, str(number), address, *extra_arguments],
             cwd=Path(__file__).parent,
             **options,
         )
-        for number, own_arguments in enumerate(arguments)
+        for number, extra_arguments in enumerate(arguments)
     ]
     try:
         outputs = [process.communicate(timeout=200) for process in pair]

@@ -32,7 +32,7 @@ from jaxperf.cli import flags
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import ended
 
-OWN_PROCESS = "--in-this-process"
+SEPARATE_PROCESS = "--in-this-process"
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 SHARED = 2  # cores, of which eight devices need more
 COMPILE_ONCE = {
@@ -69,14 +69,16 @@ def repeat(name: str, config: Config, cache: str) -> bool:
     path = str(catalogue.folder() / f"{catalogue.find(name).name}.py")
     flags = ["--devices", str(config.devices)] if config.devices else []
     limits = (str(config.times), str(config.patience_s))
-    command = [sys.executable, __file__, OWN_PROCESS, path, *limits, *flags]
+    command = [sys.executable, __file__, SEPARATE_PROCESS, path, *limits, *flags]
     environment = {**os.environ, **COMPILE_ONCE, CACHE: cache}
     began = time.perf_counter()
     done = subprocess.run(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
-    took = time.perf_counter() - began
-    print(f"{name}: {config.times} runs in {took:.0f} s{', FAILED' if done.returncode else ''}", flush=True)
+    elapsed_s = time.perf_counter() - began
+    print(
+        f"{name}: {config.times} runs in {elapsed_s:.0f} s{', FAILED' if done.returncode else ''}", flush=True
+    )
     if done.returncode:
         print("\n".join(done.stdout.splitlines()[-80:]))
     return not done.returncode
@@ -94,10 +96,10 @@ def main(config: Config) -> int:
             os.sched_setaffinity(0, {free.pop()})  # this thread's, which the processes it starts inherit
 
     with (
-        tempfile.TemporaryDirectory() as own_cache,
+        tempfile.TemporaryDirectory() as empty_cache,
         ThreadPoolExecutor(len(cores), initializer=choose_core) as pool,
     ):
-        cache = str(config.cache or own_cache)
+        cache = str(config.cache or empty_cache)
         well = list(pool.map(lambda name: repeat(name, config, cache), reversed(config.sections)))
     if not all(well):
         raise JaxperfError(f"{well.count(False)} of {len(well)} sections failed or hung")
@@ -105,8 +107,8 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [OWN_PROCESS]:
-        _, _, path, count, patience, *own_flags = sys.argv
-        in_this_process(path, int(count), float(patience), *own_flags)
+    if sys.argv[1:2] == [SEPARATE_PROCESS]:
+        _, _, path, count, patience, *section_flags = sys.argv
+        in_this_process(path, int(count), float(patience), *section_flags)
     else:
         raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

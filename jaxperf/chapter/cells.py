@@ -27,7 +27,7 @@ from jaxperf.chapter.cell_output import CellOutput
 from jaxperf.chapter.native_log import native_stderr_to, path_for
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.measure.compile_log import Witness, watch_compilation
+from jaxperf.measure.compile_log import CompileLog, watch_compilation
 from jaxperf.measure.other_load import OtherLoad, other_load
 from jaxperf.processes.exit_status import FAILED, end_at_once, ended, say
 from jaxperf.processes.forced_end import forced_end
@@ -153,7 +153,7 @@ class CellRun:
         on_begin.append(self._began)
         try:
             with (
-                self.output.progress, contextlib.redirect_stdout(self.output), watch_compilation() as seen,
+                self.output.progress, contextlib.redirect_stdout(self.output), watch_compilation() as log,
                 other_load() as self.load,
             ):  # fmt: skip
                 for number, cell in enumerate(self.cells, 1):
@@ -161,26 +161,28 @@ class CellRun:
         except BaseException:
             self.keep_incomplete()
             raise
-        self._tell(seen)
+        self._tell(log)
         self._keep()
         if not self.options.json:
             print("nothing was kept; --json FILE keeps the measurements, --notebook FILE the notebook")
         return FAILED if self.failures else 0
 
-    def _tell(self, seen: Witness) -> None:
+    def _tell(self, log: CompileLog) -> None:
         """Print how long compiling took, apart from all else, and who else used the machine; keep both."""
         if self.section and self.load.busy:
             print(f"note: {self.load} meanwhile, so times are noisy")
             self.section.blocks.append(Note(f"{self.load} meanwhile, so times are noisy"))
-        if not self.section or not seen.programs:
+        if not self.section or not log.programs:
             return
-        took_s, budget = self.section.result().wall_s, getattr(self.section, "programs", 0)
-        print(f"{seen.programs} programs compiled in {seen.compile_s:.1f} s; the section took {took_s:.1f} s")
-        if 0 < budget < seen.programs and not self.options.answers:
+        elapsed_s, budget = self.section.result().wall_s, getattr(self.section, "programs", 0)
+        print(
+            f"{log.programs} programs compiled in {log.compile_s:.1f} s; the section took {elapsed_s:.1f} s"
+        )
+        if 0 < budget < log.programs and not self.options.answers:
             say(f"note: the section plans to compile {budget} programs at most")
         self.section.blocks += [
-            Fact("programs_compiled", seen.programs, "", "programs that XLA compiled"),
-            Fact("compile_s", seen.compile_s, "s", "compiling them, added up over threads"),
+            Fact("programs_compiled", log.programs, "", "programs that XLA compiled"),
+            Fact("compile_s", log.compile_s, "s", "compiling them, added up over threads"),
         ]
 
     def keep_incomplete(self) -> None:

@@ -23,7 +23,7 @@ from jaxperf.processes.parent import PATIENCE_S, SAVING_S, named_parent
 from jaxperf.result.store import so_far
 
 PEERS = "peers"  # the section that other frameworks take part in
-_OWN_END_S = 0.4  # how long a child may take to end by itself, before it gets SIGTERM
+_GRACE_S = 0.4  # how long a child may take to end by itself, before it gets SIGTERM
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def patience_s(command_line: Sequence[str]) -> float:
 def _end(child: subprocess.Popen[Any], patience: float) -> None:
     """End the child; it may already have received Ctrl-C, so it first gets a moment to end by itself."""
     try:
-        if not _gone(child, _OWN_END_S):
+        if not _gone(child, _GRACE_S):
             child.terminate()
             _gone(child, patience)
     finally:  # also runs after a second Ctrl-C or SIGTERM

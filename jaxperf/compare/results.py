@@ -146,7 +146,7 @@ def compare(
     both = [name for name in groups[0] if name in groups[1]]
     runs = [min(len(side[name]) for name in both) for side in groups]
     lone = {n for n in both if any(len(s[n]) == 1 for s in groups)}
-    judged_apart = apart and not _took_turns(a, b)
+    judged_apart = apart and not _are_interleaved(a, b)
     once = pairs.keys() - measured_often([*a, *b]) if judged_apart else set[RowKey]()
     return Comparison(
         rows=tuple(_judge(pairs, alpha, least, lone, once)),
@@ -159,7 +159,7 @@ def compare(
     )
 
 
-def _took_turns(a: Sequence[Result], b: Sequence[Result]) -> bool:
+def _are_interleaved(a: Sequence[Result], b: Sequence[Result]) -> bool:
     """Return whether the processes of two sides took turns; True if their times are not known."""
     starts = sorted((r.started_at, side) for side, results in enumerate((a, b)) for r in results)
     changes = sum(before[1] != after[1] for before, after in itertools.pairwise(starts))

@@ -44,19 +44,19 @@ def ask_jax(environment: Mapping[str, str] | None = None) -> JaxReport:
     # A GPU's memory is not preallocated, so that a running experiment is not disturbed.
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | child_environment(environment or os.environ)
     try:
-        seen = _start(env)
+        report = _start(env)
         # A setting that keeps JAX from starting looks like a broken installation; a second start decides.
         for name in ("XLA_FLAGS", *sorted(n for n in env if n.startswith("JAX_"))):
             if (
-                seen.trouble
+                report.trouble
                 and name in env
                 and not _start({k: v for k, v in env.items() if k != name}).trouble
             ):
                 setting = f"{name}={env[name]}"[:100]
-                return replace(seen, trouble=f"JAX does not start with {setting}", culprit=name)
+                return replace(report, trouble=f"JAX does not start with {setting}", culprit=name)
     except subprocess.TimeoutExpired:
         return JaxReport(trouble=f"JAX was not ready after {LIMIT_S:.0f} s")
-    return seen
+    return report
 
 
 def _start(env: Mapping[str, str]) -> JaxReport:
@@ -67,10 +67,10 @@ def _start(env: Mapping[str, str]) -> JaxReport:
         how = f"was ended by signal {-done.returncode}" if done.returncode < 0 else "does not start"
         return JaxReport(trouble=f"JAX {how}: {messages[-1] if messages else 'it said nothing'}")
     try:
-        seen = json.loads(done.stdout.splitlines()[-1])
+        report = json.loads(done.stdout.splitlines()[-1])
         return JaxReport(
-            seen["backend"], tuple(seen["devices"]), tuple(seen["debug_flags"]), warnings=messages,
-            faults=tuple(seen["faults"]),
+            report["backend"], tuple(report["devices"]), tuple(report["debug_flags"]), warnings=messages,
+            faults=tuple(report["faults"]),
         )  # fmt: skip
     except (ValueError, IndexError, KeyError, TypeError):
         return JaxReport(trouble="JAX started, but what it printed is not understood")
@@ -82,14 +82,14 @@ def answer() -> int:
     Runs in the process that `ask_jax` starts. Returns the exit status.
     """
     try:
-        print(json.dumps(_seen()))
+        print(json.dumps(_jax_facts()))
     except Exception as e:  # report whatever a broken installation raises
         print(": ".join(filter(None, (type(e).__name__, " ".join(str(e).split())))), file=sys.stderr)
         return 1
     return 0
 
 
-def _seen() -> dict[str, object]:
+def _jax_facts() -> dict[str, object]:
     import jax
     import jax.numpy as jnp
 

@@ -104,5 +104,5 @@ class Study:
 
     def best(self, system: str, quantity: str) -> Entry | None:
         """Return the system's fastest configuration by median, of those that are judged; None for none."""
-        mine = [e for e in self.timed if e.system == system and self.fair(e, quantity)]
-        return min(mine, key=lambda e: float(np.median(e.values[quantity])), default=None)
+        fair_entries = [e for e in self.timed if e.system == system and self.fair(e, quantity)]
+        return min(fair_entries, key=lambda e: float(np.median(e.values[quantity])), default=None)

@@ -64,11 +64,11 @@ def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
     with jax.enable_x64(dtype == "float64"):
         result = jnp.int32 if dtype == "int8" else None
         product = jax.jit(lambda x: jnp.matmul(x, x, preferred_element_type=result))
-        x, took_s = _long_product(product, dtype)
-        count = math.ceil(LONG_S / took_s)
+        x, elapsed_s = _long_product(product, dtype)
+        count = math.ceil(LONG_S / elapsed_s)
         queued = functools.partial(asynchronous_loop, product, x, count)
-        took = measure(queued, name=dtype, budget_s=budget_s, min_values=3, loops=1)
-    return _rate(f"matrix product, {dtype}", "FLOP/s", took, 2 * count * len(x) ** 3, MATRIX, dtype)
+        seconds = measure(queued, name=dtype, budget_s=budget_s, min_values=3, loops=1)
+    return _rate(f"matrix product, {dtype}", "FLOP/s", seconds, 2 * count * len(x) ** 3, MATRIX, dtype)
 
 
 def _long_product(product: Callable[[jax.Array], jax.Array], dtype: str) -> tuple[jax.Array, float]:
@@ -80,10 +80,10 @@ def _long_product(product: Callable[[jax.Array], jax.Array], dtype: str) -> tupl
     side = min(_first_side(dtype), largest)
     while True:
         x = jax.device_put(np.resize(noise, (side, side)))
-        took_s = _seconds(product, x)
-        if took_s >= LONG_S or side == largest:
-            return x, took_s
-        side = min(side * _growth(took_s, dimensions=3), largest)
+        elapsed_s = _seconds(product, x)
+        if elapsed_s >= LONG_S or side == largest:
+            return x, elapsed_s
+        side = min(side * _growth(elapsed_s, dimensions=3), largest)
 
 
 def _first_side(dtype: str) -> int:
@@ -113,10 +113,10 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
         x = sweep(x, times)
         return x
 
-    while cpu and (took_s := _seconds(again)) < LONG_S:
-        times *= _growth(took_s, most=64)
-    took = measure(again, name="sweep", budget_s=budget_s, warmup_s=0, min_values=3, loops=1)
-    return _rate(f"array of {_binary(size)}", "bytes/s", took, 2 * size * times, MEMORY, size)
+    while cpu and (elapsed_s := _seconds(again)) < LONG_S:
+        times *= _growth(elapsed_s, most=64)
+    seconds = measure(again, name="sweep", budget_s=budget_s, warmup_s=0, min_values=3, loops=1)
+    return _rate(f"array of {_binary(size)}", "bytes/s", seconds, 2 * size * times, MEMORY, size)
 
 
 def _sweep(x: jax.Array, times: int) -> jax.Array:
@@ -132,10 +132,10 @@ def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
     largest = min(LARGEST_COPY, 2 ** int(math.log2(free_bytes() // MEMORY_SHARE)))
     while True:
         host = np.ones(size // 4, np.float32)
-        took_s = _seconds(_to_device, host, device)
-        if took_s >= LONG_S or size >= largest:
+        elapsed_s = _seconds(_to_device, host, device)
+        if elapsed_s >= LONG_S or size >= largest:
             break
-        size = min(size * _growth(took_s, most=64), largest)
+        size = min(size * _growth(elapsed_s, most=64), largest)
     copies = interleaved(
         {TO_DEVICE: lambda: _to_device(host, device), TO_HOST: _to_host},
         before={TO_HOST: lambda: _to_device(host, device)},  # JAX keeps an array's host copy once made
@@ -155,10 +155,10 @@ def _to_host(x: jax.Array) -> np.ndarray:
     return np.array(x) if view_only else np.asarray(x)
 
 
-def _rate(name: str, unit: str, took: Measurement, work: float, of: str, at: str | int) -> Measurement:
+def _rate(name: str, unit: str, seconds: Measurement, work: float, of: str, at: str | int) -> Measurement:
     """Work per second, value by value; `of` and `at` are the roles by which a `Roofline` finds it."""
-    rates = tuple(work / seconds for seconds in took.values)
-    return Measurement(name, unit, rates, loops=took.loops, quantity=of, configuration=str(at))
+    rates = tuple(work / value_s for value_s in seconds.values)
+    return Measurement(name, unit, rates, loops=seconds.loops, quantity=of, configuration=str(at))
 
 
 def _seconds(fn: Callable[..., Any], *args: Any) -> float:
@@ -167,9 +167,9 @@ def _seconds(fn: Callable[..., Any], *args: Any) -> float:
     return min(time_value(fn, args, 1, "each") for _ in range(3))
 
 
-def _growth(took_s: float, *, dimensions: int = 1, most: int = 8) -> int:
+def _growth(elapsed_s: float, *, dimensions: int = 1, most: int = 8) -> int:
     """Return the power of two by which to multiply a size, so that a call takes `LONG_S` and not `took_s`."""
-    wanted = math.log2(LONG_S / took_s) / dimensions
+    wanted = math.log2(LONG_S / elapsed_s) / dimensions
     return int(2 ** min(math.log2(most), max(1, round(wanted))))
 
 

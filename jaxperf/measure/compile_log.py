@@ -29,7 +29,7 @@ class RetraceError(JaxperfError):
     """Something was traced or compiled inside a timed part, so the time is not the program's."""
 
 
-class Witness(list[str]):
+class CompileLog(list[str]):
     """What was traced or compiled so far, one remark for each ("step was traced").
 
     Attributes:
@@ -50,34 +50,34 @@ class Witness(list[str]):
 
 
 @contextmanager
-def watch_compilation() -> Iterator[Witness]:
+def watch_compilation() -> Iterator[CompileLog]:
     """Record what JAX traces and compiles inside, in any thread.
 
     JAX itself reports both. Its own switch, `jax.no_tracing`, does not help: it rejects every call that
     leaves the fast path, e.g. an eager `jax.grad` or a program that prints, although nothing is traced.
     """
-    seen = Witness()
+    log = CompileLog()
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if verb := _STAGES.get(event.rsplit("/", 1)[-1]):
-            seen.append(f"{kwargs.get('fun_name', 'a program')} was {verb}")
+            log.append(f"{kwargs.get('fun_name', 'a program')} was {verb}")
             if verb == "compiled":
-                seen.programs += 1
-                seen.compile_s += duration_secs
+                log.programs += 1
+                log.compile_s += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        yield seen
+        yield log
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @contextmanager
-def nothing_compiles(name: str) -> Iterator[Witness]:
+def nothing_compiles(name: str) -> Iterator[CompileLog]:
     """Raise `RetraceError`, naming the function, when anything was traced or compiled inside."""
-    with watch_compilation() as seen:
-        yield seen
-    seen.refuse(name)
+    with watch_compilation() as log:
+        yield log
+    log.refuse(name)
 
 
 def refuse_debug_flags() -> None:

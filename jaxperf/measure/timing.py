@@ -212,14 +212,14 @@ def measure(
     refuse_debug_flags()
     warmup, note = _warm_up(label, fn, args, calls=warmup_calls, seconds=warmup_s)
     values, disturbed = list[float](), list[bool]()
-    with nothing_compiles(label) as seen, Scheduler() as scheduler:
+    with nothing_compiles(label) as log, Scheduler() as scheduler:
         loops = loops or calls_per_value(min(warmup), min_value_s)
         began = time.perf_counter()
         while len(values) < max_values:
             before = scheduler.account()
             values.append(time_value(fn, args, loops, wait))
             disturbed.append(lost_s(before, scheduler.account()) > LOST * loops * values[-1])
-            seen.refuse(label)  # at once, not after the whole budget
+            log.refuse(label)  # at once, not after the whole budget
             if len(values) >= min_values:
                 elapsed_s = time.perf_counter() - began
                 steady = Measurement(label, "s", tuple(values)).rel_iqr <= target_rel_iqr
@@ -255,9 +255,9 @@ def time_value(
             outputs[i] = fn(*args)
         block(outputs)
     jax.effects_barrier()  # nothing else waits for the callbacks of programs without outputs
-    took = clock() - began
+    elapsed_s = clock() - began
     del outputs  # not before the clock was read: giving memory back takes time too
-    return took / loops
+    return elapsed_s / loops
 
 
 def _warm_up(
@@ -271,9 +271,9 @@ def _warm_up(
     times: list[float] = []
     before: list[weakref.ref[jax.Array]] = []
     ends = time.perf_counter() + seconds
-    with watch_compilation() as seen:
+    with watch_compilation() as log:
         while True:
-            seen.clear()
+            log.clear()
             began = time.perf_counter()
             out = block(fn(*args))
             jax.effects_barrier()
@@ -284,7 +284,7 @@ def _warm_up(
                 before = refuse_same_arrays(name, out, before, args)
             note = host_copies_note(args, out)
             del out
-            settled = not seen or len(times) >= calls + 20
+            settled = not log or len(times) >= calls + 20
             if settled and len(times) >= calls and (now >= ends or len(times) >= WARMUP_CALLS):
                 return times, note
 

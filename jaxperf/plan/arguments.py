@@ -108,7 +108,7 @@ def place(
     Raises:
       JaxperfError: the step is not jitted, or a mesh or batch does not fit.
     """
-    mesh = mesh_of(devices, axes, own_mesh((args, kwargs)))
+    mesh = mesh_of(devices, axes, mesh_of_arguments((args, kwargs)))
     made, placed = makes_step(step), False
     if made:
         step, args, placed = _made(step, args, mesh)
@@ -148,7 +148,7 @@ def _name(step: Any) -> str:
     return str(getattr(step, "__name__", type(step).__name__))
 
 
-def own_mesh(tree: Any) -> Mesh | None:
+def mesh_of_arguments(tree: Any) -> Mesh | None:
     """Return the first mesh over which an argument is sharded; None for none."""
     for leaf in jax.tree.leaves(tree):
         sharding = getattr(leaf, "sharding", None)

@@ -138,5 +138,5 @@ def _lower(placed: Placed) -> Any:
 def _program(card: Card | Tpu, lowered: Any, count: int) -> Program:
     began = time.perf_counter()
     compiled = deviceless.compile_for(card, lowered, count=count)
-    took = time.perf_counter() - began
-    return Program(parse(compiled.as_text()), compiled.memory_analysis(), took)
+    elapsed_s = time.perf_counter() - began
+    return Program(parse(compiled.as_text()), compiled.memory_analysis(), elapsed_s)

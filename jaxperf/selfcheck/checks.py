@@ -17,7 +17,7 @@ from jaxperf.result import Measurement, both, save_result
 from jaxperf.result.store import check_writable
 from jaxperf.selfcheck import known, verdicts
 from jaxperf.selfcheck.known import Checked, duration_text
-from jaxperf.selfcheck.verdicts import FOUND, WRONG, Counts, Share
+from jaxperf.selfcheck.verdicts import POWER, WRONG, Counts, Share
 from jaxperf.startup import environment
 from jaxperf.user_function.options import Measure
 
@@ -156,8 +156,8 @@ def _judge(recorder: Recorder, rule: str, counts: Sequence[Counts], load: OtherL
         observed=f"in {wrong}",
     )
     recorder.claim(
-        f"{rule} finds a true difference of 5 %: not less often than a chance of {FOUND:.0%} explains.",
-        holds=detected.at_least(FOUND) is not False,
+        f"{rule} finds a true difference of 5 %: not less often than a chance of {POWER:.0%} explains.",
+        holds=detected.at_least(POWER) is not False,
         expected="Not less often.",
         observed=f"in {detected}",
         cannot="" if load.idle else f"the machine was not idle: in {detected}; {load}",

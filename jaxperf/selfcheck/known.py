@@ -155,9 +155,9 @@ class Metered:
 def step_s() -> float:
     """Return the seconds of one step of `spin` by this thread's CPU clock, which stops while others run."""
     steps = 1000
-    while (took := _cpu_s(steps)) < CALIBRATION_S / 2:
-        steps = round(steps * min(100.0, 1.2 * CALIBRATION_S / max(took, 1e-6)))
-    return took / steps
+    while (elapsed_s := _cpu_s(steps)) < CALIBRATION_S / 2:
+        steps = round(steps * min(100.0, 1.2 * CALIBRATION_S / max(elapsed_s, 1e-6)))
+    return elapsed_s / steps
 
 
 def _cpu_s(steps: int) -> float:

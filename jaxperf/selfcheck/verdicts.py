@@ -22,7 +22,7 @@ STEPS = 1000  # a millisecond; a call costs 40 us besides, so 5 % more steps tha
 BASE = "base"
 EQUAL = "equal"
 WRONG = 0.05  # both rules state this chance of a wrong verdict
-FOUND = 0.90
+POWER = 0.90  # least share of trials in which a true difference is detected
 
 Trial = Mapping[str, Measurement]  # every program's values, by the program's name
 

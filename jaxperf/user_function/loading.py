@@ -53,13 +53,13 @@ def reader_code(doing: str) -> Iterator[None]:
     except JaxperfError:
         raise
     except (Exception, SystemExit) as e:
-        if reader_trace := _own_part(e.__traceback__):
+        if reader_trace := _reader_part(e.__traceback__):
             traceback.print_exception(type(e), e, reader_trace)
         lines = str(e).strip().splitlines() or ["no message"]
         raise JaxperfError(f"{doing} raised {type(e).__name__}: {lines[0][:300]}") from None
 
 
-def _own_part(trace: TracebackType | None) -> TracebackType | None:
+def _reader_part(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback that starts at the first line outside jaxperf and the import system."""
     while trace:
         file = trace.tb_frame.f_code.co_filename

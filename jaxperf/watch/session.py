@@ -28,7 +28,7 @@ from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sampler, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put, Puts
 from jaxperf.watch.observe.waits import Wait, Waits
-from jaxperf.watch.observe.windows import Seen
+from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.source.call_sites import CallSite
 
 LOOKS = 10  # after this many samples at calls in its windows, the profiler must have seen a call
@@ -50,7 +50,7 @@ class Record:
     peaks: Mapping[str, int] = field(default_factory=dict)  # bytes of resident memory, and of devices
     live_arrays: list[LiveArrays] = field(default_factory=list)  # near the peak
     programs: list[Facts] = field(default_factory=list)
-    seen: Seen = field(default_factory=Seen)
+    activity: DeviceActivity = field(default_factory=DeviceActivity)
     overhead_s: dict[str, float] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Record:
     def used_jax(self) -> bool:
         """Return whether there is a trace of JAX."""
         new = any(not facts.old for facts in self.programs)
-        return bool(self.compiled or self.waits or new or self.seen.busy)
+        return bool(self.compiled or self.waits or new or self.activity.busy)
 
 
 class Watcher:
@@ -132,13 +132,13 @@ class Watcher:
         _open_watch = None
         if self._started() and (self._compiled != self.listener.count or not self.listener.count):
             self.programs.look()
-        seen = self.profiler.read() if self.profiler else Seen()
+        activity = self.profiler.read() if self.profiler else DeviceActivity()
         waits = self.waits.waits
-        seen.drop_unseen((w.start, w.end) for w in waits)
+        activity.drop_unseen((w.start, w.end) for w in waits)
         jax, started = sys.modules.get("jax"), self._started()
         if started:
             self.listener.look_at_settings()
-        note_copied_arguments(self.listener.compiled, seen.programs, self.programs.facts)
+        note_copied_arguments(self.listener.compiled, activity.programs, self.programs.facts)
         return Record(
             self.name,
             self.start,
@@ -150,9 +150,9 @@ class Watcher:
             peaks=self.sampler.peaks,
             live_arrays=self.sampler.live_arrays,
             programs=self.programs.facts,
-            seen=seen,
+            activity=activity,
             overhead_s=overhead_s,
-            remarks=[*self._remarks(), *self._unreported(seen)],
+            remarks=[*self._remarks(), *self._unreported(activity)],
             puts=self.puts.puts,
             settings=self.listener.settings,
             backend=str(jax.default_backend()) if jax and started else "",
@@ -261,7 +261,7 @@ class Watcher:
             remarks.append(f"windows of the profiler are missing: {self.profiler.trouble}")
         return remarks
 
-    def _unreported(self, seen: Seen) -> Iterator[str]:
+    def _unreported(self, activity: DeviceActivity) -> Iterator[str]:
         """Yield what this JAX version does not report, for example because its events were renamed."""
         version = getattr(sys.modules.get("jax"), "__version__", "")
         new = sum(not facts.old for facts in self.programs.facts)
@@ -271,15 +271,15 @@ class Watcher:
                 "and no event said so; shares and findings lack it"
             )
         dispatched = (s for s in self.sampler.samples if s.kind in (DISPATCH, EAGER))
-        looks = sum(any(a <= s.start and s.end <= b for a, b in seen.windows) for s in dispatched)
+        looks = sum(any(a <= s.start and s.end <= b for a, b in activity.windows) for s in dispatched)
         # in a window, the front end may stay in one call, which waits for a program that takes long
-        whole = sum(p.whole for p in seen.programs.values())
-        runs = any(p.run_s for p in seen.programs.values())
+        whole = sum(p.whole for p in activity.programs.values())
+        runs = any(p.run_s for p in activity.programs.values())
         if (
             looks >= LOOKS
             and (whole >= LOOKS or not runs)
-            and seen.busy
-            and not any(p.calls for p in seen.programs.values())
+            and activity.busy
+            and not any(p.calls for p in activity.programs.values())
         ):
             yield (
                 f"the profiler of JAX {version} does not tell when programs are called, although devices "

@@ -215,7 +215,7 @@ def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path,
 
 
 def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_sections, "_OWN_END_S", 0.1)
+    monkeypatch.setattr(run_sections, "_GRACE_S", 0.1)
     deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\n"
     child = subprocess.Popen([sys.executable, "-c", deaf + "time.sleep(600)"], stdout=subprocess.PIPE)
     with child:

@@ -65,10 +65,10 @@ def test_hybridize_sees_parameters_that_are_trained_later(section):
 
 def test_all_ways_compute_what_the_packages_mlp_does(section):
     package_mlp = jaxperf.models.MLP((512, 256, 128, 2), rngs=nnx.Rngs(0))
-    for mine, other in zip(
+    for layer, other in zip(
         (section.net.hidden1, section.net.hidden2, section.net.output), package_mlp.layers
     ):
-        other.kernel[...], other.bias[...] = mine.kernel[...], mine.bias[...]
+        other.kernel[...], other.bias[...] = layer.kernel[...], layer.bias[...]
     for way in section.ways.values():
         chex.assert_trees_all_close(way(), package_mlp(section.x), rtol=1e-5, atol=1e-6)
 

@@ -46,8 +46,8 @@ def test_order_and_shapes_are_those_of_collect_params(name):
     weights = to_gluon(net)
     assert [str(value.shape) for value in weights.values()] == answers["shapes"].tolist()
     assert all(
-        gluon_name.endswith(mine.rpartition(".")[2])
-        for mine, gluon_name in zip(weights, answers["names"].tolist())
+        gluon_name.endswith(name.rpartition(".")[2])
+        for name, gluon_name in zip(weights, answers["names"].tolist())
     )
 
 

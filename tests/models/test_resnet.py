@@ -134,11 +134,11 @@ def test_first_step_and_those_after_equal_mxnet(name, kind, dtype):
         # in float32 the sides that relus take grow into everything within a few steps
         answers, trained = load(name), train(name, kind, dtype, steps=1 if dtype == "float32" else None)
     assert trained["logits"].dtype == dtype
-    for mine, desired in (
+    for actual, desired in (
         (trained["logits"], answers[f"{case}/logits"]),
         (trained["loss"][0], answers[f"{case}/loss"]),
     ):
-        np.testing.assert_allclose(mine, desired, rtol=0, atol=OUTPUTS[dtype] * np.abs(desired).max())
+        np.testing.assert_allclose(actual, desired, rtol=0, atol=OUTPUTS[dtype] * np.abs(desired).max())
     errors = digest_error(answers, f"{case}/grad", trained["grad"])
     assert errors.max() < GRADIENTS[dtype]
     assert np.median(errors) < GRADIENTS[dtype] / 3

@@ -96,9 +96,9 @@ def test_a_lost_process_ends_the_run_and_is_named(
     done = start(
         tmp_path / "out.npz", "jit", processes=2, FAULT_AT=str(marks), **{what: str(number)},
     )  # fmt: skip
-    took = time.time() - marks.stat().st_mtime
+    elapsed_s = time.time() - marks.stat().st_mtime
     assert done.returncode in statuses and message in done.stderr, done.stderr
-    assert took < bound_s
+    assert elapsed_s < bound_s
     assert not (tmp_path / "out.npz").exists()
 
 

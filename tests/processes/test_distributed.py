@@ -16,7 +16,14 @@ import pytest
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.distributed import Processes, _check_own_gpu, cluster, is_loopback, lost_another, start
+from jaxperf.processes.distributed import (
+    Processes,
+    _check_single_gpu,
+    cluster,
+    is_loopback,
+    lost_another,
+    start,
+)
 from jaxperf.processes.launcher import free_port
 
 SLURM = {"SLURM_STEP_NODELIST": "node[1-2]", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
@@ -94,9 +101,9 @@ def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: 
     ):
         with monkeypatch.context() as changed:
             changed.setenv(name, value)
-            _check_own_gpu(Processes("host:1", 3, 2))
+            _check_single_gpu(Processes("host:1", 3, 2))
     monkeypatch.setattr("jax.config", SimpleNamespace(jax_platforms="cpu"))
-    _check_own_gpu(Processes("host:1", 3, 2))
+    _check_single_gpu(Processes("host:1", 3, 2))
 
 
 def test_loopback_is_told_from_other_addresses() -> None:

@@ -126,6 +126,6 @@ def test_equal_programs_on_a_machine_with_busy_moments_differ_in_at_most_5_perce
         slow = [draw.choice((1.0, 1.5)) for _ in range(81 // lasts + 2)]
         start = draw.randrange(lasts)
         machine = iter(slow[(i + start) // lasts] + draw.random() / 10 for i in range(80))
-        took = [{name: next(machine) for name in turns("ab", draw)} for _ in range(40)]
-        wrong += ratio_of([each["a"] / each["b"] for each in took]).word != "undecided"
+        elapsed_s = [{name: next(machine) for name in turns("ab", draw)} for _ in range(40)]
+        wrong += ratio_of([each["a"] / each["b"] for each in elapsed_s]).word != "undecided"
     assert wrong / trials < 0.04  # 5 % promised, and 1 to 2 % left by the margin of a verdict

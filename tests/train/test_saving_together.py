@@ -38,7 +38,7 @@ def expected() -> str:
     return f"{figures(epochs)} {[leaf.tobytes().hex() for leaf in leaves]}"
 
 
-def told_by_two(folder: Path, expected: str, trouble: str = "") -> list[list[str]]:
+def errors_of_two(folder: Path, expected: str, trouble: str = "") -> list[list[str]]:
     """What each process says on standard error of a training in `folder`; it must end as expected."""
     ended = in_two_processes(TRAINING, *[(str(folder), trouble)] * 2)
     for status, output, errors in ended:
@@ -56,14 +56,14 @@ def matching(lines: list[str], pattern: str) -> list[str]:
 def test_a_full_disk_costs_two_processes_checkpoints_but_not_the_training(
     trouble: str, small_disk: Path, expected: str
 ) -> None:
-    first, second = told_by_two(small_disk, expected, trouble)
+    first, second = errors_of_two(small_disk, expected, trouble)
     lost = matching(first, "cannot save")
     assert lost and all(line.endswith(": No space left on device; step 3 is the newest") for line in lost)
     assert not matching(second, "cannot save")
     assert not list(small_disk.rglob("*.part"))
     ballast = small_disk / "ballast"
     ballast.unlink() if ballast.is_file() else shutil.rmtree(ballast)
-    for errors in told_by_two(small_disk, expected):
+    for errors in errors_of_two(small_disk, expected):
         assert matching(errors, "^going on after step 3 "), errors
 
 
@@ -75,14 +75,14 @@ def test_two_processes_go_on_from_the_checkpoint_before_those_that_are_damaged(
 
     The second process starts to look 2 s after the first, which must not have renamed anything by then.
     """
-    told_by_two(tmp_path, expected)
+    errors_of_two(tmp_path, expected)
     last, other = (tmp_path / NAME / f"step-{step:08d}" for step in (8, 7))
     array = max((last / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
     os.truncate(array, 10)
     about = read_verified(other)
     (other / "state" / "_METADATA").write_text("{}")
     write_manifest(other, about)
-    for errors in told_by_two(tmp_path, expected, "second comes late"):
+    for errors in errors_of_two(tmp_path, expected, "second comes late"):
         assert matching(errors, "step-00000008 is damaged .*; using step 7$"), errors
         assert matching(errors, "step-00000007 is damaged .*; using step 6$"), errors
         assert matching(errors, "^going on after step 6 "), errors

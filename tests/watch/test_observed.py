@@ -97,14 +97,14 @@ def test_a_sample_is_not_interrupted_and_leaves_switching_and_garbage_collection
 ) -> None:
     looks = []
 
-    def seen(*args: object) -> sampler.StackSample:
+    def sample(*args: object) -> sampler.StackSample:
         looks.append((sys.getswitchinterval(), gc.isenabled()))
         if fails:
             raise ValueError
         return sampler.StackSample(sampler.PYTHON, source_location.NOWHERE, 0.0, 1.0)
 
     before = sys.getswitchinterval()
-    monkeypatch.setattr(sampler, "_seen", seen)
+    monkeypatch.setattr(sampler, "_sample_of", sample)
     if not collects:
         gc.disable()
     try:
@@ -354,9 +354,9 @@ def test_a_window_begins_with_the_first_execution_that_it_saw() -> None:
             w = step(w)
         w.block_until_ready()
     assert outcome.record is not None
-    seen = outcome.record.seen
-    firsts = {a for spans in seen.busy.values() for a, _ in spans}
-    assert any(a in firsts for a, _ in seen.windows)
+    activity = outcome.record.activity
+    firsts = {a for spans in activity.busy.values() for a, _ in spans}
+    assert any(a in firsts for a, _ in activity.windows)
 
 
 def test_the_line_that_made_the_largest_arrays_is_named() -> None:

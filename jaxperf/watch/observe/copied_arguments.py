@@ -10,7 +10,7 @@ from jaxperf.watch.observe.windows import ExecutedProgram
 
 
 def note_copied_arguments(
-    compiled: Iterable[Compiled], seen: Mapping[str, ExecutedProgram], programs: Iterable[Facts]
+    compiled: Iterable[Compiled], executed: Mapping[str, ExecutedProgram], programs: Iterable[Facts]
 ) -> None:
     """Note arrays on other devices, and drop from them and from `host` what was so at the first call only.
 
@@ -19,7 +19,7 @@ def note_copied_arguments(
     """
     facts = {f.program: f for f in programs if not f.old}
     for c in compiled:
-        program, known = seen.get(c.program), facts.get(c.program)
+        program, known = executed.get(c.program), facts.get(c.program)
         c.elsewhere = _elsewhere(c, known) if program and known else {}
         if program and program.calls:
             arrays = sum(array_type(text) is not None for text in c.signature.values())

@@ -24,7 +24,7 @@ from typing import Any
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.watch.observe import safe_points
-from jaxperf.watch.observe.windows import MARK, Seen, read_window
+from jaxperf.watch.observe.windows import MARK, DeviceActivity, read_window
 
 SHORT_S, LONG_S = 0.1, 0.25  # of a window
 COST_SHARE = 0.05  # of the run's time; the pause after a window is its cost over this
@@ -134,15 +134,15 @@ class Profiler:
         pause_s = (cost_s + 0.05 * (ended - self._opened)) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))
 
-    def read(self) -> Seen:
+    def read(self) -> DeviceActivity:
         """Return everything that the windows saw, and delete the raw traces; only some of long ones."""
-        seen = Seen()
+        activity = DeviceActivity()
         every = -(-sum(file.stat().st_size for file, _, _ in self.files) // MOST)
         for file, tied, ended in self.files[:: every or 1]:
-            read_window(file, tied, ended, seen)
+            read_window(file, tied, ended, activity)
         if self.files:
             shutil.rmtree(self._folder, ignore_errors=True)
-        return seen
+        return activity
 
 
 def _cuda_devices() -> list[int]:

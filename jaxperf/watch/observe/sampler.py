@@ -160,10 +160,10 @@ class Sampler:
         self._last = now
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
-        seen = _seen(frame, self._last, now)
+        sample = _sample_of(frame, self._last, now)
         asleep = self._sleep.until(now) >= ASLEEP_S and self.thread_id == self._opener
-        self.samples.append(seen._replace(blocked=asleep and seen.kind in (DISPATCH, EAGER)))
-        where = seen.at, seen.inside, seen.callers
+        self.samples.append(sample._replace(blocked=asleep and sample.kind in (DISPATCH, EAGER)))
+        where = sample.at, sample.inside, sample.callers
         if where not in self._known and "jax" in sys.modules:  # the same lines have the same call sites
             self._known.add(where)
             with self.trouble.catch_errors("lines that call jitted functions"):
@@ -224,7 +224,7 @@ def _undisturbed() -> Iterator[None]:
             sys.setswitchinterval(before)
 
 
-def _seen(frame: FrameType | None, start: float, end: float) -> StackSample:
+def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:
     """Return a sample, from the frames of the thread that is watched."""
     reader, library = source_location.reader_and_library_frames(frame)
     if reader is None:

@@ -64,7 +64,7 @@ class ExecutedProgram:
 
 
 @dataclass
-class Seen:
+class DeviceActivity:
     """All windows together, in seconds of `time.perf_counter`."""
 
     windows: list[Interval] = field(default_factory=list)
@@ -95,8 +95,8 @@ class Seen:
         self.windows = [w for w in self.windows if w not in unseen]
 
 
-def read_window(file: Path, tied: float, ended: float, seen: Seen) -> None:
-    """Add what one window saw, from the profiler's file, to `seen`; `tied` is the moment of its mark."""
+def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity) -> None:
+    """Add what one window saw, from the profiler's file, to `activity`; `tied` is the moment of its mark."""
     from jax.profiler import ProfileData
 
     from jaxperf.measure import trace  # which imports JAX
@@ -114,16 +114,16 @@ def read_window(file: Path, tied: float, ended: float, seen: Seen) -> None:
     # what was queued on a CPU before the window leaves no trace: what runs first shows where to begin
     first = min((clock(e[3]) for events in executed for e in events), default=tied)
     window = (max(first, tied), ended)
-    seen.windows.append(window)
+    activity.windows.append(window)
     if not any(executed):
-        seen.empty.append(window)
+        activity.empty.append(window)
     calls: dict[str, list[Interval]] = defaultdict(list)
     runs: dict[tuple[str, str], dict[str, Interval]] = defaultdict(dict)
     last: dict[tuple[str, str, str], tuple[float, str]] = {}  # of each execution: when, and the instruction
     for line, events in zip(lines, executed):
         for device, program, op, start, end, run in events:
             spans = clip([(clock(start), clock(end))], *window)
-            record = seen.program(canonical_name(program))
+            record = activity.program(canonical_name(program))
             record.devices[device] += spans
             record.ops[device, op] += [b - a for a, b in spans]
             if run:
@@ -133,16 +133,18 @@ def read_window(file: Path, tied: float, ended: float, seen: Seen) -> None:
                 at = device, canonical_name(program), run
                 last[at] = max(last.get(at, (tied, "")), (clock(end), op))
         for name, start, end, copies in _dispatches(line):
-            record = seen.program(canonical_name(name))
+            record = activity.program(canonical_name(name))
             record.calls += 1
             record.copies += copies
             record.dispatch_s.append((end - start) / 1e9)
             calls[canonical_name(name)].append((clock(start), clock(end)))
-    _add_executions(seen, runs, calls, window)
-    _add_tails(seen, last, ended)
+    _add_executions(activity, runs, calls, window)
+    _add_tails(activity, last, ended)
 
 
-def _add_tails(seen: Seen, last: dict[tuple[str, str, str], tuple[float, str]], ended: float) -> None:
+def _add_tails(
+    activity: DeviceActivity, last: dict[tuple[str, str, str], tuple[float, str]], ended: float
+) -> None:
     """Count the end of a window as computing where the last execution lacks its last instruction.
 
     An instruction that still runs then has no event.
@@ -150,14 +152,14 @@ def _add_tails(seen: Seen, last: dict[tuple[str, str, str], tuple[float, str]], 
     for device in {device for device, _, _ in last}:
         in_order = sorted((moment, op, name) for (at, name, _), (moment, op) in last.items() if at == device)
         for _, op, name in in_order[:-1]:
-            seen.program(name).last_ops.add(op)
+            activity.program(name).last_ops.add(op)
         moment, op, name = in_order[-1]
-        if seen.program(name).last_ops and op not in seen.program(name).last_ops and moment < ended:
-            seen.program(name).devices[device].append((moment, ended))
+        if activity.program(name).last_ops and op not in activity.program(name).last_ops and moment < ended:
+            activity.program(name).devices[device].append((moment, ended))
 
 
 def _add_executions(
-    seen: Seen,
+    activity: DeviceActivity,
     runs: dict[tuple[str, str], dict[str, Interval]],
     calls: dict[str, list[Interval]],
     window: Interval,
@@ -169,14 +171,14 @@ def _add_executions(
     for (_, name), known in runs.items():
         spans = known.values()
         if calls[name] and _median_s(spans) >= _median_s(calls[name]):
-            seen.queued += clip(queued_intervals(calls[name], (start for start, _ in spans)), *window)
+            activity.queued += clip(queued_intervals(calls[name], (start for start, _ in spans)), *window)
     for device in {device for device, _ in runs}:
         in_order = sorted(
             (*span, name) for (at, name), known in runs.items() if at == device for span in known.values()
         )
         number = Counter(name for _, _, name in in_order)
         for i, (start, end, name) in enumerate(in_order):
-            ran = seen.program(name)
+            ran = activity.program(name)
             ran.run_s.append(end - start)
             called = len(calls[name]) >= number[name] and min(calls[name])[0] <= start
             # an instruction that runs at the end has no event, so the last execution may have gone on

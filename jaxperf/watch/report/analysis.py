@@ -149,7 +149,7 @@ class Analysis:
     def called(self) -> list[tuple[Compiled, Place]]:
         """Return the reader's jitted functions, each with the line that calls it again and again."""
         r = self.record
-        return call_sites.called_at(r.compiled, r.call_sites, r.seen.programs)
+        return call_sites.called_at(r.compiled, r.call_sites, r.activity.programs)
 
     @functools.cached_property
     def jitted(self) -> frozenset[str]:
@@ -163,7 +163,7 @@ class Analysis:
 
     def ran(self, program: Compiled | Facts) -> ExecutedProgram | None:
         """Return what windows saw of a program; None if it did not run in any."""
-        return self.record.seen.programs.get(program.program)
+        return self.record.activity.programs.get(program.program)
 
     @functools.cached_property
     def begin(self) -> float:
@@ -172,28 +172,28 @@ class Analysis:
         For a function that was compiled before the watch, when it first ran. If JAX does not report what it
         compiles, the start of the watch.
         """
-        older = [self.record.seen.programs[c.program] for c, _ in self.called if not c.stages]
+        older = [self.record.activity.programs[c.program] for c, _ in self.called if not c.stages]
         ran = [start for program in older for start, _ in program.spans]
         compiled = [c for c, _ in self.called if c.stages] or ([] if ran else self.record.compiled)
-        none = self.record.start if self.record.seen.busy else self.record.end
+        none = self.record.start if self.record.activity.busy else self.record.end
         return min([*ran, *(max(b for _, b in c.stages.values()) for c in compiled)], default=none)
 
     @functools.cached_property
     def steady(self) -> list[Interval]:
         """Return the profiler's windows from `begin` on, less what was traced and compiled in them."""
-        windows = clip(self.record.seen.windows, self.begin, self.record.end)
+        windows = clip(self.record.activity.windows, self.begin, self.record.end)
         return difference(windows, self.compiling.stretches)
 
     @property
     def scale(self) -> float:
         """Return seconds of the run per second of the windows, from `begin` on, less compiling."""
-        seen_s, end = total_length(self.steady), self.record.end
-        return (end - self.begin - self.compiling.within(self.begin, end)) / seen_s if seen_s else 0.0
+        windows_s, end = total_length(self.steady), self.record.end
+        return (end - self.begin - self.compiling.within(self.begin, end)) / windows_s if windows_s else 0.0
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
         """Return when any device computed, in the windows."""
-        return union(span for spans in self.record.seen.busy.values() for span in spans)
+        return union(span for spans in self.record.activity.busy.values() for span in spans)
 
     @functools.cached_property
     def idle(self) -> Clock:
@@ -201,7 +201,7 @@ class Analysis:
 
         A device that has work queued but does not compute lacks a processor: other programs use it.
         """
-        return Clock(difference(self.steady, [*self.busy, *self.record.seen.queued]))
+        return Clock(difference(self.steady, [*self.busy, *self.record.activity.queued]))
 
     def shares(self) -> dict[str, float]:
         """Return fractions of the wall time; the first five add up to 1, the last two are from windows."""
@@ -217,7 +217,7 @@ class Analysis:
             "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
         }
         shares = {name: seconds / wall_s for name, seconds in by_activity.items()}
-        if r.seen.windows:
+        if r.activity.windows:
             most = max(0.0, wall_s - imports - compiled)
             shares["devices compute"] = min(self.computing_s, most) / wall_s
             working = sum(self.idle_at(lambda s: s.kind != DATA).values())
@@ -234,12 +234,12 @@ class Analysis:
         steady = Clock(self.steady)
         waits = [(w.start, w.end) for w in self.waits if w.end - w.start >= LONG_WAIT_S]
         waits += itertools.chain(*self.blocked.values())
-        seen = [
+        computing = [
             (b - a, steady.within(a, b))
-            for a, b in intersection(union([*self.busy, *waits]), self.record.seen.windows)
+            for a, b in intersection(union([*self.busy, *waits]), self.record.activity.windows)
         ]
-        inside = sum(part for _, part in seen)
-        return inside * self.scale + sum(whole for whole, _ in seen) - inside
+        inside = sum(part for _, part in computing)
+        return inside * self.scale + sum(whole for whole, _ in computing) - inside
 
     def idle_at(
         self,
@@ -294,7 +294,7 @@ class Analysis:
         lost, after = [], []
         starts = [a for a, _ in self.busy]
         for wait in waits:
-            if not any(a <= wait.start and wait.end <= b for a, b in self.record.seen.windows):
+            if not any(a <= wait.start and wait.end <= b for a, b in self.record.activity.windows):
                 continue
             gap = self.idle.after(wait.end)
             if gap is None:

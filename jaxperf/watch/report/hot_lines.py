@@ -63,9 +63,9 @@ def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], flo
     """Return seconds by line and operation, NOWHERE for what has no line, and the seconds of all."""
     lines: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     total_s = 0.0
-    for name in analysis.jitted & analysis.record.seen.programs.keys():
+    for name in analysis.jitted & analysis.record.activity.programs.keys():
         instructions = _origins(analysis.programs.get(name, []))
-        for (_, op), times in analysis.record.seen.programs[name].ops.items():
+        for (_, op), times in analysis.record.activity.programs[name].ops.items():
             opcode, operation, at = instructions.get(op, ("", op.rstrip(".0123456789"), NOWHERE))
             if opcode in CONTAINERS:
                 continue

@@ -83,11 +83,11 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
 
 def _overhead(record: Record) -> str:
     parts = ", ".join(f"{name} {seconds / record.wall_s:.1%}" for name, seconds in record.overhead_s.items())
-    seen = sum(b - a for a, b in record.seen.windows)
+    windows_s = sum(b - a for a, b in record.activity.windows)
     used = f"{sum(record.overhead_s.values()) / record.wall_s:.1%}"
     return (
         f"Watching used {used} of that in processor time, most of it beside the program ({parts}); "
-        f"devices were seen for {format_quantity(seen, 's')}."
+        f"devices were seen for {format_quantity(windows_s, 's')}."
     )
 
 

@@ -84,7 +84,7 @@ def _work(facts: Facts | None) -> tuple[str, str]:
 def hottest_programs(analysis: Analysis) -> list[Hot]:
     """Return the programs that devices computed in the windows, longest first."""
     host = group_by(analysis.record.compiled, lambda c: c.program)
-    programs = analysis.record.seen.programs
+    programs = analysis.record.activity.programs
     busy = {name: sum(map(total_length, p.devices.values())) for name, p in programs.items()}
     names = sorted((n for n in busy if busy[n]), key=lambda n: -busy[n])
     return [

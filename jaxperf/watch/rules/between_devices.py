@@ -34,7 +34,7 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
             f"{count} devices: they lie on {_where(c.placements[largest].devices)} only"
         )
-        waits = intersection(difference(analysis.steady, analysis.busy), analysis.record.seen.queued)
+        waits = intersection(difference(analysis.steady, analysis.busy), analysis.record.activity.queued)
         seconds = dispatching.get(at, 0.0) + total_length(waits) * analysis.scale
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 

@@ -40,12 +40,12 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
     names, function = _replaced(at), statements.innermost(at, statements.FUNCTION)
     body = function or statements.syntax_tree(at.file)
     around = statements.innermost(at, ast.ClassDef) or body  # other methods may read `self.w`
-    kept = {name for name in names if _caller_reads(callers, function, name)}
+    still_used = {name for name in names if _caller_reads(callers, function, name)}
     for name in names:
         scope = around if "." in name else body
         if any(_keeps(node, name, scope) for node in _inside(scope, all_functions="." in name)):
-            kept.add(name)
-    return names - kept, kept
+            still_used.add(name)
+    return names - still_used, still_used
 
 
 def passed_arguments(c: Compiled, names: Collection[str]) -> Iterator[tuple[str, Array]]:

@@ -43,9 +43,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         seconds = idle.pop(at)
         if traced[at] <= REPEATS:  # else `find_retraces` covers it
             yield Finding("new function", at, seconds, reason, "function")
-    outside = {n: p for n, p in analysis.record.seen.programs.items() if n not in analysis.jitted}
+    outside = {n: p for n, p in analysis.record.activity.programs.items() if n not in analysis.jitted}
     small = sum(p.calls for p in outside.values() if p.calls >= OFTEN)
-    windows_s = sum(b - a for a, b in analysis.record.seen.windows)
+    windows_s = sum(b - a for a, b in analysis.record.activity.windows)
     rate = small / windows_s if windows_s else 0.0
     if rate < RATE:
         idle = {}
@@ -72,7 +72,7 @@ def _front_bound(
     """
     busy = [
         span
-        for name, program in analysis.record.seen.programs.items()
+        for name, program in analysis.record.activity.programs.items()
         for spans in program.devices.values()
         if name in analysis.jitted or total_length(spans) > SHORT_S * len(spans)
         for span in spans
@@ -132,7 +132,9 @@ def _unfused(analysis: Analysis, line: Callable[[StackSample], Place]) -> dict[P
         for name, programs in analysis.programs.items()
         if name not in analysis.jitted and _are_elementwise([f for f in programs if f.instructions])
     }
-    saved_s = max((_saved_s(analysis, device, light) for device in analysis.record.seen.busy), default=0.0)
+    saved_s = max(
+        (_saved_s(analysis, device, light) for device in analysis.record.activity.busy), default=0.0
+    )
     looks: Counter[Place] = Counter()
     for s in analysis.samples if saved_s else ():
         if s.kind == EAGER and s.start >= analysis.begin:
@@ -148,7 +150,7 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
     """Return the seconds that a device would save if elementwise operations in a row were one program."""
     executed = sorted(
         (start, end, name in light)
-        for name, program in analysis.record.seen.programs.items()
+        for name, program in analysis.record.activity.programs.items()
         for start, end in program.devices.get(device, ())
         if start >= analysis.begin
     )

@@ -38,11 +38,13 @@ UNEQUAL = 1.3  # the most work on one device over the mean
 def find_donations(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that copy an argument that the caller replaces by the result."""
     for facts, c, program, program_s in called_programs(analysis):
-        names, kept = replaced_variables(c.at, c.callers)
+        names, still_used = replaced_variables(c.at, c.callers)
         passed = list(passed_arguments(c, names))
-        among = [array for _, array in passed] if kept else None  # of the others, nothing may be donated
+        among = (
+            [array for _, array in passed] if still_used else None
+        )  # of the others, nothing may be donated
         if names and (shared := facts.unshared_bytes(among)):
-            which = f" ({', '.join(sorted(names))})" if kept else ""
+            which = f" ({', '.join(sorted(names))})" if still_used else ""
             reason = _new_memory(
                 facts, shared, f"of the same types as arguments that the caller replaces{which}"
             )
@@ -177,7 +179,7 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
     for name, programs in analysis.programs.items():
         by_devices = group_by(programs, lambda facts: facts.devices)
         flops = {devices: max(f.flops for f in same) for devices, same in by_devices.items()}
-        program = analysis.record.seen.programs.get(name)
+        program = analysis.record.activity.programs.get(name)
         at = next((at for c, at in analysis.called if c.program == name), NOWHERE)
         apart = len({d for devices in flops for d in devices}) == sum(map(len, flops))
         defined = {c.defined for c in analysis.record.compiled if c.explained and c.program == name}
@@ -212,8 +214,8 @@ def called_programs(
             if len(analysis.programs[facts.program]) > 1:
                 busy_s = min(busy_s, program.op_s(facts.steps.__contains__) / len(program.devices))
             if program.cut_off:  # instructions that no window saw whole are not among the devices' events
-                seen_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
-                busy_s *= max(1.0, analysis.computing_s / seen_s) if seen_s else 1.0
+                windows_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
+                busy_s *= max(1.0, analysis.computing_s / windows_s) if windows_s else 1.0
             yield facts, c, program, busy_s * analysis.scale
 
 

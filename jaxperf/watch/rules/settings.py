@@ -37,12 +37,12 @@ def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
     from jaxperf.measure.compile_log import DEBUG_FLAGS  # which imports JAX
 
     for flag in DEBUG_FLAGS:
-        seen = analysis.record.settings.get(flag)
-        if seen is not None and flag not in _FOR_NOTHING:
-            seen = seen or next((c.at for c in analysis.record.compiled), seen)
-            what, line = _EFFECTS.get(flag, "is for looking for mistakes"), _set_at(flag, analysis, seen)
+        first = analysis.record.settings.get(flag)
+        if first is not None and flag not in _FOR_NOTHING:
+            first = first or next((c.at for c in analysis.record.compiled), first)
+            what, line = _EFFECTS.get(flag, "is for looking for mistakes"), _set_at(flag, analysis, first)
             yield Finding(
-                "debug setting", line or seen, _cost_s(flag, analysis), f"{flag} is on, which {what}", flag,
+                "debug setting", line or first, _cost_s(flag, analysis), f"{flag} is on, which {what}", flag,
                 argument=str(line or ""),
             )  # fmt: skip
 
@@ -64,17 +64,17 @@ def _one_by_one(analysis: Analysis) -> Iterator[Compiled]:
 
 def _dispatching_s(flag: str, analysis: Analysis) -> float:
     calls = (DISPATCH, EAGER)
-    if not analysis.record.seen.windows:
+    if not analysis.record.activity.windows:
         return sum(analysis.front_s[kind] for kind in calls)
     reads_s = sum(line.lost_s for line in analysis.lines if line.kind == "np.asarray" and flag in _READS)
     return sum(analysis.idle_at(lambda s: s.kind in calls).values()) + reads_s
 
 
-def _set_at(flag: str, analysis: Analysis, seen: Place) -> Place | None:
+def _set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
     """Return the line that turns a setting on, in files whose code was traced or other own modules."""
     names = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
     places = (p for c in analysis.record.compiled for p in (c.at, *c.callers))
-    files = [p.file for p in (seen, *places)] + analysis.record.modules
+    files = [p.file for p in (first, *places)] + analysis.record.modules
     for file in dict.fromkeys(files):
         for number, line in enumerate(linecache.getlines(file), start=1):
             code = line.partition("#")[0]

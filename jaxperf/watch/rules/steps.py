@@ -86,7 +86,7 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
 
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put the same large NumPy array on a device again and again."""
-    programs = analysis.record.seen.programs
+    programs = analysis.record.activity.programs
     busy = [span for name in analysis.jitted & programs.keys() for span in programs[name].spans]
     idle = difference(analysis.steady, busy)  # while at most the copy itself runs
     for at, made in group_by((p for p in analysis.record.puts if p.nbytes), lambda put: put.at).items():
@@ -94,7 +94,7 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
         copying = _copying(analysis, at) if len(again) > len(made) / 2 else []
         lost = [(put.start, put.end) for put in again] + copying
         if again and again[0].elsewhere:  # a program that was called waits for what is being copied
-            lost += analysis.record.seen.queued
+            lost += analysis.record.activity.queued
         if again:
             copied = format_quantity(again[0].nbytes, "bytes")
             reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
@@ -105,11 +105,11 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
 
 def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put many small arrays on devices for each step, one after the other."""
-    seen = analysis.record.seen
-    steps = max((p.calls for name, p in seen.programs.items() if name in analysis.jitted), default=0)
+    activity = analysis.record.activity
+    steps = max((p.calls for name, p in activity.programs.items() if name in analysis.jitted), default=0)
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
     for at, times in analysis.record.small_puts.items():
-        count = sum(any(a <= t <= b for a, b in seen.windows) for t in times)
+        count = sum(any(a <= t <= b for a, b in activity.windows) for t in times)
         if at in idle and count >= max(OFTEN, MANY * steps):
             each = count / max(1, steps)
             reason = (
@@ -122,7 +122,7 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
 def _copying(analysis: Analysis, at: Place) -> list[Interval]:
     """Return when devices ran JAX's own programs that copy what this line gives them."""
     names = {c.program for c in analysis.record.compiled if c.at == at} - analysis.jitted
-    programs = (p for n, p in analysis.record.seen.programs.items() if n in names and p.copies)
+    programs = (p for n, p in analysis.record.activity.programs.items() if n in names and p.copies)
     return [span for program in programs for span in program.spans]
 
 

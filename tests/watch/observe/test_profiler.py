@@ -36,7 +36,7 @@ def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_i
 ) -> None:
     with watch(show=False) as watched:
         compute(1.0)
-    windows = watched.record.seen.windows
+    windows = watched.record.activity.windows
     assert windows
     assert set(waiting_threads) == {threading.main_thread()}
     assert len(waiting_threads) >= 2 * len(windows)
@@ -55,7 +55,7 @@ def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
     thread = threading.Thread(target=program)
     thread.start()
     thread.join()
-    assert not records[0].seen.windows and not waiting_threads
+    assert not records[0].activity.windows and not waiting_threads
     assert any("main thread" in remark for remark in records[0].remarks)
 
 

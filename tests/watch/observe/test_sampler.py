@@ -50,7 +50,7 @@ def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:
         frame = sys._getframe(1)  # the library's
         while source_location.library_of(frame.f_code.co_filename) == "":
             frame = frame.f_back  # type: ignore[assignment]
-        kinds.append(sampler._seen(frame, 0.0, 1.0).kind)
+        kinds.append(sampler._sample_of(frame, 0.0, 1.0).kind)
 
     library.inside(look, jnp.ones(2))
     library.python(look, jnp.ones(2))
@@ -75,15 +75,15 @@ def test_a_readers_own_module_may_begin_with_jax() -> None:
 def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_lost_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen = sampler._seen
+    sample_of = sampler._sample_of
 
     def slow(*args: Any) -> Any:
         end = time.perf_counter() + 0.02  # the program asks for the lock after 5 ms, and is given it here
         while time.perf_counter() < end:
             pass
-        return seen(*args)
+        return sample_of(*args)
 
-    monkeypatch.setattr(sampler, "_seen", slow)
+    monkeypatch.setattr(sampler, "_sample_of", slow)
     looking = sampler.Sampler(Trouble())
     looking.open()
     end = time.perf_counter() + 9  # it asked for the lock after 10 s: then a single sample comes

@@ -132,8 +132,8 @@ def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables() -> None:
 
 def test_variables_that_a_program_has_from_locals_stay() -> None:
     number, other = 3, Held()
-    mine = locals()
+    variables = locals()
     assert source_location.variable_value(sys._getframe(), "other") is other
-    assert mine["number"] == number and mine["other"] is other
-    exec("added = 5", globals(), mine)
-    assert source_location.variable_value(sys._getframe(), "nothing") is None and mine["added"] == 5
+    assert variables["number"] == number and variables["other"] is other
+    exec("added = 5", globals(), variables)
+    assert source_location.variable_value(sys._getframe(), "nothing") is None and variables["added"] == 5

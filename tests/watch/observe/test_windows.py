@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen, _add_tails
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram, _add_tails
 
 Ends = dict[tuple[str, str, str], tuple[float, str]]
 
@@ -19,13 +19,13 @@ Ends = dict[tuple[str, str, str], tuple[float, str]]
 def test_the_tail_of_a_window_computes_if_the_last_execution_lacks_its_last_instruction(
     last: tuple[float, str], tail: list[tuple[float, float]]
 ) -> None:
-    seen = Seen(programs={"step": ExecutedProgram("step")})
+    activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
     ends: Ends = {("cpu 0", "step", "1"): (0.4, "add.2"), ("cpu 0", "step", "2"): last}
-    _add_tails(seen, ends, 1.0)
-    assert seen.program("step").devices["cpu 0"] == tail
+    _add_tails(activity, ends, 1.0)
+    assert activity.program("step").devices["cpu 0"] == tail
 
 
 def test_where_no_execution_was_seen_to_end_the_tail_is_not_known() -> None:
-    seen = Seen(programs={"step": ExecutedProgram("step")})
-    _add_tails(seen, {("cpu 0", "step", "1"): (0.4, "dot.1")}, 1.0)
-    assert seen.busy == {}
+    activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
+    _add_tails(activity, {("cpu 0", "step", "1"): (0.4, "dot.1")}, 1.0)
+    assert activity.busy == {}

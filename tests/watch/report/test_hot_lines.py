@@ -12,7 +12,7 @@ from jaxperf.result import Grid, Note
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report import hot_lines
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Record
@@ -49,7 +49,7 @@ def analysis_of(*texts: str, sort_s: float, dot_s: float, jitted: bool = True) -
     call = Compiled("step", Place("a.py", 3), {"compile": (-1.0, 0.0)}, explained=True)
     sites = [CallSite(Place("a.py", 3), "step", "step")] if jitted else []
     record = Record("a", 0.0, 1.0, compiled=[call] if jitted else [], programs=programs, call_sites=sites,
-                    seen=Seen([(0.0, 1.0)], {"step": program}))  # fmt: skip
+                    activity=DeviceActivity([(0.0, 1.0)], {"step": program}))  # fmt: skip
     return Analysis(record)
 
 
@@ -79,7 +79,7 @@ def test_an_instruction_that_two_programs_of_one_name_have_at_different_lines_ha
 
 def test_copies_that_xla_adds_have_a_row_without_a_line(text: str) -> None:
     analysis = analysis_of(text, sort_s=0.1, dot_s=0.1)
-    analysis.record.seen.programs["step"].ops["cpu 0", "copy.99"] = [0.2]
+    analysis.record.activity.programs["step"].ops["cpu 0", "copy.99"] = [0.2]
     (table,) = hot_lines.line_blocks(analysis)
     assert isinstance(table, Grid)
     assert table.rows[0] == ("copy", "50%", "-", "no line of its own")

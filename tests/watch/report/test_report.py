@@ -21,7 +21,7 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import IMPORT, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.waits import Wait
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen, queued_intervals
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram, queued_intervals
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import hottest_programs
@@ -31,31 +31,31 @@ AT = Place("a.py", 3)
 COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
 
 
-def program(*spans: Interval, **seen: object) -> ExecutedProgram:
-    return ExecutedProgram("step", devices={"cpu 0": [*spans]}, **seen)  # type: ignore[arg-type]
+def program(*spans: Interval, **fields: object) -> ExecutedProgram:
+    return ExecutedProgram("step", devices={"cpu 0": [*spans]}, **fields)  # type: ignore[arg-type]
 
 
-def seen(
+def activity_of(
     ran: ExecutedProgram, *windows: tuple[float, float], queued: tuple[tuple[float, float], ...] = ()
-) -> Seen:
-    return Seen([*windows], {ran.name: ran}, queued=[*queued])
+) -> DeviceActivity:
+    return DeviceActivity([*windows], {ran.name: ran}, queued=[*queued])
 
 
 def test_devices_compute_no_longer_than_the_run_without_imports() -> None:
     samples = [StackSample(IMPORT, AT, 0.0, 8.0), StackSample(PYTHON, AT, 8.0, 10.0)]
     ran = program((9.0, 9.2))  # all of the only window
-    record = Record("a", 0.0, 10.0, samples=samples, seen=seen(ran, (9.0, 9.2)))
+    record = Record("a", 0.0, 10.0, samples=samples, activity=activity_of(ran, (9.0, 9.2)))
     assert 0.02 <= Analysis(record).shares()["devices compute"] <= 0.2
 
 
 def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_event() -> None:
     wait = Wait("float", AT, 5.0, 6.0, 4)
-    record = Record("a", 0.0, 10.0, waits=[wait], seen=seen(program((5.0, 5.05)), (5.0, 5.5)))
+    record = Record("a", 0.0, 10.0, waits=[wait], activity=activity_of(program((5.0, 5.05)), (5.0, 5.5)))
     assert Analysis(record).shares()["devices compute"] == pytest.approx(1.0)
 
 
 def test_an_empty_window_within_a_wait_says_nothing() -> None:
-    windows = Seen([(1.0, 1.2), (3.0, 3.2)], empty=[(1.0, 1.2), (3.0, 3.2)])
+    windows = DeviceActivity([(1.0, 1.2), (3.0, 3.2)], empty=[(1.0, 1.2), (3.0, 3.2)])
     windows.drop_unseen([(2.9, 4.0)])
     assert windows.windows == [(1.0, 1.2)]
 
@@ -63,7 +63,7 @@ def test_an_empty_window_within_a_wait_says_nothing() -> None:
 @pytest.mark.parametrize(("whole", "longer"), [(0, True), (1, False)])
 def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool) -> None:
     ran = program((1.0, 1.25), calls=1, run_s=[0.25, 0.2], whole=whole)
-    (hot,) = hottest_programs(Analysis(Record("a", 0.0, 10.0, seen=seen(ran, (1.0, 1.25)))))
+    (hot,) = hottest_programs(Analysis(Record("a", 0.0, 10.0, activity=activity_of(ran, (1.0, 1.25)))))
     assert (hot.longer, hot.device_s) == (longer, 0.225 if longer else 0.25)
     assert ("within a window" in hot.doubt) == longer
 
@@ -72,17 +72,17 @@ def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool
 def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end(
     queued: tuple[Interval, ...], idle: float
 ) -> None:
-    windows = seen(program((1.0, 2.0), (5.0, 6.0)), (0.0, 10.0), queued=queued)
+    windows = activity_of(program((1.0, 2.0), (5.0, 6.0)), (0.0, 10.0), queued=queued)
     samples = [StackSample("between", NOWHERE, 0.0, 10.0)]
-    analysis = Analysis(Record("a", 0.0, 10.0, compiled=[COMPILED], samples=samples, seen=windows))
+    analysis = Analysis(Record("a", 0.0, 10.0, compiled=[COMPILED], samples=samples, activity=windows))
     assert sum(analysis.idle_at(lambda s: True).values()) == pytest.approx(idle)
 
 
 @pytest.mark.parametrize(("itself", "idle"), [(False, 6.0), (True, 4.0)])
 def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took(itself: bool, idle: float) -> None:
     wait, sample = Wait("item", NOWHERE, 2.0, 4.0, 4), StackSample("between", NOWHERE, 4.0, 10.0)
-    windows = seen(program((0.0, 3.0)), (0.0, 10.0))
-    record = Record("a", 0.0, 10.0, compiled=[COMPILED], waits=[wait], samples=[sample], seen=windows)
+    windows = activity_of(program((0.0, 3.0)), (0.0, 10.0))
+    record = Record("a", 0.0, 10.0, compiled=[COMPILED], waits=[wait], samples=[sample], activity=windows)
     assert sum(Analysis(record).idle_at(lambda s: True, itself=itself).values()) == pytest.approx(idle)
 
 

@@ -17,7 +17,7 @@ from jaxperf.result import Environment, Grid, Measurement, Note, Result, Table, 
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Record
@@ -49,8 +49,8 @@ def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Record:
         ops[f"cpu {i}", "dot.1"] = [0.0001] * 99  # inside, where the profiler tells of it
         spans[f"cpu {i}"] = [(j * 0.004, (j + 1) * 0.004) for j in range(4)]
     program = ExecutedProgram("step", calls, [0.0002] * calls, 0, defaultdict(list, spans), ops)
-    seen = Seen([(0.0, 1.0)], {"step": program})
-    return Record("a", 0.0, 1.0, programs=list(facts), seen=seen)
+    activity = DeviceActivity([(0.0, 1.0)], {"step": program})
+    return Record("a", 0.0, 1.0, programs=list(facts), activity=activity)
 
 
 def keep_roofline(monkeypatch: pytest.MonkeyPatch, folder: Path, environment: Environment) -> None:
@@ -82,7 +82,7 @@ def texts_and_notes(record: Record, environment: Environment = HERE) -> tuple[li
 
 
 def test_executions_are_counted_by_what_devices_ran_and_not_by_calls() -> None:
-    (program,) = record(STEP).seen.programs.values()
+    (program,) = record(STEP).activity.programs.values()
     assert top_programs.execution_count(program, STEP) == pytest.approx(4.0)
     program.ops["cpu 0", "multiply.1"] = [0.001] * 5  # the window's end cut the fifth execution off
     assert 4 < top_programs.execution_count(program, STEP) < 4.5
@@ -141,7 +141,7 @@ def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_lar
 ) -> None:
     run = record(STEP)
     run.compiled.extend(Compiled("step", NOWHERE, host={"x": size}) for size in sizes)
-    run.seen.programs["step"].copies = 2
+    run.activity.programs["step"].copies = 2
     (grid, *_) = top_programs.program_blocks(Analysis(run), HERE)
     assert isinstance(grid, Grid) and grid.rows[0][6] == cell
 

@@ -16,7 +16,7 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.frame_arguments import Placement
 from jaxperf.watch.observe.sampler import DISPATCH, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.between_devices import device_notes, find_moves, find_replicated_work
@@ -61,10 +61,10 @@ def test_an_argument_that_every_call_copies_to_other_devices_is_found(
     c = call(*devices)
     program = ExecutedProgram("step", 10, [0.01] * 10, copies=10 * copies)
     program.devices["gpu 0"] = [(1.0, 1.5)]
-    seen = Seen([(1.0, 2.0)], {"step": program}, queued=[(1.5, 1.7)])
-    note_copied_arguments([c], seen.programs, [facts()])
+    activity = DeviceActivity([(1.0, 2.0)], {"step": program}, queued=[(1.5, 1.7)])
+    note_copied_arguments([c], activity.programs, [facts()])
     sample = StackSample(DISPATCH, AT, 1.8, 1.9)
-    record = Record("a", 0, 2, compiled=[c], samples=[sample], programs=[facts()], seen=seen)
+    record = Record("a", 0, 2, compiled=[c], samples=[sample], programs=[facts()], activity=activity)
     findings = list(find_moves(Analysis(record)))
     assert [f.at for f in findings] == [AT] * count
     for finding in findings:
@@ -133,9 +133,11 @@ def test_a_program_of_which_no_argument_is_divided_computes_the_same_on_each_dev
     for device in range(4):
         ran.devices[f"gpu {device}"] = [(1.0, 1.8)]
     compiled = replace(facts(), text=program)
-    seen = Seen([(1.0, 2.0)], {"step": ran})
+    activity = DeviceActivity([(1.0, 2.0)], {"step": ran})
     findings = list(
-        find_replicated_work(Analysis(Record("a", 0, 2, compiled=[c], programs=[compiled], seen=seen)))
+        find_replicated_work(
+            Analysis(Record("a", 0, 2, compiled=[c], programs=[compiled], activity=activity))
+        )
     )
     assert [f.cause for f in findings] == ["replicated"] * count
     if findings:

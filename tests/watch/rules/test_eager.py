@@ -11,7 +11,7 @@ import pytest
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import Seen
+from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager
 from jaxperf.watch.session import Record
@@ -66,12 +66,12 @@ def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(
 ) -> None:
     """For 1 s, one operation follows the other; 0.9 s of it without `step`, which is jitted."""
     count = round(0.9 / each_s)
-    seen = Seen([(0.0, 1.0)])
-    seen.program("add").devices["cpu 0"] = [(i * each_s, (i + 1) * each_s) for i in range(count)]
-    seen.program("step").devices["cpu 0"] = [(0.9, 1.0)]
+    activity = DeviceActivity([(0.0, 1.0)])
+    activity.program("add").devices["cpu 0"] = [(i * each_s, (i + 1) * each_s) for i in range(count)]
+    activity.program("step").devices["cpu 0"] = [(0.9, 1.0)]
     call = Compiled("step", CALL, {"compile": (-0.1, 0.0)}, explained=True)
     samples = [StackSample(EAGER, LOSS, i / 10, (i + 1) / 10) for i in range(10)]
-    record = Record("a", -0.1, 1.0, compiled=[call], samples=samples, seen=seen)
+    record = Record("a", -0.1, 1.0, compiled=[call], samples=samples, activity=activity)
     by_line = eager._front_bound(Analysis(record), lambda s: s.at, ())
     assert sum(by_line.values()) == pytest.approx(seconds, abs=1e-6)
     assert eager._front_bound(Analysis(record), lambda s: s.at, {LOSS}) == {}

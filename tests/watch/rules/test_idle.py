@@ -10,7 +10,7 @@ from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import find_data_waits, find_waits
 from jaxperf.watch.session import Record
@@ -26,7 +26,7 @@ def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(
     step = ExecutedProgram("step", devices={"cpu 0": [(0.0, computing_s)]})
     record = Record(
         "a", 0.0, 10.0, compiled=[COMPILED], samples=[StackSample(DATA, AT, computing_s, 10.0)],
-        seen=Seen([(0.0, 10.0)], {"step": step}),
+        activity=DeviceActivity([(0.0, 10.0)], {"step": step}),
     )  # fmt: skip
     (finding,) = find_data_waits(Analysis(record))
     assert finding.seconds == pytest.approx(10 - computing_s)
@@ -42,7 +42,7 @@ def test_a_thread_that_reads_already_is_slower_than_the_steps(tmp_path: Path) ->
     record = Record(
         "a", 0.0, 10.0, compiled=[COMPILED],
         samples=[StackSample(DATA, AT, 5.0, 10.0, inside=Place(str(tmp_path / "loader.py"), 2))],
-        seen=Seen([(0.0, 10.0)], {"step": step}),
+        activity=DeviceActivity([(0.0, 10.0)], {"step": step}),
     )  # fmt: skip
     (finding,) = find_data_waits(Analysis(record))
     assert "self.queue.get()" in finding.reason

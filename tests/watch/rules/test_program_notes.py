@@ -13,7 +13,7 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.instructions import independent_instructions
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.programs import find_constant_work
@@ -54,8 +54,8 @@ def test_constant_work_is_a_finding_if_it_takes_a_share(share: float, count: int
     )
     ops = {("cpu 0", "sort.1"): [share] * 4, ("cpu 0", "add.1"): [1 - share] * 4}
     program = ExecutedProgram("step", 4, devices={"cpu 0": [(1.0, 5.0)]}, ops=ops)
-    seen = Seen([(1.0, 5.0)], {"step": program})
-    record = Record("a", 0, 5, compiled=[CALL], programs=[facts_of(text)], seen=seen)
+    activity = DeviceActivity([(1.0, 5.0)], {"step": program})
+    record = Record("a", 0, 5, compiled=[CALL], programs=[facts_of(text)], activity=activity)
     assert [f.cause for f in find_constant_work(Analysis(record))] == ["constant work"] * count
 
 

@@ -16,7 +16,7 @@ from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, array_type
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.find import _worst
 from jaxperf.watch.rules.precision import find_float64
@@ -113,8 +113,8 @@ def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is
 def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
     """A second of a window in which a program ran half of the time."""
     program = ExecutedProgram(facts[0].name, 100, [1e-4] * 100, devices={"device 0": [(0.25, 0.75)]})
-    seen = Seen([(0.0, 1.0)], {program.name: program})
-    record = Record("a", 0.0, 1.0, compiled=[compiled], programs=[*facts], seen=seen, backend=backend)
+    activity = DeviceActivity([(0.0, 1.0)], {program.name: program})
+    record = Record("a", 0.0, 1.0, compiled=[compiled], programs=[*facts], activity=activity, backend=backend)
     return Analysis(record)
 
 
@@ -181,8 +181,8 @@ def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Pa
     def seconds(size: int) -> float:
         head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
         facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
-        seen = Seen([(0.1, 1.0)], {"step": program})
-        record = Record("a", 0.0, 1.0, compiled=[compiled], programs=[facts], seen=seen)
+        activity = DeviceActivity([(0.1, 1.0)], {"step": program})
+        record = Record("a", 0.0, 1.0, compiled=[compiled], programs=[facts], activity=activity)
         return sum(f.seconds for f in find_donations(Analysis(record)))
 
     assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1

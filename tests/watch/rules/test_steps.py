@@ -10,7 +10,7 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
-from jaxperf.watch.observe.windows import ExecutedProgram, Seen
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.steps import find_repeated_puts, find_slow_dispatch, find_small_puts
 from jaxperf.watch.session import Record
@@ -21,14 +21,14 @@ AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
 def record(*again: bool) -> Record:
     """Ten turns of 1 s: 0.1 s in `asarray`, 0.4 s more for its copy on the device, then 0.2 s of a step."""
     made = [Put(AT, i, i + 0.1, 1 << 24, again=a) for i, a in enumerate(again)]
-    seen = Seen(windows=[(0.0, 10.0)])
+    activity = DeviceActivity(windows=[(0.0, 10.0)])
     for name, copies, begin, end in (("stage", 10, 0.1, 0.5), ("step", 0, 0.5, 0.7), ("add", 0, 0.7, 0.8)):
-        program = seen.program(name)
+        program = activity.program(name)
         program.calls, program.copies = 10, copies
         program.devices["cpu:0"] = [(i + begin, i + end) for i in range(10)]
     step = Compiled("step", OTHER, {"compile": (-1.0, 0.0)}, explained=True)
     compiled = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
-    return Record("a", -1.0, 10.0, compiled=[step, *compiled], seen=seen, puts=made)
+    return Record("a", -1.0, 10.0, compiled=[step, *compiled], activity=activity, puts=made)
 
 
 def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program() -> None:
@@ -54,8 +54,8 @@ def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
     through: str, dispatch_s: float, findings: list[tuple[str, float]]
 ) -> None:
     """A hundred calls in 10 s, each of which takes the front end 0.1 s and the device 0.02 s."""
-    seen = Seen(windows=[(0.0, 10.0)])
-    program = seen.program("step")
+    activity = DeviceActivity(windows=[(0.0, 10.0)])
+    program = activity.program("step")
     program.calls, program.dispatch_s = 100, [dispatch_s] * 100
     program.devices["cpu:0"] = [(i / 10, i / 10 + 0.02) for i in range(100)]
     signature = {"argument 0.w": "float32[2]", "argument 1.step": "int32[]", "argument 2": "float32[2]"}
@@ -63,7 +63,7 @@ def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
         "step", AT, {"compile": (-1.0, 0.0)}, explained=True, through=through, signature=signature
     )
     samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
-    analysis = Analysis(Record("a", -1.0, 10.0, compiled=[call], samples=samples, seen=seen))
+    analysis = Analysis(Record("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity))
     reported = list(find_slow_dispatch(analysis))
     assert [(f.cause, pytest.approx(f.seconds)) for f in reported] == findings
     assert {f.argument for f in reported} <= {"argument 0, argument 1", ""}
@@ -71,13 +71,13 @@ def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
 
 def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch() -> None:
     """A call takes the front end 1 ms; of a hundred executions of 0.1 ms, one is interrupted for 0.5 s."""
-    seen = Seen(windows=[(0.0, 10.0)])
-    program = seen.program("step")
+    activity = DeviceActivity(windows=[(0.0, 10.0)])
+    program = activity.program("step")
     program.calls, program.dispatch_s, program.run_s = 100, [1e-3] * 100, [0.5, *[1e-4] * 99]
     program.devices["cpu:0"] = [(0.0, 0.5), *((i / 10, i / 10 + 1e-4) for i in range(6, 100))]
     call = Compiled("step", AT, {"compile": (-1.0, 0.0)}, explained=True)
     samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
-    record = Record("a", -1.0, 10.0, compiled=[call], samples=samples, seen=seen)
+    record = Record("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity)
     (finding,) = find_slow_dispatch(Analysis(record))
     assert finding.cause == "dispatch" and "the device 100 us" in finding.reason
 
@@ -97,7 +97,7 @@ def test_many_small_puts_per_step_are_one_finding(each: int, count: int) -> None
         2,
         compiled=[call],
         samples=samples,
-        seen=Seen([(1.0, 2.0)], {"step": program}),
+        activity=DeviceActivity([(1.0, 2.0)], {"step": program}),
         small_puts={at: times},
     )
     assert [f.at for f in find_small_puts(Analysis(record))] == [at] * count

@@ -117,8 +117,8 @@ def test_what_is_jaxs_own_or_only_looks_jitted_is_no_step() -> None:
 
     for other in (jnp.sin, jax.grad, str, "text", Lower, Lower(), None, 3, update):
         assert jitted_program(other) == ""
-    for mine in (step, jax.pmap(update), nnx.jit(update)):
-        assert jitted_program(mine) in ("step", "update")
+    for function in (step, jax.pmap(update), nnx.jit(update)):
+        assert jitted_program(function) in ("step", "update")
 
 
 PROGRAM = """\
