@@ -21,6 +21,7 @@ LEAST = 0.03  # of the devices' time
 WORTH = 0.05  # of the run in which devices compute, from which on their lines matter
 MOST = 0.3  # of the devices' time, from which on an operation has a hint
 _INTEGERS = re.compile(r"[su]\d+\[")
+_HESSIAN = "vmap(jvp(vmap(transpose("  # how JAX names what `jax.hessian` computes, column by column
 _PRODUCTS = {"dot": "dot_general", "convolution": "conv_general_dilated"}  # also of a transposed operand
 _HINTS = {
     "sort": "if only the largest are needed, jax.lax.top_k finds them; a random subset needs no sort if "
@@ -29,6 +30,8 @@ _HINTS = {
     "factor), and one that stays the same can be factored once",
     "cholesky": "a matrix that stays the same can be factored once",
     "dot_general of integers": "a product of float32 has faster kernels, and is exact up to 2**24",
+    "jax.hessian": "if only its products with vectors are needed, jax.jvp(jax.grad(f), (w,), (v,))[1] "
+    "computes one without the matrix",
 }
 
 
@@ -81,6 +84,7 @@ def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
         for i in facts.instructions:
             name, at = _PRODUCTS.get(i.opcode) or i.operation or i.opcode, facts.at(i.text)
             name += " of integers" * (name == "dot_general" and bool(_INTEGERS.match(i.type)))
+            name = "jax.hessian" if _HESSIAN in i.op_name else name
             known = origins.setdefault(i.name, (i.opcode, name, at))
             if known[2] != at:
                 origins[i.name] = (*known[:2], NOWHERE)

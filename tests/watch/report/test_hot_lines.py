@@ -95,3 +95,17 @@ def test_a_product_of_integers_has_a_hint() -> None:
     compiled = jax.jit(lambda x: x @ x).lower(jnp.ones((64, 64), jnp.int32)).compile().as_text()
     origins = hot_lines._origins([Facts("f", "cpu", 1.0, 1.0, text=compiled or "")])
     assert "dot_general of integers" in {operation for _, operation, _ in origins.values()}
+
+
+def test_a_hessian_has_a_hint_and_its_product_with_a_vector_has_none() -> None:
+    def loss(w: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(jnp.ones((8, 4)) @ w) ** 2)
+
+    w = jnp.ones(4)
+    for product, expected in (
+        (lambda w: jax.hessian(loss)(w) @ w, True),
+        (lambda w: jax.jvp(jax.grad(loss), (w,), (w,))[1], False),
+    ):
+        compiled = jax.jit(product).lower(w).compile().as_text()
+        origins = hot_lines._origins([Facts("f", "cpu", 1.0, 1.0, text=compiled or "")])
+        assert ("jax.hessian" in {operation for _, operation, _ in origins.values()}) is expected
