@@ -1,10 +1,12 @@
-"""What watching costs: programs alone, watched without the profiler, and watched with it, taking turns.
+"""What watching costs: the same program, watched and not watched, in turns of half a second.
 
-    python benchmarks/watch_overhead.py --rounds 9
+    python benchmarks/watch_overhead.py
 
-All in one process, compiled before. A value is the seconds of the program in its block, without the report
-that follows; the ratios are of the values of the same round. The overhead that each watch printed for itself
-stands next to it.
+The speed of a shared machine changes from one half minute to the next by more than watch costs. So a watch
+alternates between two phases. In one it works. In the other its thread and its clock stand still, and its
+hooks are removed. The ratio of a run is the seconds of all phases in which watch worked, over the seconds
+that their neighbors took for the same work. So it includes the start of a program and all windows of the profiler,
+but not the report after its end.
 """
 
 from __future__ import annotations
@@ -19,95 +21,188 @@ import io
 import os
 import runpy
 import statistics
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import jax
 
 from jaxperf.cli import flags
 from jaxperf.cli.flags import at_least
 from jaxperf.processes.exit_status import ended
-from jaxperf.result import Measurement, ratio
-from jaxperf.watch import watch
+from jaxperf.watch import session, watch
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
 WORK = {
     "steps without waiting": "fixed/item_in_loop",
     "a wait per step": "item_in_loop",
+    "a callback in a program": "callback_to_host",
     "op by op": "eager_loop",
     "element reads": "element_reads",
-    "a callback in a program": "callback_to_host",
 }
-WAYS = {"alone": None, "watched, profiler off": False, "watched": True}
-FIRST = 20  # steps from which the number for the wanted seconds is worked out
-
-
-def timed(run: Callable[[], Any], profile: bool | None) -> tuple[float, float, float]:
-    """Return a run's wall and processor seconds, and the watch's cost; no watch if `profile` is None."""
-    block = contextlib.nullcontext() if profile is None else watch(profile=profile, show=False)
-    with block as watched:
-        began, worked = time.perf_counter(), time.process_time()
-        jax.block_until_ready(run())
-        seconds, work = time.perf_counter() - began, time.process_time() - worked
-    record = watched.record if watched else None
-    return seconds, work, sum(record.overhead_s.values()) / record.wall_s if record else 0.0
-
-
-def steps_for(program: Callable[[int], Any], seconds: float) -> int:
-    """Return how many steps of a program take so long."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        program(FIRST)
-        elapsed_s, _, _ = timed(lambda: program(FIRST), None)
-    return max(FIRST, round(FIRST * seconds / elapsed_s))
+PHASE_S = 0.5
+CALL_S = 0.05  # of the program, after which a phase may end
 
 
 @dataclass(frozen=True)
 class Config:
     """How often, how long, and which programs."""
 
-    rounds: Annotated[int, at_least(6)] = 9  # turns of each program, each way
-    seconds: Annotated[float, at_least(0.1)] = 10.0  # of each program alone
+    runs: Annotated[int, at_least(3)] = 5  # of each program, without and with the profiler
+    seconds: Annotated[float, at_least(2)] = 10.0  # that watch works in each run; a run takes twice as long
     only: tuple[str, ...] = ()  # programs, by their titles; all of them if none are given
 
 
+class StoppableClock:
+    """A clock in place of `time.perf_counter`, which can stand still, and threads with it."""
+
+    def __init__(self) -> None:
+        self.real = time.perf_counter
+        self.going = threading.Event()
+        self.going.set()
+        self._lost, self._stopped_at = 0.0, 0.0
+
+    def __call__(self) -> float:
+        """Return the clock's seconds."""
+        return (self.real() if self.going.is_set() else self._stopped_at) - self._lost
+
+    def stop(self) -> None:
+        """Let the clock stand still."""
+        self._stopped_at = self.real()
+        self.going.clear()
+
+    def go_on(self) -> None:
+        """Let the clock go on from where it stopped."""
+        self._lost += self.real() - self._stopped_at
+        self.going.set()
+
+
+class Stop(threading.Event):
+    """An event whose waits last until such a clock says that they are over."""
+
+    def __init__(self, clock: StoppableClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the event, or for `timeout` seconds of the clock; return whether the event has come."""
+        end = self._clock() + (timeout or 0.0)
+        while True:
+            self._clock.going.wait()
+            left = end - self._clock()
+            if left <= 0 or super().wait(left):
+                return self.is_set()
+
+
+class Phase(NamedTuple):
+    """A stretch of calls of the program."""
+
+    watched: bool
+    calls: int
+    seconds: float
+
+
+class Turns:
+    """The phases of one watch, which the watch begins and which it ends without."""
+
+    def __init__(self, clock: StoppableClock, watcher: session.Watcher) -> None:
+        self.clock, self.watcher = clock, watcher
+        self.phases: list[Phase] = []
+        watcher.sampler._stop = Stop(clock)
+
+    def run(self, call: Callable[[], None], seconds: float) -> None:
+        """Alternate until watch has worked for so many seconds."""
+        began, pauses = self.clock(), self.watcher.pauses
+        while self.clock() - began < seconds:
+            self._run_phase(call, watched=True)
+            hooked = pauses._paused is None
+            if hooked:
+                pauses._set(hooked=False)
+            self._run_phase(call, watched=False)
+            if hooked:
+                pauses._set(hooked=True)
+            self.clock.go_on()
+
+    def _run_phase(self, call: Callable[[], None], *, watched: bool) -> None:
+        start, calls = self.clock.real(), 0
+        while self.clock.real() - start < PHASE_S or (watched and not self._stop_clock()):
+            call()
+            calls += 1
+        self.phases.append(Phase(watched, calls, self.clock.real() - start))
+
+    def _stop_clock(self) -> bool:
+        """Stop the clock, unless a window of the profiler is open, or about to open or close."""
+        profiler = self.watcher.profiler
+        if profiler is None:
+            self.clock.stop()
+        elif profiler._lock.acquire(blocking=False):
+            try:
+                if profiler._session is None and not profiler._asked:
+                    self.clock.stop()
+            finally:
+                profiler._lock.release()
+        return not self.clock.going.is_set()
+
+    @property
+    def ratio(self) -> float:
+        """Return the watched phases' seconds over those that their neighbors took for the same calls."""
+        seconds = expected_s = 0.0
+        for i, phase in enumerate(self.phases):
+            near = [p for p in self.phases[max(0, i - 1) : i + 2] if not p.watched]
+            if phase.watched and near:
+                seconds += phase.seconds
+                expected_s += phase.calls * sum(p.seconds for p in near) / sum(p.calls for p in near)
+        return seconds / expected_s
+
+
+def run_once(
+    call: Callable[[], None], clock: StoppableClock, profile: bool, seconds: float
+) -> tuple[float, float]:
+    """Return the ratio of one run, and the overhead that watch reported."""
+    with watch(profile=profile, show=False) as watched:
+        assert session._open_watch is not None
+        turns = Turns(clock, session._open_watch)
+        turns.run(call, seconds)
+    record = watched.record
+    assert record is not None
+    return turns.ratio, sum(record.overhead_s.values()) / record.wall_s
+
+
+def interval(ratios: Sequence[float]) -> str:
+    """Return the mean of the runs' ratios, with two standard errors to both sides."""
+    mean, error = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
+    return f"{mean:.3f} ({mean - 2 * error:.3f} to {mean + 2 * error:.3f})"
+
+
 def main(config: Config) -> int:
-    """Print a line for each program and way."""
+    """Print a line for each program, without and with the profiler."""
+    clock = StoppableClock()
+    time.perf_counter = clock  # type: ignore[assignment]
     for title, name in WORK.items():
         if config.only and title not in config.only:
             continue
         program = runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="program")["main"]
-        steps = steps_for(program, config.seconds)
-        values: dict[str, list[float]] = defaultdict(list)
-        works: dict[str, list[float]] = defaultdict(list)
-        reported: dict[str, list[float]] = defaultdict(list)
-        for i in range(config.rounds):
-            for way in list(WAYS)[i % 3 :] + list(WAYS)[: i % 3]:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    elapsed_s, work, share = timed(lambda: program(steps), WAYS[way])  # noqa: B023
-                values[way].append(elapsed_s)
-                works[way].append(work)
-                reported[way].append(share)
-        print_rows(title, values, works, reported)
+
+        def call(steps: int = 20) -> None:
+            with contextlib.redirect_stdout(io.StringIO()):
+                jax.block_until_ready(program(steps))  # noqa: B023
+
+        call()
+        start = clock.real()
+        call()
+        steps = max(1, round(20 * CALL_S / (clock.real() - start)))
+        for profile in (False, True):
+            runs = [run_once(lambda: call(steps), clock, profile, config.seconds) for _ in range(config.runs)]  # noqa: B023
+            ratios, reported = zip(*runs, strict=True)
+            way = "with the profiler" if profile else "without the profiler"
+            print(
+                f"{title}, {way}: {interval(ratios)}; watch reported {statistics.median(reported):.1%}",
+                flush=True,
+            )
     return 0
-
-
-def print_rows(title: str, *by_way: dict[str, list[float]]) -> None:
-    """Print, for each way, seconds and processor time, as ratios to the program alone, and what it said."""
-    values, works, reported = by_way
-    rows, cpu = (
-        {way: Measurement(way, "s", tuple(v), rounds=f"{title} {clock}") for way, v in seconds.items()}
-        for clock, seconds in (("wall", values), ("processor", works))
-    )
-    for way in WAYS:
-        print(
-            f"{title}, {way}: {rows[way].median:.2f} s, {ratio(rows[way], rows['alone'])} of alone; "
-            f"processor time {ratio(cpu[way], cpu['alone'])}; it said {statistics.median(reported[way]):.1%}",
-            flush=True,
-        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Hooks that rest for most of the time while a program reads thousands of single numbers a second.
+"""Remove hooks for most of the time while a program reads thousands of scalars per second.
 
-Such a read takes about 80 us, and to record it 8 us more. So once there are `MANY` waits, and they come at
-`RATE`, the hooks of these reads are removed for a multiple of the time in which the last ones were recorded.
-The report assumes that the program goes on in the same way where its samples are in the same functions.
+Such a read takes about 80 us, and recording it 8 us more. So after `MANY` waits, and while they come at
+`RATE`, the hooks are removed for a multiple of the time for which they last recorded. For a pause, the report
+assumes the same waits as before it, while the samples are in the same functions.
 
-Hooks of other calls, such as `block_until_ready`, stay: there are few of them, and each may wait for long.
+Hooks of other calls, such as `block_until_ready`, stay: these calls are few, and each may wait for long.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 from jaxperf.result.intervals import Interval
 from jaxperf.watch.observe.hooks import Replacements
 
-KINDS = frozenset({"item", "float", "int", "complex", "if", "np.asarray"})  # of waits, whose hooks rest
-MANY = 20_000  # waits before the first pause, so that a short program has all of them
+KINDS = frozenset({"item", "float", "int", "complex", "if", "np.asarray"})  # of waits whose hooks pause
+MANY = 5000  # waits before the first pause, so that a short program has all of them
 RATE = 4000  # waits per second
-LONGER = 4  # pause over recorded time
-# of the time since the first pause, at least: Python 3.13 no longer caches a class's attributes after it has
-# been changed a thousand times
+LONGER = 9  # ratio of a pause to the recorded time before it
+# shortest pause over the time since the first one, which limits the number of pauses: Python 3.13 no longer
+# caches the attributes of a class that has been changed a thousand times
 GROWTH = 0.01
 
 
 class Pause(NamedTuple):
-    """A stretch without hooks, and the one just before it, in which waits were recorded."""
+    """An interval without hooks, and the interval just before it, in which waits were recorded."""
 
     recorded: Interval
     start: float
@@ -32,7 +32,7 @@ class Pause(NamedTuple):
 
 
 class Pauses:
-    """Removes hooks and puts them back: call `look` every few milliseconds from one thread."""
+    """Removes and restores hooks: call `look` every few milliseconds from one thread."""
 
     def __init__(self, replacements: Replacements) -> None:
         self.pauses: list[Pause] = []
@@ -42,7 +42,7 @@ class Pauses:
         self._count, self._moment, self._first = 0, 0.0, 0.0
 
     def replace(self, owner: Any, name: str, hook: Any) -> None:
-        """Replace a function as `Replacements` does, by a hook that may rest."""
+        """Replace a function by a hook, as `Replacements` does, but not in pauses."""
         function = vars(owner)[name]
         self._replacements.replace(owner, name, hook)
         if vars(owner)[name] is hook:
@@ -67,14 +67,14 @@ class Pauses:
         self._count, self._moment = count, now
 
     def end(self, now: float) -> None:
-        """Put the hooks back if they are paused."""
+        """End the current pause, if there is one."""
         if self._paused:
             self._set(hooked=True)
             self.pauses.append(self._paused._replace(end=now))
             self._paused = None
 
     def _set(self, *, hooked: bool) -> None:
-        """Exchange hooks and functions, except where the program has set something else since."""
+        """Install or remove the hooks, except where the program has replaced the function itself."""
         for owner, name, hook, function in self._hooks:
             before, after = (function, hook) if hooked else (hook, function)
             if vars(owner).get(name) is before:

@@ -1,13 +1,13 @@
-"""Takes short windows of JAX's profiler.
+"""Run JAX's profiler in short windows.
 
-The profiler keeps every event, about ten per operation. So it is on only for short windows while nothing
-compiles. Windows are shorter if there is much to collect, and the next one waits until the cost of the last
-one is a small share of the run, and longer the longer the program has run.
+The profiler keeps every event, about ten per operation. So it runs only in short windows, while nothing
+compiles. A window is shorter after one that was costly. The pause after a window keeps the cost at a small
+share of the run, and grows with the time that the program has run.
 
 On a CUDA device, windows begin and end in the main thread, while the device is idle (see `safe_points`).
 
-JAX 0.10's `jax.profiler.stop_trace` also writes a second file for the browser, which takes five times as long
-as all else, so windows use the session underneath.
+Windows use JAX's internal profiler session, because `jax.profiler.stop_trace` also writes a file for the
+browser, which takes five times as long as all else.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from jaxperf.errors import JaxperfError
 from jaxperf.watch.observe import safe_points
 from jaxperf.watch.observe.windows import MARK, DeviceActivity, read_window
 
-SHORT_S, LONG_S = 0.1, 0.25  # of a window
-COST_SHARE = 0.05  # of the run's time; the pause after a window is its cost over this
-EARLY_S, LATER_SHARE = 3.0, 0.02  # since the first window; from then on, the share is smaller
-PAUSE = 0.02  # of the time since the first window, at least
-MOST = 6_000_000  # bytes of windows that are read; 1 MB takes about 0.3 s, after the program has ended
+SHORT_S, LONG_S = 0.1, 0.25  # length of a window
+COST_SHARE = 0.05  # cost of a window over the pause after it, at most
+EARLY_S, LATER_SHARE = 3.0, 0.01  # so long after the first window, this share replaces `COST_SHARE`
+SLOWDOWN = 0.05  # of a program in a window, roughly
+PAUSE = 0.02  # shortest pause over the time since the first window
+MOST = 6_000_000  # bytes of windows that are read after the program has ended; 1 MB takes about 0.3 s
 
 
 class Profiler:
-    """Takes windows: call `look` every few milliseconds from one thread.
+    """Opens and closes windows: call `look` every few milliseconds from one thread.
 
     Args:
       compiling: returns whether something is being compiled now.
@@ -43,14 +44,14 @@ class Profiler:
     def __init__(self, compiling: Callable[[], bool]) -> None:
         self.files: list[tuple[Path, float, float]] = []
         self.trouble = ""
-        self.cost_s = 0.0  # of processor time
+        self.cost_s = 0.0  # processor time
         self._compiling = compiling
         self._folder = Path()
         self._session: Any = None
         self._opened = self._first = self._next = 0.0
         self._length_s = SHORT_S
         self._ended = self._asked = False  # asked: the main thread has yet to open or close a window
-        self._lock = threading.RLock()  # the program's thread ends a window too, in `end`
+        self._lock = threading.RLock()  # `end` runs in the program's thread
 
     def look(self, thread_id: int) -> bool:
         """Open or close a window if it is time to; return whether one is open.
@@ -70,7 +71,7 @@ class Profiler:
             return self._session is not None
 
     def end(self) -> None:
-        """End the window that is open, and take no more."""
+        """Close the open window, and open no more."""
         self._ended = True
         with self._lock:
             self._close()
@@ -92,7 +93,7 @@ class Profiler:
                 self.trouble = str(e).partition("\n")[0]
 
     def _open(self) -> None:
-        if self._ended or self._compiling():  # since the main thread was asked
+        if self._ended or self._compiling():  # it has changed since `look` asked the main thread
             return
         import jax
 
@@ -108,7 +109,7 @@ class Profiler:
             return
         self._opened = time.perf_counter()
         self._first = self._first or self._opened
-        with jax.profiler.TraceAnnotation(MARK):  # its start ties the profiler's clock to this one
+        with jax.profiler.TraceAnnotation(MARK):  # relates the profiler's clock to `time.perf_counter`
             self._tied = time.perf_counter()
         self.cost_s += time.thread_time() - worked
 
@@ -124,18 +125,18 @@ class Profiler:
         try:
             file.write_bytes(session.stop())
             self.files.append((file, self._tied, ended))
-        except Exception as e:  # somebody else profiles, or the disk is full
+        except Exception as e:  # such as another profiler session, or a full disk
             self.trouble = str(e).partition("\n")[0]
         self.cost_s += time.thread_time() - worked
         now = time.perf_counter()
         cost_s = now - ended
         self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
         share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE
-        pause_s = (cost_s + 0.05 * (ended - self._opened)) / share
+        pause_s = (cost_s + SLOWDOWN * (ended - self._opened)) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))
 
     def read(self) -> DeviceActivity:
-        """Return everything that the windows saw, and delete the raw traces; only some of long ones."""
+        """Return what the windows saw, and delete their files; some are left unread if all exceed `MOST`."""
         activity = DeviceActivity()
         every = -(-sum(file.stat().st_size for file, _, _ in self.files) // MOST)
         for file, tied, ended in self.files[:: every or 1]:
@@ -146,7 +147,7 @@ class Profiler:
 
 
 def _cuda_devices() -> list[int]:
-    """Return the driver's numbers of this process's CUDA devices; empty on other platforms."""
+    """Return the CUDA driver's numbers of this process's devices; empty on other platforms."""
     import jax
 
     if jax.default_backend() != "gpu" or safe_points.cuda_driver() is None:

@@ -1,13 +1,12 @@
-"""A thread that samples what the program does every few milliseconds: its line, and the memory it holds.
+"""A thread that samples the program's line and its memory every few milliseconds.
 
-A sample costs the same whatever the program does, while a hook on every call would cost a share of each. A
-sample represents the time since the one before. While C code holds Python's lock, the thread cannot sample;
-its next sample is at the end of that very instruction, so the time still goes to the right line.
+Sampling costs the same whatever the program does, while a hook would slow down every call. A sample
+represents the time since the one before. While C code holds the GIL, the thread cannot sample. Its next
+sample is at the end of the same instruction, so the time still goes to the right line.
 
-A thread asks for the lock after 5 ms by default, and before that gets it only where the program gives it up,
-as the call of a jitted function does. Then Python of 2 ms before each call would be seen at the call: a loop
-that lost 70 % of its time to such Python had a finding in none of ten runs. With `_SWITCH_S` it has one in
-nine or ten, and the program's time is the same.
+By default, a thread that waits for the GIL requests it after 5 ms. Until then it gets the GIL only where the
+program releases it, as in the call of a jitted function, so 2 ms of Python before each call would be
+attributed to the call. `_SWITCH_S` prevents that, and does not slow down the program.
 """
 
 from __future__ import annotations
@@ -34,52 +33,53 @@ from jaxperf.watch.observe.sleeping import Sleep
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source.call_sites import CallSites, jitted_program, module_of
 
-CLOSE_S = 0.005  # from one sample to the next, in a window of the profiler
-WIDE_S = 0.025  # the same outside of windows, after a second or so
-WIDER = 0.02  # of the time since the first sample, until then
-SPARSE = 2  # times as long if no window ever comes; a sample costs an eager program 0.25 to 0.3 ms
+CLOSE_S = 0.005  # between samples, in a window of the profiler
+WIDE_S = 0.05  # between samples outside of windows, at most
+WIDER = 0.02  # interval over the time since the first sample, until it reaches `WIDE_S`
+SPARSE = 2  # factor on that interval without the profiler; a sample costs an eager program 0.3 to 0.5 ms
 DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
 CALLBACK = "callback"  # the reader's function, called by JAX
 WRITE = "write"  # a checkpoint, most likely
-BETWEEN = "between"  # Python in a loop of steps, as `report.attribution` determines
+BETWEEN = "between"  # Python in a loop of steps; set by `report.attribution`
 IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
-_EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # or the call of a jitted function
+_EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # unless a jitted function is called
 _WRITERS = {
     "dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write", "fsync",
 }  # fmt: skip
-_COLLECTED = "_xla_gc_callback"  # which JAX adds to each collection of garbage
-_SWITCH_S = 0.001  # after which a thread asks for Python's lock; 5 ms by default
-_LONG_S = 0.1  # a sample takes 0.1 ms
+_COLLECTED = "_xla_gc_callback"  # JAX's callback on garbage collection
+_SWITCH_S = 0.001  # after which a waiting thread requests the GIL
+_LONG_S = 0.1  # the same during a sample, which takes 0.1 ms
 _TURN_S = 0.0003  # well below `_SWITCH_S`
-_MEMORY_EVERY_S = 0.05  # reading it costs as much as the sample
-ASLEEP_S = 0.02  # a call of a jitted function or of an operation takes less, unless the queue is full
-_PEAK_STEP = 1.05  # live arrays are listed when memory is this many times that at the last list
+_MEMORY_CLOSE_S, _MEMORY_WIDE_S = 0.05, 0.25  # between readings of memory; one costs as much as a sample
+_MEMORY_WIDER = 0.05  # this interval over the time since the first sample
+ASLEEP_S = 0.02  # a call of a jitted function or an operation takes less, unless the queue is full
+_PEAK_STEP = 1.05  # growth of memory after which live arrays are listed again
 
 
 class StackSample(NamedTuple):
-    """The reader's line and what it was doing, for the stretch from `start` to `end`."""
+    """What the reader's line `at` was doing from `start` to `end`."""
 
     kind: str
     at: Place
     start: float
     end: float
-    inside: Place = NOWHERE  # where the next item of the `for` at `at` is made
-    callers: tuple[Place, ...] = ()  # the reader's lines around `at`, outwards
-    blocked: bool = False  # a call waits for a place in the queue of a device
+    inside: Place = NOWHERE  # the line that makes the next item for the `for` at `at`
+    callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
+    blocked: bool = False  # whether a call waits because a device's queue is full
 
 
 class Sampler:
     """Samples the thread that opened it, until it is closed.
 
     Attributes:
-      samples: what was seen each time.
+      samples: all samples.
       call_sites: the lines that call jitted functions.
-      peaks: the most bytes so far, of resident memory and of devices that count theirs.
-      live_arrays: the arrays alive near the peak, those with the most bytes first.
+      peaks: peak bytes of resident memory, and of devices on platforms that count them.
+      live_arrays: the live arrays near the peak, the type with the most bytes first.
       on_look: called after each sample, in the sampler's thread; returns whether to sample often.
       started: whether JAX's backend runs, so that listing arrays does not start it.
-      sparse: sample half as often, since `on_look` never asks to sample often.
+      sparse: sample half as often at first, because `on_look` always returns False.
       spent_s: processor time of the sampler's own work.
     """
 
@@ -112,7 +112,7 @@ class Sampler:
         sys.setswitchinterval(min(_SWITCH_S, self._before))
         self._switch_interval_s = sys.getswitchinterval()
         self._pid = os.getpid()
-        _thread.start_new_thread(self._run, ())  # a program may wait for all that `threading.enumerate` lists
+        _thread.start_new_thread(self._run, ())  # hidden from `threading.enumerate`: a program may join those
 
     def close(self) -> None:
         """Stop sampling."""
@@ -120,7 +120,7 @@ class Sampler:
         if os.getpid() == self._pid:  # a forked child has no such thread
             self._stopped.wait()
         self._sleep.close()
-        if sys.getswitchinterval() == self._switch_interval_s:  # else the program has set its own
+        if sys.getswitchinterval() == self._switch_interval_s:  # the program has not changed it
             sys.setswitchinterval(self._before)
         self._weigh()
 
@@ -136,11 +136,12 @@ class Sampler:
             began = time.thread_time()
             with self.trouble.catch_errors("a sample"):
                 self._look()
-                if self._last - weighed >= _MEMORY_EVERY_S:
+                wider_s = _MEMORY_WIDER * (self._last - self._first)
+                if self._last - weighed >= min(_MEMORY_WIDE_S, max(_MEMORY_CLOSE_S, wider_s)):
                     weighed = self._last
                     self._weigh()
             self.spent_s += time.thread_time() - began
-            interval_s = self._slower * min(WIDE_S, max(CLOSE_S, WIDER * (self._last - self._first)))
+            interval_s = min(WIDE_S, self._slower * max(CLOSE_S, WIDER * (self._last - self._first)))
             with self.trouble.catch_errors("a window of the profiler"):
                 if self.on_look():
                     interval_s = CLOSE_S
@@ -164,24 +165,24 @@ class Sampler:
         asleep = self._sleep.until(now) >= ASLEEP_S and self.thread_id == self._opener
         self.samples.append(sample._replace(blocked=asleep and sample.kind in (DISPATCH, EAGER)))
         where = sample.at, sample.inside, sample.callers
-        if where not in self._known and "jax" in sys.modules:  # the same lines have the same call sites
+        if where not in self._known and "jax" in sys.modules:
             self._known.add(where)
             with self.trouble.catch_errors("lines that call jitted functions"):
                 self.call_sites.look(frame)
 
     def _unread(self, frame: FrameType | None) -> list[CodeType]:
-        """Return the functions whose bytecode and file a sample needs, and that are not in memory yet."""
+        """Return the functions on the stack whose bytecode and file have not been read yet."""
         codes = (f.f_code for f in source_location.frames_outwards(frame))
         return [code for code in codes if id(code) not in self._codes]
 
     def _read(self, codes: list[CodeType]) -> None:
-        """Read what a sample needs before taking it: files release the lock, bytecode takes up to 5 ms."""
+        """Read bytecode and files before a sample: files release the GIL, bytecode takes up to 5 ms."""
         began = time.perf_counter()
         for code in codes:
             linecache.getline(code.co_filename, 1)
             source_location.cache_bytecode(code)
-            self._codes[id(code)] = code  # which keeps it, and so its id, alive
-        if time.perf_counter() - began > _TURN_S:  # a thread that waits would ask for the lock in mid-sample
+            self._codes[id(code)] = code  # keeps the code alive, and so its id unique
+        if time.perf_counter() - began > _TURN_S:  # a waiting thread would request the GIL during the sample
             time.sleep(_TURN_S)
 
     def _weigh(self) -> None:
@@ -191,7 +192,7 @@ class Sampler:
         if lists and (on_devices := live_arrays.bytes_in_use(jax)):
             used["device"] = on_devices
         self.peaks |= Counter(used)
-        last = [*used.values()][-1]  # of devices, where they count theirs
+        last = [*used.values()][-1]  # device memory if it is known
         if lists and last > self._listed_at * _PEAK_STEP:
             self._listed_at = last
             self.live_arrays = live_arrays.live_arrays(jax)
@@ -199,17 +200,15 @@ class Sampler:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep other threads from taking Python's lock for now, so that no frame ends while it is inspected.
+    """Keep other threads from taking the GIL, so that no frame ends while it is inspected.
 
-    A sample takes 0.1 ms, below `_SWITCH_S`, after which a waiting thread may ask for the lock; but a busy
-    host may stop us in between. A thread that has waited since before still asks after `_SWITCH_S`. Then we
-    in turn wait for `_LONG_S` before we ask: when that was 10 s, we saw nothing more of a program that never
-    gives the lock away by itself.
+    A sample takes less than `_SWITCH_S`, but a busy host may interrupt it. So a thread that begins to wait
+    for the GIL requests it only after `_LONG_S`. A thread that waits already still does so after `_SWITCH_S`,
+    and then we wait for `_LONG_S` ourselves. If that were many seconds, a program that never releases the GIL
+    by itself would not be sampled any more.
 
-    Nor is garbage collected. Python 3.11 collects while it allocates, and `frame.f_back` allocates with the
-    caller's frame in hand; JAX adds a callback to each collection, which lets the program run and that frame
-    end. Three processes at a time watched one program again and again on two cores: six of six crashed or
-    hung within 4 minutes (four, for 2 minutes, did not); without collections none of three in 890 watches.
+    Garbage collection is off, too. Python 3.11 may collect while `frame.f_back` allocates, and JAX's callback
+    to the collector lets the program run, so that the frame ends. That would crash or hang the program.
     """
     before, collects = sys.getswitchinterval(), gc.isenabled()
     sys.setswitchinterval(_LONG_S)
@@ -225,7 +224,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:
-    """Return a sample, from the frames of the thread that is watched."""
+    """Return a sample, from the innermost frame of the watched thread."""
     reader, library = source_location.reader_and_library_frames(frame)
     if reader is None:
         return StackSample(PYTHON, NOWHERE, start, end)
@@ -233,7 +232,7 @@ def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample
     callers = source_location.caller_places(reader)
     if kind in (DISPATCH, EAGER, IMPORT):
         return StackSample(kind, at, start, end, callers=callers)
-    for outer in source_location.frames_outwards(reader):  # who asked for this work?
+    for outer in source_location.frames_outwards(reader):  # a callback of JAX, or the next item of a loop?
         owner = source_location.library_of(outer.f_code.co_filename)
         if owner == "jax":
             return StackSample(CALLBACK, at, start, end)
@@ -243,14 +242,14 @@ def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample
 
 
 def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None) -> str:
-    """Return what the reader's frame is busy with, by the library or else by the callee."""
+    """Return what the reader's frame does, by the library that it called, or else by the callee."""
     if source_location.called_name(reader).rpartition(".")[2] in _WRITERS:
         return WRITE
     if library is None:
         return _kind_of_callee(source_location.callee(reader))
     if library.f_code.co_filename.startswith("<frozen importlib"):
         return IMPORT
-    if library.f_code.co_name == _COLLECTED:  # at any line: Python collects garbage
+    if library.f_code.co_name == _COLLECTED:  # may run at any line
         return _kind_of_callee(source_location.callee(reader))
     name = source_location.library_of(library.f_code.co_filename)
     if name in _EAGER:
@@ -261,8 +260,8 @@ def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None)
 
 
 def _kind_inside(frame: FrameType | None, reader: FrameType) -> str:
-    """Return what another library does for the reader: JAX's operations, as distrax does, or Python."""
-    if frame is None or source_location.waits_for_next(reader):  # a loader's, whatever it does
+    """Return what another library does: JAX operations, as in distrax, or Python."""
+    if frame is None or source_location.waits_for_next(reader):  # a data loader, whatever it calls
         return PYTHON
     inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
     if any(source_location.library_of(f.f_code.co_filename) == "jax" for f in inside):

@@ -43,11 +43,11 @@ def test_hooks_rest_at_a_high_rate_of_waits_and_come_back(hooked: Pauses) -> Non
     assert Array().item() == "hook"
     hooked.look(1.1, MANY + RATE // 5, False)
     assert Array().item() == "function"
-    hooked.look(1.45, MANY + RATE // 5, False)
+    hooked.look(1.95, MANY + RATE // 5, False)
     assert Array().item() == "function"
-    hooked.look(1.55, MANY + RATE // 5, False)
+    hooked.look(2.05, MANY + RATE // 5, False)
     assert Array().item() == "hook"
-    assert hooked.pauses == [Pause((1.0, 1.1), 1.1, 1.55)]
+    assert hooked.pauses == [Pause((1.0, 1.1), 1.1, 2.05)]
 
 
 @pytest.mark.parametrize(("count", "needed"), [(MANY + RATE // 20, False), (MANY + RATE, True)])
