@@ -1,1 +1,1 @@
-"""Comparing results: two runs, or a run against a baseline (`jaxperf compare` and `gate`)."""
+"""Compare results: two runs, or a run against a baseline (`jaxperf compare` and `gate`)."""

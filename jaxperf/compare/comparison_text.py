@@ -1,4 +1,4 @@
-"""A comparison of two runs as text for a terminal."""
+"""Render a comparison of two runs as text for a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def render_comparison(comparison: Comparison, *, color: bool = False, width: int
     """Return a comparison as text: differences, rows, what is missing, and how it was judged."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, force_terminal=color, no_color=not color)
-    for line in dict.fromkeys(comparison.differences):  # experiments of one run differ in the same
+    for line in dict.fromkeys(comparison.differences):  # each experiment may have the same differences
         console.print(literal_text(f"differs: {line}", style="yellow"), soft_wrap=True)
     console.print(_table(comparison))
     for side, names in (("A", comparison.only_a), ("B", comparison.only_b)):
@@ -35,7 +35,7 @@ def render_comparison(comparison: Comparison, *, color: bool = False, width: int
 
 
 def _table(comparison: Comparison) -> Shown:
-    """Return a row per measurement, below the title of its table."""
+    """Return a table with a row per measurement, below the title of its own table."""
     shown = Shown(box=None, pad_edge=False)
     shown.add_column("", overflow="fold")
     for head in ("A", "B", "B / A", f"{(1 - comparison.alpha) * 100:g} % interval"):
@@ -54,7 +54,7 @@ def _table(comparison: Comparison) -> Shown:
 
 
 def what_would_decide(comparison: Comparison) -> list[str]:
-    """Return why rows are undecided, a line per reason, and how many runs would decide; [] if none is."""
+    """Return a line per reason for undecided rows, and one on how many runs would decide; [] if none is."""
     undecided = [row for row in comparison.rows if row.verdict == "undecided"]
     if not undecided:
         return []

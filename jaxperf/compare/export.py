@@ -1,4 +1,4 @@
-"""Results for other programs: CSV with a line per value, and the JSON of pyperf."""
+"""Export results for other programs: CSV with a line per value, and pyperf's JSON."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PYPERF_UNITS = {"s": "second", "bytes": "byte"}
 
 
 def to_csv(results: Sequence[Result]) -> str:
-    """Return every measured value as a line of CSV, RFC 4180, below a line of column names.
+    """Return every measured value as a line of CSV (RFC 4180), below a line of column names.
 
-    `round` counts a measurement's values from 0. `warmup` and `set_aside` are 1 for values that no statistic
-    uses. `value` is in `unit`, unscaled; `loops` is how many calls it is the mean of.
+    `round` counts a measurement's values from 0. `value` is in `unit`, unscaled, and the mean of `loops`
+    calls. `warmup` and `set_aside` are 1 for values that no statistic uses.
     """
     out = io.StringIO()
     writer = csv.writer(out)
@@ -35,7 +35,7 @@ def to_csv(results: Sequence[Result]) -> str:
 def to_pyperf(results: Sequence[Result]) -> str:
     """Return the times and sizes as a pyperf suite, JSON of version 1.0, for `pyperf stats` and `compare_to`.
 
-    Each result is one run of its benchmarks. pyperf knows seconds and bytes: other units are left out.
+    Each result is one run of its benchmarks. Units other than seconds and bytes are left out.
     """
     benchmarks: dict[str, dict[str, object]] = {}
     for section, name, m in _measurements(results):

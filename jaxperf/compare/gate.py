@@ -63,7 +63,7 @@ class Gate:
 
 
 def main(asked: Gate, command: Sequence[str]) -> int:
-    """Run the command, judge, store if asked, and report; returns the exit status.
+    """Run the command, judge it, store a baseline if requested, report, and return the exit status.
 
     Raises:
       JaxperfError: a mistake in the flags, a command that fails or writes no result, a damaged baseline, or
@@ -99,7 +99,7 @@ def main(asked: Gate, command: Sequence[str]) -> int:
 
 
 def _check(asked: Gate, command: Sequence[str], *, update: bool) -> None:
-    """Reject what cannot work, before the command runs for minutes."""
+    """Raise JaxperfError for options that cannot work, before the command runs."""
     if not command:
         raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
     if not any(PLACE in word for word in command):
@@ -121,7 +121,7 @@ def _check(asked: Gate, command: Sequence[str], *, update: bool) -> None:
 
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """Return where the results of this run go: the requested folder, or one that is removed afterwards."""
+    """Yield the folder for the results of this run: the requested one, or a temporary one."""
     if out:
         check_writable(out / "run-1.json")
         yield out
@@ -133,10 +133,10 @@ def _folder(out: Path | None) -> Iterator[Path]:
 def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
     """Run the command once, as a process that writes its result to `path`, and return the result.
 
-    What it prints is shown only if it fails.
+    The command's output is shown only if it fails.
 
     Raises:
-      JaxperfError: it cannot be started, fails, or writes no result.
+      JaxperfError: the command cannot be started, fails, or writes no result.
     """
     arguments = run_sections.startable_command([word.replace(PLACE, str(path)) for word in command])
     path.unlink(missing_ok=True)
@@ -175,7 +175,7 @@ def load_baseline(folder: Path) -> list[Result]:
 
 
 def _baseline_to_judge_by(folder: Path, *, update: bool) -> list[Result]:
-    """Return the baseline in a folder; a damaged one is replaced by an update without being read."""
+    """Return the baseline in a folder; empty for a damaged one that an update will replace."""
     try:
         return load_baseline(folder)
     except JaxperfError as e:
@@ -185,7 +185,7 @@ def _baseline_to_judge_by(folder: Path, *, update: bool) -> list[Result]:
 
 
 def store_baseline(paths: Sequence[Path], folder: Path) -> None:
-    """Copy results to the folder as the baseline; remove the old one once the new one is complete."""
+    """Copy results to the folder as its baseline, and remove the old one when the new one is complete."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jaxperf-") as name:
         new, old = Path(name, "new"), Path(name, "old")
         new.mkdir()
@@ -201,7 +201,7 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
 
 
 def _otherwise_measured(before: Result, now: Result) -> str:
-    """Return why a baseline and a run cannot be compared, "" if they can."""
+    """Return why a baseline and a run cannot be compared; "" if they can."""
     settings = {**before.config, **now.config}
     if changed := [k for k in settings if before.config.get(k) != now.config.get(k)]:
         was = ", ".join(f"{k} {before.config.get(k)!r}, now {now.config.get(k)!r}" for k in changed)
@@ -211,7 +211,7 @@ def _otherwise_measured(before: Result, now: Result) -> str:
 
 
 def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
-    """Say that there is nothing to compare with: neither "slower" nor "not slower" would be true."""
+    """Report that this machine has no baseline, and return the exit status for "undecided"."""
     from jaxperf.compare.gate_verdict import UNDECIDED
     from jaxperf.result import Code, Heading, Text
 

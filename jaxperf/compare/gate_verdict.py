@@ -1,14 +1,13 @@
-"""Whether a program became slower than its baseline, or whether this machine is too noisy to tell.
+"""Decide whether a program became slower than its baseline, or whether this machine is too noisy to tell.
 
-Each side has several results, one per process, so the values compared are the medians of processes. Two
-thresholds matter: differences up to `least` do not count, and a slowdown of `size` must be found. A
-measurement is
+Each side has several results, one per process, so the compared values are the medians of processes.
+Differences up to `least` do not count, and a slowdown of `size` must be found. A measurement is
 
 - slower, if `compare` shows a slowdown beyond `least`;
-- not slower, if the interval of the ratio ends below 1 + `size`: if the true ratio is that or more, such a
-  low interval occurs in at most alpha / 2 of all cases;
-- undecided, if neither holds. The interval then extends from no slowdown that counts to one of `size`. With
-  this spread the two cannot be told apart: the machine is too noisy, or there are too few runs.
+- not slower, if the interval of the ratio ends below 1 + `size`: for a true ratio of that or more, this
+  happens in at most alpha / 2 of all cases;
+- undecided, if neither holds, so that the interval contains both no slowdown that counts and one of `size`:
+  the machine is too noisy, or there are too few runs.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from jaxperf.errors import JaxperfError
 from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Block, Grid, Heading, Note, Result, Text
 
-SIZE = WIDE  # the slowdown that must be found; if `compare` says "same", a larger one is excluded
+SIZE = WIDE  # the slowdown that must be found
 SLOWER, UNDECIDED = 1, 3  # exit statuses
 Decision = Literal["slower", "not slower", "undecided"]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A measurement of both sides, its decision, and a remark: the reason, or what is missing."""
+    """A measurement of both sides, its decision, and a remark on the reason."""
 
     row: Compared
     decision: Decision
@@ -41,16 +40,16 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judgement:
-    """All that a gate found.
+    """The outcome of a gate.
 
     Attributes:
       judged: the measurements that decide.
-      other: measurements that decide nothing: taken once per process next to others that were taken often
-        (stages of compiling), or neither a time nor a rate.
-      missing: what only the baseline has.
-      differences: of versions, flags and settings between the two sides, one line for each.
-      least, size, alpha: the thresholds used.
-      runs: number of processes of the baseline, and of the runs that were judged.
+      other: measurements that do not decide: units other than times and rates, and, if other measurements
+        have several values per process, those with one (such as compile times).
+      missing: measurements that only the baseline has.
+      differences: in versions, flags and settings between the two sides, one line for each.
+      least, size, alpha: the thresholds.
+      runs: the number of processes of the baseline, and of the judged runs.
     """
 
     judged: tuple[Judged, ...]
@@ -68,7 +67,7 @@ class Judgement:
 
     @property
     def status(self) -> int:
-        """Exit status: 1 if anything is slower, else 3 if anything is undecided or missing, else 0."""
+        """Return the exit status: 1 if anything is slower, 3 if anything is undecided or missing, else 0."""
         if self.of("slower"):
             return SLOWER
         return UNDECIDED if self.of("undecided") or self.missing else 0
@@ -96,7 +95,7 @@ def judge(
         raise JaxperfError(
             f"size is {size:g} but least is {least:g}; give a size above it, e.g. {least + 0.08:g}"
         )
-    often = measured_often([*baseline, *runs])  # everything if processes measure everything once
+    often = measured_often([*baseline, *runs])  # if this is empty, all measurements decide
     deciding = compare(baseline, runs, alpha=alpha, least=least, only=often or None, apart=False)
     decided = [decision for row in deciding.rows if (decision := _decide(row, size))]
     if not decided:
@@ -130,7 +129,7 @@ def _decide(row: Compared, size: float) -> Judged | None:
 
 
 def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
-    """Yield what a summary shows, on a terminal or as Markdown; `machine` names where it was measured."""
+    """Yield the blocks of a summary, for a terminal or as Markdown; `machine` names the machine."""
     yield Heading(headline(judgement))
     yield Text(_how(judgement, machine))
     heads = ("", "baseline", "now", "now / baseline", _level(judgement), "verdict")

@@ -1,9 +1,9 @@
-"""Two samples compared by ranks: p-value, interval, and the correction for many comparisons at once.
+"""Compare two samples by ranks: p-value, interval, and the correction for multiple comparisons.
 
 The ratio of two samples is the median of all ratios of a value of one to a value of the other (Hodges and
-Lehmann, 1963, on logarithms). Its p-value and interval come from the rank test of Mann and Whitney, which is
-exact for few values, assumes no distribution, and is hardly affected by a stray slow value. A t test would
-need roughly normal times, and a bootstrap of a median of seven values misses its level.
+Lehmann, 1963, on logarithms). Its p-value and interval come from the Mann-Whitney rank test, which is exact
+for few values, assumes no distribution, and is robust to outliers. A t test would need roughly normal times,
+and a bootstrap of a median of seven values misses its level.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 BLOCKS = 12
-STRETCHES, PER_STRETCH = 10, 3  # of two values, one stray slow one would move the median
+STRETCHES, PER_STRETCH = 10, 3  # in a stretch of two values, an outlier would move the median
 
 
 def blocks(values: Sequence[float], *, most: int = BLOCKS) -> list[float]:
-    """Return the values, or the medians of `most` stretches of them with nearly the same length."""
+    """Return the values, or, if there are more than `most`, the medians of `most` consecutive stretches."""
     n = len(values)
     if n <= most:
         return list(values)
@@ -29,7 +29,7 @@ def blocks(values: Sequence[float], *, most: int = BLOCKS) -> list[float]:
 
 
 def overlap(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Return whether a stretch of `a` was at least as slow as one of `b`, and one as fast, by medians."""
+    """Return whether the ranges of the stretches' medians of `a` and `b` overlap."""
     most = max(1, min(STRETCHES, min(len(a), len(b)) // PER_STRETCH))
     x, y = blocks(a, most=most), blocks(b, most=most)
     return min(x) <= max(y) and min(y) <= max(x)
@@ -41,17 +41,17 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def p_value(a: Sequence[float], b: Sequence[float], *, least: float) -> float:
-    """Return the two-sided p-value of the ranks of `b` among `a` if their ratio were within `least` of 1."""
+    """Return the two-sided p-value of the hypothesis that the ratio is within `least` of 1."""
     from scipy.stats import mannwhitneyu
 
     more = mannwhitneyu([v * (1 + least) for v in a], b, alternative="less").pvalue
     less = mannwhitneyu([v / (1 + least) for v in a], b, alternative="greater").pvalue
     chance = 2 * float(min(more, less))
-    return min(1.0, chance) if math.isfinite(chance) else 1.0  # all values are equal, which shows nothing
+    return min(1.0, chance) if math.isfinite(chance) else 1.0  # not finite if all values are equal
 
 
 def interval(a: Sequence[float], b: Sequence[float], *, alpha: float) -> tuple[float, float]:
-    """Return the ratios of `b` to `a` that the test does not reject; NaN if it could reject none."""
+    """Return the range of ratios of `b` to `a` that the test does not reject; NaN for too few values."""
     import numpy as np
     from scipy.stats import mannwhitneyu
 
@@ -69,12 +69,12 @@ def interval(a: Sequence[float], b: Sequence[float], *, alpha: float) -> tuple[f
 
 
 def smallest_p(n: int, m: int) -> float:
-    """Return the smallest two-sided p-value for `n` and `m` values: all of one side beyond the other."""
+    """Return the smallest possible two-sided p-value for samples of `n` and `m` values."""
     return 2 / math.comb(n + m, n)
 
 
 def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
-    """Return the rows that could pass at all, given how many there are of them (Tarone's rule)."""
+    """Return the rows that could be significant at all, given their number (Tarone's rule)."""
     for count in range(1, len(smallest) + 1):
         able = {i for i, p in smallest.items() if p <= alpha / count}
         if len(able) <= count:
@@ -83,7 +83,7 @@ def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
 
 
 def holm(p_values: Mapping[K, float]) -> dict[K, float]:
-    """Return p-values after Holm's steps, so that the chance of any wrong rejection stays under the level."""
+    """Return p-values with Holm's correction, which bounds the chance of any wrong rejection."""
     adjusted, largest = {}, 0.0
     for place, i in enumerate(sorted(p_values, key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, p_values[i] * (len(p_values) - place)))

@@ -1,31 +1,30 @@
-"""Two runs side by side: is anything faster or slower, beyond noise and beyond a minimum that matters?
+"""Compare two runs: is anything faster or slower, beyond noise and beyond a minimum that matters?
 
-Every row holds two samples, the values of A and those of B, compared by ranks (`ranks` says why). The test
-asks whether B differs from A by more than `least`, not whether it differs at all.
+Every row has two samples, the values of A and those of B, compared by ranks (see `ranks`). The test asks
+whether B differs from A by more than `least`.
 
-When the machine is busy for a while, successive values of one process resemble each other, and a rank test
-would take that for certainty. If there are many values, the medians of `ranks.BLOCKS` stretches are compared
-instead.
+Successive values of one process are correlated when the machine is busy for a while, which a rank test does
+not expect. So if there are many values, the medians of `ranks.BLOCKS` consecutive stretches are compared.
 
 One wrong "slower" among many rows breaks a build, so the chance of any wrong verdict in the whole comparison
-stays under `alpha`. This is Holm's procedure, which holds however the rows depend on each other (they ran on
-one machine); Benjamini and Hochberg's would bound only a share. Rows with so few values that they could never
-pass are set aside first, by their numbers alone (Tarone, 1990), and cost the others nothing.
+is at most `alpha`, by Holm's procedure, which allows any dependence between rows. Rows that can never be
+significant because they have too few values are left out first (Tarone, 1990).
 
-With one result per side, the chance applies to these two processes. Two processes of the same program may
-differ by more than their own spread (how memory and threads happened to be placed, what else ran), which
-only several results per side can show: then the values of a row are the medians of the processes. A single
-process shows how much the machine fluctuates, and is itself subject to that. So a difference must exceed the
-interquartile range of its values or, where that is less, `DRIFT` times that of its stretches' medians: noise
-from value to value hardly moves these, but a machine whose speed drifts does. For a spread above `TURBULENT`
-nothing is decided, nor where another program had the core in more than a tenth of the values: who competes
-changes from run to run. With several results per side, a difference needs half of the processes of each side
-to have had their cores for themselves in most of their values. What a process measures only once, such as
-compiling, says nothing about that, so it counts only if A and B took turns: of 19 pairs of equal runs, each
-side at a stretch and at five times the load of the cores, 1 was called slower before. Of one process, nothing
-is decided where the stretches of both runs overlap. On a host whose neighbors come and go, a core is 1.5
-times as slow for tenths of a second, and one stretch in the other state shows that: 20 of 265 pairs of equal
-runs were called different there before stretches had to be apart, 9 since.
+With several results per side, the values of a row are the medians of the processes:
+
+- A difference counts only if, on each side, more than half of the processes had their cores for themselves in
+  most of their values.
+- A value that a process measures only once, such as a compile time, does not show that. So a difference in
+  such values counts only if the processes of A and B took turns.
+
+With one result per side, the verdict is about these two processes only. Two processes of the same program may
+differ by more than their own spread, for example by their placement of memory and threads:
+
+- A difference must exceed the interquartile range of the values or, if that is less, `DRIFT` times that of
+  the stretches' medians. Noise from value to value hardly moves these medians, but a drift of the machine's
+  speed does.
+- Nothing is decided if the spread is above `TURBULENT`, if another program had the core in more than a tenth
+  of the values, or if stretches of A and B overlap: a shared core may be slower for tenths of a second.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
 ALPHA = 0.05
 LEAST = 0.02
 DRIFT = 1.5  # 1.5 interquartile ranges of normal values are 2.02 standard deviations
-TURBULENT = 0.5  # values that spread by more than half of their median are from several states of the machine
-LARGEST = 1e75  # quantities are between its inverse and this, so that products of ratios stay finite floats
+TURBULENT = 0.5  # interquartile range over the median, beyond which the machine's speed has changed
+LARGEST = 1e75  # values between its inverse and this have finite products of ratios
 OVERLAP = "runs overlap: the machine's speed changed"
 FEW, NOISY, IDENTICAL = "too few values", "too noisy", "identical values"
 ONCE = "measured once per process: take A and B in turns"
-WIDE = 0.10  # if an interval extends further from 1, we cannot say "same"
+WIDE = 0.10  # if an interval extends further from 1, the verdict is not "same"
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,13 @@ class Compared:
     """One measurement of both runs.
 
     Attributes:
-      key, unit: of the measurement.
+      key, unit: key and unit of the measurement.
       a, b: its medians, in `unit`.
       ratio: b as a multiple of a; NaN if there is none.
       low, high: the ratio's interval at level 1 - alpha, for this row alone; NaN for too few values.
-      p: chance of so large a difference if there were none beyond `least`, with Holm's correction.
-      verdict: "same" means that no difference beyond `least` is shown and the interval excludes one beyond
-        10 %; "undecided" means that too little is known to decide; "changed" is for units without a faster
-        or slower direction.
+      p: p-value of the hypothesis of no difference beyond `least`, with Holm's correction.
+      verdict: "same" if no difference beyond `least` is found and the interval excludes one beyond 10 %;
+        "changed" for units that are neither times nor rates.
       remark: why there is no verdict, or "noisy".
     """
 
@@ -89,7 +87,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows, what only one side has, and what else differs between the runs; `runs` counts per side."""
+    """All rows, rows of one side only, other differences, and `runs`, the number of results per side."""
 
     rows: tuple[Compared, ...]
     only_a: tuple[str, ...]
@@ -101,7 +99,7 @@ class Comparison:
 
     @property
     def status(self) -> int:
-        """Exit status for a build: 1 if any row is slower, else 0."""
+        """Return the exit status: 1 if any row is slower, else 0."""
         return int(any(row.verdict == "slower" for row in self.rows))
 
 
@@ -114,15 +112,15 @@ def compare(
     only: Set[RowKey] | None = None,
     apart: bool = True,
 ) -> Comparison:
-    """Compare two runs, each one or more results of one or more experiments; `b` is judged against `a`.
+    """Compare two runs, each of one or more results of one or more experiments.
 
     Args:
       a: the base.
-      b: the other.
+      b: the run that is judged.
       alpha: chance of one or more wrong verdicts among all rows.
       least: the smallest difference that counts, as a fraction: 0.02 is 2 %.
       only: the rows to compare; None for all.
-      apart: whether what each process measures once counts only if the processes of both took turns.
+      apart: whether values that each process measures once count only if the processes took turns.
 
     Raises:
       JaxperfError: an option is out of range, no measurement is in both, or units differ within a side.
@@ -167,7 +165,7 @@ def _are_interleaved(a: Sequence[Result], b: Sequence[Result]) -> bool:
 
 
 def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
-    """Return what the others lack: rows, or the name of an experiment that they do not have at all."""
+    """Return what `others` lack: rows, or the names of whole experiments."""
     known = {key.experiment for key in others}
     missing = (key for key in rows if key not in others)
     return tuple(dict.fromkeys(str(k) if k.experiment in known else k.experiment for k in missing))
@@ -185,13 +183,13 @@ def _judge(
     lone: Set[str],
     once: Set[RowKey],
 ) -> list[Compared]:
-    """Judge each row.
+    """Return the verdict on each row.
 
     Args:
       pairs: the measurements of both sides.
       alpha, least: as for `compare`.
       lone: experiments that have one process on a side.
-      once: rows of which each process has one value, and whose processes did not take turns.
+      once: rows with one value per process, whose processes did not take turns.
     """
     samples = {
         key: (ranks.blocks(x.values), ranks.blocks(y.values))
@@ -247,12 +245,12 @@ def _verdict(
 
 
 def _swing(m: Measurement, stretches: Sequence[float]) -> float:
-    """Return how far the machine may have moved the values of one process, as a fraction."""
+    """Return by which fraction the machine may have moved the values of one process."""
     return min(m.rel_iqr, DRIFT * replace(m, values=tuple(stretches)).rel_iqr)
 
 
 def _too_noisy(x: Measurement, y: Measurement) -> str:
-    """Return why the values of one process per side say nothing about the program; "" if they may."""
+    """Return why the values of one process per side decide nothing; "" if they may."""
     if (spread := max(x.rel_iqr, y.rel_iqr)) > TURBULENT:
         return f"{NOISY}: values spread by {spread:.0%}"
     disturbance = x.disturbance or y.disturbance
@@ -260,10 +258,7 @@ def _too_noisy(x: Measurement, y: Measurement) -> str:
 
 
 def _busy(x: Measurement, y: Measurement) -> str:
-    """Return why the medians of several processes show no difference: most of them shared their core.
-
-    How much other programs take differs from hour to hour, so it may be all that differs between the sides.
-    """
+    """Return a remark if half or more of a side's processes shared their cores; "" if the medians decide."""
     worst = max(x, y, key=lambda m: m.disturbed / len(m.values))
     if worst.trusted:
         return ""
@@ -281,7 +276,7 @@ def _excuse(x: Measurement, y: Measurement) -> str:
 
 
 def _word(ratio: float, unit: str) -> Verdict:
-    """Return the word for a difference: less time is "faster", and so are more things per second."""
+    """Return the verdict for a difference: less time is "faster", and so is a higher rate."""
     if unit == "s":
         return "slower" if ratio > 1 else "faster"
     if unit.endswith("/s"):

@@ -1,4 +1,4 @@
-"""The rows of results: what identifies a measurement in several runs, and its values over all of them."""
+"""The rows of results: the key of a measurement, and its values in one or several results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxperf.result import Heading, Measurement, Result, Table
 
 
 class RowKey(NamedTuple):
-    """What identifies a row in both runs: an experiment, a table's title (or its part), and a row's name."""
+    """The key of a row: the experiment, the title of the table or the part, and the name of the row."""
 
     experiment: str
     title: str
@@ -24,7 +24,7 @@ Rows = dict[RowKey, Measurement]
 
 
 def pooled(results: Sequence[Result]) -> Rows:
-    """Return the measurements of one experiment; of several results, each process gives its median.
+    """Return the measurements of one experiment; with several results, the values are their medians.
 
     Raises:
       JaxperfError: a measurement's unit differs between the results.
@@ -64,12 +64,12 @@ def measurements_by_key(result: Result) -> Rows:
 
 
 def measured_often(results: Sequence[Result]) -> set[RowKey]:
-    """Return the rows that some process measured several times."""
+    """Return the keys of rows that have several values in some result."""
     return {key for r in results for key, m in measurements_by_key(r).items() if len(m.values) > 1}
 
 
 def differences(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
-    """Return what else differs between two runs of an experiment, a line each, by their first results."""
+    """Return other differences between two runs of an experiment, by their first results, one per line."""
     lines = []
     if (smoke := any(r.smoke for r in a)) != any(r.smoke for r in b):
         lines.append(f"only {'A' if smoke else 'B'} is a smoke run, whose toy sizes take other times")

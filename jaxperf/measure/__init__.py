@@ -1,7 +1,6 @@
 """The instruments, for the sections and for a reader's own functions.
 
-Import a module as a whole where its function names mean little without it (`timeline.record`,
-`dispatch.fit`): `from jaxperf.measure import dispatch, timeline`.
+Import a module as a whole if its function names mean little alone: `from jaxperf.measure import timeline`.
 """
 
 from jaxperf.measure.compile_log import RetraceError

@@ -1,7 +1,7 @@
-"""What a machine can do at best: the minimum cost of a call, matrix products, memory, copies with the host.
+"""Measure what a machine can do at best: the cost of a call, matrix products, memory, copies with the host.
 
-All of it is measured through JAX, so it is what XLA's programs can reach here and not what the hardware's
-data sheet says. Every timing waits for its outputs. Sizes grow until a call lasts long enough on this device.
+All of it is measured through JAX, so it is what XLA's programs can reach rather than what the hardware's data
+sheet says. Every timing waits for its outputs. Sizes grow until a call lasts long enough on this device.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from jaxperf.result import Measurement
 DISPATCH, MATRIX, MEMORY, COPY = "dispatch", "matrix", "memory", "copy"
 TO_DEVICE, TO_HOST = "host to device", "device to host"
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8")
-LONG_S = 0.02  # a call that lasts this long hides the cost of calling: 0.1 % where that is 20 us
-SMALLEST_SIDE = 512  # of the first matrices that a CPU multiplies
-LARGEST_SIDE = 8192  # a GPU's rate grows no further; it autotunes each size, and moves it at 5 GB/s
-# Any GPU multiplies these fast. Some need a hundred times as long for the other dtypes.
+LONG_S = 0.02  # seconds of a call for which its dispatch does not matter: 20 us are 0.1 % of this
+SMALLEST_SIDE = 512  # of the first matrices on a CPU
+LARGEST_SIDE = 8192  # a GPU's rate grows no further; each larger size takes time to autotune and to copy
+# Any GPU multiplies these dtypes fast; some GPUs take a hundred times as long for others.
 FAST, SLOW_SIDE = ("float32", "bfloat16", "float16"), 2048
-MEMORY_SHARE = 16  # no array takes more than this part of the memory that is free
-SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays that memory is measured with
-TRAFFIC, MOST_TURNS = 2**35, 2000  # bytes that a call moves on a GPU, in at most so many turns
-LARGEST_COPY = 2**28  # bytes of the arrays that are copied
+MEMORY_SHARE = 16  # free memory over the size of an array, at least
+SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays with which memory is measured
+TRAFFIC, MOST_TURNS = 2**35, 2000  # bytes and largest number of iterations of a call on a GPU
+LARGEST_COPY = 2**28  # bytes of the largest copied array
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def call_costs(*, budget_s: float = 0.5) -> Iterator[Measurement]:
-    """Yield seconds of an empty compiled program, waited for at each call, and then waited for at the end."""
+    """Yield the seconds per call of an empty program, waiting after each call, and then once at the end."""
     names: dict[Wait, str] = {"each": "empty program, waited for", "end": "empty program, queued"}
     empty = jax.jit(lambda: jnp.zeros(()))
     for wait, name in names.items():
@@ -55,11 +55,11 @@ def call_costs(*, budget_s: float = 0.5) -> Iterator[Measurement]:
 def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
     """Return FLOP/s of the product of two square matrices, under the current `jax_default_matmul_precision`.
 
-    Products that are shorter than `LONG_S` are queued, until all together last as long.
+    Of products shorter than `LONG_S`, so many are queued that they last as long together.
 
     Args:
       dtype: of both matrices; the product of integers is int32.
-      budget_s: seconds for the values that count.
+      budget_s: seconds for the measured values.
     """
     with jax.enable_x64(dtype == "float64"):
         result = jnp.int32 if dtype == "int8" else None
@@ -72,8 +72,8 @@ def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
 
 
 def _long_product(product: Callable[[jax.Array], jax.Array], dtype: str) -> tuple[jax.Array, float]:
-    """Return a matrix whose product takes `LONG_S` if its side may be so large, and the product's seconds."""
-    noise = np.random.default_rng(0).normal(scale=8, size=2**20)  # a GPU is faster at matrices of ones
+    """Return a matrix whose product takes `LONG_S`, or one of the largest size, and the product's seconds."""
+    noise = np.random.default_rng(0).normal(scale=8, size=2**20)  # a GPU multiplies ones faster
     noise = noise.astype(jnp.dtype(dtype))
     most = math.isqrt(int(free_bytes() // MEMORY_SHARE // (3 * noise.itemsize)))  # three matrices
     largest = min(LARGEST_SIDE, 2 ** int(math.log2(most)))
@@ -87,24 +87,23 @@ def _long_product(product: Callable[[jax.Array], jax.Array], dtype: str) -> tupl
 
 
 def _first_side(dtype: str) -> int:
-    """Return the side of the first matrices: a GPU takes seconds to compile a product, a CPU milliseconds."""
+    """Return the first side: large on a GPU, which takes seconds rather than milliseconds to compile."""
     if jax.default_backend() == "cpu":
         return SMALLEST_SIDE
     return LARGEST_SIDE if dtype in FAST else SLOW_SIDE
 
 
 def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
-    """Return bytes/s of a program that reads and writes an array of `size` bytes again and again, in place.
+    """Return bytes/s of a program that reads and writes an array again and again, in place.
 
-    The array is donated and returned, so no call asks the system for new memory, whose pages would have to be
-    mapped first.
+    The array is donated, so that no call allocates memory, whose pages would have to be mapped first.
 
     Args:
-      size: of the array, in bytes.
-      budget_s: seconds for the values that count.
+      size: bytes of the array.
+      budget_s: seconds for the measured values.
     """
     cpu = jax.default_backend() == "cpu"
-    # Where XLA does not know the number of turns, a GPU asks the host before each
+    # If XLA does not know the number of iterations, a GPU asks the host before each of them.
     sweep = jax.jit(_sweep, donate_argnums=0, static_argnums=() if cpu else 1)
     x, times = jnp.ones(size // 4, np.float32), 1 if cpu else max(1, min(MOST_TURNS, TRAFFIC // (2 * size)))
 
@@ -124,9 +123,9 @@ def _sweep(x: jax.Array, times: int) -> jax.Array:
 
 
 def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
-    """Return bytes/s from the host's memory to the first device, and back, each into newly allocated memory.
+    """Return bytes/s of copies from host memory to the first device, and back, each into new memory.
 
-    On a CPU, the device's memory is the host's, and the rates are those of a copy within it.
+    On a CPU, these are copies within host memory.
     """
     device, size = jax.local_devices()[0], 2**22
     largest = min(LARGEST_COPY, 2 ** int(math.log2(free_bytes() // MEMORY_SHARE)))
@@ -138,7 +137,7 @@ def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
         size = min(size * _growth(elapsed_s, most=64), largest)
     copies = interleaved(
         {TO_DEVICE: lambda: _to_device(host, device), TO_HOST: _to_host},
-        before={TO_HOST: lambda: _to_device(host, device)},  # JAX keeps an array's host copy once made
+        before={TO_HOST: lambda: _to_device(host, device)},  # a new array, since JAX keeps host copies
         count=count,
         loops=1,
     )
@@ -151,30 +150,30 @@ def _to_device(host: np.ndarray, device: jax.Device) -> jax.Array:
 
 
 def _to_host(x: jax.Array) -> np.ndarray:
-    view_only = jax.default_backend() == "cpu"  # there, asarray copies nothing
+    view_only = jax.default_backend() == "cpu"  # `asarray` would not copy
     return np.array(x) if view_only else np.asarray(x)
 
 
 def _rate(name: str, unit: str, seconds: Measurement, work: float, of: str, at: str | int) -> Measurement:
-    """Work per second, value by value; `of` and `at` are the roles by which a `Roofline` finds it."""
+    """Return work per second for each value; a `Roofline` finds the measurement by `of` and `at`."""
     rates = tuple(work / value_s for value_s in seconds.values)
     return Measurement(name, unit, rates, loops=seconds.loops, quantity=of, configuration=str(at))
 
 
 def _seconds(fn: Callable[..., Any], *args: Any) -> float:
-    """Return the seconds of the quickest of three calls after one that compiles: enough to choose a size."""
+    """Return the seconds of the fastest of three calls, after one that compiles."""
     block(fn(*args))
     return min(time_value(fn, args, 1, "each") for _ in range(3))
 
 
 def _growth(elapsed_s: float, *, dimensions: int = 1, most: int = 8) -> int:
-    """Return the power of two by which to multiply a size, so that a call takes `LONG_S` and not `took_s`."""
+    """Return the power of two by which to multiply a size, so that a call takes `LONG_S`."""
     wanted = math.log2(LONG_S / elapsed_s) / dimensions
     return int(2 ** min(math.log2(most), max(1, round(wanted))))
 
 
 def array_sizes() -> tuple[int, ...]:
-    """Return the bytes of the arrays to measure memory with: each 4 times the one before, on a GPU 16 times.
+    """Return the bytes of the arrays with which to measure memory; each is 4 (GPU: 16) times the previous.
 
     If memory allows, the largest is at least four times the last cache, so that no cache holds much of it.
     """
@@ -187,7 +186,7 @@ def array_sizes() -> tuple[int, ...]:
 
 
 def cache_sizes() -> dict[str, int]:
-    """Return the bytes of each data cache of a CPU, "L1" to "L3"; empty if they are hidden, or for a GPU."""
+    """Return the bytes of a CPU's data caches, "L1" to "L3"; empty if they are unknown, or for a GPU."""
     if jax.default_backend() != "cpu":
         return {}
     sizes = {}
@@ -202,10 +201,7 @@ def cache_sizes() -> dict[str, int]:
 
 
 def level_of(size: int, known: dict[str, int]) -> str:
-    """Return the first cache that holds an array of `size` bytes with a little room to spare, or "memory".
-
-    Without known caches, "".
-    """
+    """Return the first cache that an array of `size` bytes fits, or "memory"; "" without known caches."""
     fitting = (level for level, holds in known.items() if size <= 0.75 * holds)
     return next(fitting, "memory") if known else ""
 
@@ -219,7 +215,7 @@ def free_bytes() -> int:
 
 
 def others_share(*, seconds: float = 0.5) -> float:
-    """Share of the cores that other programs use, from 0 to 1; this program sleeps while it is measured."""
+    """Return the share of the cores that other programs use, from 0 to 1; sleeps for `seconds`."""
     return statistics.fmean(psutil.cpu_percent(interval=seconds, percpu=True)) / 100
 
 

@@ -1,4 +1,4 @@
-"""What must not happen while a clock runs: tracing, compiling, debug settings, used inputs, cached calls."""
+"""Refuse what makes a timing wrong: tracing, compiling, debug settings, donated inputs, cached calls."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ DEBUG_FLAGS = (
     "jax_check_tracer_leaks",
     "jax_enable_checks",
     "jax_log_compiles",
-)  # jax_explain_cache_misses costs time only when something is traced, which is an error here anyway
+)  # not jax_explain_cache_misses, which costs time only during traces, an error here anyway
 COPIES = "its NumPy arguments are copied to the device at every call"
 _STAGES = {"jaxpr_trace_duration": "traced", "backend_compile_duration": "compiled"}
 
 
 class RetraceError(JaxperfError):
-    """Something was traced or compiled inside a timed part, so the time is not the program's."""
+    """Something was traced or compiled in a timed part, so the time is not that of the program alone."""
 
 
 class CompileLog(list[str]):
-    """What was traced or compiled so far, one remark for each ("step was traced").
+    """Remarks on what was traced or compiled so far, such as "step was traced".
 
     Attributes:
-      programs: how many programs XLA compiled.
-      compile_s: the seconds for that, added up over threads.
+      programs: the number of programs that XLA compiled.
+      compile_s: the seconds for that, summed over threads.
     """
 
     programs = 0
@@ -53,8 +53,8 @@ class CompileLog(list[str]):
 def watch_compilation() -> Iterator[CompileLog]:
     """Record what JAX traces and compiles inside, in any thread.
 
-    JAX itself reports both. Its own switch, `jax.no_tracing`, does not help: it rejects every call that
-    leaves the fast path, e.g. an eager `jax.grad` or a program that prints, although nothing is traced.
+    `jax.no_tracing` would also reject calls that trace nothing but leave the fast path, such as an eager
+    `jax.grad` or a program that prints.
     """
     log = CompileLog()
 
@@ -74,21 +74,21 @@ def watch_compilation() -> Iterator[CompileLog]:
 
 @contextmanager
 def nothing_compiles(name: str) -> Iterator[CompileLog]:
-    """Raise `RetraceError`, naming the function, when anything was traced or compiled inside."""
+    """Raise `RetraceError`, naming the function, if anything was traced or compiled inside."""
     with watch_compilation() as log:
         yield log
     log.refuse(name)
 
 
 def refuse_debug_flags() -> None:
-    """Raise JaxperfError when a JAX setting is on that makes programs slow on purpose."""
+    """Raise JaxperfError if a JAX setting is on that slows programs down for debugging."""
     for flag in DEBUG_FLAGS:
         if getattr(jax.config, flag, False):
             raise JaxperfError(f"{flag} is on: times would be of debugging, not of the program; turn it off")
 
 
 def refuse_donated(name: str, args: Any) -> None:
-    """Raise JaxperfError if a call has donated one of its arguments, which the next call still needs."""
+    """Raise JaxperfError if a call has donated an argument, which the next call still needs."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(args):
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
             raise JaxperfError(
@@ -100,19 +100,18 @@ def refuse_donated(name: str, args: Any) -> None:
 def refuse_same_arrays(
     name: str, out: Any, before: Sequence[weakref.ref[jax.Array]], args: Any
 ) -> list[weakref.ref[jax.Array]]:
-    """Raise JaxperfError if a call returned only the arrays of the previous call, from a cache.
+    """Raise JaxperfError if a call returned the arrays of the previous call, so that it computed nothing.
 
-    Arrays never change, so a call that returns the same ones has computed nothing. Arrays among its own
-    arguments do not count, nor do calls that return no array.
+    Arrays among its own arguments do not count, nor do calls that return no array.
 
     Args:
       name: of the timed function.
-      out: what the call returned.
+      out: the call's result.
       before: what this function returned for the previous call; empty for the first.
-      args: what the call was given.
+      args: the call's arguments.
 
     Returns:
-      References to the arrays in `out`, which do not keep them alive.
+      Weak references to the arrays in `out`.
     """
     inputs = {id(leaf) for leaf in jax.tree.leaves(args)}
     arrays = [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array) and id(x) not in inputs]
@@ -125,6 +124,6 @@ def refuse_same_arrays(
 
 
 def host_copies_note(args: Any, out: Any) -> str:
-    """Return a remark for a JAX function that is given NumPy arrays; "" for any other."""
+    """Return a remark for a JAX function with NumPy arguments; "" for any other function."""
     host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(args))
     return COPIES if host and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(out)) else ""

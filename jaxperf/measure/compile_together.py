@@ -1,4 +1,4 @@
-"""Compile several programs together, in threads, so that Ctrl-C waits for none of them."""
+"""Compile several programs at the same time, in threads that do not delay Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import jax
 def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], float]:
     """Compile a program for each call, on a CPU all at the same time, and run none of them.
 
-    Functions are traced one after the other. A function that is jitted keeps its program: calling it with
-    such arguments compiles nothing more.
+    Functions are traced one after the other. A jitted function keeps its program, so calling it with such
+    arguments compiles nothing more.
 
     Args:
-      calls: by name: a function, jitted or not, and then its arguments, arrays or their shapes.
+      calls: by name, a function, jitted or not, followed by its arguments, arrays or their shapes.
 
     Returns:
       The compiled programs by name (`jax.stages.Compiled`), and the seconds for all.
@@ -35,10 +35,9 @@ def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any]
 def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
     """Compile lowered programs (`jit(f).lower(...)`), and return them in their order.
 
-    XLA releases Python's lock while it compiles. On a CPU each program has a thread of its own, so all take
-    about as long as the slowest one where there are cores enough. For a GPU, XLA also times kernels on the
-    GPU, and remembers the best ones for the next program, so there they compile one after another. Ctrl-C is
-    noticed at once; the threads are then left to XLA, which cannot be interrupted.
+    XLA releases the GIL while it compiles. On a CPU, each program has its own thread. For a GPU, programs
+    compile one after another, because XLA times kernels on the GPU and reuses the results for the next
+    program. Ctrl-C raises at once; XLA cannot be interrupted, so the threads go on until they are done.
 
     Raises:
       Exception: what compiling one of them raised.
@@ -55,7 +54,7 @@ def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
 
     numbers = range(len(lowered))
     shares = [numbers] if jax.default_backend() == "gpu" else [[i] for i in numbers]
-    # a pool's threads would keep an interrupted process until they have compiled
+    # not a pool, whose threads would delay the exit of an interrupted process
     threads = [threading.Thread(target=compile_some, args=(share,), daemon=True) for share in shares]
     for thread in threads:
         thread.start()

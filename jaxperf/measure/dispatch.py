@@ -1,13 +1,13 @@
-"""How a program is handed to the back end: section 8.2's t1, t2 and t3, measured, fitted and used to predict.
+"""Measure and fit the stages of a dispatch, section 8.2's t1, t2 and t3, and predict times from them.
 
     t1  the front end enqueues one computation
     t2  the back end computes it
-    t3  the front end is told that the result is ready, and the idle back end is woken for the next one
+    t3  the front end learns that the result is ready, and the idle back end wakes for the next one
         (far longer if its core has gone to sleep in the meantime, see `keep_awake.py`)
 
-A loop that waits after each of n calls pays all three every time, n (t1 + t2 + t3). A loop that waits once is
-a pipeline of two stages, and its slower stage sets the pace: t1 + t2 + t3 + (n - 1) max(t1, t2). If t2 is
-larger, that is the book's t1 + n t2 + t3; if t1 is larger, the front end is the bottleneck.
+A loop that waits after each of n calls takes n (t1 + t2 + t3). A loop that waits once is a pipeline of two
+stages whose slower stage sets the pace: t1 + t2 + t3 + (n - 1) max(t1, t2). If t2 is larger, that is the
+book's t1 + n t2 + t3; if t1 is larger, the front end is the bottleneck.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jaxperf.result import Ratio, ratio_of
 
 @dataclass(frozen=True)
 class DispatchSample:
-    """The two loops over one size of an operation: seconds for all `calls`, one value per round.
+    """Seconds of the two loops over one size of an operation, for all `calls`, one value per round.
 
     Attributes:
       size: of the operation, in any unit: elements, bytes, steps.
@@ -47,35 +47,32 @@ class DispatchSample:
 
     @property
     def gain(self) -> Ratio:
-        """Return how many times as long the synchronous loop takes, round by round."""
+        """Return the synchronous loop's time over the asynchronous one's, from ratios per round."""
         return ratio_of([a / b for a, b in zip(self.sync_s, self.async_s, strict=True)])
 
     @property
     def synchronous_s(self) -> float:
-        """Return the synchronous loop, by its lower quartile."""
+        """Return the lower quartile of the synchronous loop's seconds."""
         return _lower_quartile(self.sync_s)
 
     @property
     def asynchronous_s(self) -> float:
-        """Return the asynchronous loop, by its lower quartile."""
+        """Return the lower quartile of the asynchronous loop's seconds."""
         return _lower_quartile(self.async_s)
 
 
 def _lower_quartile(values: Sequence[float]) -> float:
-    """Return what a loop takes when it is hardly disturbed: other programs only ever add time.
-
-    On 2 cores with a load of 4, held-out sizes were mispredicted by up to 1.7 by medians, by 0.3 with this.
-    """
+    """Return the lower quartile, which other programs disturb less than the median: they only add time."""
     return float(np.quantile(values, 0.25))
 
 
 @dataclass(frozen=True)
 class DispatchTimes:
-    """Whether calls returned before their results were ready; one entry per call in each field.
+    """Whether calls returned before their results were ready; each field has one entry per call.
 
     Attributes:
       queued_s: seconds until the call returned.
-      finished_s: seconds until its whole result was ready, the call included.
+      finished_s: seconds until its whole result was ready, including the call.
       ready: whether the result was ready when the call returned.
     """
 
@@ -85,7 +82,7 @@ class DispatchTimes:
 
     @property
     def queued_share(self) -> Ratio:
-        """Fraction of the time until the result was ready that had passed when the call returned."""
+        """Return `queued_s` as a fraction of `finished_s`."""
         return ratio_of([q / f for q, f in zip(self.queued_s, self.finished_s, strict=True)])
 
     @property
@@ -95,12 +92,12 @@ class DispatchTimes:
 
 
 def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> DispatchTimes:
-    """Call `fn(*args)` and see whether this backend ran it asynchronously; a first call is not counted.
+    """Call `fn(*args)` and return whether this backend ran it asynchronously; a first call is not counted.
 
     Args:
       fn: returns a pytree of arrays; may be a NumPy function.
-      *args: its arguments, already computed.
-      calls: how often to call it.
+      *args: its arguments.
+      calls: number of calls.
     """
     block(fn(*block(args)))
     rows: list[tuple[float, float, bool]] = []
@@ -116,7 +113,7 @@ def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> DispatchTimes:
 
 
 def pending(tree: Any) -> int:
-    """Return how many of the arrays in `tree` are not ready yet; a failed one counts as ready."""
+    """Return the number of arrays in `tree` that are not ready yet; a failed one counts as ready."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
     return sum(not leaf.is_ready() for leaf in leaves)  # type: ignore[attr-defined]  # not in the stub
 
@@ -132,8 +129,7 @@ def synchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
 def asynchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
     """Compute `y = fn(x)` `calls` times and wait once, at the end (section 8.2.3).
 
-    Each `y` replaces the one before, as in the book, so only the last can be waited for. That is enough only
-    because one device runs the programs of one thread in the order in which they were queued.
+    Waiting for the last `y` is enough because one device runs the programs of one thread in their order.
     """
     for _ in range(calls):
         y = fn(x)
@@ -141,13 +137,13 @@ def asynchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
 
 
 def queueing_s(fn: Callable[[Any], Any], x: Any, *, calls: int = 16, rounds: int = 51) -> float:
-    """Return the seconds that the front end takes to queue one call of `fn(x)`: t1, without a loop around it.
+    """Return t1: the median seconds that the front end takes to queue one call of `fn(x)`.
 
     Args:
       fn: returns arrays on one device.
       x: its argument, small enough that the back end is no slower than the front end.
-      calls: how many to queue, far fewer than the number at which the client holds the front end back.
-      rounds: how many rounds the median is of.
+      calls: number of queued calls, far fewer than fill the queue.
+      rounds: number of values of which the median is taken.
     """
     values = []
     for _ in range(rounds):
@@ -167,13 +163,13 @@ def sweep(
     calls: int = 200,
     rounds: int = 15,
 ) -> tuple[DispatchSample, ...]:
-    """Time both loops over each input; all sizes and both loops take turns in every round.
+    """Time both loops over each input; every round times each loop with each size once.
 
     Args:
       fn: returns arrays on one device.
-      inputs: pairs of a size and the argument of that size; no size twice.
+      inputs: pairs of a size and the argument of that size; sizes are distinct.
       calls: computations in one loop.
-      rounds: how often each loop is timed.
+      rounds: number of values for each loop.
 
     Raises:
       JaxperfError: `calls` or `rounds` is below 1.
@@ -193,7 +189,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class Costs:
-    """t1 and t3 in seconds, and t2 as a linear function of size, steeper beyond a knee (a cache overflows).
+    """t1 and t3 in seconds, and t2 as a linear function of size, steeper beyond a knee (a cache's size).
 
     t2 = t2_fixed_s + t2_per_unit_s * size + t2_per_unit_beyond_s * max(0, size - knee)
     """
@@ -230,9 +226,9 @@ class Costs:
 
     @property
     def crossover(self) -> float:
-        """Return the size where t2 overtakes t1; below it the front end is an asynchronous loop's bottleneck.
+        """Return the size at which t2 equals t1: an asynchronous loop's bottleneck is the front end below it.
 
-        0 if the back end always is; infinite if it never is.
+        0 if the bottleneck always is the back end, inf if it always is the front end.
         """
         short = self.t1_s - self.t2_fixed_s
         if short <= 0:
@@ -244,15 +240,15 @@ class Costs:
 
 
 def fit(samples: Sequence[DispatchSample], *, t1_s: float | None = None) -> Costs:
-    """Return the costs that explain both loops over all sizes best.
+    """Return the costs that fit both loops over all sizes best.
 
-    Least squares on relative errors, so that small sizes count as much as large ones, with a loss that
-    tolerates single outliers; the knee is the swept size that explains most.
+    The fit is least squares on relative errors, so that small sizes count as much as large ones, with a loss
+    that tolerates single outliers. The knee is the size in `samples` that gives the best fit.
 
     Args:
-      samples: of at least six sizes, some where the front end is the bottleneck and some where it is not.
-      t1_s: seconds per call from `queueing_s`, one more observation. It decides where the loops cannot: if t1
-        is about t2's fixed part, either could explain why all small operations cost the same.
+      samples: of at least six sizes; the front end should be the bottleneck for some of them only.
+      t1_s: seconds per call from `queueing_s`, as one more observation. It tells t1 from t2's fixed part:
+        each alone could explain why all small operations cost the same.
 
     Raises:
       JaxperfError: there are fewer than six sizes.
@@ -265,7 +261,7 @@ def fit(samples: Sequence[DispatchSample], *, t1_s: float | None = None) -> Cost
 
 
 def _least_squares(samples: Sequence[DispatchSample], knee: float, t1_s: float | None) -> tuple[float, Costs]:
-    """Return the cost of the best fit with this knee, and the fit."""
+    """Return the loss of the best fit with this knee, and the fit."""
     from scipy.optimize import least_squares
 
     size = np.array([s.size for s in samples])
@@ -289,7 +285,7 @@ def _least_squares(samples: Sequence[DispatchSample], knee: float, t1_s: float |
 
 
 def _guess(samples: Sequence[DispatchSample]) -> Any:
-    """Rough costs as scales for the parameters: t1, t3, t1 again for t2's fixed part, and the slope twice."""
+    """Return rough costs as scales of the parameters: t1, t3, t2's fixed part, and its two slopes."""
     ordered = sorted(samples, key=lambda s: s.size)
     each = [s.asynchronous_s / s.calls for s in ordered]
     slope = (each[-1] - each[0]) / (ordered[-1].size - ordered[0].size)
@@ -300,7 +296,7 @@ def _guess(samples: Sequence[DispatchSample]) -> Any:
 
 
 def prediction_errors(costs: Costs, samples: Sequence[DispatchSample]) -> tuple[tuple[float, float], ...]:
-    """Return prediction errors as fractions of the measured times: (synchronous, asynchronous) per sample."""
+    """Return prediction errors, (synchronous, asynchronous) per sample, as fractions of measured times."""
     return tuple(
         (
             costs.synchronous_s(s.size, s.calls) / s.synchronous_s - 1,

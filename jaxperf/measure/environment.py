@@ -1,4 +1,4 @@
-"""Machine, versions and settings: the `Environment` that is stored with every result."""
+"""Describe machine, versions and settings: the `Environment` that is stored with every result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JAX_SETTINGS = (
 
 
 def current_environment(*, data_source: str = "") -> Environment:
-    """Describe this process; this starts the JAX backend, to list the devices.
+    """Return the environment of this process; this starts the JAX backend, to list the devices.
 
     Args:
       data_source: where the images came from, if any were read.

@@ -1,8 +1,7 @@
 """Keep cores from going to sleep while something is timed, or keep them busy to see how timings change.
 
-A core with nothing to do goes to sleep, and waking it costs 10 to 50 us, several times what it takes to
-hand a small computation to it. Whether it sleeps depends on what else the machine does: the same loop takes
-5 us per call on a busy machine and 50 on an idle one.
+Waking an idle core takes 10 to 50 us, several times the dispatch of a small computation. So the same loop
+takes 5 us per call on a busy machine and 50 us on an idle one.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ while os.getppid() == int(sys.argv[1]):  # ends with its parent, however that en
     for _ in range(100_000):
         pass
 """
-# a program with idle priority runs only while nothing else wants the core
+# with idle priority, it runs only while no other program needs the core
 _SPIN_IDLE = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))" + _SPIN
 
 
 @contextmanager
 def cores_awake() -> Iterator[Callable[[bool], None]]:
-    """Run a program with idle priority on each core; the scheduler lets any other program preempt it at once.
+    """Run a program with idle priority on each core, which any other program preempts at once.
 
     Yields:
-      A function that lets the cores sleep (False) or keeps them awake again (True). Where the system has no
-      idle priority (anything but Linux), nothing is started and it does nothing.
+      A function that lets the cores sleep (False) or keeps them awake again (True). On systems without idle
+      priority (all but Linux), no program is started, and the function does nothing.
     """
     if not hasattr(os, "SCHED_IDLE"):
         yield lambda on: None
@@ -47,7 +46,7 @@ def cores_awake() -> Iterator[Callable[[bool], None]]:
 
 @contextmanager
 def cores_busy(count: int) -> Iterator[None]:
-    """Run `count` programs that each keep a core busy, at this process's own priority."""
+    """Run `count` programs that each keep a core busy, at this process's priority."""
     with _running(_SPIN, count):
         yield
 
@@ -59,7 +58,7 @@ def _running(program: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]
     try:
         for process in spinning:
             assert process.stdout is not None
-            process.stdout.readline()  # it spins from here on
+            process.stdout.readline()  # printed when it begins to spin
         yield spinning
     finally:
         for process in spinning:

@@ -1,7 +1,7 @@
-"""What a run holds in memory while it runs: resident memory sampled by a thread, and device memory.
+"""Measure a program's memory while it runs: resident memory sampled by a thread, and device memory.
 
-The difference between two readings, before and after, misses everything that was allocated and freed in
-between (section 8.2.4's `get_mem` does just that).
+Two readings, before and after, would miss what is allocated and freed in between, as section 8.2.4's
+`get_mem` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxperf.errors import JaxperfError
 
 @dataclass
 class MemorySampler:
-    """Context manager that reads this process's resident memory every `interval_s` until it exits.
+    """Context manager that reads this process's resident memory every `interval_s` seconds.
 
     A thread takes the samples, so they show what happens while the program waits for a result::
 
@@ -28,12 +28,11 @@ class MemorySampler:
             train()
         print(memory.increase_bytes)
 
-    Resident memory is what the process holds, not what its arrays need: the C library keeps freed blocks for
-    itself.
+    Resident memory may be more than the arrays need, because the C library keeps freed blocks.
 
     Attributes:
-      interval_s: seconds between two samples; anything allocated and freed within them is missed.
-      read: what a sample reads, in bytes, instead of resident memory, e.g. what a device has in use.
+      interval_s: seconds between samples; what is allocated and freed in between is missed.
+      read: returns the bytes of a sample, such as a device's bytes in use; None for resident memory.
       seconds: when each sample was taken, in seconds since the first.
       resident_bytes: the value of each sample; the first is from before the body, the last from after it.
     """
@@ -49,7 +48,7 @@ class MemorySampler:
 
     @property
     def base_bytes(self) -> int:
-        """Resident memory before the body ran."""
+        """Return the sample from before the body."""
         return self.resident_bytes[0]
 
     @property
@@ -59,7 +58,7 @@ class MemorySampler:
 
     @property
     def increase_bytes(self) -> int:
-        """Return the peak above the memory held before the body ran."""
+        """Return the peak minus the sample from before the body."""
         return self.peak_bytes - self.base_bytes
 
     def __enter__(self) -> MemorySampler:
@@ -86,13 +85,10 @@ class MemorySampler:
 
 
 def device_memory(device: Any = None) -> dict[str, int]:
-    """Return a device's own memory statistics, in bytes and counts: "bytes_in_use", "peak_bytes_in_use", ...
+    """Return a device's memory statistics ("bytes_in_use", "peak_bytes_in_use", ...); empty on a CPU.
 
     Args:
       device: a `jax.Device`; the first one if None.
-
-    Returns:
-      Empty if the backend has no statistics, as on a CPU.
     """
     stats = (device or jax.devices()[0]).memory_stats()
     return {key: int(value) for key, value in (stats or {}).items()}

@@ -1,4 +1,4 @@
-"""How much of the machine other programs and its host take."""
+"""Measure how much of the machine other programs and its host use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import psutil
 
-IDLE = 0.05  # cores in use by others; the system's own services need less
-BUSY = 0.25  # from here on, times are noisier than they need be
-_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # the user's time includes the guest's
+IDLE = 0.05  # cores used by others; the system's own services use less
+BUSY = 0.25  # cores used by others that make times noisy
+_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # "user" includes "guest"
 
 
 @dataclass
 class OtherLoad:
-    """How many cores others used on average, known when `other_load` ends.
+    """The average number of cores that others used, set when `other_load` ends.
 
     Attributes:
       others: by other programs.
@@ -29,12 +29,12 @@ class OtherLoad:
 
     @property
     def idle(self) -> bool:
-        """Return whether the machine did almost nothing else, and its host took none of it."""
+        """Return whether others used almost nothing of the machine."""
         return self.others + self.stolen <= IDLE
 
     @property
     def busy(self) -> bool:
-        """Return whether others took enough of the machine to make times noisy."""
+        """Return whether others used enough of the machine to make times noisy."""
         return self.others + self.stolen >= BUSY
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class OtherLoad:
 
 @contextmanager
 def other_load() -> Iterator[OtherLoad]:
-    """Measure how much of the machine others use meanwhile; children that still run count as others."""
+    """Measure how much of the machine others use during the block; running children count as others."""
     load, before, cpu_s, began = OtherLoad(), _spent_s(), _process_s(), time.perf_counter()
     try:
         yield load
@@ -57,12 +57,12 @@ def other_load() -> Iterator[OtherLoad]:
 
 
 def _process_s() -> float:
-    """CPU seconds of this process and of its children that have ended."""
+    """Return CPU seconds of this process and of its children that have ended."""
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
 
 
 def _spent_s() -> tuple[float, float]:
-    """CPU seconds that all programs on this machine have used, and those that its host took from it."""
+    """Return CPU seconds that all programs on this machine have used, and those that its host took."""
     times = psutil.cpu_times()._asdict()
     return sum(s for kind, s in times.items() if kind not in _NOT_BUSY), times.get("steal", 0.0)

@@ -1,7 +1,7 @@
-"""This machine's stored roofline: what its parts can do at best, and where a program is under it.
+"""Load this machine's stored roofline, and find a program's place under it.
 
-Williams, Waterman and Patterson (2009): a program is limited by arithmetic or by memory, whichever its FLOPs
-and bytes make the slower one. A third limit is what a call costs, however little it computes.
+A program is limited by arithmetic or by memory, whichever takes longer for its FLOPs and bytes (Williams,
+Waterman and Patterson, 2009). A third limit is the cost of a call, however little it computes.
 
     roofline = stored_roofline()  # from `jaxperf roofline`; None if that has not run on this machine
     roofline.position(stages(step, x).program, seconds=2e-3).limit  # "memory"
@@ -22,11 +22,11 @@ from jaxperf.measure.environment import current_environment
 from jaxperf.result import Environment, Measurement, Result, load_result
 
 MISSING = "no roofline of this machine; `jaxperf roofline` measures it once, in 20 s"
-DEFAULT_DTYPE = "float32"  # of the arithmetic of programs without matrix products, and of dtypes not measured
+DEFAULT_DTYPE = "float32"  # for programs without matrix products, and for dtypes without a measured rate
 
 
 class Work(Protocol):
-    """What one execution of a program does, by the compiler's estimate; `stages.Program` is one."""
+    """The compiler's estimate of one execution's work, such as `stages.Program`."""
 
     @property
     def flops(self) -> float: ...  # noqa: D102
@@ -47,9 +47,9 @@ class Position:
     Attributes:
       limit: what limits the program's speed; "dispatch" is the cost of the call.
       bound_s: the minimum seconds that this limit allows.
-      share: `bound_s` as a fraction of the seconds that the program takes: 1 is as fast as it can be. More
-        than 1 means that the compiler's estimate of the program's bytes or FLOPs is too large.
-      flops_per_s, bytes_per_s: what the program reaches.
+      share: `bound_s` as a fraction of the program's seconds. 1 is as fast as possible; more than 1 means
+        that the compiler's estimate of bytes or FLOPs is too large.
+      flops_per_s, bytes_per_s: the rates that the program reaches.
     """
 
     limit: Literal["arithmetic", "memory", "dispatch"]
@@ -61,9 +61,9 @@ class Position:
 
 @dataclass(frozen=True)
 class Roofline:
-    """What the first device of a machine can do at best: the best value of each measurement.
+    """What the first device of a machine can do at best.
 
-    Other programs on the machine only ever slow a measurement down, so the best value is nearest the truth.
+    Other programs only slow a measurement down, so the best value of each measurement counts.
 
     Attributes:
       dispatch_s: seconds of an empty program, including the wait for it.
@@ -85,16 +85,14 @@ class Roofline:
     def bandwidth(self, size: int) -> float:
         """Return bytes/s for a program whose arrays have `size` bytes together.
 
-        The best rate of any array of that size or larger, since a smaller array can reach what a larger one
-        does. Beyond the largest array that was measured, its rate.
+        That is the best rate of any measured array of that size or larger, or else the largest array's rate.
         """
         return max(self.bytes_per_s[s] for s in self.bytes_per_s if s >= min(size, max(self.bytes_per_s)))
 
     def position(self, program: Work, *, seconds: float) -> Position | None:
-        """Return where a program is that takes `seconds` per call, by the compiler's estimate of its work.
+        """Return the place of a program that takes `seconds` per call, by the compiler's estimate.
 
-        None if the estimate is missing, or if the program has loops, since the compiler counts only one turn
-        of each.
+        None if there is no estimate, or if the program has loops, of which the compiler counts one iteration.
         """
         if program.loops or not program.flops + program.bytes_accessed:
             return None
@@ -127,7 +125,7 @@ def path_for(environment: Environment) -> Path:
 
 
 def stored_roofline(environment: Environment | None = None) -> Roofline | None:
-    """Return the roofline that `jaxperf roofline` measured on this machine; None if it never ran.
+    """Return the roofline that `jaxperf roofline` measured on this machine; None if there is none.
 
     Args:
       environment: of the machine; this process's if None.
@@ -140,7 +138,7 @@ def stored_roofline(environment: Environment | None = None) -> Roofline | None:
 
 
 def from_result(result: Result, *, where: str = "the result") -> Roofline:
-    """Return the roofline in a result that `jaxperf roofline` wrote; `where` names it in errors.
+    """Return the roofline in a result of `jaxperf roofline`; `where` names the result in errors.
 
     Raises:
       JaxperfError: a part of it is missing.

@@ -1,6 +1,6 @@
-"""Comparisons in which noise affects all parts alike: the parts take turns, and ratios are formed per round.
+"""Compare parts in rounds: every round times each part once, and ratios are formed per round.
 
-A machine that is busy for a second then slows all parts of that round, and the ratio does not change.
+A machine that is busy for a second then slows down all parts of a round, and their ratio does not change.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, ti
 from jaxperf.result import Measurement, Ratio, ratio, turns
 
 Part = Callable[..., Any]
-PRECISE = 0.0175  # half of an interval over the median; 96 to 100 % of differences of 5 % are then found
-# Of n normal values with an interquartile range of 1: half of the 95 % interval of the median is
-# 1.57 / sqrt(n), and the range of their sizes is 1 / 1.63, if they lie around 0. It is 1 if they lie on one
-# side, which only takes more rounds.
+PRECISE = 0.0175  # half of an interval over the median, which finds 96 to 100 % of differences of 5 %
+# For n normal values with an interquartile range of 1, half of the median's 95 % interval is 1.57 / sqrt(n).
+# The range of their absolute values is 1 / 1.63 if the values lie around 0. It is 1 if they lie on one side
+# of 0, which only takes more rounds.
 HALF_INTERVAL, OF_SIZES = 1.57, 1.63
-LEAST = 6  # rounds of an interval
-TRIED_CALLS, TRIED_S = 5, 0.05  # calls to choose the calls per value; fewer once they have taken this long
+LEAST = 6  # rounds that an interval needs
+TRIED_CALLS, TRIED_S = 5, 0.05  # calls timed to choose the calls per value; fewer if they take this long
 _numbers = itertools.count(1)
 
 
@@ -46,18 +46,18 @@ def interleaved(
     A warm-up round comes first: it compiles, and it shows how many calls make a value of 2 ms.
 
     Args:
-      parts: what to time, by the name of its measurement; each returns a pytree of arrays.
-      count: how many rounds; `values[i]` of every measurement is of round i. A `Ratio` needs at least 6.
-      budget_s: go on after `count` rounds, until every part's ratio to the first (a lone part's median) is
-        known within about 2 %, or so many seconds are over.
-      before: what to do before a part, untimed; if it returns anything but None, the part is called with that
-        (an input that may be used only once). Such a part is called once per round.
+      parts: the functions to time, by the name of the measurement; each returns a pytree of arrays.
+      count: number of rounds; `values[i]` of every measurement is of round i. A `Ratio` needs at least 6.
+      budget_s: seconds after which no more rounds follow; until then, rounds follow the first `count` until
+        every part's ratio to the first (a single part's median) is known within about 2 %.
+      before: untimed functions to call before parts; a result other than None becomes the part's argument (an
+        input that may be used only once). Such a part is called once per round.
       wait: "each" waits after every call (latency); "end" queues the calls of one value and then waits for
         all their outputs (throughput).
       loops: calls per value; chosen for each part if None.
-      items: work items per call, e.g. images.
-      seed: of the order in which the parts take turns, which every round draws anew; None for any.
-      clock: reads seconds.
+      items: work items per call, such as images.
+      seed: of the random order of the parts in each round; None for any.
+      clock: returns the time in seconds.
 
     Raises:
       RetraceError: something was traced or compiled while the clock ran.
@@ -90,13 +90,13 @@ def interleaved(
 
 
 def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
-    """Return how many rounds to add before asking again: none once ratios to the first are known to 2 %.
+    """Return how many rounds to add before the next check: 0 if ratios to the first are known to 2 %.
 
-    For a lone part, its median must be known as well.
+    If there is only one part, its median must be known as well.
 
-    Only the sizes of the ratios' logarithms count, not their signs. The drawn order of a round makes the
-    signs of equal programs coin tosses that do not depend on the sizes, so no verdict is favored when this
-    stops. Where it asked how wide the interval was, it told up to 6.6 % of equal programs apart, not 5 %.
+    The check uses only the absolute values of the ratios' logarithms. For equal programs, the random order in
+    each round makes the signs independent of these, so stopping here favors no verdict. A check of the
+    interval's width would do so: it found differences between more than 5 % of equal programs.
     """
     more = max(1, len(first) // 4)
     if len(first) < LEAST:
@@ -112,11 +112,10 @@ def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
 def _warm_up(
     part: Part, prepare: Callable[[], Any] | None, wait: Wait, loops: int | None, clock: Callable[[], float]
 ) -> tuple[float, int]:
-    """Return the seconds of the first call, which compiles, and how many calls make a value.
+    """Return the seconds of the first call, which compiles, and the number of calls per value.
 
-    The quickest of the next few calls decides how many. If only one were timed and the scheduler delayed it
-    by 2 ms, every value would be a single short call. Parts that must not be called twice on one input get
-    one call per value.
+    The fastest of the next few calls decides that number, since the scheduler may delay a single one. Parts
+    that must not be called twice with one input get one call per value.
     """
     first_s = time_value(part, _prepared(prepare), 1, wait, clock)
     if loops or prepare:
@@ -133,13 +132,13 @@ def _prepared(prepare: Callable[[], Any] | None) -> tuple[Any, ...]:
 
 
 def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit: str = "s") -> Measurement:
-    """Return one figure per round, computed from others of that round: a sum, the larger one, a share.
+    """Return a measurement computed per round from others, such as a sum or a share.
 
     Args:
       name: of the new measurement.
-      of: from one value of each of `measured` to the new value.
+      of: maps one value of each of `measured` to the new value.
       *measured: measurements of the same rounds.
-      unit: of the new value.
+      unit: of the new measurement.
     """
     rounds = zip(*(m.values for m in measured), strict=True)
     return Measurement(name, unit, tuple(float(of(*values)) for values in rounds), rounds=measured[0].rounds)
@@ -147,7 +146,7 @@ def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two parts, each alone and both together, in seconds, from the same rounds."""
+    """Seconds of two parts alone and of both together, from the same rounds."""
 
     tag: str
     first: Measurement
@@ -156,7 +155,7 @@ class Overlap:
 
     @property
     def total(self) -> Measurement:
-        """Sum of the two: the worst possible time for both."""
+        """Return the sum of the two: the worst possible time for both."""
         return per_round(f"{self.tag}: sum", lambda a, b: a + b, self.first, self.second)
 
     @property
@@ -166,19 +165,19 @@ class Overlap:
 
     @property
     def ratio(self) -> Ratio:
-        """Return how many times as fast the two are together as one after the other."""
+        """Return `total` over `both`: the speedup of running both together."""
         return ratio(self.total, self.both)
 
     @property
     def possible(self) -> Ratio:
-        """Return what `ratio` can be at best."""
+        """Return the best possible `ratio`."""
         return ratio(self.total, self.best)
 
     @property
     def overlap(self) -> Measurement:
-        """Fraction of the possible saving that was achieved: 0 one after the other, 1 the longer part alone.
+        """Return the share of the possible saving: 0 if `both` is `total`, 1 if it is `best`.
 
-        Noise can push it below 0 or above 1, by a lot if one part is much shorter than the other.
+        Noise can push it far below 0 or above 1 if one part is much shorter than the other.
         """
         name = f"{self.tag}: overlap by the clock"
         parts = self.first, self.second, self.both
@@ -195,8 +194,8 @@ def together(
     """Time three parts in rounds: one, another, and both together (section 8.3).
 
     Args:
-      tag: of the comparison; begins the name of every measurement.
-      parts: the three, in this order, by name.
+      tag: prefix of every measurement's name.
+      parts: the three parts by name, in this order.
       count, before: as for `interleaved`.
 
     Raises:

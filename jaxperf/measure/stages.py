@@ -1,8 +1,8 @@
-"""The stages that a function passes through, each measured on its own, and the program that results.
+"""Measure each stage that a function passes through, and describe the compiled program.
 
     Python -> trace -> jaxpr -> lower -> StableHLO -> compile -> optimized program -> run
 
-Section 8.1 of the book has two of them (define the graph, compile it); in JAX, each can be seen and timed.
+Section 8.1 of the book has two of these stages: define the graph, and compile it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxperf.measure.timing import block, measure
 from jaxperf.result.values import Measurement
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-# "ROOT %name = f32[2,3]{1,0} opcode(": a type, which may be a tuple, ends in one of these three brackets.
+# "ROOT %name = f32[2,3]{1,0} opcode(": the type, which may be a tuple, ends in one of three brackets
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
 _NAMED = re.compile(r"%([\w.-]+) = \(?([a-z]+\d+)\[")
 _OPERANDS = re.compile(r" [a-z-]+\(([^)]*)\)")
@@ -35,15 +35,14 @@ class Program:
     """A compiled program in numbers; FLOPs, bytes and memory are the compiler's own estimates.
 
     Attributes:
-      jaxpr_equations: equations of the traced program, those of inner programs included.
-      matrix_dtype: the dtype of most of the work in matrix products and convolutions ("float32"), by the
-        number of elements they read; "" if there are none.
-      fusions, dots, convolutions, loops: instructions of the optimized program, fused ones included.
+      jaxpr_equations: equations of the traced program, including those of inner programs.
+      matrix_dtype: the dtype of most elements that matrix products and convolutions read ("float32"); "" if
+        there are none.
+      fusions, dots, convolutions, loops: instructions of the optimized program, including fused ones.
       collectives: instructions that communicate with other devices, by name.
-      flops, bytes_accessed: of one execution; 0 if the backend gives no estimate. The body of a loop
-        counts once, however often it runs.
+      flops, bytes_accessed: of one execution, with one iteration of each loop; 0 if there is no estimate.
       argument_bytes, output_bytes, temp_bytes: memory of one execution on one device.
-      peak_bytes: arguments, outputs and temporaries, less what outputs share with arguments.
+      peak_bytes: arguments, outputs and temporaries, without counting aliased ones twice.
     """
 
     jaxpr_equations: int
@@ -66,9 +65,9 @@ class Built:
     """A function that has been compiled to a program, but not run.
 
     Attributes:
-      trace_s, lower_s, compile_s: seconds of each stage, taken once.
-      program: what the function became.
-      lowered, compiled: the stages' objects.
+      trace_s, lower_s, compile_s: seconds of each stage, measured once.
+      program: the compiled program in numbers.
+      lowered, compiled: the objects of `jax.stages`.
     """
 
     trace_s: float
@@ -81,10 +80,10 @@ class Built:
 
 @dataclass(frozen=True)
 class Stages(Built):
-    """The same for a function that has also run.
+    """The stages of a function that has also run.
 
     Attributes:
-      first_run_s: seconds of the first run, taken once.
+      first_run_s: seconds of the first run, measured once.
       steady: seconds per call of the compiled program.
     """
 
@@ -103,17 +102,15 @@ def stages(
     """Take `fn(*args, **kwargs)` through all stages, from Python to a steady run.
 
     Args:
-      fn: a function of arrays, or one that is already jitted (its jit options then apply, and what it has
-        compiled so far is cleared).
-      *args: example arguments, arrays or pytrees of arrays; every call gets the same ones, so none may be
-        donated.
+      fn: a function of arrays. If it is jitted already, its jit options apply, and its cache is cleared.
+      *args: arrays or pytrees of arrays; every call gets the same ones, so none may be donated.
       name: of the measurement; the function's own by default.
       static_argnames: as in `jax.jit`, for a function that is not jitted yet.
       measure_options: keyword options of `measure` for the steady run.
-      **kwargs: further arguments, by name; static ones belong here.
+      **kwargs: further arguments, by name, including static ones.
 
     Raises:
-      JaxperfError: as `measure`; a static argument was given by position.
+      JaxperfError: as `measure`; or a static argument was given by position.
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     built = build_program(fn, *args, static_argnames=static_argnames, **kwargs)
@@ -135,11 +132,10 @@ def build_program(
 ) -> Built:
     """Take `fn` from Python to a compiled program, and run nothing.
 
-    A function that is already jitted keeps the compiled program: calling it with such arguments compiles
-    nothing more.
+    A jitted function keeps the compiled program, so calling it with such arguments compiles nothing more.
 
     Args:
-      fn, *args, static_argnames, **kwargs: as for `stages`; arguments that `fn` donates stay as they are.
+      fn, *args, static_argnames, **kwargs: as for `stages`; no argument is donated.
     """
     clock, jitted = time.perf_counter, _untraced(fn, static_argnames)
     began = clock()
@@ -160,7 +156,7 @@ def build_program(
 
 
 def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Return the named arguments that the compiled program still takes: static values are built into it."""
+    """Return the named arguments that the compiled program takes, without static ones."""
     positional, named = lowered.args_info
     if len(positional) != len(args):
         raise JaxperfError(
@@ -171,17 +167,17 @@ def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lab
 
 
 def _untraced(fn: Callable[..., Any], static_argnames: tuple[str, ...]) -> Any:
-    """Return `fn` jitted and not yet traced: otherwise JAX would return a trace that it made earlier."""
+    """Return `fn` jitted and without traces, since JAX would return an earlier trace."""
     if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
         fn.clear_cache()
         return fn
-    # jit keeps traces per function, so it gets a new one; `wraps` keeps the signature for static names
+    # jit caches traces per function object, so this is a new one; `wraps` keeps the signature
     again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
     return jax.jit(again, static_argnames=static_argnames)
 
 
 def describe_program(traced: Any, compiled: Any) -> Program:
-    """Describe a program in numbers, from its `jax.stages` objects (`Traced`, `Compiled`)."""
+    """Return a description of a program, from its `jax.stages` objects `Traced` and `Compiled`."""
     ops = count_ops(compiled.as_text() or "")
     cost = compiled.cost_analysis() or {}
     cost = cost[0] if isinstance(cost, list) else cost
@@ -207,17 +203,17 @@ def describe_program(traced: Any, compiled: Any) -> Program:
 
 
 def instructions(hlo: str) -> Iterator[tuple[str, str, str]]:
-    """Yield opcode, type of the result, and whole line of each instruction in a program's text."""
+    """Yield opcode, result type and whole line of each instruction in a program's text."""
     for line in hlo.splitlines():
         if match := _INSTRUCTION.match(line):
             yield match[2], match[1], line
 
 
 def count_ops(hlo: str) -> Counter[str]:
-    """Count the instructions of an optimized program by opcode, from its text.
+    """Return the number of instructions by opcode in an optimized program's text.
 
-    Library calls count as the operation they perform (a cuBLAS product is a "dot", a cuDNN convolution is a
-    "convolution"), and the two halves of an asynchronous instruction count as one.
+    Library calls count as their operation (a cuBLAS product as "dot", a cuDNN convolution as "convolution"),
+    and the two halves of an asynchronous instruction count as one.
     """
     ops: Counter[str] = Counter()
     for opcode, _, line in instructions(hlo):
@@ -237,7 +233,7 @@ def _library_call(target: str) -> str:
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr, and once each those of the jaxprs inside it (loops, branches, jits)."""
+    """Yield the equations of a jaxpr, and once each those of inner jaxprs (loops, branches, jits)."""
     yield from jaxpr.eqns
     leaves = jax.tree.leaves([eqn.params for eqn in jaxpr.eqns], is_leaf=lambda x: hasattr(x, "eqns"))
     for leaf in leaves:
@@ -246,12 +242,12 @@ def all_equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def count_equations(jaxpr: Any) -> int:
-    """Count the equations of a jaxpr, and once each those of the jaxprs inside it (loops, branches, jits)."""
+    """Return the number of `all_equations`."""
     return sum(1 for _ in all_equations(jaxpr))
 
 
 def matrix_dtype(jaxpr: Any) -> str:
-    """Return the dtype of most elements that matrix products and convolutions read; "" without any."""
+    """Return the dtype of most elements that matrix products and convolutions read; "" if there are none."""
     read: Counter[str] = Counter()
     for eqn in all_equations(jaxpr):
         if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
@@ -261,9 +257,9 @@ def matrix_dtype(jaxpr: Any) -> str:
 
 
 def compiled_matrix_dtype(hlo: str) -> str:
-    """Return the dtype that most matrix products and convolutions in a program's text read; "" without any.
+    """Return the dtype of most operands of matrix products and convolutions in a program's text; else "".
 
-    It may differ from what the function says: CPUs multiply bfloat16 as float32.
+    It may differ from the function's: CPUs multiply bfloat16 as float32.
     """
     types = dict(_NAMED.findall(hlo))
     read: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""When did the front end, each device and the copies work? One run under JAX's profiler, as a `Timeline`.
+"""Record a `Timeline` under JAX's profiler: when the front end, each device and the copies worked.
 
-Recording has a cost: an operation on a CPU leaves ten events of about a microsecond each, so the times of
-tiny operations are the profiler's own. Look at large ones, and use `measure` to time them.
+Recording adds about ten events of 1 us each per operation on a CPU, so times of tiny operations are mostly
+overhead. Use `measure` to time operations.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from jaxperf.result.values import Timeline
 def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int = 1) -> Timeline:
     """Run `fn(*args)` under the profiler, wait for all its outputs, and return what every lane did.
 
-    Lanes: "python", the calling thread at work in JAX; "wait", the same thread waiting for the outputs; one
-    per device ("cpu 0", "gpu 0"); "copies", between devices and between device and host. `wall_s` is measured
-    by the process's clock, and `traced_s` is the same stretch by the profiler's, so that each checks the
-    other.
+    Lanes: "python", in which the calling thread works in JAX; "wait", in which it waits for the outputs; one
+    per device ("cpu 0", "gpu 0"); and "copies", between devices and between device and host. `wall_s` is
+    from the process's clock, and `traced_s` is the same interval by the profiler's clock.
 
     Args:
-      fn: what to run; it returns a pytree of arrays.
+      fn: the function to run; it returns a pytree of arrays.
       *args: its arguments.
       name: of the timeline; the function's own by default.
       warmup_calls: calls before the recorded one, so that nothing is compiled in it.
@@ -56,15 +55,15 @@ def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int
 
 
 def mark(name: str, *, lane: str = trace.WAIT) -> AbstractContextManager[Any]:
-    """Label what this thread does inside as a span of `lane`, in a timeline that is being recorded.
+    """Return a context manager that marks this thread's work as a span of `lane` in a recorded timeline.
 
-    For what the profiler cannot know by itself: that Python waits here, or that it copies (lane "copies").
+    The profiler itself does not know that Python waits or copies.
     """
     return jax.profiler.TraceAnnotation(f"{trace.MARK}{lane}/{name}")
 
 
 def busy(timeline: Timeline, lane: str) -> list[Interval]:
-    """Return when `lane` was busy, as disjoint intervals in order, in seconds; empty if it never was."""
+    """Return the intervals in which `lane` was busy: disjoint, in order, in seconds."""
     return union(timeline.intervals(lane))
 
 
@@ -75,21 +74,21 @@ def devices(timeline: Timeline) -> tuple[str, ...]:
 
 
 def lane_of(device: jax.Device) -> str:
-    """Return the lane of a device, as in "cpu 0"."""
+    """Return the name of a device's lane, such as "cpu 0"."""
     return f"{device.platform} {device.id}"
 
 
 def overlap(timeline: Timeline, a: str, b: str) -> float:
-    """Return the share of the less busy lane's time in which the other is busy too: 0 for none, 1 for all.
+    """Return the share of the less busy lane's time, 0 to 1, in which the other lane is busy, too.
 
-    Two devices that share cores overlap fully and gain nothing, so compare the wall time as well.
+    Compare the wall time as well: devices that share cores may overlap fully and gain nothing.
     """
     return overlap_fraction(timeline.intervals(a), timeline.intervals(b))
 
 
 @contextmanager
 def _profiler(folder: str) -> Iterator[None]:
-    """Profile what happens inside into `folder`, without Python's own calls, which are costly to record."""
+    """Write a profile of the block to `folder`, without Python calls, which are costly to record."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     try:

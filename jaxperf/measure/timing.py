@@ -1,7 +1,7 @@
 """Clocks for asynchronous programs: `block`, `Timer`, `Benchmark` and `measure`.
 
-A JAX call returns before its value exists. Everything here waits for all outputs before it reads the clock,
-keeps warm-up and raw values apart, and proves that nothing was traced or compiled while it timed.
+A JAX call returns before its value exists, so everything here waits for all outputs before it reads the
+clock. `measure` also keeps the warm-up apart, and refuses to trace or compile while it times.
 """
 
 from __future__ import annotations
@@ -34,41 +34,40 @@ Wait = Literal["each", "end"]
 
 __all__ = ["Benchmark", "RetraceError", "Timer", "Wait", "block", "measure", "nothing_compiles"]
 
-MIN_VALUE_S = 2e-3  # below, the scheduler's and the clock's own jitter show
-CLOCK_SHARE = 1e-3  # a value is at least 1000 times the cost of reading the clock
+MIN_VALUE_S = 2e-3  # shorter values show the jitter of the scheduler and the clock
+CLOCK_SHARE = 1e-3  # cost of reading the clock over a value, at most
 QUICKEST_CALL_S = 5e-8  # no Python call takes less
-WARMUP_CALLS = 100  # enough for any call that takes less than a hundredth of the warm-up time
-_PLAIN = (np.ndarray, np.generic, int, float, complex, bool, str, bytes, type(None))  # ready at once
+WARMUP_CALLS = 100  # calls that end the warm-up even before `warmup_s`
+_PLAIN = (np.ndarray, np.generic, int, float, complex, bool, str, bytes, type(None))  # always ready
 
 
 def block(tree: T) -> T:
     """Wait until every array in `tree` has been computed, and return `tree`.
 
-    It waits for every leaf, not only the last: independent results finish in any order (section 8.2.2).
+    It waits for every leaf, since independent results finish in any order (section 8.2.2).
 
     Args:
-      tree: a pytree of `jax.Array`s, NumPy arrays and plain Python values, of any shapes and dtypes. What
-        a function changes in place and does not return is not waited for.
+      tree: a pytree of `jax.Array`s, NumPy arrays and plain Python values, of any shapes and dtypes. It does
+        not wait for what a function changes in place and does not return.
 
     Raises:
-      TypeError: a leaf is neither an array nor a plain value, so its completion cannot be detected, or it is
-        a tracer, which is never computed.
-      Exception: whatever an asynchronous computation in `tree` raised surfaces here.
+      TypeError: a leaf is a tracer, or neither an array nor a plain value, so it cannot be waited for.
+      Exception: any error of an asynchronous computation in `tree`.
     """
-    if isinstance(tree, jax.Array):  # the common case costs 0.2 us instead of 1.7
+    if isinstance(tree, jax.Array):  # the common case takes 0.2 us, not 1.7 us
         try:
             tree.block_until_ready()
-        except AttributeError:  # of a tracer
+        except AttributeError:  # a tracer
             raise TypeError(_cannot_wait(tree)) from None
         return tree
     if isinstance(tree, _PLAIN):  # the next common case
         return tree
-    if isinstance(tree, Iterator):  # newer JAX objects in its own words
+    if isinstance(tree, Iterator):  # newer JAX versions raise another error
         raise TypeError(_refusal("the output", tree))
     for leaf in jax.tree.leaves(tree):
         if not _awaitable(leaf):
             raise TypeError(_cannot_wait(tree))
-    return jax.block_until_ready(tree)  # which silently skips tracers
+    return jax.block_until_ready(tree)  # would silently skip tracers
 
 
 def _awaitable(leaf: Any) -> bool:
@@ -97,7 +96,7 @@ class Timer:
         self.start()
 
     def start(self) -> None:
-        """Start, or start again."""
+        """Start or restart the clock."""
         self._began = time.perf_counter()
 
     def stop(self, *wait_for: Any) -> float:
@@ -107,7 +106,7 @@ class Timer:
         return self.times[-1]
 
     def sum(self) -> float:
-        """Return the total of all seconds."""
+        """Return the sum of all seconds."""
         return sum(self.times)
 
     def avg(self) -> float:
@@ -115,15 +114,14 @@ class Timer:
         return self.sum() / len(self.times) if self.times else 0.0
 
     def cumsum(self) -> list[float]:
-        """Return seconds since the beginning, after each `stop`."""
+        """Return the cumulative seconds after each `stop`."""
         return np.cumsum(self.times).tolist()
 
 
 class Benchmark:
-    """Section 8.2.1's context manager: prints "LABEL time: 0.1234 sec" and keeps the figure as `seconds`.
+    """Section 8.2.1's context manager: prints "LABEL time: 0.1234 sec" and sets `seconds`.
 
-    It times what happens inside, which for asynchronous work is only the queueing. Pass outputs to
-    `wait_for`, and the clock stops only when they are ready::
+    For asynchronous work, it times only the dispatch, unless outputs are passed to `wait_for`::
 
         with Benchmark("Workloads are finished.") as bench:
             bench.wait_for(jnp.dot(x, x))
@@ -134,7 +132,7 @@ class Benchmark:
         self._pending: list[Any] = []
 
     def wait_for(self, tree: T) -> T:
-        """Have the clock wait for `tree` when the block ends; returns `tree` at once."""
+        """Make the clock wait for `tree` at the end of the block, and return `tree` at once."""
         self._pending.append(tree)
         return tree
 
@@ -170,30 +168,28 @@ def measure(
 ) -> Measurement:
     """Time `fn(*args)`, in seconds per call, until the values are stable or the budget is spent.
 
-    Warms up, chooses how many calls make one value so that reading the clock is under 0.1 % of it, then takes
-    values for `least_s`, and on until their inter-quartile range is at most `target_rel_iqr` of the median or
-    `budget_s` is spent. Seven values of 2 ms may agree and yet be of one moment: on a shared host, `compare`
-    told 11 % of equal runs apart where one of the two had stopped after so few, and 3 % of the others.
-    Then values in which another program had the core are set aside, if `min_values` others remain (on Linux,
-    see `scheduler.py`). Until then they count: whether a value is set aside has no part in when this stops.
-    Every value includes the call itself and the wait for it; `jaxperf selfcheck` reports what they take.
+    After a warm-up, it chooses the calls per value so that reading the clock is under 0.1 % of a value. It
+    takes values for at least `least_s`, because a few values of 2 ms may agree only because they are of one
+    moment. It stops when the interquartile range is at most `target_rel_iqr` of the median, or when
+    `budget_s` is spent. Then, on Linux, it sets aside the values in which another program had the core, if
+    `min_values` others remain (see `scheduler.py`). Which values these are does not affect when it stops.
+    Every value includes the call itself and the wait for it; `jaxperf selfcheck` reports these costs.
 
     Args:
-      fn: what to time; `measure` waits for all its outputs, any pytree of arrays, and at the end of each
-        value for its effects (callbacks, prints).
+      fn: the function to time; `measure` waits for all its outputs, any pytree of arrays, and at the end of
+        each value for its effects (callbacks, prints).
       *args: its arguments, the same in every call (so no donated buffers).
       name: of the measurement; the function's own by default.
       wait: "each" waits after every call (latency); "end" queues the calls of one value and then waits for
         all their outputs, as section 8.1.2's benchmark does (throughput).
-      items: work items in one call, e.g. images.
-      warmup_calls: calls before timing, at least; up to 20 more follow while they still trace or compile.
-      warmup_s: seconds of warm-up, at least, unless 100 calls are over sooner.
-      min_values, max_values: the least and the most values to take, whatever the spread.
-      min_value_s: seconds that one value is to last, by the quickest warm-up call; short calls are repeated.
-      target_rel_iqr: a spread that is good enough, as a fraction of the median.
-      least_s: seconds that the values cover at least, however small their spread (but see `max_values` and
-        `budget_s`).
-      budget_s: seconds after which no further value is begun (once there are `min_values`).
+      items: work items per call, such as images.
+      warmup_calls: least number of warm-up calls; up to 20 more follow while they still trace or compile.
+      warmup_s: least seconds of warm-up, unless 100 calls take less.
+      min_values, max_values: least and largest number of values.
+      min_value_s: least seconds of a value, by the fastest warm-up call; short calls are repeated.
+      target_rel_iqr: interquartile range that is small enough, as a fraction of the median.
+      least_s: least seconds that the values take together, unless `max_values` or `budget_s` ends them.
+      budget_s: seconds after which no further value begins, once there are `min_values`.
       loops: calls per value; chosen if None.
 
     Raises:
@@ -239,34 +235,34 @@ def time_value(
     """Return seconds per call over `loops` calls of `fn(*args)`, waiting for all their outputs and effects.
 
     Args:
-      fn, args: what to call.
-      loops: how often.
+      fn, args: the function and its arguments.
+      loops: number of calls.
       wait: "each" waits after every call, "end" for all outputs after the last.
-      clock: reads seconds.
+      clock: returns the time in seconds.
     """
     outputs: list[Any] = [None] * loops
     began = clock()
     if wait == "each":
         for _ in range(loops - 1):
             block(fn(*args))
-        outputs[0] = block(fn(*args))  # not `outputs`: going through a list takes 45 us
+        outputs[0] = block(fn(*args))  # blocking on the list would take 45 us
     else:
         for i in range(loops):
             outputs[i] = fn(*args)
         block(outputs)
-    jax.effects_barrier()  # nothing else waits for the callbacks of programs without outputs
+    jax.effects_barrier()  # for callbacks of programs without outputs
     elapsed_s = clock() - began
-    del outputs  # not before the clock was read: giving memory back takes time too
+    del outputs  # after reading the clock, since freeing memory takes time
     return elapsed_s / loops
 
 
 def _warm_up(
     name: str, fn: Callable[..., Any], args: tuple[Any, ...], *, calls: int, seconds: float
 ) -> tuple[list[float], str]:
-    """Return the seconds of first calls, until there are enough and the last traced nothing; and a remark.
+    """Return the seconds of warm-up calls, until there are enough and the last traced nothing; and a remark.
 
-    A step whose output type differs from its input type settles only after its second or third trace. One
-    that traces at every call never does; the timed part then raises an error.
+    A step whose output type differs from its input type is traced two or three times. One that is traced in
+    every call raises an error in the timed part.
     """
     times: list[float] = []
     before: list[weakref.ref[jax.Array]] = []
@@ -290,10 +286,10 @@ def _warm_up(
 
 
 def calls_per_value(call_s: float, min_value_s: float) -> int:
-    """Choose how many calls make one value: it lasts `min_value_s`, and clock reads are under 0.1 % of it.
+    """Return the calls per value: it takes `min_value_s` at least, and clock reads are under 0.1 % of it.
 
-    `call_s` was timed on its own, so it includes one clock read. Other programs may take the core between
-    reads, so the quickest hundred counts: with the mean, a value once lasted three million calls.
+    `call_s` includes one clock read. The fastest hundred of the clock reads counts, since other programs may
+    take the core during the others.
     """
     reads = [time.perf_counter() for _ in range(1001)]
     read_s = min(b - a for a, b in zip(reads[::100], reads[100::100])) / 100

@@ -1,13 +1,13 @@
-"""Reads the profiler's trace: which of its events tell what a device, the front end or a copy did.
+"""Read the profiler's trace: what each device, the front end and the copies did.
 
-`jax.profiler.ProfileData` gives planes (host, devices) of lines (threads, streams) of events:
+`jax.profiler.ProfileData` has planes (host, devices) of lines (threads, streams) of events:
 
-- CPU (JAX 0.10.2 and 0.12): every executed instruction is an event with `hlo_op` and `device_ordinal`, on
-  whatever thread ran it; a small one runs on Python's thread. An instruction that hands its work to other
-  threads returns early; an event "end: ..." with the same number marks when it was done. A copy between CPU
-  devices has no event at all, only a task of the client's thread pool with no instruction in it.
-- GPU (from the profiler's source): one plane per device and one line per stream ("Stream #14(Compute)"), with
-  kernels, and copies called MemcpyD2H, MemcpyH2D and so on.
+- CPU (JAX 0.10.2 and 0.12): every executed instruction is an event with `hlo_op` and `device_ordinal`, on the
+  thread that ran it, which may be Python's. An instruction that hands its work to other threads returns
+  early; an event "end: ..." with the same number marks its end. A copy between CPU devices has no event, only
+  a task of the client's thread pool without an instruction in it.
+- GPU: one plane per device and one line per stream ("Stream #14(Compute)"), with kernels, and copies named
+  MemcpyD2H, MemcpyH2D and so on.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from jaxperf.result.values import Span
 
 PYTHON, WAIT, COPIES = "python", "wait", "copies"
 RUN = "jaxperf run"  # the annotation around the recorded run
-MARK = "jaxperf mark: "  # an annotation whose name goes on with LANE/NAME
-CPU_POOL = "tf_XLAPjRtCpuClient"  # threads in which copies between CPU devices run
+MARK = "jaxperf mark: "  # prefix of an annotation, followed by LANE/NAME
+CPU_POOL = "tf_XLAPjRtCpuClient"  # threads that copy between CPU devices
 ASKS_FOR_COPY = "CopyToMemorySpace"
 HOST_COPIES = ("H2D Dispatch", "CommonPjRtClient::LinearizeInto")  # host to a CPU device
 _GPU_COPIES = re.compile(r"Memcpy(H2D|D2H|P2P)")
 _DEVICE_PLANE = re.compile(r"/device:(GPU|TPU):(\d+)")
-_DEVICE_LINES = ("Stream", "XLA Ops")  # of a GPU, of a TPU; other lines repeat these in groups
+_DEVICE_LINES = ("Stream", "XLA Ops")  # on GPU and TPU; other lines group the same events
 
 
 class Event(NamedTuple):
-    """What the profiler noted, in nanoseconds since it started."""
+    """An event; times in nanoseconds since the profiler started."""
 
     name: str
     start: float
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 class TraceLine(NamedTuple):
-    """A thread or a stream, its events in order."""
+    """A thread or a stream with its events in order."""
 
     plane: str
     name: str
@@ -52,7 +52,7 @@ class TraceLine(NamedTuple):
 def read(data: ProfileData) -> tuple[list[Span], float]:
     """Return the spans of the run annotated as `RUN`, and its seconds; no spans and 0 without such a run.
 
-    Spans begin at 0, are cut to the run, and come in order of lane, then time: Python's first, copies last.
+    The run begins at 0. Spans are cut to it, and ordered by lane (Python's first, copies last), then by time.
     """
     every = list(lines(data))
     windows = [(line, event) for line in every for event in line.events if event.name == RUN]
@@ -81,7 +81,7 @@ LaneEvent = tuple[str, str, float, float]  # lane, name, start, end
 def lines(data: ProfileData) -> Iterator[TraceLine]:
     """Yield every thread and stream of a profile."""
     with warnings.catch_warnings():
-        # ProfileData's own types lack a __module__, which Python 3.12 mentions when it first meets one
+        # types of ProfileData lack a __module__, for which Python 3.12 warns
         warnings.filterwarnings("ignore", message="builtin type .* has no __module__")
         for plane in data.planes:
             for line in plane.lines:
@@ -90,7 +90,7 @@ def lines(data: ProfileData) -> Iterator[TraceLine]:
 
 
 def _python(thread: TraceLine) -> Iterator[LaneEvent]:
-    """Outermost events of the recording thread: calls of JAX, without what is marked as something else."""
+    """Yield the outermost events of the recording thread, which are calls of JAX, without marked ones."""
     over = 0.0
     for e in thread.events:
         if e.name != RUN and e.start >= over and e.end > e.start:
@@ -105,7 +105,7 @@ def _marked(event: Event) -> LaneEvent:
 
 
 def end_times(every: Iterable[TraceLine]) -> dict[Any, float]:
-    """Return when each instruction that handed its work to other threads was done, by its number."""
+    """Return the end of each instruction that handed its work to other threads, by its number."""
     return {
         e.stats["_c"]: e.start
         for line in every
@@ -126,14 +126,11 @@ class Executed(NamedTuple):
     name: str
     start: float
     end: float
-    run: str = ""  # the execution that it belongs to, if the trace (a CPU's) says so
+    run: str = ""  # id of the execution, which only CPU traces have
 
 
 def executed_instructions(line: TraceLine, done: Mapping[Any, float]) -> Iterator[Executed]:
-    """Yield the instructions of a thread or stream, each with its program; `done` is `ends(...)`.
-
-    Copies between host and device are not among them.
-    """
+    """Yield the instructions of a thread or stream, without copies; `done` comes from `end_times`."""
     device = _DEVICE_PLANE.fullmatch(line.plane)
     if device and not line.name.startswith(_DEVICE_LINES):
         return
@@ -147,7 +144,7 @@ def executed_instructions(line: TraceLine, done: Mapping[Any, float]) -> Iterato
 
 
 def _is_instruction(event: Event) -> bool:
-    """Return whether a CPU device executes it; a GPU instruction's host part has another source file."""
+    """Return whether a CPU device executed an event; a GPU instruction's host part has "/gpu/" in `_src`."""
     stats = event.stats
     return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
 
@@ -160,7 +157,7 @@ def _on_stream(line: TraceLine, device: str) -> Iterator[LaneEvent]:
 
 
 def _pool_copies(line: TraceLine, end: float) -> Iterator[LaneEvent]:
-    """Tasks in which no instruction was executed; one that the trace cuts off lasts until `end`."""
+    """Yield the thread pool's tasks without an instruction; one that the trace cuts off lasts until `end`."""
     began: float | None = None
     for e in [*line.events, Event("ThreadpoolListener::StopRegion", end, end, {})]:
         if e.name.endswith("::StartRegion"):

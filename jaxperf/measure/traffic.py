@@ -1,4 +1,4 @@
-"""What moves and what stays: bytes of a compiled program's collectives, bytes that each device holds."""
+"""Measure the bytes of a compiled program's collectives, and the bytes that each device holds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ _BITS = re.compile(r"\d+")
 
 
 def collective_bytes(hlo: str) -> dict[str, int]:
-    """Add up the bytes of the results of each kind of collective in an optimized program, on one device.
+    """Return the bytes of the results of each kind of collective in an optimized program, on one device.
 
-    The text of a program that runs on every device shows one device's shapes, so an all-reduce counts the
-    array that every device has afterwards. What is sent over the links depends on the algorithm: for the
-    usual ring of k devices, 2 (k - 1) / k of that. Of an asynchronous pair, the finishing half is counted.
+    For example, an all-reduce counts the array that every device has afterwards. The bytes sent over links
+    depend on the algorithm: for the usual ring of k devices, they are 2 (k - 1) / k of that.
 
     Args:
-      hlo: text of an optimized program, as `compiled.as_text()` gives it.
+      hlo: text of an optimized program, from `compiled.as_text()`.
     """
     totals: Counter[str] = Counter()
     for opcode, result, _ in instructions(hlo):
@@ -33,7 +32,7 @@ def collective_bytes(hlo: str) -> dict[str, int]:
 
 
 def _bytes(dtype: str, dims: str) -> int:
-    """Return an array's bytes from its HLO type: the digits of "f32" or "bf16" are bits; "pred" is a byte."""
+    """Return an array's bytes: digits in an HLO type such as "bf16" are bits, and "pred" is a byte."""
     bits = _BITS.search(dtype)
     count = 1
     for dim in filter(None, dims.split(",")):
@@ -42,7 +41,7 @@ def _bytes(dtype: str, dims: str) -> int:
 
 
 def device_bytes(tree: Any) -> dict[jax.Device, int]:
-    """Add up the bytes of the arrays of `tree` on each device: full copies and shards at their own size."""
+    """Return the bytes of the arrays of `tree` on each device, where a shard counts with its own size."""
     nbytes: Counter[jax.Device] = Counter()
     for leaf in jax.tree.leaves(tree):
         for shard in leaf.addressable_shards:

@@ -4,7 +4,7 @@
 
     print(jaxperf.plan(step, state, images, labels, device="h100", devices=(1, 8, 64)))
 
-What is named here is imported on first use, so that the command line can read the flags without JAX.
+Names are imported on first use, so that the command line can parse its flags without JAX.
 """
 
 import sys

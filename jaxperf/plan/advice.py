@@ -1,4 +1,4 @@
-"""What to change in a step, from what its plan shows: a sentence for each finding, with its figures."""
+"""Advice on a step, from its plan: a sentence for each finding, with its figures."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from jaxperf.plan.links import LATENCY_S
 from jaxperf.plan.report import Exchange, PlanAdvice, SizePlan
 from jaxperf.report.formatting import format_on_page
 
-SMALL = 256 * 2**10  # bytes; below, a collective takes its latency and not its bytes' time
-MANY = 8  # small collectives from here on are worth merging
-WORTH = 0.02  # of a step; below, a change is not worth making
-LARGE_SHARE = 0.5  # of the arguments' bytes; gathering more than this in a step is gathering the parameters
+SMALL = 256 * 2**10  # bytes below which latency dominates a collective's time
+MANY = 8  # small collectives that are worth merging
+WORTH = 0.02  # share of a step that a change must save
+LARGE_SHARE = 0.5  # all-gathers of this share of the arguments' bytes gather the parameters
 
 
 def advise(plan: SizePlan) -> tuple[PlanAdvice, ...]:
-    """Return what to change in a step on one number of devices."""
+    """Return the advice on a step for one number of devices."""
     texts = {
         "does not fit": _does_not_fit(plan),
         "batch does not divide": _does_not_divide(plan),
@@ -55,7 +55,7 @@ def _small(each: Exchange) -> bool:
 
 
 def _is_statistic(each: Exchange) -> bool:
-    """Return whether an all-reduce is of means over a batch in the middle of a network, as BatchNorm has."""
+    """Return whether an all-reduce is of statistics over the batch, as in BatchNorm."""
     operation = each.collective.operation
     names = ("reduce_sum", "reduce_mean", "batch_norm", "BatchNorm", "mean", "var")
     return _small(each) and each.collective.arrays <= 4 and any(name in operation for name in names)
@@ -81,7 +81,7 @@ def _lines(group: list[Exchange]) -> str:
 def _statistics(plan: SizePlan) -> str:
     group = [each for each in plan.exchanges if _is_statistic(each)]
     count = sum(each.count for each in group)
-    if count < MANY or not (plan.at_least or _worth(plan, group)):  # a lower bound has no latency
+    if count < MANY or not (plan.at_least or _worth(plan, group)):  # lower bounds lack latency
         return ""
     return (
         f"{count:.0f} small all-reduces, {_cost(plan, group)} a step, sum over the whole "
@@ -95,7 +95,7 @@ def _per_parameter(plan: SizePlan) -> str:
     group = [e for e in plan.exchanges if e.collective.kind == "all-reduce" and not _is_statistic(e)]
     count = sum(each.count for each in group)
     alone = [each for each in group if each.collective.arrays == 1]
-    if plan.at_least or sum(each.count for each in alone) < MANY:  # what merging saves is latency
+    if plan.at_least or sum(each.count for each in alone) < MANY:  # merging saves latency only
         return ""
     saved = (count - 1) * LATENCY_S
     if saved < WORTH * plan.step_s:

@@ -1,8 +1,8 @@
-"""A step and its arguments for devices that are not there: shapes, placed on a mesh of the wanted size.
+"""Place a step and its arguments, as shapes, on a mesh of devices that are not there.
 
-The reader's own placement is kept: an array that is sharded over a mesh of the devices here is sharded the
-same way over the larger mesh. What has no placement is split over the first axis of the mesh if it is part of
-the batch, and otherwise copied to every device.
+An array that is sharded over a mesh of the devices here is sharded the same way over the larger mesh. An
+array without a sharding is split over the mesh's first axis if it is part of the batch, and otherwise
+replicated.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Placed:
     """A step with its arguments for one number of devices.
 
     Attributes:
-      step: what `jax.jit` returned, or `jax.pmap`.
+      step: the result of `jax.jit` or `jax.pmap`.
       args, kwargs: arguments as shapes with shardings.
-      mesh: the devices.
-      batch: examples of the whole batch; 0 if no argument is one.
+      mesh: the mesh of all devices.
+      batch: examples of the whole batch; 0 if there is none.
       batch_arguments: positions of the arguments that are the batch.
-      padded: how many examples were added so that the batch divides.
+      padded: examples that were added so that the batch divides evenly.
       made: whether the reader's function made the step for these devices.
     """
 
@@ -52,7 +52,7 @@ class Placed:
 
 
 def makes_step(step: Any) -> bool:
-    """Return whether a function makes a step for devices: its only parameter is named `devices` or `mesh`."""
+    """Return whether a function makes a step: its only parameter is named `devices` or `mesh`."""
     if hasattr(step, "lower"):  # it is jitted
         return False
     try:
@@ -62,9 +62,9 @@ def makes_step(step: Any) -> bool:
 
 
 def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) -> Mesh:
-    """Return a mesh of all devices: the axes asked for, the reader's own, or one named "data".
+    """Return a mesh of all devices, with the requested axes, those of `like`, or one named "data".
 
-    The first axis takes what the others leave.
+    The length of the first axis follows from the others.
 
     Raises:
       JaxperfError: the other axes do not divide the devices.
@@ -96,13 +96,13 @@ def place(
     """Return a step with arguments for these devices.
 
     Args:
-      step: what `jax.jit` returned, or a function of `devices` (or `mesh`) that makes the step, or (step,
-        arguments), which then are for these devices already.
-      args, kwargs: arguments as for one device, arrays or shapes.
+      step: the result of `jax.jit`; or a function of `devices` (or `mesh`) that returns the step, or (step,
+        arguments) with arguments that are for these devices already.
+      args, kwargs: arguments for one device, arrays or shapes.
       devices: the descriptions of all devices.
-      axes: the mesh's axes; empty for the reader's own or one axis.
-      per_device: examples of each device; by default those of the arguments.
-      total: examples of the whole batch, whatever the number of devices.
+      axes: the mesh's axes; empty for those of the arguments or a single one.
+      per_device: examples on each device; by default those of the arguments.
+      total: examples of the whole batch, for any number of devices.
       batch: positions of the arguments that are the batch; found by their first axis if None.
 
     Raises:
@@ -134,7 +134,7 @@ def place(
 
 
 def _made(make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> tuple[Any, tuple[Any, ...], bool]:
-    """Return the step that the reader's function makes, arguments, and whether that function gave them."""
+    """Return the step that the reader's function makes, arguments, and whether it returned these, too."""
     parameter = next(iter(inspect.signature(make).parameters))
     with reader_code(_name(make)):
         made = make(mesh if parameter == "mesh" else list(mesh.devices.flat))
@@ -149,7 +149,7 @@ def _name(step: Any) -> str:
 
 
 def mesh_of_arguments(tree: Any) -> Mesh | None:
-    """Return the first mesh over which an argument is sharded; None for none."""
+    """Return the first mesh over which an argument is sharded; None if there is none."""
     for leaf in jax.tree.leaves(tree):
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
@@ -162,23 +162,23 @@ def _is_shape(leaf: Any) -> bool:
 
 
 def _shape(leaf: Any) -> Any:
-    """Return an array as its shape; a shape keeps its sharding, since the reader's function has placed it."""
+    """Return an array as its shape without sharding; other leaves, including shapes, stay as they are."""
     if isinstance(leaf, jax.ShapeDtypeStruct) or not _is_shape(leaf):
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _lead(arg: Any) -> int:
-    """Return the length of the first axis that all arrays of an argument share; 0 if there is none."""
+    """Return the length of the first axis if all arrays of an argument share it; else 0."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(arg)]
     leads = {shape[0] for shape in shapes if shape}
     return leads.pop() if len(leads) == 1 and all(shapes) else 0
 
 
 def batch_positions(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return which arguments are the batch: the last ones whose arrays all have the same first axis.
+    """Return the positions of the batch: the last arguments whose arrays all have the same first axis.
 
-    Scalars and keys after them are passed over. The first argument is never part of it, if there are several.
+    Scalars and keys after them are skipped. If there are several arguments, the first one is never included.
     """
     positions: list[int] = []
     length = 0
@@ -194,7 +194,7 @@ def batch_positions(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _shares_of(args: tuple[Any, ...], positions: tuple[int, ...]) -> int:
-    """Over how many devices the batch is already split, as the arguments are given."""
+    """Return over how many devices the sharding of the arguments splits the batch."""
     for i in positions:
         for leaf in jax.tree.leaves(args[i]):
             sharding = getattr(leaf, "sharding", None)
@@ -208,7 +208,7 @@ def _shares_of(args: tuple[Any, ...], positions: tuple[int, ...]) -> int:
 def _whole(
     examples: int, shares: int, split: int, per_device: int | None, total: int | None
 ) -> tuple[int, int]:
-    """Return the examples of the whole batch, and how many of them were added so that it divides."""
+    """Return the examples of the whole batch, and how many of them were added so that it divides evenly."""
     if not examples:
         if per_device or total:
             raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
@@ -222,9 +222,9 @@ def _whole(
 def _of_arrays(
     step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a step and its arguments as a jitted function of arrays alone, whose other arguments are fixed.
+    """Return a step as a jitted function of arrays only, and its arguments; nothing is donated.
 
-    `eqx.filter_jit` takes what is no array, shapes too, for a part of the program. Nothing is donated.
+    `eqx.filter_jit` would treat everything but arrays, even shapes, as static.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
 
@@ -242,8 +242,8 @@ def _leaf(leaf: Any, mesh: Mesh, whole: int) -> Any:
 
     Args:
       leaf: an array, a shape, or anything else.
-      mesh: where it is to be.
-      whole: the first axis of the whole batch, if the leaf is part of it.
+      mesh: the mesh of all devices.
+      whole: length of the first axis if the leaf is part of the batch; else 0.
     """
     if not _is_shape(leaf):
         return leaf
@@ -257,7 +257,7 @@ def _leaf(leaf: Any, mesh: Mesh, whole: int) -> Any:
 
 
 def check_plannable(jaxpr: Any) -> None:
-    """Check that a traced step runs on the device alone, and from what XLA compiles.
+    """Check that a traced step has no callbacks and no Pallas kernels.
 
     Raises:
       JaxperfError: it calls Python while it runs, or has a Pallas kernel.

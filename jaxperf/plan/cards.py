@@ -13,7 +13,7 @@ from typing import Any
 from jaxperf.errors import JaxperfError
 
 DATA = Path(__file__).parent / "data"
-# What the tables call by another name: half precision has one peak, 8 bits have one.
+# dtypes that have the peak of another one in the tables
 PEAKS = {"float16": "bfloat16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 
 
@@ -22,28 +22,28 @@ class Card:
     """A GPU with its node.
 
     Attributes:
-      name: as given after `--for`.
-      title: as the driver names it.
+      name: the value of `--for`.
+      title: the driver's name.
       capability: CUDA compute capability, major and minor.
       cores: streaming multiprocessors.
-      memory_bytes: of the card.
+      memory_bytes: memory of the card.
       peak_flops: FLOP/s of dense matrix products by dtype, from the data sheet.
-      matrix_share: how much of that a large matrix product reaches.
-      memory_bandwidth: bytes/s of the data sheet.
-      memory_share: how much of that a program reaches that reads and writes large arrays.
-      l2_bytes: of the cache that all cores share.
+      matrix_share: share of that which a large matrix product reaches.
+      memory_bandwidth: bytes/s from the data sheet.
+      memory_share: share of that which a program with large arrays reaches.
+      l2_bytes: L2 cache.
       clock_ghz: boost clock.
       shared_bytes: shared memory per core.
       fp32_per_core: float32 units per core.
       links: NVLinks of the card.
-      link_bandwidth: bytes/s in one direction over all of its NVLinks.
-      all_reduce_bandwidth: bus bandwidth of a large all-reduce over a full node; more than a ring's where
-        NVSwitch adds up inside the switch (NVLink SHARP).
+      link_bandwidth: bytes/s in one direction over all NVLinks.
+      all_reduce_bandwidth: bus bandwidth of a large all-reduce over a full node; it exceeds that of a ring if
+        NVSwitch reduces inside the switch (NVLink SHARP).
       nic_bandwidth: bytes/s of the card's share of its node's network cards.
       pcie_bandwidth: bytes/s in one direction to the host.
       source: the data sheets.
-      per_node: cards of a node.
-      target: XLA's own description, of a card that is here; "" for one made from these figures.
+      per_node: cards per node.
+      target: XLA's own description of a card that is here; "" for one made from these figures.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Card:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes/s that a program reaches with large arrays."""
+        """Return the bytes/s that a program with large arrays reaches."""
         return self.memory_bandwidth * self.memory_share
 
 
@@ -84,14 +84,14 @@ class Tpu:
     """A TPU; `data/tpus.toml` has the figures and their sources.
 
     Attributes:
-      name: as given after `--for`.
-      title: as its maker names it.
-      memory_bytes: of a chip.
+      name: the value of `--for`.
+      title: the vendor's name.
+      memory_bytes: memory of a chip.
       memory_bandwidth: bytes/s of a chip's memory.
-      peak_flops: FLOP/s of matrix products by dtype; float32 is computed in bfloat16 unless asked otherwise.
+      peak_flops: FLOP/s of matrix products by dtype; float32 is computed in bfloat16 by default.
       link_bandwidth: bytes/s in one direction of a link to a neighbor.
-      ring: chips from which on an axis of a slice closes to a ring.
-      slices: their shapes, "4x8".
+      ring: the least length at which an axis of a slice is a ring.
+      slices: shapes of the available slices, such as "4x8".
     """
 
     name: str
@@ -107,7 +107,7 @@ class Tpu:
         """Return the shape of the slice with `count` chips.
 
         Raises:
-          JaxperfError: there is none; the message names the nearest.
+          JaxperfError: there is none; the message names the nearest ones.
         """
         shapes = {math.prod(_lengths(shape)): shape for shape in self.slices}
         if count not in shapes:
@@ -118,7 +118,7 @@ class Tpu:
         return shapes[count]
 
     def links(self, count: int) -> float:
-        """Return the links of a chip in a slice of `count`, averaged, since chips at an edge have fewer."""
+        """Return the mean number of links of a chip in a slice of `count`; chips at an edge have fewer."""
         lengths = _lengths(self.slice_of(count))
         cubes = len(lengths) == 2 or min(lengths) >= self.ring
         return sum(2.0 if n >= self.ring and cubes else 2 * (n - 1) / n for n in lengths)

@@ -1,4 +1,4 @@
-"""The collectives of a compiled program: what each moves, between which devices, how often, and its line."""
+"""The collectives of a compiled program: bytes, devices, number of runs, and source line of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,{}]*\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\][^{]*\{[^}]*\})"
 )
 _PAIRS = re.compile(r"source_target_pairs=(\{\{[\d,{}]*\}\})")
-# On a TPU, kernels between the start and the end of a collective carry a part of it each.
+# on a TPU, kernels between the start and the end of a collective each run a part of it
 IN_PIECES, START = '"async_collective_fusion_config"', '"AsyncCollectiveStart"'
 _LIBRARIES = ("site-packages", "dist-packages", "<frozen", "<string>")
 _HERE = str(Path(__file__).resolve().parent)
@@ -30,17 +30,17 @@ class Collective:
     """One collective of a program.
 
     Attributes:
-      name: of its instruction, which the program's text has.
+      name: the instruction's name in the program's text.
       kind: "all-reduce", "all-gather", ...
-      bytes: of the whole array: what an all-reduce adds up, what an all-gather leaves on every device, what a
-        reduce-scatter reads on every device.
-      dtype: of most of it, as HLO writes it.
-      arrays: how many arrays were merged into it.
-      groups: the devices that exchange, by number, one tuple per group.
-      times: how often a step runs it.
+      bytes: bytes of the whole array: the input of an all-reduce or a reduce-scatter, or the result of an
+        all-gather, on each device.
+      dtype: HLO's name of the dtype of its largest array.
+      arrays: number of arrays that were merged into it.
+      groups: the numbers of the devices that exchange, one tuple per group.
+      times: number of runs in a step.
       asynchronous: whether other work may run between its start and its end.
-      source: "file:line" of the reader's code that caused it; "" if the program does not tell.
-      operation: JAX's name of the operation, "jit(step)/transpose(jvp())/dot_general".
+      source: "file:line" of the reader's code that caused it; "" if unknown.
+      operation: JAX's name of the operation, such as "jit(step)/transpose(jvp())/dot_general".
     """
 
     name: str
@@ -56,16 +56,16 @@ class Collective:
 
     @property
     def group_size(self) -> int:
-        """Devices of a group."""
+        """Return the number of devices in the largest group."""
         return max((len(group) for group in self.groups), default=1)
 
     def nodes(self, per_node: int) -> int:
-        """Return over how many nodes a group stretches, at most."""
+        """Return the largest number of nodes that a group spans."""
         return max((len({device // per_node for device in group}) for group in self.groups), default=1)
 
     @property
     def shown_groups(self) -> str:
-        """Return the groups in short: "8 groups of 4, 0,1,2,3 first"."""
+        """Return the groups in short, such as "8 x 4 (0,1,2,3)"."""
         if not self.groups:
             return "none"
         if self.kind == "collective-permute":
@@ -94,16 +94,16 @@ def collectives(module: Module, devices: int) -> list[Collective]:
 def describe_collective(
     module: Module, computation: str, instruction: HloInstruction, devices: int, times: float = 1.0
 ) -> Collective | None:
-    """Return an instruction as a collective; None if it is none."""
+    """Return the collective that an instruction runs; None for other instructions."""
     outer = instruction
     wrapped: HloInstruction | None = instruction
-    if outer.opcode in ("async-start", "fusion-start", "fusion"):  # it may be in what they call
+    if outer.opcode in ("async-start", "fusion-start", "fusion"):  # the computation inside may have it
         computation = outer.called
         wrapped = _wrapped(module.computations.get(computation, ()))
     if wrapped is None or not (kind := collective_of(wrapped.opcode)):
         return None
     instruction = wrapped
-    if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):  # a TPU's, in one kernel
+    if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):  # one kernel on a TPU
         kind = "reduce-scatter"
     read = module.operand_shapes(computation, instruction)
     groups = groups_of(instruction.text, devices)
@@ -130,7 +130,7 @@ def describe_collective(
 
 
 def _wrapped(body: tuple[HloInstruction, ...]) -> HloInstruction | None:
-    """Return the collective that a computation runs or starts; None if it has none, or a part of one."""
+    """Return the collective that a computation runs or starts; None if it has none, or only a part of one."""
     collective = next((i for i in body if collective_of(i.opcode)), None)
     if collective and IN_PIECES in collective.text and not any(START in i.text for i in body):
         return None
@@ -138,7 +138,7 @@ def _wrapped(body: tuple[HloInstruction, ...]) -> HloInstruction | None:
 
 
 def _origin(module: Module, computation: str, instruction: HloInstruction, depth: int = 5) -> HloInstruction:
-    """Return the nearest instruction with JAX's name among those that an instruction reads, or itself."""
+    """Return the nearest instruction with an `op_name` among an instruction's inputs, or itself."""
     read = [each for name in instruction.operands if (each := module.operand(computation, name))]
     for each in read:
         if each.attribute("op_name"):
@@ -150,7 +150,7 @@ def _origin(module: Module, computation: str, instruction: HloInstruction, depth
 
 
 def _concatenated(module: Module, computation: str, instruction: HloInstruction) -> int:
-    """Return how many arrays XLA laid end to end for one collective."""
+    """Return how many arrays XLA concatenated for one collective."""
     if not instruction.operands or not (read := module.operand(computation, instruction.operands[0])):
         return 1
     return len(read.operands) if "concatenate" in read.name else 1
@@ -159,7 +159,7 @@ def _concatenated(module: Module, computation: str, instruction: HloInstruction)
 def source_of(module: Module, instruction: HloInstruction) -> str:
     """Return "file:line" of the reader's code that an instruction comes from, or of jaxperf's; "" if unknown.
 
-    It is the innermost frame that is in no installed package. Frames outside `plan` are those of its caller.
+    It is the innermost frame that is in no installed package. Frames from `plan` outwards are left out.
     """
     inside = itertools.takewhile(lambda frame: _HERE not in frame[0], module.stack(instruction))
     frames = [(f, n) for f, n, _ in inside if f and not any(x in f for x in _LIBRARIES)]
@@ -169,7 +169,7 @@ def source_of(module: Module, instruction: HloInstruction) -> str:
 
 
 def groups_of(text: str, devices: int) -> tuple[Group, ...]:
-    """Return the groups of devices that a collective's attributes name; all devices if it names none."""
+    """Return the groups of devices in a collective's attributes; one of all devices if they name none."""
     if pairs := _PAIRS.search(text):
         return _listed(pairs[1])
     match = GROUPS.search(text)
@@ -186,7 +186,7 @@ def _listed(notation: str) -> tuple[Group, ...]:
 
 
 def _of_iota(notation: str) -> tuple[Group, ...]:
-    """Return the groups of "[2,4]<=[4,2]T(1,0)": 0..7 as 4 x 2, transposed, then cut into 2 rows of 4."""
+    """Return the groups of "[2,4]<=[4,2]T(1,0)": 0 to 7 as 4 x 2, transposed, and split into 2 rows of 4."""
     shape, dims, order = re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", notation).groups()  # type: ignore[union-attr]
     lengths = _ints(dims)
     flat = _transposed(lengths, _ints(order) if order else tuple(range(len(lengths))))

@@ -33,7 +33,7 @@ def main(asked: Plan) -> int:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     if asked.json:
         check_writable(asked.json)
-    with native_stderr_to(path_for("plan")):  # XLA logs that there is no GPU, and how memory is short
+    with native_stderr_to(path_for("plan")):  # XLA logs that there is no GPU
         made = _plan(asked)
     console = terminal.console()
     for block in made.blocks():

@@ -1,9 +1,8 @@
-"""Compile for GPUs and TPUs that are not there. This is the only module that uses JAX's experimental API.
+"""Compile for GPUs and TPUs that are not there, by JAX's experimental API.
 
 XLA compiles for a description of a GPU ("target config") and a number of nodes. It needs JAX's CUDA plugin,
-and neither a driver nor anything of CUDA. What differs from a machine with the GPU: the algorithm of each
-convolution and matrix product is not chosen by timing, and nothing is assembled. For TPUs,
-pip's libtpu compiles for a slice of any shape.
+but neither a driver nor CUDA itself. Unlike on a machine with the GPU, nothing is autotuned, and nothing is
+assembled. For TPUs, the package libtpu compiles for a slice of any shape.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from jaxperf.plan.cards import CARDS, DATA, Card, Tpu
 
 INSTALL = 'pip install "{name}=={version}"'
 _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
-# Else libtpu asks Google's metadata server which TPU this machine has, takes a lock for the TPU, and logs.
+# Without these, libtpu asks Google's metadata server which TPU this machine has, locks the TPU, and logs.
 LIBTPU_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3",
 }  # fmt: skip
-# In place of CUDA's assembler, which XLA asks for its version, then for the newest PTX that it reads (by one
-# that it cannot read), and then to assemble each kernel.
+# Replaces CUDA's assembler. XLA asks it for its version, then for the newest PTX version (by a version that
+# does not exist), and then to assemble each kernel.
 ASSEMBLER = """#!/bin/sh
 case "$*" in
 *--version*) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit ;;
@@ -45,7 +44,7 @@ while [ $# -gt 1 ]; do [ "$1" = -o ] && echo >"$2"; shift; done
 
 
 def check_plugin(card: Card | Tpu) -> None:
-    """Check that what compiles for a card is installed: JAX's CUDA plugin, or libtpu.
+    """Check that JAX's CUDA plugin, or libtpu for a TPU, is installed.
 
     Raises:
       JaxperfError: it is not; the message gives the command that installs it.
@@ -57,7 +56,7 @@ def check_plugin(card: Card | Tpu) -> None:
 
 
 def _install(card: Card | Tpu) -> str:
-    """Return the command that installs what compiles for a card."""
+    """Return the command that installs the plugin for a card."""
     name = "jax[tpu]" if isinstance(card, Tpu) else "jax-cuda12-plugin"
     return INSTALL.format(name=name, version=jax.__version__)
 
@@ -73,7 +72,7 @@ def devices_of(card: Card | Tpu, count: int) -> list[Any]:
     """Return descriptions of `count` GPUs in full nodes, with one process per GPU, or of a slice of TPUs.
 
     Raises:
-      JaxperfError: no plugin, or a count that does not fill its nodes, or of which there is no slice.
+      JaxperfError: the plugin is missing, or there are no full nodes or no slice with this count.
     """
     check_plugin(card)
     get_topology = jax_internals.get(jax_internals.TOPOLOGY)
@@ -102,13 +101,13 @@ def _topology(card: Card | Tpu, count: int) -> dict[str, Any]:
 
 
 def card_of_this_machine() -> Card:
-    """Return the GPU that is here as a card, with the target that XLA reports for it.
+    """Return this machine's GPU as a card, with the target that XLA reports for it.
 
     Raises:
-      JaxperfError: no GPU is here, or one that is in no table.
+      JaxperfError: there is no GPU, or it is not in the tables.
     """
     log = logging.getLogger("jax._src.xla_bridge")
-    log.disabled = True  # the plugin logs a traceback where there is no GPU
+    log.disabled = True  # without a GPU, the plugin logs a traceback
     try:
         kind = jax.devices("cuda")[0].device_kind
     except RuntimeError:
@@ -121,16 +120,16 @@ def card_of_this_machine() -> Card:
 
 
 def _target(devices: list[Any]) -> str:
-    """Return XLA's description of the GPUs that are here; "" where this JAX does not give it."""
+    """Return XLA's description of this machine's GPUs; "" if this JAX version does not give it."""
     topology_for = jax_internals.loaded(jax_internals.DEVICE_TOPOLOGY)
     return str(getattr(topology_for and topology_for(devices), "target_config", ""))
 
 
 def nodes_of(card: Card, count: int) -> tuple[int, int]:
-    """Return how many nodes `count` cards take, and how many cards are in each.
+    """Return the number of nodes for `count` cards, and the number of cards in each.
 
     Raises:
-      JaxperfError: the count is not positive or does not fill its nodes.
+      JaxperfError: the count is not positive, or the nodes are not full.
     """
     if count < 1:
         raise JaxperfError(f"{count} devices are none; give numbers from 1 on, --devices 1,8,64")
@@ -144,10 +143,9 @@ def nodes_of(card: Card, count: int) -> tuple[int, int]:
 
 @functools.cache
 def toolkit() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that XLA takes for CUDA's: its assembler writes empty files, its library is empty.
+    """Return a folder for XLA in place of CUDA's; its assembler writes empty files, its library is empty.
 
-    A plan reads the program that XLA optimized, and needs no machine code. So no part of CUDA must be
-    installed, and a third of the time is saved.
+    A plan needs no machine code. So CUDA need not be installed, and a third of the time is saved.
     """
     folder = tempfile.TemporaryDirectory(prefix="jaxperf-plan-")
     assembler, library = Path(folder.name, "bin/ptxas"), Path(folder.name, "nvvm/libdevice/libdevice.10.bc")
@@ -161,10 +159,12 @@ def toolkit() -> tempfile.TemporaryDirectory[str]:
 def compile_for(
     card: Card | Tpu, lowered: Any, options: Mapping[str, Any] | None = None, *, count: int = 1
 ) -> Any:
-    """Compile a program that was lowered for `count` cards; XLA's own errors become one line.
+    """Compile a program that was lowered for `count` cards.
 
-    For a GPU, LLVM optimizes nothing, and no algorithm is searched for, since there is no GPU to time it: the
-    kernels and their order stay the same.
+    For a GPU, LLVM's optimization and autotuning are off; the kernels and their order stay the same.
+
+    Raises:
+      JaxperfError: XLA's own error, in one line.
     """
     fixed: dict[str, Any] = {}
     if isinstance(card, Card):
@@ -185,9 +185,9 @@ def compile_for(
 
 @contextlib.contextmanager
 def lines_in_cache_keys() -> Iterator[None]:
-    """Let JAX's compile cache tell equal programs apart by their source lines, in all threads.
+    """Include source lines in the keys of JAX's compile cache, in all threads.
 
-    By default it leaves the lines out of its keys, so it may return the program of another file.
+    By default, JAX leaves them out, so it may return an equal program with the lines of another file.
     """
     name = "jax_compilation_cache_include_metadata_in_key"
     before = getattr(jax.config, name)
@@ -214,7 +214,7 @@ def target_config(card: Card) -> str:
 
 
 def dump(card: Card, lowered: Any, folder: str, options: Mapping[str, Any]) -> None:
-    """Compile a program so that XLA writes its PTX into a folder, without the options that XLA lacks."""
+    """Compile a program so that XLA writes its PTX into a folder, without options that XLA does not know."""
     wanted: dict[str, Any] = {"xla_dump_to": folder, **options}
     while True:
         try:

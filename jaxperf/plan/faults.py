@@ -1,8 +1,8 @@
 """Known faults of jaxlib versions on a GPU, each with its public issue, and a check that takes seconds.
 
-All of them are of one form: XLA adds into an array at equal indices with a compare-and-swap loop instead of
-the GPU's own addition. A program's text shows whether it adds like that; the PTX of a small program,
-compiled without a GPU, shows whether the installed jaxlib has the fault.
+In all of them, XLA adds into an array at equal indices with a compare-and-swap loop instead of the GPU's
+atomic addition. A program's text shows whether it has such additions. The PTX of a small program, compiled
+without a GPU, shows whether the installed jaxlib has the fault.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Fault:
     """A fault of adding at equal indices.
 
     Attributes:
-      dtype: of the array, as HLO writes it.
-      versions: of jaxlib that have it; empty for all.
-      cards: that have it; empty for all.
-      issue: where it is reported.
-      remark: what it costs, and the way out.
+      dtype: HLO's name of the array's dtype.
+      versions: affected versions of jaxlib; empty for all.
+      cards: affected cards; empty for all.
+      issue: the public issue.
+      remark: its cost, and the workaround.
     """
 
     dtype: str
@@ -45,11 +45,11 @@ class Fault:
     remark: str
 
     def in_version(self, jaxlib: str) -> bool:
-        """Return whether this jaxlib is reported to have it."""
+        """Return whether this jaxlib version is reported to have the fault."""
         return not self.versions or ".".join(jaxlib.split(".")[:3]) in self.versions
 
     def line(self, jaxlib: str) -> str:
-        """Return the fault in one line."""
+        """Return a description of the fault in one line."""
         name = " on ".join((f"{DTYPES[self.dtype]} scatter-add as a compare-and-swap loop", *self.cards))
         return f"jaxlib {jaxlib}: {name} ({self.issue}): {self.remark}"
 
@@ -88,7 +88,7 @@ def adds_by_scatter(module: Module, dtype: str) -> bool:
 
 
 def fault_lines(module: Module, jaxlib: str, card: Card | Tpu) -> list[str]:
-    """Return a line for each fault of this jaxlib on this card that a program shows; none on TPUs."""
+    """Return a line for each fault of this jaxlib on this card that affects a program; none on TPUs."""
     return [
         fault.line(jaxlib)
         for fault in FAULTS
@@ -100,10 +100,9 @@ def fault_lines(module: Module, jaxlib: str, card: Card | Tpu) -> list[str]:
 
 
 def installed_faults() -> list[str]:
-    """Return a line for each fault of the installed jaxlib, and how it was decided.
+    """Return a line for each fault of the installed jaxlib, and how it was found.
 
-    Small programs are compiled without a GPU where JAX's CUDA plugin is installed, in seconds; elsewhere the
-    version decides.
+    With JAX's CUDA plugin, small programs are compiled without a GPU, in seconds; else the version decides.
     """
     jaxlib = importlib.metadata.version("jaxlib")
     lines: list[str] = []
@@ -126,12 +125,12 @@ _PTX_OPTIONS = {
 
 
 def atomics(dtype: str, card: Card) -> set[str]:
-    """Return how the installed XLA adds at equal indices on a card: {"add"} is right, {"cas"} is the fault.
+    """Return how the installed XLA adds at equal indices on a card: {"cas"} is the fault, {"add"} is right.
 
     It compiles a scatter-add without a GPU and reads its PTX.
 
     Raises:
-      JaxperfError: no plugin, or XLA wrote no PTX.
+      JaxperfError: the plugin is missing, or XLA wrote no PTX.
     """
     mesh = Mesh(np.array(deviceless.devices_of(card, 1)), ("data",))
     place = NamedSharding(mesh, P())

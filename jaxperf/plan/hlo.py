@@ -1,7 +1,7 @@
-"""An optimized program's text as computations of instructions, in the order in which the device runs them.
+"""Parse an optimized program's text, `compiled.as_text()`, into computations of instructions.
 
-XLA prints what it will run: `compiled.as_text()`. Its entry is scheduled, so the order of its lines is the
-order of the kernels, and an asynchronous collective overlaps what stands between its start and its end.
+The entry computation is scheduled: its lines are in the order of the kernels, and an asynchronous collective
+overlaps the lines between its start and its end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 
 @dataclass(frozen=True)
 class Shape:
-    """An array's dtype as HLO writes it ("bf16"), its lengths, and whether a TPU's vector memory holds it."""
+    """An array's HLO dtype ("bf16"), its dimensions, and whether it is in a TPU's vector memory."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -38,12 +38,12 @@ class Shape:
 
     @property
     def count(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return math.prod(self.dims)
 
     @property
     def itemsize(self) -> float:
-        """Return the bytes of an element: a half for "s4", one for "pred", none for a token."""
+        """Return the bytes of an element: 0.5 for "s4", 1 for "pred", 0 for a token."""
         if self.dtype in ("token", "opaque"):
             return 0
         bits = _BITS.search(self.dtype)
@@ -56,7 +56,7 @@ class Shape:
 
     @property
     def traffic(self) -> int:
-        """Return the bytes of the device's main memory that reading or writing it moves."""
+        """Return the bytes that reading or writing it moves in the device's main memory."""
         return 0 if self.on_chip else self.bytes
 
 
@@ -65,12 +65,12 @@ class HloInstruction:
     """One line of a computation.
 
     Attributes:
-      name: without the percent sign.
+      name: its name without the percent sign.
       opcode: "fusion", "all-reduce-start", ...
-      shapes: of its results.
-      operands: names of the instructions that it reads.
+      shapes: shapes of its results.
+      operands: names of its operands.
       root: whether it is the computation's result.
-      text: what follows its operands: attributes, metadata, backend_config.
+      text: the text after its operands: attributes, metadata, backend_config.
       inside: the text between its parentheses.
     """
 
@@ -100,14 +100,14 @@ class HloInstruction:
 
     @property
     def branches(self) -> tuple[str, ...]:
-        """Return the computations of which a conditional runs one."""
+        """Return the branch computations of a conditional."""
         if not (match := _BRANCHES.search(self.text)):
             return ()
         return tuple(_NAME.findall(match[1]) or match[1].split(", ")) if match[1] else (match[2], match[3])
 
     @property
     def trips(self) -> int | None:
-        """Return how often a loop runs its body; None if XLA does not know."""
+        """Return the number of iterations of a loop; None if XLA does not know it."""
         match = _TRIPS.search(self.text)
         return int(match[1]) if match else None
 
@@ -122,9 +122,9 @@ class Module:
     """A compiled program.
 
     Attributes:
-      name: of the jitted function, with "jit_" before it.
+      name: the jitted function's name with the prefix "jit_".
       computations: instructions by computation, in order.
-      entry: the computation that the program starts with.
+      entry: the name of the entry computation.
       tables: the text's tables of files, functions, locations and stack frames.
     """
 
@@ -138,16 +138,16 @@ class Module:
         return {name: {i.name: i for i in body} for name, body in self.computations.items()}
 
     def operand(self, computation: str, name: str) -> HloInstruction | None:
-        """Return an instruction of a computation by its name."""
+        """Return an instruction of a computation by its name; None if there is none."""
         return self._by_name[computation].get(name)
 
     def operand_shapes(self, computation: str, instruction: HloInstruction) -> list[Shape]:
-        """Return the shapes of what an instruction reads."""
+        """Return the shapes of an instruction's operands."""
         read = (self.operand(computation, name) for name in instruction.operands)
         return [shape for each in read if each for shape in each.shapes]
 
     def stack(self, instruction: HloInstruction) -> list[tuple[str, int, str]]:
-        """Return (file, line, function) of each frame that led to an instruction, innermost first."""
+        """Return (file, line, function) of each stack frame of an instruction, innermost first."""
         match = re.search(r"stack_frame_id=(\d+)", instruction.text)
         frames = self.tables.get("StackFrames", {})
         stack_frames: list[tuple[str, int, str]] = []
@@ -167,7 +167,7 @@ def _numbers(text: str) -> dict[str, int]:
 
 
 def parse(text: str) -> Module:
-    """Return the program that `compiled.as_text()` shows.
+    """Parse a program's text, `compiled.as_text()`.
 
     Raises:
       JaxperfError: the text has no entry.
@@ -210,7 +210,7 @@ def _instruction(line: str) -> HloInstruction | None:
 
 
 def _closing(line: str, start: int) -> int:
-    """Return the place of the bracket that closes the one at `start`."""
+    """Return the position of the parenthesis that closes the one at `start`."""
     depth = 0
     for i in range(start, len(line)):
         depth += {"(": 1, ")": -1}.get(line[i], 0)
@@ -222,9 +222,9 @@ def _closing(line: str, start: int) -> int:
 def executed_instructions(
     module: Module, computation: str = "", times: float = 1.0
 ) -> Iterator[tuple[str, HloInstruction, float]]:
-    """Yield (computation, instruction, how often) of everything that runs, in order, loops' bodies included.
+    """Yield (computation, instruction, number of runs) of everything that runs, in order, also in loops.
 
-    A loop whose number of turns XLA does not know counts once. Of a conditional's branches, all are given.
+    A loop whose number of iterations XLA does not know counts once. All branches of a conditional count.
     """
     name = computation or module.entry
     for instruction in module.computations.get(name, ()):

@@ -1,8 +1,8 @@
-"""What each kernel of a compiled program computes and moves, and how long a card needs for it at best.
+"""Model each kernel of a compiled program: its arithmetic, its memory traffic, and its time on a card.
 
-A kernel's time is the larger of its arithmetic and its memory traffic, plus what a kernel costs however
-little it does. Matrix products and convolutions are counted from their shapes, with each side rounded up to
-the tiles in which tensor cores work; everything else counts as memory traffic.
+A kernel's time is the larger of its arithmetic time and its memory time, plus a fixed overhead. Arithmetic is
+that of matrix products and convolutions, from their shapes, with each side rounded up to the tiles of tensor
+cores; everything else counts as memory traffic.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from jaxperf.plan.hlo import HloInstruction, Module, Shape
 
 # Two constants are fitted, on two of the seven steps measured on one H200 (data/steps.csv): the first on
 # ResNet-18 in bfloat16 with a batch of 256, the other on LeNet in a loop. The other five are predictions.
-KERNEL_S = 4.5e-6  # seconds of a kernel, however little it does
-UNALIGNED_SHARE = 0.5  # of the float32 units' peak, in products that tensor cores cannot take
-CALL_S = 27e-6  # seconds of a call, however little its program does: an empty program, queued, on one H200
-# Rounded up to these, the sides of a matrix product are what tensor cores compute: rows, columns, inner.
-TILE = (64, 64, 32)
+KERNEL_S = 4.5e-6  # overhead of a kernel, in seconds
+UNALIGNED_SHARE = 0.5  # share of the float32 units' peak, in products that tensor cores cannot compute
+CALL_S = 27e-6  # overhead of a call, in seconds: an empty program, queued, on one H200
+TILE = (64, 64, 32)  # tensor cores round rows, columns and inner length up to multiples of these
 DTYPES = {
     "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8",
     "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
@@ -40,10 +39,10 @@ class Product:
     """A matrix product or convolution as rows x inner times inner x columns, `batch` times.
 
     Attributes:
-      batch, rows, columns, inner: its lengths.
-      dtype: of what it reads.
-      exact: whether it was asked for in highest precision, which for float32 means no tensor cores.
-      aligned: whether tensor cores can take it: the channels of a convolution must fill 16 bytes.
+      batch, rows, columns, inner: its dimensions.
+      dtype: dtype of its operands.
+      exact: whether it has the highest precision, for which float32 uses no tensor cores.
+      aligned: whether tensor cores can compute it: a convolution's channels must be multiples of 16 bytes.
     """
 
     batch: int
@@ -56,19 +55,19 @@ class Product:
 
     @property
     def flops(self) -> float:
-        """Arithmetic that it needs."""
+        """Return the floating-point operations of the product itself."""
         return 2.0 * self.batch * self.rows * self.columns * self.inner
 
     @property
     def padded_flops(self) -> float:
-        """Arithmetic that tensor cores do, with sides rounded up to tiles."""
+        """Return the floating-point operations of tensor cores, with sides rounded up to tiles."""
         sides = (self.rows, self.columns, self.inner)
         return 2.0 * self.batch * math.prod(-(-side // tile) * tile for side, tile in zip(sides, TILE))
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one instruction runs on a device: bytes read and written, and matrix products."""
+    """The work of one instruction on a device: bytes read and written, and matrix products."""
 
     name: str
     bytes: float
@@ -76,7 +75,7 @@ class Kernel:
 
     @property
     def flops(self) -> float:
-        """Arithmetic of its matrix products."""
+        """Return the floating-point operations of its matrix products."""
         return sum(product.flops for product in self.products)
 
     def arithmetic_s(self, card: Card) -> float:
@@ -93,7 +92,7 @@ class Kernel:
 
 
 def rate(card: Card, product: Product) -> float:
-    """Return the FLOP/s that a card reaches in a product; exact float32 uses no tensor cores."""
+    """Return the FLOP/s that a card reaches in a product."""
     vector = 2.0 * card.cores * card.fp32_per_core * card.clock_ghz * 1e9
     if product.exact and product.dtype == "float32":
         return vector * card.matrix_share
@@ -103,7 +102,7 @@ def rate(card: Card, product: Product) -> float:
 
 
 def kernel_of(module: Module, computation: str, instruction: HloInstruction) -> Kernel | None:
-    """Return what an instruction runs; None if it runs nothing or is a collective."""
+    """Return the kernel of an instruction; None if it has none or is a collective."""
     opcode = instruction.opcode
     if opcode in _FREE or opcode.endswith("-done") or collective_of(opcode) or opcode == "async-start":
         return None
@@ -136,7 +135,7 @@ def _fusion(module: Module, computation: str, instruction: HloInstruction) -> Ke
 def _traffic(
     module: Module, computation: str, fusion: HloInstruction, inner: tuple[HloInstruction, ...]
 ) -> float:
-    """Return the bytes that a fusion reads and writes: of a parameter that it only slices, the slices."""
+    """Return the bytes that a fusion reads and writes; only the slices of a parameter that it only slices."""
     read = 0
     updated = {i.operands[0] for i in inner if i.opcode == "dynamic-update-slice" and i.operands}
     parameters = {int(i.inside): i for i in inner if i.opcode == "parameter" and i.inside.isdecimal()}
@@ -159,7 +158,7 @@ def _traffic(
 
 
 def product_of(instruction: HloInstruction, read: list[Shape]) -> Product | None:
-    """Return the matrix product of an instruction; None if it is none."""
+    """Return the matrix product of an instruction; None for other instructions."""
     if len(read) < 2 or not instruction.shapes:
         return None
     target = instruction.attribute("custom_call_target").lower()
@@ -187,7 +186,7 @@ def _axes(match: re.Match[str] | None) -> list[int]:
 
 
 def _convolution(instruction: HloInstruction, read: list[Shape], target: str, exact: bool) -> Product | None:
-    """Return a convolution as the matrix product that libraries compute, over a window at each position."""
+    """Return a convolution as the matrix product that libraries compute; None if it cannot be parsed."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.text)
     if not labels:
         return None
@@ -216,10 +215,10 @@ def _convolution(instruction: HloInstruction, read: list[Shape], target: str, ex
 
 
 def _taps(text: str, labels: tuple[str, ...], shapes: tuple[Shape, Shape, Shape]) -> int:
-    """Return over how many places of its window a plain convolution sums, for all elements of its result.
+    """Return the number of window positions over which a convolution sums, in total over its result.
 
-    Only places that hold an element count: neither padding, nor zeros between elements, with which TPUs write
-    gradients and batched products as convolutions.
+    Padding does not count, nor do the zeros between elements with which TPUs express gradients and batched
+    products as convolutions.
     """
     window = re.search(r"window=\{([^}]*)\}", text)
     options = dict(re.findall(r"(\w+)=(\S+)", window[1])) if window else {}

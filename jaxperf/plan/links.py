@@ -1,12 +1,12 @@
-"""How long a collective takes: a time to start, and bytes over a bandwidth, inside a node and between nodes.
+"""Model the time of a collective inside a node and between nodes.
 
 Inside a node, x is the time of the bytes at the published bandwidth, and a collective takes
 
     LATENCY + x + PIPELINE sqrt(x)
 
-The last term is what filling a pipeline of chunks costs when the number of chunks is chosen best. Between
-nodes, NCCL adds up inside each node first, so that each card sends its share only; the exchange of the shares
-overlaps the part inside the nodes, and the slower of the two counts.
+The last term is the cost of filling a pipeline of chunks, for the best number of chunks. Between nodes, NCCL
+reduces inside each node first, so that each card sends only its share. The exchange between nodes overlaps
+the part inside the nodes, and the slower of the two counts.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from dataclasses import dataclass
 from jaxperf.plan.cards import Card
 from jaxperf.plan.collectives import Collective
 
-# Chosen with the tables of data/all_reduce.csv in sight. The constants of a network are from its own table.
-# Inside a node: 40 us is what 32 KiB takes on eight A100s and H200s; the other is a round number between the
-# H200's curve (3) and the A100's (7), in sqrt(seconds).
-LATENCY_S = 40e-6
-PIPELINE = 5e-3
-RING_SHARE = 0.82  # of the links' bandwidth that a ring reaches: 367 of 450 GB/s on eight H200s
-# Between nodes: of the network cards' bandwidth that a large exchange reaches, and its pipeline's cost.
-NETWORK_SHARE = 0.85
-NETWORK_PIPELINE = 15e-3
-HOP_S = 10e-6  # of each doubling of the nodes after the first: NCCL's own constants for a tree, 2 x 5 us
-# The correction factors of nccl-tests: bytes that cross a card's link for each byte of the array.
+# All constants are chosen from the tables of data/all_reduce.csv, those of a network from its own table.
+LATENCY_S = 40e-6  # inside a node: the time of 32 KiB on eight A100s and H200s
+PIPELINE = 5e-3  # inside a node, in sqrt(seconds): between the H200's curve (3e-3) and the A100's (7e-3)
+RING_SHARE = 0.82  # share of the links' bandwidth that a ring reaches: 367 of 450 GB/s on eight H200s
+NETWORK_SHARE = 0.85  # share of the network cards' bandwidth that a large exchange reaches
+NETWORK_PIPELINE = 15e-3  # between nodes, in sqrt(seconds)
+HOP_S = 10e-6  # for each doubling of the nodes after the first: NCCL's constants for a tree, 2 x 5 us
+# the correction factors of nccl-tests: bytes that cross a card's link for each byte of the array
 FACTORS = {
     "all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0, "ragged-all-to-all": 1.0,
     "collective-permute": 1.0, "collective-broadcast": 1.0,
@@ -36,14 +33,14 @@ FACTORS = {
 
 @dataclass(frozen=True)
 class Network:
-    """What connects the nodes.
+    """The network between nodes.
 
     Attributes:
-      name: as given after `--network`.
+      name: the value of `--network`.
       latency_s: seconds of the smallest all-reduce over two nodes.
       bandwidth: bytes/s of a card's share, in one direction; None for the card's usual network cards.
-      source: where these are from.
-      pipeline: what filling the pipeline costs, in sqrt(seconds).
+      source: source of these figures.
+      pipeline: cost of filling the pipeline, in sqrt(seconds).
     """
 
     name: str
@@ -62,7 +59,7 @@ NETWORKS = {
         ),
         Network(
             "tcpxo", 123e-6, 25e9, "lessizzmore/create-a3mega-ztan-fork: two nodes of H100, 200 Gb/s a card",
-            pipeline=40e-3,  # the same table: a process of the host sends each chunk
+            pipeline=40e-3,  # from the same table: a host process sends each chunk
         ),
     )
 }  # fmt: skip
@@ -84,12 +81,12 @@ def exchange_s(
     """Return the seconds of a collective over `size` bytes among `devices` cards of `nodes` nodes.
 
     Args:
-      card: with its links.
-      kind: of the collective.
+      card: the card.
+      kind: kind of the collective.
       size: bytes of the whole array, as `Collective.bytes`.
       devices: cards in one group.
-      nodes: over how many nodes they are spread.
-      network: what connects the nodes.
+      nodes: number of nodes with these cards.
+      network: the network between nodes.
     """
     if devices < 2:
         return 0.0
@@ -106,23 +103,23 @@ def exchange_s(
 
 
 def crossing(kind: str, size: float, devices: int) -> float:
-    """Return the bytes that each of `devices` sends, in one node or in a slice of TPUs."""
+    """Return the bytes that each device sends, in one node or in a slice of TPUs."""
     if kind in ("collective-permute", "collective-broadcast"):
         return size if devices > 1 else 0.0
     return FACTORS[kind] * (devices - 1) / devices * size
 
 
 def _between(kind: str, size: float, nodes: int, in_node: int) -> float:
-    """Return the bytes that cross each card's network card."""
+    """Return the bytes that each card sends over the network."""
     if kind in ("collective-permute", "collective-broadcast"):
         return size
-    if "all-to-all" in kind:  # nothing is added up on the way, so what is for other nodes leaves as it is
+    if "all-to-all" in kind:  # no reduction inside the node makes it smaller
         return (nodes - 1) / nodes * size
     return FACTORS[kind] * (nodes - 1) / nodes * size / in_node
 
 
 def link_bandwidth(card: Card, kind: str, devices: int) -> float:
-    """Return the bus bandwidth inside a node; NVSwitch adds up for all-reduces of more than four cards."""
+    """Return the bus bandwidth inside a node; NVSwitch reduces for all-reduces over more than half of it."""
     if kind == "all-reduce" and devices > card.per_node // 2:
         return card.all_reduce_bandwidth
     return RING_SHARE * card.link_bandwidth

@@ -1,4 +1,4 @@
-"""`plan`: compile a step for numbers of devices that are not there, and predict what it does on them."""
+"""`plan`: compile a step for devices that are not there, and predict its time and memory on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxperf.plan.programs import Program, compiled_programs
 from jaxperf.plan.report import Exchange, SizePlan, StepPlan
 from jaxperf.report.formatting import format_list
 
-MEASURED_ERROR = 0.03  # of a step's time that was measured on one card
+MEASURED_ERROR = 0.03  # relative error of a step's time that was measured on one card
 
 
 def plan(
@@ -40,22 +40,22 @@ def plan(
     Nothing runs and nothing is downloaded. It needs JAX's CUDA plugin, and no GPU; for TPUs, libtpu.
 
     Args:
-      step: what `jax.jit` returned; or a function whose only parameter is `devices` or `mesh`, which makes
-        the step for them, or (step, arguments).
+      step: the result of `jax.jit`; or a function whose only parameter is `devices` or `mesh`, and which
+        returns the step for them, or (step, arguments).
       *args: arguments for one device, arrays or shapes. Shardings over a mesh are kept, on a larger mesh.
-        Without any, the batch is split and everything else is copied to every device.
-      device: a card: "a100", "h100", "h200", "b200", "v5e", "v5p", "v6e"; "this" is the GPU that is here.
-      devices: how many, one plan each.
-      mesh: lengths of the mesh's axes; the first takes what the others leave.
+        Without shardings, the batch is split, and everything else is replicated.
+      device: "a100", "h100", "h200", "b200", "v5e", "v5p" or "v6e"; "this" is this machine's GPU.
+      devices: numbers of devices, each of which gets a plan.
+      mesh: lengths of the mesh's axes; that of the first one follows from the others.
       per_device: examples on each device; by default those of the arguments.
-      total: examples of the whole batch, whatever the number of devices.
+      total: examples of the whole batch, for any number of devices.
       batch: positions of the arguments that are the batch; by default the last ones with the same first axis.
-      network: what connects the nodes: "infiniband", "efa" or "tcpxo".
-      measured_s: seconds of the step on one such card, if they were measured; they replace the prediction.
-      **kwargs: further arguments, by name, copied to every device.
+      network: the network between nodes: "infiniband", "efa" or "tcpxo".
+      measured_s: measured seconds of the step on one such card, which replace the prediction.
+      **kwargs: further arguments, by name; they are replicated.
 
     Raises:
-      JaxperfError: no plugin, or a step, number, mesh or batch that cannot be planned; one line says why.
+      JaxperfError: the plugin is missing, or the step, a number, the mesh or the batch cannot be planned.
     """
     if per_device and total:
         raise JaxperfError("per_device and total exclude each other; give one of them")
@@ -86,7 +86,7 @@ def plan_of(
     network: links.Network = links.NETWORKS["infiniband"],
     measured_s: float | None = None,
 ) -> StepPlan:
-    """Return the plan of compiled programs, one for each of the numbers of devices in `placed`."""
+    """Return the plan of compiled programs, one for each item of `placed`."""
     if isinstance(card, Tpu):
         sizes = [_least(card, each, program) for each, program in zip(placed, programs)]
     else:
@@ -112,7 +112,7 @@ def _predicted(
     network: links.Network,
     measured_s: float | None,
 ) -> list[SizePlan]:
-    """Return the plan of each size; a step that was measured on one card scales the kernels of all."""
+    """Return the plan of each size; a measured step on one card scales the kernel times of all sizes."""
     scale = 1.0
     if measured_s is not None:
         scale = measured_s / (timeline.run(programs[0].module, card, 1, network).total_s + CALL_S)
@@ -132,7 +132,7 @@ def _size(
     scale: float = 1.0,
     error: float = validation.COMPUTE_ERROR,
 ) -> SizePlan:
-    """Return the plan of one size on GPUs, without its efficiency and without advice."""
+    """Return the plan of one size on GPUs, without efficiency and advice."""
     count = placed.mesh.size
     elapsed = timeline.run(program.module, card, count, network, scale=scale)
     exposed, call = sum(elapsed.exposed_s.values()), scale * CALL_S
@@ -153,7 +153,7 @@ def _size(
 
 
 def _least(card: Tpu, placed: arguments.Placed, program: Program) -> SizePlan:
-    """Return the plan of one size on TPUs, whose times are lower bounds; without advice."""
+    """Return the plan of one size on TPUs, whose times are lower bounds, without advice."""
     count = placed.mesh.size
     work = tpu.least_work(program.module, card)
     exchanges = _exchanges(program, count, lambda each: tpu.collective_s(card, each, count), {})
@@ -175,7 +175,7 @@ def _least(card: Tpu, placed: arguments.Placed, program: Program) -> SizePlan:
 def _work(
     card: Card | Tpu, placed: arguments.Placed, program: Program, work: timeline.Elapsed
 ) -> dict[str, Any]:
-    """Return what a plan says about a size whatever the model of time: its batch, its work, its memory."""
+    """Return the fields of a size that GPUs and TPUs share: its batch, its work, and its memory."""
     names = ("argument", "output", "temp", "alias")
     argument, output, temp, alias = (
         int(getattr(program.memory, f"{name}_size_in_bytes", 0)) for name in names
@@ -200,10 +200,10 @@ def _work(
 
 
 def _with_efficiency(size: SizePlan, base: SizePlan, error: float, card: Card) -> SizePlan:
-    """Return a plan with its efficiency against the first size, and the range of that.
+    """Return a plan with its efficiency relative to the first size, and the range of the efficiency.
 
-    Most of the error of the kernels is common to both sizes and cancels. What is left is how large the waits
-    are beside the kernels.
+    Most of the kernels' error is common to both sizes and cancels. What remains is the error of the ratio
+    between waits and kernels.
     """
     work = (size.batch / size.devices) / (base.batch / base.devices) if base.batch else 1.0
     factor = validation.factor(size.devices > card.per_node)
@@ -220,7 +220,7 @@ def _with_efficiency(size: SizePlan, base: SizePlan, error: float, card: Card) -
 def _exchanges(
     program: Program, count: int, seconds: Callable[[Collective], float], exposed_s: Mapping[str, float]
 ) -> tuple[Exchange, ...]:
-    """Return the collectives with equal ones counted together, and the seconds of each."""
+    """Return the collectives of a program, with equal ones combined, and their seconds."""
     alike: dict[tuple[Any, ...], list[Collective]] = {}
     for each in collectives(program.module, count):
         key = (each.kind, each.bytes, each.groups[:1], len(each.groups), each.source, each.asynchronous)
@@ -237,7 +237,7 @@ def _exchanges(
 
 
 def _notes(card: Card | Tpu, measured_s: float | None, sizes: Sequence[SizePlan]) -> list[str]:
-    """Return what readers of the figures must know."""
+    """Return notes on the figures."""
     about = f"{card.title}: {card.memory_bytes / 1e9:.0f} GB"
     if isinstance(card, Tpu):
         shapes = format_list([card.slice_of(size.devices) for size in sizes])

@@ -1,8 +1,8 @@
-"""The step compiled for each number of devices, once for all numbers whose programs are equal.
+"""Compile the step for each number of devices, but only once for all numbers with equal programs.
 
-Compiling ResNet-18's step takes ten seconds of a core. For 64 and for 1,024 devices with the same examples on
-each, the lowered programs differ in the number of devices and in the length of the whole batch only, and
-every collective is among all devices. What one device runs is then the same.
+Compiling ResNet-18's step takes 10 s on one core. For 64 and for 1,024 devices with the same examples per
+device, the lowered programs differ only in the number of devices and the length of the whole batch. If every
+collective is among all devices, each device then runs the same program.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from jaxperf.user_function.loading import reader_code
 
 AT_ONCE = 2  # programs compiled at the same time
 _NUMBER = re.compile(r"0x[0-9A-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_FLOATS = {4: ">e", 8: ">f", 16: ">d"}  # by digits of a number in hexadecimal, which is how MLIR prints some
-CLOSE = 1e-4  # of a float in a program's text, which has nine digits
+_FLOATS = {4: ">e", 8: ">f", 16: ">d"}  # formats by number of digits; MLIR prints some floats in hexadecimal
+CLOSE = 1e-4  # relative tolerance for floats in a program's text, which have nine digits
 
 
 def grows(small: str, large: str, times: int) -> bool:
-    """Return whether a lowered program is another's with some numbers `times` as large, or as small.
+    """Return whether two lowered programs differ only in numbers, by the factor `times` or its inverse.
 
     Args:
       small, large: their texts.
-      times: how many times as many devices the second is for.
+      times: the ratio of their numbers of devices.
     """
     if _NUMBER.sub("", small) != _NUMBER.sub("", large):
         return False
@@ -61,13 +61,13 @@ def _value(text: str) -> float:
 
 
 def among_all(module: Module, devices: int) -> bool:
-    """Return whether every collective of a program is among all of its devices."""
+    """Return whether every collective of a program is among all devices."""
     everyone = (tuple(range(devices)),)
     return all(each.groups == everyone for each in collectives(module, devices))
 
 
 def widened(module: Module) -> Module:
-    """Return a program whose collectives are among all devices, however many there are."""
+    """Return a program with collectives among all devices, for any number of devices."""
     computations = {
         name: tuple(dataclasses.replace(i, text=GROUPS.sub("replica_groups={}", i.text)) for i in body)
         for name, body in module.computations.items()
@@ -77,7 +77,7 @@ def widened(module: Module) -> Module:
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program: its text taken apart, its memory, and the seconds it took; 0 if it is another's."""
+    """A compiled program: its parsed text, its memory, and its compile seconds (0 if it is shared)."""
 
     module: Module
     memory: Any
@@ -86,9 +86,9 @@ class Program:
 
 @deviceless.lines_in_cache_keys()
 def compiled_programs(card: Card | Tpu, placed: Sequence[Placed]) -> list[Program]:
-    """Lower and compile the step for each size; sizes of equal programs share one.
+    """Lower and compile the step for each size; sizes with equal programs share one.
 
-    XLA compiles without Python's lock, so the next size is lowered meanwhile.
+    XLA compiles without the GIL, so the next size is lowered meanwhile.
     """
     first, text = None, ""  # the smallest size of several nodes
     alike: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""What a plan says about one number of devices, and about all of them: as text and as JSON."""
+"""The plan for one number of devices, and for all of them, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = "jaxperf-plan"
 
 @dataclass(frozen=True)
 class PlanAdvice:
-    """What to change: which kind of finding, and one sentence with its figures."""
+    """Advice: the kind of finding, and one sentence with its figures."""
 
     kind: str
     text: str
@@ -24,12 +24,12 @@ class PlanAdvice:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Collectives of a step that are alike: same kind, bytes, groups and line.
+    """Equal collectives of a step: the same kind, bytes, groups and line.
 
     Attributes:
       collective: one of them.
-      count: how often a step runs them, together.
-      each_s: predicted seconds of one.
+      count: number of their runs in a step.
+      each_s: predicted seconds of one run.
       exposed_s: seconds for which the step waits for all of them.
     """
 
@@ -44,29 +44,29 @@ class SizePlan:
     """A step on one number of devices.
 
     Attributes:
-      devices, nodes: how many.
-      mesh: the lengths of the mesh's axes.
+      devices, nodes: their numbers.
+      mesh: lengths of the mesh's axes.
       batch: examples of the whole batch; 0 if there is none.
       batch_arguments: positions of the arguments that are the batch.
-      padded: examples that were added to the batch so that it divides.
-      exchanges: its collectives.
-      flops, bytes: of the kernels of one device: arithmetic of matrix products and convolutions, and memory
-        read and written.
-      kernels: kernels that one device runs.
+      padded: examples that were added so that the batch divides evenly.
+      exchanges: the collectives.
+      flops, bytes: FLOPs of one device's matrix products and convolutions, and bytes that its kernels read
+        and write.
+      kernels: number of kernels on one device.
       argument_bytes, output_bytes, temp_bytes, peak_bytes: memory of one device.
-      memory_bytes: that the card has.
+      memory_bytes: memory of the card.
       compute_s: predicted seconds of the kernels.
       exposed_s: predicted seconds for which kernels wait for collectives.
       step_s: predicted seconds of a step.
-      step_low_s, step_high_s: the same at the errors of the validation; on TPUs, times are lower bounds, and
-        there is no upper one.
-      parts: seconds by what bounds them: "arithmetic", "memory", "overhead" (of a kernel, however little
-        it does), "call" (of the program), "links" (waits for collectives).
-      efficiency: examples per second and device, over those of the first size; None for the first.
-      efficiency_low, efficiency_high: the same at the errors of the validation.
-      unknown_loops: loops whose number of turns XLA does not know, counted once.
-      compile_s: seconds to compile it here.
-      advice: what to change.
+      step_low_s, step_high_s: its range by the errors of the validation; on TPUs, times are lower bounds, and
+        the upper one is None.
+      parts: seconds by their bound: "arithmetic", "memory", "overhead" (of kernels), "call" (of the program)
+        and "links" (waits for collectives).
+      efficiency: examples per second and device, relative to the first size; None for the first.
+      efficiency_low, efficiency_high: its range by the errors of the validation.
+      unknown_loops: loops whose number of iterations XLA does not know, counted once.
+      compile_s: seconds to compile the program here; 0 if another size shares it.
+      advice: the advice on this size.
     """
 
     devices: int
@@ -104,12 +104,12 @@ class SizePlan:
 
     @property
     def bound(self) -> str:
-        """Return what most of the step's time goes to."""
+        """Return the part that takes most of the step's time."""
         return max(self.parts, key=lambda name: self.parts[name])
 
     @property
     def collectives(self) -> dict[str, int]:
-        """Return how many collectives of each kind a step runs."""
+        """Return the number of collectives that a step runs, by kind."""
         counts: dict[str, int] = {}
         for each in self.exchanges:
             kind = each.collective.kind
@@ -124,15 +124,15 @@ class SizePlan:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A step on several numbers of devices; print it, or take `sizes` apart.
+    """A step on several numbers of devices; `print` shows it as text.
 
     Attributes:
-      name: of the step.
-      card: its name, e.g. "h100".
-      network: what connects the nodes.
-      versions: of JAX and jaxlib.
+      name: the step's name.
+      card: the card's name, such as "h100".
+      network: the network between nodes.
+      versions: versions of JAX and jaxlib.
       sizes: one plan per number of devices.
-      notes: what readers of the figures must know.
+      notes: notes on the figures.
     """
 
     name: str
@@ -178,7 +178,7 @@ class StepPlan:
             plain |= {name: getattr(size, name) for name in ("at_least", "bound", "fits", "collectives")}
             for exchange, plain_exchange in zip(size.exchanges, plain["exchanges"]):
                 collective = exchange.collective
-                plain_exchange["collective"] |= {  # a thousand groups are told by their number and the first
+                plain_exchange["collective"] |= {  # only the first group, and the number of groups
                     "groups": [list(group) for group in collective.groups[:1]],
                     "group_count": len(collective.groups),
                     "group_size": collective.group_size,
@@ -193,7 +193,7 @@ NUMBERS = {
 
 
 def _grid(title: str, rows: list[dict[str, str]], *, first: int = 0) -> Grid:
-    """Return rows of cells by their head as a table; columns of numbers are aligned right."""
+    """Return a table of rows, whose cells are given by head; columns in `NUMBERS` are right-aligned."""
     heads = tuple(rows[0])
     right = tuple(i for i, head in enumerate(heads) if head in NUMBERS)
     return Grid(title, heads, tuple(tuple(row.values()) for row in rows), right, first=first)
@@ -280,7 +280,7 @@ def _exchanges(size: SizePlan) -> Grid:
 
 
 def _operation(name: str) -> str:
-    """Return the last part of JAX's name of an operation; of a merged one, how many there are."""
+    """Return the last part of JAX's name of an operation, or the number of merged operations."""
     if name.count(":") > 1:
         return f"{name.count(':') + 1} merged"
     return name.rstrip(")").rpartition("/")[2].replace("\\'", "'")[:16]

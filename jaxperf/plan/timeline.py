@@ -1,7 +1,7 @@
-"""A compiled program on a card as two queues: kernels one after the other, and collectives beside them.
+"""Simulate a compiled program on a card with two queues: one of kernels, and one of collectives.
 
-The program's text is in the order that XLA scheduled. A synchronous collective stops the kernels; an
-asynchronous one runs beside those between its start and its end, and stops them only for what is left.
+The program's text is in the order that XLA scheduled. Kernels wait for a synchronous collective. They overlap
+an asynchronous one between its start and its end, and then wait for the rest of it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Elapsed:
     """Seconds of a program or a part of it.
 
     Attributes:
-      total_s: from its start to its end.
-      kernels_s: of the kernels alone.
-      arithmetic_s, memory_s, overhead_s: of these: in kernels bound by arithmetic, by memory, and what
-        kernels cost however little they do.
-      exposed_s: for which kernels waited for collectives, by the collective's name.
-      flops, bytes: of the kernels.
-      kernels: how many were run.
-      unknown_loops: loops whose number of turns XLA does not know, counted once.
+      total_s: seconds from its start to its end.
+      kernels_s: seconds of the kernels alone.
+      arithmetic_s, memory_s, overhead_s: parts of `kernels_s`: seconds in kernels bound by arithmetic, in
+        kernels bound by memory, and the fixed overhead of all kernels.
+      exposed_s: seconds for which kernels wait for collectives, by the collective's name.
+      flops, bytes: work of the kernels.
+      kernels: number of kernels that run.
+      unknown_loops: loops whose number of iterations XLA does not know, counted once.
     """
 
     total_s: float = 0.0
@@ -46,7 +46,7 @@ class Elapsed:
         return {"arithmetic": self.arithmetic_s, "memory": self.memory_s, "overhead": self.overhead_s}
 
     def add(self, other: Elapsed, times: float = 1.0) -> None:
-        """Add another part that runs `times` times after this one."""
+        """Add a part that runs `times` times after this one."""
         for name, value in vars(other).items():
             if isinstance(value, float):
                 setattr(self, name, getattr(self, name) + times * value)
@@ -82,13 +82,13 @@ def run(
 
     Args:
       module: the program.
-      card: what it runs on.
-      devices: how many cards run it.
-      network: what connects the nodes.
-      computation: the part of it to run; its entry by default.
-      scale: by which every kernel's time is multiplied, from a measurement of the step on one card.
+      card: the card that it runs on.
+      devices: number of cards that run it.
+      network: the network between nodes.
+      computation: the computation to run; the entry by default.
+      scale: factor on every kernel's time, from a measurement of the step on one card.
     """
-    elapsed, free_at = Elapsed(), 0.0  # when the links are free again
+    elapsed, free_at = Elapsed(), 0.0  # the links are free from `free_at` on
     name = computation or module.entry
     ends: dict[str, tuple[float, Collective]] = {}
 

@@ -1,8 +1,7 @@
-"""How long a step takes at least on TPUs, from the figures of data sheets.
+"""Lower bounds of a step's time on TPUs, from data sheets.
 
-The time of a TPU's kernels is not modeled. What a step computes, moves and sends bounds its time from below:
-arithmetic over the peak, bytes of the chip's memory over its bandwidth, and bytes that leave a chip over the
-bandwidth of all its links.
+Kernels are not modeled. A step takes at least its arithmetic over the peak, its memory traffic over the
+memory's bandwidth, and the bytes that leave a chip over the bandwidth of all its links.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ CHECKED = "times are at least these: from data sheets, not checked against a mea
 
 
 def least_work(module: Module, tpu: Tpu) -> Elapsed:
-    """Return what a program makes each chip do, with the least seconds for its arithmetic and its memory.
+    """Return the work of each chip, with the least seconds for arithmetic and memory; other times are 0.
 
-    What a chip's vector memory holds costs no traffic. Other times are 0.
+    Arrays in a chip's vector memory cause no traffic.
     """
     work = Elapsed()
     for computation, instruction, times in executed_instructions(module):
@@ -28,7 +27,7 @@ def least_work(module: Module, tpu: Tpu) -> Elapsed:
         if kernel := kernel_of(module, computation, instruction):
             work.kernels += times
             body = module.computations.get(instruction.called, ())
-            if not any(collective_of(each.opcode) for each in body):  # else it passes on what others send
+            if not any(collective_of(each.opcode) for each in body):  # not for fused collectives
                 work.bytes += times * kernel.bytes
             work.flops += times * kernel.flops
             for product in kernel.products:
@@ -39,7 +38,7 @@ def least_work(module: Module, tpu: Tpu) -> Elapsed:
 
 
 def collective_s(tpu: Tpu, collective: Collective, count: int) -> float:
-    """Return the seconds that a collective takes at least, if all links of a slice of `count` chips send."""
+    """Return the least seconds of a collective, if all links of a slice of `count` chips send."""
     size = 2 if collective.kind == "collective-permute" else collective.group_size  # groups are pairs
     sent = crossing(collective.kind, collective.bytes, size)
     return sent / (tpu.link_bandwidth * tpu.links(count)) if sent else 0.0

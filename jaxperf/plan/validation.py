@@ -1,4 +1,4 @@
-"""The model beside published measurements: all-reduces, steps on one GPU, scaling.
+"""Validate the model against published measurements: all-reduces, steps on one GPU, scaling.
 
 The figures are in `data/`, each file with its sources; `jaxperf plan --validate` prints every error.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from jaxperf.plan import kernels, links
 from jaxperf.plan.cards import CARDS, DATA
 
-COMPUTE_ERROR = 0.25  # of a step on one device: all seven measured steps are within it
-BACKWARD = 2 / 3  # of a step: its backward pass, during which gradients may be exchanged
+COMPUTE_ERROR = 0.25  # relative error of a step on one device, which no measured step exceeds
+BACKWARD = 2 / 3  # share of a step's backward pass, during which gradients may be exchanged
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Row:
     """One published figure beside the prediction.
 
     Attributes:
-      table: which table it is from.
-      name: of the row.
-      published, predicted: in the same unit.
-      reason: why it misses, where that is known.
+      table: name of its table.
+      name: name of the row.
+      published, predicted: the two figures, in the same unit.
+      reason: why the prediction is wrong, if that is known.
     """
 
     table: str
@@ -39,12 +39,12 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Predicted over published."""
+        """Return the predicted over the published figure."""
         return self.predicted / self.published
 
     @property
     def error(self) -> float:
-        """Return how far the prediction is from the published figure, as a share of that."""
+        """Return the relative error of the prediction."""
         return abs(self.ratio - 1)
 
 
@@ -57,7 +57,7 @@ OTHER_TIME = "a larger message of the same table takes less than half of this ti
 
 
 def other_times(seconds: Mapping[int, float]) -> set[int]:
-    """Return the sizes of a table whose time is not one of that size: a larger one takes less than half."""
+    """Return the sizes with implausible times: a larger size in the same table takes less than half."""
     return {
         size
         for size, time in seconds.items()
@@ -67,7 +67,7 @@ def other_times(seconds: Mapping[int, float]) -> set[int]:
 
 @functools.cache
 def published_all_reduces() -> tuple[Row, ...]:
-    """Return published all-reduces from 32 KiB to 1 GiB, in seconds; a row with a reason does not count."""
+    """Return published all-reduces from 32 KiB to 1 GiB, in seconds; rows with a reason do not count."""
     rows = []
     for table, of_table in itertools.groupby(_read("all_reduce.csv"), lambda row: row["table"]):
         published, predicted = {}, {}
@@ -87,13 +87,13 @@ def published_all_reduces() -> tuple[Row, ...]:
 
 
 def all_reduces() -> tuple[Row, ...]:
-    """Return the published all-reduces that count: those whose time is one of their size."""
+    """Return the published all-reduces that count, without implausible times."""
     return tuple(row for row in published_all_reduces() if not row.reason)
 
 
 @functools.cache
 def steps() -> tuple[Row, ...]:
-    """Return steps that were measured on one H200, in seconds, each from its compiled program's kernels."""
+    """Return steps that were measured on one H200, in seconds, and predictions from their kernels."""
     work: dict[str, float] = {}
     card = CARDS["h200"]
     for row in _read("kernels.csv"):
@@ -118,7 +118,7 @@ def steps() -> tuple[Row, ...]:
 
 @functools.cache
 def scaling() -> tuple[Row, ...]:
-    """Return published throughput on several devices, each predicted from the model's first row."""
+    """Return published throughput on several devices; the first row of each model predicts the others."""
     setups = {row["setup"]: row for row in _read("setups.csv")}
     reasons = {(row["setup"], row["model"]): row["reason"] for row in _read("reasons.csv")}
     rows: list[Row] = []
@@ -140,7 +140,7 @@ def scaling() -> tuple[Row, ...]:
 
 
 def _exchange(setup: dict[str, str], size: float, devices: int) -> float:
-    """Return the seconds of exchanging `size` bytes of gradients, from bandwidth alone."""
+    """Return the seconds of exchanging `size` bytes of gradients, from the bandwidth only."""
     per_node = min(devices, int(setup["per_node"]))
     nodes = math.ceil(devices / int(setup["per_node"]))
     inside = 2 * (per_node - 1) / per_node * size / float(setup["link"])
@@ -165,7 +165,7 @@ def median_error(rows: Sequence[Row]) -> float:
 
 @functools.cache
 def factor(between_nodes: bool) -> float:
-    """Return the factor within which nine of ten predicted all-reduces are."""
+    """Return the factor within which nine of ten predicted all-reduces are right."""
     tables = ("b200-32", "h100-16") if between_nodes else ("a100-8", "h200-8", "b200-8")
     ratios = sorted(max(row.ratio, 1 / row.ratio) for row in all_reduces() if row.table in tables)
     return ratios[math.ceil(0.9 * len(ratios)) - 1]
@@ -182,7 +182,7 @@ def summary() -> str:
 
 
 def lines() -> Iterator[str]:
-    """Yield every row with its error, each validation's sum, and the rows that count in none."""
+    """Yield every row with its error, a summary of each validation, and the rows that do not count."""
     for title, rows in (
         ("steps, s", steps()),
         ("all-reduces, s", all_reduces()),

@@ -1,4 +1,4 @@
-"""The one kind of result, its files, and the one rule that compares paired values."""
+"""Results, their files, and the rule that compares paired values."""
 
 from jaxperf.result.blocks import (
     Block,

@@ -1,7 +1,7 @@
 """The blocks of a result: headings, text, code, tables, curves, claims, facts.
 
-Whoever measures knows what a table means and declares it; renderers read fields and never interpret a
-name. Blocks are frozen dataclasses that convert to JSON and back. Standard library only.
+Renderers use a block's fields and never interpret names. Blocks are frozen dataclasses that convert to JSON
+and back. This module uses the standard library only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Verdict = Literal["holds", "does not hold", "undecided", "not measurable here"]
 
 
 def _kind(name: str) -> Any:
-    """Return the field that names a block's class in JSON; never given by a caller."""
+    """Return the field that names a block's class in JSON; callers do not pass it."""
     return field(default=name, init=False)
 
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of a part."""
+    """The title of the blocks that follow."""
 
     title: str
     kind: str = _kind("heading")
@@ -30,7 +30,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Text:
-    """One paragraph of teaching text. Words between backticks are code; nothing else is markup."""
+    """One paragraph of text. Words between backticks are code; there is no other markup."""
 
     text: str
     kind: str = _kind("text")
@@ -51,11 +51,11 @@ class Table:
     """Measurements as rows.
 
     Attributes:
-      title: above it.
+      title: the title above the table.
       rows: the measurements; names are unique within the table.
-      base: name of the row that the others are shown as a multiple of ("": none).
-      references: published figures, each next to the row that it names, or below the table.
-      detail: evidence behind a number in the text, which is shown when asked for.
+      base: name of the row of which the others are shown as a multiple; "" for none.
+      references: published figures, each shown next to the row that it names, or below the table.
+      detail: whether the table is shown only on request, as evidence behind a number in the text.
     """
 
     title: str
@@ -68,9 +68,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of words: `rows` of cells under `heads`; columns of numbers in `right` are aligned right.
+    """A table of text: `rows` of cells under `heads`; `right` has the numbers of right-aligned columns.
 
-    A terminal shows the `first` rows and how many more there are; 0 shows all.
+    A terminal shows the first `first` rows, and how many more there are; 0 shows all.
     """
 
     title: str
@@ -105,11 +105,11 @@ class Claim:
     Attributes:
       statement: the sentence.
       verdict: whether it holds on this machine.
-      expected: what is seen where it holds.
+      expected: the observation for which the sentence holds.
       observed: what was seen, or why nothing could be measured.
-      source: whose sentence it is: "section 8.2.1" of the book, or "jaxperf".
-      since: since when the expectation stands.
-      first: the first expectation and its miss, if the expectation was changed after a measurement.
+      source: origin of the sentence: "section 8.2.1" of the book, or "jaxperf".
+      since: date of the expectation.
+      first: the first expectation and its result, if the expectation was changed after a measurement.
     """
 
     statement: str
@@ -124,7 +124,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Fact:
-    """A named scalar: `unit` of the value, and `meaning`, which says what it is ("" shows the name)."""
+    """A named scalar with its unit, and its `meaning` in words; if that is "", the name is shown."""
 
     name: str
     value: Scalar
@@ -135,7 +135,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Note:
-    """A remark that readers of the figures must know."""
+    """A remark on the figures."""
 
     text: str
     kind: str = _kind("note")
@@ -143,7 +143,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Failed:
-    """A part that raised, such as a cell of a section, and the last line of the error."""
+    """A part that raised an error, such as a cell of a section, and the error's last line."""
 
     part: str
     error: str

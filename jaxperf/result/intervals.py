@@ -1,6 +1,6 @@
-"""Arithmetic of time intervals: union, intersection, difference, length, overlap. Standard library only.
+"""Arithmetic of time intervals. This module uses the standard library only.
 
-An interval is a pair (start, end), start <= end; one of zero length does not count.
+An interval is a pair (start, end) with start <= end; intervals of zero length are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Interval = tuple[float, float]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the same stretches as disjoint intervals in order; those that touch are joined."""
+    """Return the union as disjoint intervals in order; intervals that touch are joined."""
     merged: list[Interval] = []
     for start, end in sorted(i for i in intervals if i[0] < i[1]):
         if merged and start <= merged[-1][1]:
@@ -23,7 +23,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """Return the stretches that are in both, as disjoint intervals in order."""
+    """Return the intersection as disjoint intervals in order."""
     first, second = union(a), union(b)
     shared: list[Interval] = []
     i = j = 0
@@ -39,7 +39,7 @@ def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]
 
 
 def difference(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """Return the stretches of `a` that no interval of `b` covers."""
+    """Return the parts of `a` that no interval of `b` covers, as disjoint intervals in order."""
     left = union(a)
     holes = union(b)
     if not left:
@@ -50,7 +50,7 @@ def difference(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
 
 
 def total_length(intervals: Iterable[Interval]) -> float:
-    """Return the total time that they cover; overlaps count once."""
+    """Return the length of the union."""
     return sum(end - start for start, end in union(intervals))
 
 
@@ -61,20 +61,17 @@ def clip(intervals: Iterable[Interval], start: float, end: float) -> list[Interv
 
 
 def most_at_once(intervals: Iterable[Interval]) -> int:
-    """Return the largest number of intervals that overlap at a moment; touching ends do not overlap."""
+    """Return the largest number of intervals that overlap at any time; touching ends do not overlap."""
     edges = [edge for a, b in intervals if a < b for edge in ((a, 1), (b, -1))]
     most = now = 0
-    for _, step in sorted(edges):  # at one moment -1 comes before +1
+    for _, step in sorted(edges):  # at equal times, -1 comes before +1
         now += step
         most = max(most, now)
     return most
 
 
 def overlap_fraction(a: Iterable[Interval], b: Iterable[Interval]) -> float:
-    """Return the fraction of the shorter one that is inside the other: 0 one after the other, 1 all of it.
-
-    0 if one of them is empty.
-    """
+    """Return the fraction of the shorter union that is inside the other one; 0 if one is empty."""
     first, second = union(a), union(b)
     shorter = min(total_length(first), total_length(second))
     return total_length(intersection(first, second)) / shorter if shorter else 0.0

@@ -1,4 +1,4 @@
-"""This machine and checkout, by the standard library alone, so that it works even if JAX is broken."""
+"""Describe this machine and checkout with the standard library only, so that it works even without JAX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CUDA_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 PACKAGES = ("jaxperf", "jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 CPU_INFO = Path("/proc/cpuinfo")
-# Cores that JAX runs on, by implementer and part, as in util-linux's lscpu
+# names of cores by implementer and part, as in util-linux's lscpu
 ARM = {
     ("0x41", "0xd03"): "ARM Cortex-A53",
     ("0x41", "0xd05"): "ARM Cortex-A55",
@@ -51,7 +51,7 @@ def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
 
 
 def cores() -> int:
-    """Count the cores this process may run on, which a container or `taskset` may limit."""
+    """Return the number of cores that this process may use, which a container or `taskset` may limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -62,14 +62,14 @@ def threads() -> int:
 
 
 def cpu_model(info: Path = CPU_INFO) -> str:
-    """Return the processor's name, or what else the system tells of it; in the last resort the architecture.
+    """Return the processor's name, or the architecture if the system does not tell it.
 
     Args:
       info: Linux's list of processors. On ARM it has numbers instead of names.
     """
     fields = _fields(info)
-    if parts := fields.get("CPU part"):  # first, since old kernels add a "model name" that says only ARMv8
-        cores_of = zip(fields.get("CPU implementer", []), parts)  # large and small cores may be mixed
+    if parts := fields.get("CPU part"):  # before "model name", which only says ARMv8 on old kernels
+        cores_of = zip(fields.get("CPU implementer", []), parts)  # there may be large and small cores
         return " + ".join(dict.fromkeys(_arm(*core) for core in cores_of))
     for field in ("model name", "cpu", "uarch"):  # x86, POWER, RISC-V
         if names := fields.get(field):
@@ -78,7 +78,7 @@ def cpu_model(info: Path = CPU_INFO) -> str:
 
 
 def _fields(info: Path) -> dict[str, list[str]]:
-    """Return each field's values, one for each core that has it; empty where the system has no such file."""
+    """Return each field's values, one for each core; empty if the system has no such file."""
     fields: dict[str, list[str]] = {}
     if info.exists():
         for line in info.read_text(errors="replace").splitlines():
@@ -104,10 +104,10 @@ def _apple() -> str:
 
 
 def commit(root: Path | None = None) -> str:
-    """Return the revision of a checkout, "+dirty" if a tracked file has changed; "" without a checkout.
+    """Return the revision of a checkout, with "+dirty" if a tracked file has changed; "" without a checkout.
 
     Args:
-      root: its top folder; by default the one this package runs from.
+      root: its top folder; by default that of this package.
     """
     root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
@@ -120,7 +120,7 @@ def commit(root: Path | None = None) -> str:
 
 
 def _git(root: Path, *args: str) -> str:
-    """Run git on `root`, whatever checkout a hook's variables point to, without taking git's locks."""
+    """Run git on `root` without locks, and without the variables of a git hook; return its output."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     done = subprocess.run(
         ["git", "--no-optional-locks", "-C", str(root), *args],

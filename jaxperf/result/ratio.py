@@ -1,8 +1,7 @@
-"""The one rule for paired values: the median of per-round ratios, its exact interval, and the decision.
+"""Compare paired values: the median of per-round ratios, its exact interval, and the decision.
 
-Two programs that take turns are slowed by the same busy moments, so the ratio of two values from one round is
-steadier than either value. Every "faster", "slower" and "as fast" about such values comes from here. Values
-that were not interleaved are compared by ranks instead (`compare/ranks.py`).
+A busy machine slows down all programs of a round, so the ratio of two values from one round varies less than
+either value. Values that were not interleaved are compared by ranks instead (`compare/ranks.py`).
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import TypeVar
 from jaxperf.result.values import Measurement
 
 LEVEL = 0.95
-LEAST = 0.01  # the layout of code and memory makes as much between equal programs (Mytkowicz et al., 2009)
-Decision = bool | None  # yes, no, or the rounds cannot say
+LEAST = 0.01  # difference between equal programs by code and memory layout (Mytkowicz et al., 2009)
+Decision = bool | None  # None: undecided
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The median of n per-round ratios; `low` and `high` enclose the true median with at least 95 %.
+    """The median of per-round ratios; `low` and `high` enclose the true median with at least 95 %.
 
-    Fewer than six rounds have no such interval: `low` and `high` are then NaN and nothing is decided.
+    With fewer than six rounds, `low` and `high` are NaN, and all decisions are None.
     """
 
     median: float
@@ -35,7 +34,7 @@ class Ratio:
     rounds: int
 
     def above(self, bound: float = 1.0) -> Decision:
-        """Return whether the true ratio is above `bound`: decided where the interval excludes the bound."""
+        """Return whether the true ratio is above `bound`; None if the interval contains the bound."""
         return True if self.low > bound else False if self.high <= bound else None
 
     def below(self, bound: float = 1.0) -> Decision:
@@ -56,10 +55,10 @@ class Ratio:
 
     @property
     def word(self) -> str:
-        """Return what times say about speed: "slower" or "faster" (ratio below 1), or "undecided".
+        """Return "slower", "faster" or "undecided" for a ratio of times.
 
-        The interval must lie beyond 1 by a margin of 1 %, and of an eighth of its own width where that is
-        more. Without it the rule is wrong about equal programs in up to 5 % of cases, with it in 1 to 2 %.
+        The interval must exclude 1 by a margin of 1 %, or of an eighth of its own width if that is more. The
+        margin reduces wrong decisions about equal programs from up to 5 % to 1 to 2 %.
         """
         margin = max(1 + LEAST, (self.high / self.low) ** (1 / 8)) if self.low > 0 else math.inf
         return "slower" if self.above(margin) else "faster" if self.below(1 / margin) else "undecided"
@@ -71,12 +70,12 @@ class Ratio:
 
 
 def both(*decisions: Decision) -> Decision:
-    """Return whether all hold: no if one does not, else undecided if one is undecided."""
+    """Return False if any decision is False, else None if any is None, else True."""
     return False if False in decisions else None if None in decisions else True
 
 
 def ratio(over: Measurement, under: Measurement) -> Ratio:
-    """Return `over.values[i] / under.values[i]` of every round i.
+    """Return the ratio of two measurements, from `over.values[i] / under.values[i]` of every round i.
 
     Raises:
       ValueError: the two are not from the same rounds, or a value of `under` is 0.
@@ -87,28 +86,26 @@ def ratio(over: Measurement, under: Measurement) -> Ratio:
 
 
 def ratio_of(ratios: Sequence[float]) -> Ratio:
-    """Apply the rule to ratios of rounds whose orders were drawn independently."""
+    """Return the median of per-round ratios with its interval; rounds must have independent random orders."""
     return Ratio(statistics.median(ratios), *interval(ratios), len(ratios))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return an interval that holds the true median of independent values at 95 %; NaN for under six.
+    """Return the 95 % interval of the true median of independent values; NaN for fewer than six.
 
-    It assumes nothing about the distribution: each value falls above or below the true median like a coin
-    toss, so two order statistics enclose it (the sign test, by SciPy).
+    By the sign test, it is between two order statistics, whatever the distribution is.
     """
-    from scipy.stats import quantile_test  # takes a third of a second, which other renderers save
+    from scipy.stats import quantile_test  # the import takes a third of a second
 
     bounds = quantile_test(list(values), q=0, p=0.5).confidence_interval(LEVEL)
     return float(bounds.low), float(bounds.high)
 
 
 def turns(parts: Sequence[T], draw: random.Random) -> list[T]:
-    """Return the order of the parts' turns in one round: each once, in an order drawn by chance.
+    """Return the parts in a random order for one round.
 
-    Chance makes the sign test exact, whatever the machine does (Fisher, The Design of Experiments, 1935). Of
-    two equal programs, a coin decides which one gets the slower moment of a round, so rounds are independent
-    even if the machine's moments are not. A fixed order promises this for no machine whose speed follows
-    itself: on a shared host, consecutive values of 3 ms were correlated by 0.57.
+    Randomization makes the sign test exact (Fisher, The Design of Experiments, 1935): of two equal programs,
+    chance decides which one gets the slower time in a round. So rounds are independent, although consecutive
+    times on a shared host are correlated.
     """
     return draw.sample(parts, len(parts))

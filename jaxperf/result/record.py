@@ -1,6 +1,6 @@
-"""A result: what one section found, as a list of blocks in the book's order, and where it was found.
+"""A result: the blocks of one section, in the book's order, and the environment of the run.
 
-Standard library only, so that the runners of other frameworks can use it in environments without JAX.
+This module uses the standard library only, because runners of other frameworks use it without JAX.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any, TypeVar
 from jaxperf.result.blocks import Block, Claim, Fact, Note, Scalar, Table
 from jaxperf.result.values import Measurement
 
-SCHEMA_VERSION = 4  # 4: a claim has one verdict; measurements, claims and facts stand at the top level too
+SCHEMA_VERSION = 4
 
 B = TypeVar("B")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a result came from: enough to repeat it, or to say why it cannot be compared.
+    """The conditions of a result, to repeat it, or to tell why it cannot be compared.
 
     Attributes:
       python, platform, cpu: interpreter, operating system, processor model.
       versions: package name to version (jax, jaxlib, flax, ...).
       backend: "cpu", "gpu", ...
       devices: one description per device, in the order of `jax.devices()`.
-      devices_are_fake: several CPU devices that share one host's cores.
-      gpus: the NVIDIA driver, then each GPU with its clock and power, in words, at the start.
-      cores, threads: processors this process may use; threads its libraries were told to use (0: unset).
+      devices_are_fake: whether several CPU devices share one host's cores.
+      gpus: the NVIDIA driver, then each GPU with its clock and power at the start, in words.
+      cores, threads: cores that this process may use, and the value of OMP_NUM_THREADS (0: unset).
       memory_bytes: memory of the machine.
-      flags: environment variables and JAX settings that change speed, as set.
-      accelerated: what of jaxperf's own replaces a part of JAX ("oneDNN convolutions"); empty by default.
-      data_source: where the images came from ("" when none were read).
-      commit: revision of the code, with "+dirty" when changed since ("" outside a checkout).
+      flags: environment variables and JAX settings that change speed.
+      accelerated: parts of JAX that jaxperf has replaced ("oneDNN convolutions"); empty by default.
+      data_source: where the images came from; "" if none were read.
+      commit: revision of the code, with "+dirty" if it was changed; "" outside a checkout.
     """
 
     python: str = ""
@@ -57,10 +57,10 @@ class Environment:
 
     @property
     def machine(self) -> str:
-        """Return the hardware in words, the same for machines whose times may be compared.
+        """Return the hardware in words, such as "AMD EPYC, 2 cores, cpu".
 
-        Processor, cores, backend, and devices that are not the host's own: "AMD EPYC, 2 cores, cpu". It
-        leaves out versions and flags: a comparison should show what they change.
+        Times may be compared if it is the same. Versions and flags are left out, because a comparison should
+        show what they change.
         """
         kinds = Counter(d.partition(" ")[2] for d in self.devices if not d.startswith("cpu:"))
         devices = [f"{n} {kind}" for kind, n in sorted(kinds.items())]
@@ -68,17 +68,17 @@ class Environment:
 
     @property
     def fingerprint(self) -> str:
-        """`machine` as a file name: its first words, and eight digits of a hash of all of it."""
+        """Return `machine` as a file name: its first words, and eight digits of its hash."""
         slug = re.sub("[^a-z0-9]+", "-", self.machine.lower()).strip("-")[:40].strip("-")
         return f"{slug}-{hashlib.sha256(self.machine.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """All that one section found: its blocks in the book's order, and what it takes to repeat it.
+    """The blocks of one section, in the book's order, and what is needed to repeat the run.
 
-    `config` holds the section's own settings, `script` the source of the script as it ran. An `incomplete`
-    result is from a run that was stopped, or has not ended yet.
+    `config` holds the section's own settings, and `script` the script's source. An `incomplete` result is
+    from a run that was stopped or has not ended yet.
     """
 
     experiment: str
@@ -121,7 +121,11 @@ class Result:
         return tuple(note.text for note in self.of(Note))
 
     def measurement(self, name: str) -> Measurement:
-        """Return the first measurement called `name`; otherwise raise a KeyError that lists all names."""
+        """Return the first measurement called `name`.
+
+        Raises:
+          KeyError: there is none.
+        """
         for m in self.measurements:
             if m.name == name:
                 return m

@@ -1,4 +1,4 @@
-"""Results as files: JSON that is written completely or not at all, and fully checked when read."""
+"""Save results as JSON files, completely or not at all, and check them fully when reading them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ from jaxperf.result.blocks import Block, Failed
 from jaxperf.result.record import SCHEMA_VERSION, Result
 
 FORMAT = "jaxperf-result"
-LARGEST = 16 * 2**20  # bytes; the largest of a full run has 1.3 MB
+LARGEST = 16 * 2**20  # bytes of a file that is read
 
 
 def to_json(result: Result) -> str:
-    """Return the result as JSON text, keys in the order of the fields; NaN and infinity raise ValueError."""
+    """Return the result as JSON text.
+
+    Raises:
+      ValueError: the result contains NaN or infinity.
+    """
     body = {"format": FORMAT, **dataclasses.asdict(result)}
-    body |= {  # for readers that don't know blocks; `load_result` reads the blocks
+    body |= {  # for other programs; `load_result` reads the blocks
         "measurements": [dataclasses.asdict(m) for m in result.measurements],
         "claims": [dataclasses.asdict(claim) for claim in result.claims],
         "facts": result.facts,
@@ -39,7 +43,7 @@ def to_json(result: Result) -> str:
 
 
 def save_result(result: Result, path: Path) -> None:
-    """Write `result` to `path` as JSON and make missing folders; this removes what `save_so_far` has saved.
+    """Write `result` to `path` as JSON, create missing folders, and remove the file of `save_so_far`.
 
     Raises:
       JaxperfError: the path cannot be written.
@@ -52,7 +56,7 @@ def save_result(result: Result, path: Path) -> None:
 def save_so_far(result: Result, path: Path) -> Path:
     """Write the result of an unfinished run, marked incomplete, next to its final path; return the path used.
 
-    Next to it, so that the complete result of an earlier run stays until this run is complete.
+    The complete result of an earlier run thus stays until this run is complete.
 
     Raises:
       JaxperfError: the path cannot be written.
@@ -63,14 +67,14 @@ def save_so_far(result: Result, path: Path) -> Path:
 
 
 def so_far(path: Path) -> Path:
-    """Return where to keep the incomplete result of a run whose complete result will be `path`."""
+    """Return the path for the incomplete result of a run whose complete result will be `path`."""
     return path.with_name(f"{path.stem}.incomplete{path.suffix}")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write `content` (text as UTF-8) to `path`: to a part file, then a rename, so nobody reads half of it.
+    """Write `content` (text as UTF-8) to a temporary file, and rename it to `path`.
 
-    Links are followed; anything but a regular file (/dev/stdout, a pipe) is written to and not replaced.
+    Links are followed. Anything but a regular file (/dev/stdout, a pipe) is written to directly.
 
     Raises:
       JaxperfError: the path cannot be written.
@@ -86,7 +90,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that `path` can be written, before the work rather than after it; makes its folder.
+    """Check, before a long run, that `path` can be written; create its folder.
 
     Raises:
       JaxperfError: as `write_whole`.
@@ -114,9 +118,9 @@ def _replace(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as f:
             f.write(data)
-        Path(part).chmod(0o644)  # mkstemp keeps other users out
+        Path(part).chmod(0o644)  # `mkstemp` excludes other users
         Path(part).replace(path)
-    except BaseException:  # an interrupt must not leave the part file behind either
+    except BaseException:
         Path(part).unlink(missing_ok=True)
         raise
 
@@ -125,12 +129,12 @@ def load_result(path: Path) -> Result:
     """Read a result written by `save_result`, of this schema version.
 
     Raises:
-      JaxperfError: no such file, not a regular one, over 16 MiB, not JSON, another program's JSON, damaged,
-        or of another schema version.
+      JaxperfError: the file is missing, not a regular one, over 16 MiB, not JSON, another program's JSON,
+        damaged, or of another schema version.
     """
     try:
         file_status = path.stat()
-        if not stat.S_ISREG(file_status.st_mode):  # reading a pipe would wait, and a device may never end
+        if not stat.S_ISREG(file_status.st_mode):  # reading a pipe or a device may never end
             raise JaxperfError(f"cannot read {path}: it is not a file; give a result's JSON file")
         if file_status.st_size > LARGEST:
             raise JaxperfError(
@@ -144,7 +148,7 @@ def load_result(path: Path) -> Result:
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise JaxperfError(f"{path} is not a jaxperf result (no format {FORMAT!r} in it)")
     version = body.get("schema_version")
-    if type(version) is not int or version < 1:  # true is an int too
+    if type(version) is not int or version < 1:
         raise JaxperfError(f"{path} is damaged: its schema version is {str(version)[:40]!r}")
     if version != SCHEMA_VERSION:
         fix = "upgrade jaxperf" if version > SCHEMA_VERSION else "run it again"
@@ -160,10 +164,13 @@ def _no_number(word: str) -> None:
 
 
 def _as(hint: Any, value: Any, where: str) -> Any:
-    """Return a value read from JSON as the type that a dataclass's field is annotated with.
+    """Return a value read from JSON as the annotated type of a dataclass's field.
 
     Objects become the dataclasses that they represent, without unknown keys, and lists become tuples.
-    Integers are accepted as floats and converted; bools are accepted as neither.
+    Integers become floats where floats are expected; bools are accepted as neither.
+
+    Raises:
+      TypeError: the value has another type; `where` names it.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Block:
@@ -180,7 +187,7 @@ def _as(hint: Any, value: Any, where: str) -> Any:
         return _tuples(value)
     plain = inner if origin in (types.UnionType, typing.Union) else (hint,)
     if any(_is(value, kind) for kind in plain):
-        # JSON has "8" for 8.0; an integer of any size would make NumPy's arrays arrays of objects.
+        # JSON may have 8 for 8.0; NumPy would make an array of objects from a large integer
         return float(value) if type(value) is int and float in plain and int not in plain else value
     raise TypeError(f"{where} is {type(value).__name__}, not {getattr(hint, '__name__', hint)}"[:200])
 
@@ -210,7 +217,7 @@ def _block_class(value: Any, where: str) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    """Lists as tuples at every depth, as frozen configurations hold them."""
+    """Return a value with lists as tuples at every depth, as in frozen configurations."""
     if isinstance(value, list):
         return tuple(_tuples(v) for v in value)
     return {k: _tuples(v) for k, v in value.items()} if isinstance(value, dict) else value
@@ -225,7 +232,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """JSON for what `asdict` does not convert: paths, and NumPy or JAX scalars."""
+    """Return a path or a NumPy or JAX scalar, which `asdict` does not convert, as a plain value."""
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "item"):

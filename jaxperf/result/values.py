@@ -1,6 +1,7 @@
-"""What blocks are made of: measured values, curves over an axis, spans of time, published numbers.
+"""The contents of blocks: measurements, curves, time spans and published figures.
 
-Raw values are kept: medians and intervals are computed when needed. Standard library only.
+Raw values are kept; medians and intervals are computed when needed. This module uses the standard library
+only.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-NOISY_REL_IQR = 0.10  # torch.utils.benchmark warns at the same spread
-RARE = 0.1  # of the values; a median hardly feels so few, and an idle machine's services disturb 3 %
+NOISY_REL_IQR = 0.10  # as in torch.utils.benchmark
+RARE = 0.1  # share of values that hardly changes a median; services of an idle machine disturb 3 %
 
 Draw = Literal["line and points", "line", "points", "thin line", "hollow points"]
 
@@ -21,21 +22,21 @@ class Measurement:
     """Raw values of one quantity, `values[i]` in `unit`; warm-up values are kept separately.
 
     Attributes:
-      name: what was measured; the row's label, unique within its table.
-      unit: "s", "bytes", "images/s", ... SI, unscaled.
-      values: one per repetition, in the order taken; times are per call.
-      warmup: values taken before the program was warm; never part of a statistic.
-      loops: calls that each value is the mean of (1: every value is one call).
+      name: the row's label, unique within its table.
+      unit: "s", "bytes", "images/s", ...; SI, unscaled.
+      values: one per repetition, in their order; times are per call.
+      warmup: values of the warm-up; no statistic uses them.
+      loops: calls of which each value is the mean.
       items: work items per call (images, operations), for `items_per_s`; 0 if none were given.
-      note: one remark that travels with the data, e.g. "devices are fake".
-      rounds: the name of the set of interleaved rounds to which `values[i]` belongs as round i; "" for values
-        that were not interleaved with any other. Only measurements from the same rounds have a `Ratio`.
-      system: the framework that was measured ("jax", "mxnet", "torch"), if there are several.
-      workload: the piece of work, the same word for all systems.
+      note: a remark on the data, such as "devices are fake".
+      rounds: the name of the interleaved rounds, of which `values[i]` belongs to round i; "" for none. Only
+        measurements from the same rounds have a `Ratio`.
+      system: the measured framework ("jax", "mxnet", "torch"), if there are several.
+      workload: the work, by the same name for all systems.
       configuration: how the system did it ("hybridize", "compiled").
-      quantity: what was measured about the workload ("queued", "finished"), if there are several quantities.
-      set_aside: further values, in which another program had the core; never part of a statistic.
-      disturbed: in how many of `values` another program had the core too: too many to set aside, or few.
+      quantity: the measured quantity ("queued", "finished"), if there are several.
+      set_aside: further values, during which another program had the core; no statistic uses them.
+      disturbed: the number of `values` during which another program had the core, but that were kept.
     """
 
     name: str
@@ -61,12 +62,12 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """Median of `values`, in `unit`."""
+        """Return the median of `values`, in `unit`."""
         return statistics.median(self.values)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Lower and upper quartile of `values`; of a single value, that value twice."""
+        """Return the lower and upper quartile of `values`; a single value is both."""
         if len(self.values) < 2:
             return self.median, self.median
         low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
@@ -74,30 +75,30 @@ class Measurement:
 
     @property
     def iqr(self) -> float:
-        """Interquartile range of `values`, in `unit`; 0 for a single value."""
+        """Return the interquartile range of `values`, in `unit`; 0 for a single value."""
         low, high = self.quartiles
         return high - low
 
     @property
     def rel_iqr(self) -> float:
-        """Interquartile range as a fraction of the median."""
+        """Return the interquartile range as a fraction of the median."""
         return self.iqr / abs(self.median) if self.median else 0.0
 
     @property
     def noise(self) -> str:
-        """ "quiet", "noisy" (interquartile range over 10 % of the median) or "few" (under 4 values)."""
+        """Return "quiet", "noisy" (interquartile range over 10 % of the median) or "few" (under 4 values)."""
         if len(self.values) < 4:
             return "few"
         return "noisy" if self.rel_iqr > NOISY_REL_IQR else "quiet"
 
     @property
     def trusted(self) -> bool:
-        """Return whether less than half of the values are disturbed; the median is then of the rest."""
+        """Return whether less than half of the values are disturbed."""
         return 2 * self.disturbed < len(self.values)
 
     @property
     def disturbance(self) -> str:
-        """Return in how many of all values another program had the core, in words; "" if that was rare."""
+        """Return a phrase with the number of disturbed values; "" if they are rare."""
         disturbed, total = self.disturbed + len(self.set_aside), len(self.values) + len(self.set_aside)
         if disturbed <= RARE * total:
             return ""
@@ -105,13 +106,13 @@ class Measurement:
 
     @property
     def items_per_s(self) -> float | None:
-        """Items per second at the median, for times with a number of items."""
+        """Return items per second at the median; None for no items, or values other than times."""
         return self.items / self.median if self.unit == "s" and self.items and self.median else None
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A published figure, shown next to the measurement called `beside`, never mixed with it."""
+    """A published figure, shown next to the measurement called `beside`."""
 
     name: str
     value: float
@@ -124,7 +125,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows: `label` in words, and the unit of its values ("" for a plain number)."""
+    """The label of an axis, and the unit of its values; "" for plain numbers."""
 
     label: str
     unit: str = ""
@@ -132,14 +133,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a figure: `y[i]` over `x[i]`; None in `y` is a missing point.
+    """A curve in a figure: `y[i]` over `x[i]`; None in `y` is a missing point.
 
     Attributes:
       name: its label in the legend.
       x, y: the points.
-      draw: how it looks; "hollow points" are published figures, "thin line" is one of several runs.
-      color: curves with the same word share a color; "" gives the curve its own.
-      dash: curves with the same word share a dash; "" is a solid line.
+      draw: the style; "hollow points" are published figures, "thin line" is one of several runs.
+      color: curves with the same value share a color; "" gives the curve its own.
+      dash: curves with the same value share a dash pattern; "" is a solid line.
       system, workload, configuration, quantity: as for a `Measurement`.
     """
 
@@ -161,7 +162,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time in which `lane` was busy with `name`, in seconds since the timeline began."""
+    """An interval in which `lane` was busy with `name`, in seconds since the timeline began."""
 
     lane: str
     name: str
@@ -179,10 +180,10 @@ class Timeline:
 
     Attributes:
       name: of the program that ran.
-      spans: of all lanes; spans of one lane may overlap.
-      wall_s: how long the run took by the process's own clock.
-      traced_s: how long the same stretch took by the clock of the spans (0: the profiler saw nothing).
-      trace: file with the raw trace ("" if it was not kept).
+      spans: spans of all lanes; those of one lane may overlap.
+      wall_s: seconds of the run by the process's clock.
+      traced_s: seconds of the run by the profiler's clock; 0 if the profiler saw nothing.
+      trace: file with the raw trace; "" if it was not kept.
     """
 
     name: str
@@ -193,9 +194,9 @@ class Timeline:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """Names of the lanes, in the order in which they first appear."""
+        """Return the names of the lanes, in the order in which they first appear."""
         return tuple(dict.fromkeys(span.lane for span in self.spans))
 
     def intervals(self, lane: str) -> list[tuple[float, float]]:
-        """Start and end, in seconds, of every span of one lane."""
+        """Return start and end, in seconds, of every span of one lane."""
         return [(span.start_s, span.end_s) for span in self.spans if span.lane == lane]

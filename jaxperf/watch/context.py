@@ -19,7 +19,7 @@ from jaxperf.watch.session import Record, Watcher
 
 
 class Watched:
-    """What a watch found, once its block has ended: the `record` of all events and the report, a `result`."""
+    """What a watch found: the `record` of all events, and the report as a `result`; None in the block."""
 
     def __init__(self) -> None:
         self.record: Record | None = None
@@ -30,16 +30,16 @@ class Watched:
 def watch(
     name: str = "this block", *, profile: bool = True, show: bool = True, json: Path | None = None
 ) -> Iterator[Watched]:
-    """Watch what happens inside, and print a report to standard error at the end, also after an error.
+    """Watch a block of code, and print a report to standard error at its end, also after an error.
 
     Args:
-      name: of the block, for the report.
-      profile: take short windows of JAX's profiler, which show what devices do.
+      name: the block's name in the report.
+      profile: run JAX's profiler in short windows, which show what devices do.
       show: print the report.
-      json: file that takes the report as a result, for `jaxperf report`.
+      json: file in which to save the report as a result, for `jaxperf report`.
 
     Yields:
-      A `Watched`, filled in when the block has ended.
+      A `Watched`, filled in at the end of the block.
 
     Raises:
       JaxperfError: another watch is open in this process, or `json` cannot be written.
@@ -59,7 +59,7 @@ def watch(
 
 
 def how_it_ended(error: BaseException) -> str:
-    """Say how a program ended that stopped early; "" for an ordinary exit."""
+    """Return a phrase for how a program ended early, such as "until it was interrupted"; "" for an exit."""
     if isinstance(error, KeyboardInterrupt):
         return "until it was interrupted"
     if isinstance(error, Stopped):
@@ -72,9 +72,10 @@ def how_it_ended(error: BaseException) -> str:
 def deliver_report(
     result: Result, *, show: bool = True, json: Path | None = None, stream: TextIO | None = None
 ) -> None:
-    """Print a report to `stream`, by default standard error, and write it to a file.
+    """Print a report to `stream`, by default standard error, and save it to a file.
 
-    With several processes, the first one prints, and each writes its own file: "watch.json", "watch-1.json".
+    Of several JAX processes, the first one prints, and each writes its own file: "watch.json",
+    "watch-1.json".
     """
     number = _process()
     if show and number == 0:
@@ -89,6 +90,6 @@ def deliver_report(
 
 
 def _process() -> int:
-    """Return which of several processes this is; 0 if it is the only one, or has not started JAX."""
+    """Return the JAX process index; 0 if JAX's backend has not started."""
     jax = sys.modules.get("jax")
     return int(jax.process_index()) if jax and backend.is_running(otherwise=True) else 0

@@ -27,10 +27,10 @@ KINDS: dict[str, frozenset[str]] = {
 
 
 def parse_kinds(text: str) -> frozenset[str]:
-    """Return the kinds of a list with commas, as in "retrace,sync"; none for "".
+    """Return the kinds in a comma-separated list, such as "retrace,sync"; none for "".
 
     Raises:
-      JaxperfError: there is no such kind.
+      JaxperfError: the list has an unknown kind.
     """
     kinds = frozenset(filter(None, text.split(",")))
     if unknown := sorted(kinds - {ANY, *KINDS}):
@@ -44,7 +44,7 @@ def kind_of(finding: Finding) -> str:
 
 
 def failures(findings: Collection[Finding], kinds: Collection[str]) -> Iterator[str]:
-    """Yield a line for each finding of these kinds."""
+    """Yield an error message for each finding of these kinds."""
     from jaxperf.report.formatting import format_quantity
     from jaxperf.watch.advice.advice import advice_for
 

@@ -12,13 +12,13 @@ class Finding:
     """One cause of lost time.
 
     Attributes:
-      cause: the rule's name, for `advice_for`.
+      cause: the key of its advice in `TEXTS`.
       at: the line of code.
       seconds: what a change could save in this run.
       reason: what was seen, in one sentence.
       name: the function, call or operation that the advice names.
-      memory_bytes: what a change would free; 0 if memory is not the point.
-      argument: the argument concerned, such as "rate" or "argument 2"; for a donation, an option of `jit`.
+      memory_bytes: what a change would free; 0 if it frees no memory.
+      argument: the {argument} of the advice, such as "rate", "argument 2" or an option of `jit`.
     """
 
     cause: str
@@ -36,10 +36,10 @@ class Advice:
 
     Attributes:
       title: the cause in the reader's words.
-      change: what to change, "" where the example says it; as a template, with {name}, {argument},
-        {environment_name} and {wrapper} in place of names.
+      change: what to change, "" if the example is enough; a template for {name}, {argument},
+        {environment_name} and {wrapper}.
       section: the section of the chapter that explains it.
-      example: code that shows such a change and runs as it is; "" where words are enough.
+      example: complete code that shows such a change; "" for none.
     """
 
     title: str

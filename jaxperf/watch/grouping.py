@@ -1,4 +1,4 @@
-"""Records grouped by what they have in common, such as their line."""
+"""Group items by a key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _K = TypeVar("_K")
 
 
 def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
-    """Return the items by their keys, in the order in which they come."""
+    """Return lists of the items by key; keys and items keep their order."""
     groups: dict[_K, list[_T]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)

@@ -1,4 +1,4 @@
-"""Run a script or module unchanged, as Python itself would, under a watch."""
+"""Watch an unchanged script or module while it runs as Python itself would run it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_script(
 ) -> int:
     """Run a script with its own flags `arguments`, report, and return its exit status.
 
-    The status is 1 for a program that succeeded if there are findings of the kinds `fail_on` (`fail_on.py`).
+    The status of a successful program is 1 if there are findings of the kinds `fail_on` (see `fail_on.py`).
 
     Raises:
       JaxperfError: there is no such script, it is not Python, or `json` cannot be written.
@@ -59,7 +59,7 @@ def run_script(
 
     def run() -> None:
         main = types.ModuleType("__main__")
-        absolute = os.path.abspath(path)  # noqa: PTH100  links are not resolved, as in Python
+        absolute = os.path.abspath(path)  # noqa: PTH100  Python does not resolve links either
         loader = importlib.machinery.SourceFileLoader("__main__", absolute)
         main.__dict__.update(
             __file__=absolute, __builtins__=builtins, __loader__=loader, __annotations__={}, __cached__=None
@@ -80,9 +80,7 @@ def run_module(
     json: Path | None = None,
     fail_on: Collection[str] = (),
 ) -> int:
-    """Run a module as `python -m` does, with its flags `arguments`, and return its exit status.
-
-    `fail_on` is as of `run_script`.
+    """Run a module as `python -m` does, and otherwise do the same as `run_script`.
 
     Raises:
       JaxperfError: there is no such module, it is a package without `__main__`, or `json` cannot be written.
@@ -92,7 +90,7 @@ def run_module(
         runpy.run_module(name, run_name="__main__", alter_sys=True)
 
     for plugin in filter(None, map(sys.modules.get, ("jaxperf", "typeguard"))):
-        # pytest warns that it cannot rewrite a plugin that is imported already, unless the plugin says this
+        # without this mark, pytest warns that it cannot rewrite a plugin that is imported already
         plugin.__doc__ = f"{plugin.__doc__ or ''} PYTEST_DONT_REWRITE"
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     _check_module(name)
@@ -101,7 +99,7 @@ def run_module(
 
 
 def _check_module(name: str) -> None:
-    """Refuse what `python -m` refuses before it runs anything."""
+    """Raise JaxperfError if `python -m` would find no such module."""
     try:
         spec = importlib.util.find_spec(name)
         if spec and spec.submodule_search_locations is not None:
@@ -116,14 +114,14 @@ def _check_module(name: str) -> None:
 
 
 def _roots(name: str) -> list[str]:
-    """Return where the code of a module's package is; nothing for packages that watching needs."""
+    """Return the paths of the code of a module's package; none for packages that the watch itself uses."""
     parts = name.split(".")
     if parts[0] in (*sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
         return []
     with contextlib.suppress(ImportError, ValueError, AttributeError):  # running it will report the error
         for i in range(1, len(parts) + 1):
             spec = importlib.util.find_spec(".".join(parts[:i]))
-            if spec and spec.origin and spec.has_location:  # not a folder that several packages share
+            if spec and spec.origin and spec.has_location:  # not a namespace package
                 folders = spec.submodule_search_locations
                 return [f"{folder}{os.sep}" for folder in folders] if folders else [spec.origin]
     return []
@@ -148,7 +146,7 @@ def _watched(
         analysis = Analysis(watcher.close())
         if fail_on:
             refused.extend(failures(find_causes(analysis), fail_on))
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or an object of its own
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the program closed or replaced it
             sys.stdout.flush()
         command = shlex.join(["jaxperf", "watch", *argv])
         result = text.make_result(analysis, command=command, ended=ended)
@@ -158,7 +156,7 @@ def _watched(
     watcher.open()
     with guard.open():
         status, ended = _run_to_its_end(run, watcher)
-        if os.getpid() != process:  # a forked child, which ends as it would alone
+        if os.getpid() != process:  # a forked child does not report
             return status
         guard.claim()
         finish(ended)
@@ -168,7 +166,7 @@ def _watched(
 
 
 def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]:
-    """Run a program and wait for its threads; return its exit status, and how it ended if not normally."""
+    """Run a program, wait for its threads, and return its exit status and `how_it_ended`."""
     status, ended, process = 0, "", os.getpid()
     try:
         with _interrupts_as_python():
@@ -193,7 +191,7 @@ def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]
 
 @contextlib.contextmanager
 def _interrupts_as_python() -> Iterator[None]:
-    """Handle Ctrl-C by Python's own handler: asyncio cancels its main task only where it finds that one."""
+    """Handle Ctrl-C by Python's own handler, without which asyncio does not cancel its main task."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield
@@ -203,7 +201,7 @@ def _interrupts_as_python() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):
-            before(signal.SIGINT, None)  # which takes a SIGTERM that follows for the same request
+            before(signal.SIGINT, None)  # so that it takes a SIGTERM that follows for the same request
         raise
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -211,9 +209,9 @@ def _interrupts_as_python() -> Iterator[None]:
 
 
 def _wait_for_threads(watcher: Watcher) -> None:
-    """Wait for the threads that Python waits for at its end, and watch them meanwhile, one at a time.
+    """Wait for the threads that Python joins at its exit, and watch them meanwhile, one at a time.
 
-    The threads of a pool wait for work until Python itself ends them.
+    Threads of a pool are left out, since they wait for work until Python itself ends them.
     """
     pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
     while left := [
@@ -226,7 +224,7 @@ def _wait_for_threads(watcher: Watcher) -> None:
 
 
 def _status(end: SystemExit) -> int:
-    """Return the exit status that Python would give; like Python, print one that is not a number."""
+    """Return the exit status of a `SystemExit`; print a code that is not a number, as Python does."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     print(end.code, file=sys.stderr)
@@ -234,7 +232,7 @@ def _status(end: SystemExit) -> int:
 
 
 def _show_traceback(error: BaseException) -> None:
-    """Print the traceback as Python does, without our own frames that ran the program."""
+    """Print a traceback as Python does, without the frames of jaxperf and `runpy`."""
     frames = error.__traceback__
     while frames and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
         frames = frames.tb_next

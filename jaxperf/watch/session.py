@@ -1,6 +1,6 @@
-"""A watch: the instruments that are open while a program runs, and what they saw.
+"""A watch: the instruments that observe a program while it runs, and what they saw.
 
-JAX is not imported before the program imports it, since a program may set JAX's environment first.
+JAX is not imported before the program imports it, because the program may set environment variables first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jaxperf.watch.observe.waits import Wait, Waits
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.source.call_sites import CallSite
 
-LOOKS = 10  # after this many samples at calls in its windows, the profiler must have seen a call
+LOOKS = 10  # after so many samples at calls in its windows, the profiler must have seen a call
 FLAG = "jax_explain_cache_misses"
 _open_watch: Watcher | None = None
 
@@ -45,10 +45,10 @@ class Record:
     end: float
     compiled: list[Compiled] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
-    pauses: list[Pause] = field(default_factory=list)  # in which short waits were not recorded
+    pauses: list[Pause] = field(default_factory=list)  # without records of short waits
     samples: list[StackSample] = field(default_factory=list)
-    peaks: Mapping[str, int] = field(default_factory=dict)  # bytes of resident memory, and of devices
-    live_arrays: list[LiveArrays] = field(default_factory=list)  # near the peak
+    peaks: Mapping[str, int] = field(default_factory=dict)  # bytes of "resident" and "device" memory
+    live_arrays: list[LiveArrays] = field(default_factory=list)  # near the peak of memory
     programs: list[Facts] = field(default_factory=list)
     activity: DeviceActivity = field(default_factory=DeviceActivity)
     overhead_s: dict[str, float] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Record:
     call_sites: list[CallSite] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)  # the program's own files
     compile_cache: str = ""  # the folder of JAX's compile cache
-    small_puts: dict[Place, list[float]] = field(default_factory=dict)  # by line, when
+    small_puts: dict[Place, list[float]] = field(default_factory=dict)  # times, by line
 
     @property
     def wall_s(self) -> float:
@@ -68,17 +68,17 @@ class Record:
 
     @property
     def used_jax(self) -> bool:
-        """Return whether there is a trace of JAX."""
+        """Return whether the program used JAX in any way that was seen."""
         new = any(not facts.old for facts in self.programs)
         return bool(self.compiled or self.waits or new or self.activity.busy)
 
 
 class Watcher:
-    """The instruments; `open` before the program runs, `close` after it.
+    """The instruments of a watch; call `open` before the program runs, and `close` after it.
 
     Args:
-      name: what is watched, for the report.
-      profile: take windows of JAX's profiler.
+      name: the program's name in the report.
+      profile: run JAX's profiler in short windows.
     """
 
     def __init__(self, name: str, *, profile: bool = True) -> None:
@@ -106,7 +106,7 @@ class Watcher:
         self.start = time.perf_counter()
         if "jax" in sys.modules:
             self._attach(sys.modules["jax"])
-            if backend.is_running():  # it may hold programs
+            if backend.is_running():  # there may be older programs
                 self.programs.look()
         else:
             self._undo.enter_context(hooks.when_imported("jax", self._attach))
@@ -114,13 +114,13 @@ class Watcher:
         self.sampler.open()
 
     def follow(self, thread: threading.Thread) -> None:
-        """Watch another thread from now on: the one that watched until now has ended."""
+        """Watch another thread from now on, after the watched one has ended."""
         if thread.ident is not None:
             for instrument in (self.listener, self.waits, self.puts, self.sampler):
                 instrument.thread_id = thread.ident
 
     def close(self) -> Record:
-        """End the watch, and restore everything to what it was before."""
+        """End the watch, remove all hooks, and return what was recorded."""
         global _open_watch
         end = time.perf_counter()
         self.sampler.close()
@@ -163,7 +163,7 @@ class Watcher:
         )
 
     def _attach(self, jax: ModuleType) -> None:
-        """Install what needs JAX, once the program has imported it; a failure stays out of it."""
+        """Install the hooks into JAX, once the program has imported it; an error goes to the report only."""
         with self.trouble.catch_errors("what JAX does"):
             self._install(jax)
 
@@ -198,7 +198,7 @@ class Watcher:
         ):
             try:
                 stop(listener)
-            except (AssertionError, ValueError) as e:  # JAX asserts that the listener is there
+            except (AssertionError, ValueError) as e:  # the listener is gone
                 self.trouble.lost("what was compiled after the program removed JAX's listeners", e)
 
     def _clearing_listeners(self, clear: Callable[[], None]) -> Callable[[], None]:
@@ -211,9 +211,9 @@ class Watcher:
         return named_as(clear, cleared)
 
     def _look(self) -> bool:
-        """Note programs, open and close windows, and pause hooks, in the sampler's thread after each sample.
+        """Note programs, open and close windows, and pause hooks; return whether a window is open.
 
-        Returns whether a window is open, in which the front end's lines explain what devices do.
+        The sampler's thread calls this after each sample.
         """
         if not self._started():
             return False
@@ -230,7 +230,7 @@ class Watcher:
         return backend.is_running(otherwise=self.listener.count > 0)
 
     def _overhead_s(self) -> dict[str, float]:
-        """Return processor seconds of watching, most of them in a thread beside the program."""
+        """Return the processor seconds that each instrument took."""
         return {
             "samples": self.sampler.spent_s,
             "hooks": self.listener.spent_s + len(self.waits) * _wrapper_costs_s(),
@@ -262,7 +262,7 @@ class Watcher:
         return remarks
 
     def _unreported(self, activity: DeviceActivity) -> Iterator[str]:
-        """Yield what this JAX version does not report, for example because its events were renamed."""
+        """Yield a remark for each kind of event that this JAX version lacks, perhaps under a new name."""
         version = getattr(sys.modules.get("jax"), "__version__", "")
         new = sum(not facts.old for facts in self.programs.facts)
         if new and not self.listener.count:
@@ -272,7 +272,7 @@ class Watcher:
             )
         dispatched = (s for s in self.sampler.samples if s.kind in (DISPATCH, EAGER))
         looks = sum(any(a <= s.start and s.end <= b for a, b in activity.windows) for s in dispatched)
-        # in a window, the front end may stay in one call, which waits for a program that takes long
+        # in a short window, the front end may stay in one call, which waits for a long execution
         whole = sum(p.whole for p in activity.programs.values())
         runs = any(p.run_s for p in activity.programs.values())
         if (
@@ -288,15 +288,15 @@ class Watcher:
 
 
 def _program_files() -> list[str]:
-    """Return the files of the modules that are imported and belong to no library."""
+    """Return the files of the imported modules that belong to no library."""
     files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
     return sorted({file for file in files if isinstance(file, str) and not source_location.library_of(file)})
 
 
 def _wrapper_costs_s() -> float:
-    """Measure the seconds that a wrapper adds to a waiting call, on a call that does nothing."""
+    """Return the seconds that a wrapper adds to a waiting call, measured now on a trivial call."""
     wrapped, count = Waits(Trouble())._method(abs, "block_until_ready"), 100
-    # The best of five: other programs may take the core
+    # the minimum of five, since other programs may use the core
     wrapped_s = min(timeit.repeat(lambda: wrapped(0), number=count, repeat=5))
     alone_s = min(timeit.repeat(lambda: abs(0), number=count, repeat=5))
     return max(0.0, wrapped_s - alone_s) / count

@@ -1,4 +1,4 @@
-"""What to change for each cause, with the names of the reader's program, and the section that explains it."""
+"""Advice for a finding, with the names of the reader's program and the section that explains it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OTHER = Advice(
 
 
 def advice_for(finding: Finding) -> Advice:
-    """Return what to change, with the finding's own names, and an example where there is one."""
+    """Return the advice for a finding, with its own names filled in."""
     cause = _cause(finding)
     template, name = _TEXTS.get(cause, _OTHER), finding.name.removeprefix("jit_")
     change = template.change.format(
@@ -37,7 +37,7 @@ def advice_for(finding: Finding) -> Advice:
 
 
 def _argument(finding: Finding) -> str:
-    """Return the argument concerned: a static one by its parameter, others by the variable passed."""
+    """Return the finding's argument: a static one by its parameter's name, others by the variable passed."""
     if finding.cause.startswith("static"):
         return statements.parameter_name(finding.at.file, finding.name, finding.argument)
     passed = statements.variable_passed(finding.at, finding.name, finding.argument)
@@ -45,7 +45,7 @@ def _argument(finding: Finding) -> str:
 
 
 def _cause(finding: Finding) -> str:
-    """Return the cause, and what the line says about it: for a wait, what the value is wanted for."""
+    """Return the key of the advice: the cause, made more specific by the finding's argument and statement."""
     if finding.cause == "wait" and finding.name in _NEEDLESS:
         return "needless wait"
     if finding.cause == "put again" and not statements.innermost(finding.at, loop_body.LOOP):

@@ -1,4 +1,4 @@
-"""Examples of changes, by cause, where a sentence is not enough: complete, and the same for every program."""
+"""Examples of changes, by cause: complete code that does not depend on the program."""
 
 EXAMPLES = {
     "data": """\

@@ -1,7 +1,4 @@
-"""Why JAX traced a function again, from its explanation of the cache miss.
-
-The wording is JAX's and may change: what is not recognized is kept as one change of kind "other".
-"""
+"""Parse JAX's explanations of tracing-cache misses: why it traced a function again."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ _CHANGE = re.compile(
 )
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
 _STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
-_SHOWN = 60  # letters of a value in a reason
+_SHOWN = 60  # characters of a value in a reason
 
 
 @dataclass(frozen=True)
 class Change:
-    """What differs from the nearest earlier call: an argument, and its type or value then and now."""
+    """A difference from the nearest earlier call: an argument, and its type or value before and now."""
 
     kind: str  # "shape", "dtype", "weak type", "static value", "structure", "setting"
     what: str
@@ -39,7 +36,7 @@ class Change:
 
 
 def _around_difference(before: str, now: str) -> tuple[str, str]:
-    """Shorten two values; long ones start shortly before the point at which they differ."""
+    """Return two values, shortened around the first character at which they differ."""
     pairs = enumerate(zip(before, now))
     common = next((i for i, (then, later) in pairs if then != later), min(len(before), len(now)))
     start = max(0, common - _SHOWN // 3) if max(len(before), len(now)) > _SHOWN else 0
@@ -47,7 +44,7 @@ def _around_difference(before: str, now: str) -> tuple[str, str]:
 
 
 class Part(NamedTuple):
-    """The part of a printed object that differs: `name` of an `owner`, an object of class `kind`."""
+    """The attribute `name` of an object of class `owner`; its value has class `kind`."""
 
     name: str
     kind: str
@@ -55,7 +52,7 @@ class Part(NamedTuple):
 
 
 def differing_part(before: str, now: str) -> Part | None:
-    """Return which part of a Flax graph differs between two printed ones; None if that is not clear."""
+    """Return the static part that differs between two printed Flax graphs; None if that is not clear."""
     first = next((i for i, (then, later) in enumerate(zip(before, now)) if then != later), None)
     owner = re.search(r"NodeDef\(type='(\w+)'", now)
     parts = [m for m in _STATIC_PART.finditer(now) if first is not None and m.end() <= first]
@@ -63,7 +60,7 @@ def differing_part(before: str, now: str) -> Part | None:
 
 
 def shorten_value(value: str, start: int = 0) -> str:
-    """Cut a value, from the character at `start` on, to the length that fits in a reason."""
+    """Return at most `_SHOWN` characters of a value, from `start` on."""
     end = start + _SHOWN
     return "..." * (start > 0) + value[start:end] + "..." * (end < len(value))
 
@@ -77,9 +74,9 @@ class Explanation(NamedTuple):
 
 
 def parse_explanation(message: str) -> Explanation:
-    """Read an explanation of a cache miss.
+    """Parse an explanation of a cache miss.
 
-    The wording is JAX's and may change: what is not recognized is kept as one change of kind "other".
+    JAX may change its wording, so what is not recognized becomes one change of kind "other".
     """
     if new := _NEW.search(message):
         return Explanation(new["name"], (new["at"] or "").strip(), ())
@@ -114,13 +111,13 @@ def _change(what: str, before: str, now: str) -> Change:
 
 
 def _on_one_line(value: str) -> str:
-    """Put a printed value on one line, without comments; a Linen module, for one, prints several."""
+    """Return a printed value on one line, without comments; a Linen module prints several lines."""
     rows = [row.strip() for row in value.splitlines() if not row.strip().startswith("#")]
     return " ".join(rows).replace("( ", "(").replace(" )", ")")
 
 
 def _argument(path: str) -> str:
-    """Return the reader's word for an input path: "rate" for "[1]['rate']", "argument 2" for "[0][2]"."""
+    """Return "rate" for "input path [1]['rate']", and "argument 2" for "input path [0][2]"."""
     match = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
     if not match:
         return path
@@ -141,7 +138,7 @@ def shape_of(text: str) -> tuple[int, ...]:
 
 
 def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    """Compare two calls' arguments, and return what differs."""
+    """Return the differences between the arguments of two calls."""
     pairs = [(name, old.get(name, "nothing"), new[name]) for name in new]
     return tuple(_difference(name, before, now) for name, before, now in pairs if before != now)
 

@@ -1,9 +1,5 @@
-"""What to change for each cause, by the section of the chapter that explains it.
+"""The titles and changes of each advice, by the chapter's section and by cause; see `finding.Advice`."""
 
-A change is a template, with {name}, {argument}, {environment_name} and {wrapper} in place of names.
-"""
-
-# section: cause: what it is in the reader's words, and what to change, "" where the example says it
 TEXTS: dict[str, dict[str, tuple[str, str]]] = {
     "8.2.2 Synchronization functions: making the front end wait": {
         "wait": (

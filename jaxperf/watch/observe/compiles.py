@@ -1,8 +1,8 @@
-"""What was traced and compiled, how long it took, from which line, and why again.
+"""Record what JAX traces and compiles: for how long, called from which line, and why again.
 
-JAX reports each stage (`jax.monitoring`) in the thread and at the moment it ends, so the caller's frames are
-there to be read. Its explanations of cache misses (`jax_explain_cache_misses`) come as log records between
-the start and the end of the trace that they explain; they are kept out of the program's own log.
+`jax.monitoring` reports a stage when it ends, in the thread that ran it, so the caller's frames are known.
+Explanations of cache misses (`jax_explain_cache_misses`) arrive as log records during the trace that they
+explain. They are kept out of the program's own log.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _STAGES = {
     "jaxpr_to_mlir_module_duration": LOWER,
     "backend_compile_duration": COMPILE,
 }
-_WITH_BODY = ("scan", "while", "cond")  # operations that are given functions
-WRAPPED = ("checked_fun",)  # what JAX's `checkify` calls the reader's function
+_WITH_BODY = ("scan", "while", "cond")  # operations that take functions
+WRAPPED = ("checked_fun",)  # JAX's name for a function under `checkify`
 _PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
-# what JAX logs as warnings only because it was asked to explain
+# JAX logs these as warnings only because `jax_explain_cache_misses` is on
 _EXPLANATIONS = (
     MISS, "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry", "Writing "
 )  # fmt: skip
@@ -41,24 +41,24 @@ _EXPLANATIONS = (
 
 @dataclass
 class Compiled:
-    """One function on its way from Python to a program.
+    """One function that JAX traced, lowered or compiled.
 
     Attributes:
-      name: the function's.
+      name: the program's name, which usually is the function's.
       at: the line of the reader's code whose call triggered it.
-      callers: the reader's lines around that one, outwards.
+      callers: the reader's lines on the stack above `at`, the innermost first.
       through: the library that the reader called, such as "flax" for `nnx.jit`.
-      stages: when each stage began and ended, by `time.perf_counter`.
-      explained: whether JAX said why, which it does for the reader's functions but not for its own.
-      defined: file and line of the function, "" if JAX did not say.
-      changes: why JAX traced a function that it had traced before; empty for a new function object.
+      stages: start and end of each stage, by `time.perf_counter`.
+      explained: whether JAX explained the trace, which it does for the reader's functions only.
+      defined: file and line of the function; "" if JAX did not say.
+      changes: why JAX traced a function again; empty for a new function object.
       host: bytes of the NumPy arrays among the call's arguments, by name.
-      elsewhere: bytes of arrays that are on other devices than the program, or not on all of its.
-      signature: the call's arguments, by name: arrays as their type, other values as themselves.
-      closure: what the function gets from outside, closure and defaults, by name.
-      refers_to: the arrays among that and among the variables of its module, by name.
-      label: the function's name if the program's name is different, as under `pmap`.
-      placements: where the arrays among the arguments were, by name.
+      elsewhere: bytes of the arrays whose devices are not those of the program, by name.
+      signature: the call's arguments, by name: an array's type, or another value's description.
+      closure: descriptions of the function's closure variables and default values, by name.
+      refers_to: types of the arrays among its closure, defaults and module variables, by name.
+      label: the function's name if the program has another one, as under `pmap`.
+      placements: devices and sharding of the arrays among the arguments, by name.
       cleared: the line whose `jax.clear_caches` caused this trace; None for any other reason.
     """
 
@@ -81,22 +81,22 @@ class Compiled:
 
     @property
     def called(self) -> str:
-        """Return the reader's name for the function."""
+        """Return the function's name in the reader's code."""
         return self.label or self.name
 
     @property
     def program(self) -> str:
-        """Return the name by which windows of the profiler know its program."""
+        """Return the program's name in the profiler's windows."""
         return canonical_name(self.name)
 
     @property
     def host_bytes(self) -> int:
-        """Return the bytes of all NumPy arrays that a call passes."""
+        """Return the bytes of all NumPy arrays among the arguments."""
         return sum(self.host.values())
 
     @property
     def host_argument(self) -> str:
-        """Return the name of the largest NumPy array that a call passes; "" for none."""
+        """Return the name of the largest NumPy array among the arguments; "" for none."""
         return max(self.host, key=lambda where: self.host[where], default="")
 
     @property
@@ -111,25 +111,25 @@ class Compiled:
 
 
 class Listener:
-    """Records what JAX traces and compiles; `compiled` holds the outermost functions, ordered by their end.
+    """Records what JAX traces and compiles; `open` is the number of stages that run now.
 
-    A function that is traced during another trace belongs to that one. `open` is how many stages run now.
+    `compiled` holds functions ordered by their end. A function traced inside another one is part of that one.
     """
 
     def __init__(self, trouble: Trouble) -> None:
         self.trouble = trouble
-        self.pass_on = False  # the program itself asked for explanations
+        self.pass_on = False  # whether the program itself asked for explanations
         self.compiled: list[Compiled] = []
         self.open = 0
-        self.count = 0  # of the events received, for the overhead
-        self.spent_s = 0.0  # handling them
-        self.elsewhere = 0  # compiled in threads other than the one that created this
+        self.count = 0  # ended stages
+        self.spent_s = 0.0  # overhead of this listener
+        self.elsewhere = 0  # programs compiled in threads other than `thread_id`
         self.thread_id = threading.get_ident()
         self._local = threading.local()
         self._lock = threading.Lock()
         self.settings: dict[str, Place] = {}  # JAX settings that were on, and where each was first seen
-        self._known: set[tuple[Any, ...]] = set()  # calls that were traced
-        self._forgotten: set[tuple[Any, ...]] = set()  # those from before the last `jax.clear_caches`
+        self._known: set[tuple[Any, ...]] = set()  # traced calls
+        self._forgotten: set[tuple[Any, ...]] = set()  # those before the last `jax.clear_caches`
         self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
         self._cleared_at = NOWHERE
 
@@ -160,7 +160,7 @@ class Listener:
                     known.stages[stage] = span
                     return
         while stage == TRACE and self.compiled and _inside(self.compiled[-1], span):
-            self.compiled.pop()  # traced on the way: part of this one
+            self.compiled.pop()  # it was traced inside this one
         reader, library = source_location.reader_and_library_frames(sys._getframe(2))
         compiled = Compiled(
             name,
@@ -171,7 +171,7 @@ class Listener:
         if stage == TRACE:
             self._describe(compiled, reader, library)
         before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
-        if stage != TRACE and before:  # traced before, so it is the reader's function
+        if stage != TRACE and before:  # one of the reader's functions, which was traced earlier
             placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
             moved = frame_arguments.placement_changes(before.placements, placements)
             compiled = replace(
@@ -181,7 +181,7 @@ class Listener:
         self.compiled.append(compiled)
 
     def _describe(self, compiled: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
-        """Record a trace's arguments, its cause, and what its function gets from elsewhere."""
+        """Record a trace's arguments, its cause, and what its function captures."""
         compiled.through = source_location.library_of(library.f_code.co_filename) if library else ""
         arguments = frame_arguments.call_arguments(library)
         arrays = {
@@ -217,7 +217,7 @@ class Listener:
                 self.settings.setdefault(setting, at)
 
     def _remember(self, compiled: Compiled, function: FunctionType | None) -> None:
-        """Recognize traces that happen only because the program made JAX forget the same trace."""
+        """Recognize traces that only repeat what `jax.clear_caches` made JAX forget."""
         call = compiled.name, compiled.defined, tuple(compiled.signature.items())
         new = function is not None and self._functions.get(compiled.defined) is not function
         if self._forgotten and not compiled.changes and not new:
@@ -233,18 +233,18 @@ class Listener:
         self._known.add(call)
 
     def note_cleared_caches(self) -> None:
-        """Note a call of `jax.clear_caches`: what was traced until now is forgotten."""
+        """Note that the program calls `jax.clear_caches`, so that JAX forgets all earlier traces."""
         with self._lock, self.trouble.catch_errors("a call of clear_caches"):
             self._cleared_at = source_location.reader_place(sys._getframe())
             self._forgotten |= self._known
 
     def note_disabled_jit(self) -> None:
-        """Note the line of a call of `jax.disable_jit`, which JAX turns off while it traces one operation."""
+        """Note the line that calls `jax.disable_jit`, which JAX turns off while it traces an operation."""
         with self.trouble.catch_errors("a call of disable_jit"):
             self.settings.setdefault("jax_disable_jit", source_location.reader_place(sys._getframe()))
 
     def _explain(self, compiled: Compiled) -> None:
-        """Take the explanation of this function, and drop those of what was traced inside it."""
+        """Take the explanation of this function, and drop those of functions traced inside it."""
         explanations: list[Explanation] = getattr(self._local, "explanations", [])
         for i in reversed(range(len(explanations))):
             if explanations[i].name == compiled.name:
@@ -257,7 +257,7 @@ class Listener:
             compiled.explained, compiled.label = True, outermost.name
             compiled.defined, compiled.changes = outermost.defined, outermost.changes
             explanations.clear()
-        # all that is left of them belongs to the call of an operation with a body
+        # the remaining explanations belong to an operation that takes functions
         if not compiled.explained and compiled.name in _WITH_BODY and explanations:
             new = [e.name for e in explanations if not e.changes]
             body = Change("new body", "", "", f"{new[-1]} is a new function each time") if new else None
@@ -270,7 +270,7 @@ class Listener:
             )
 
     def _explain_pmap(self, compiled: Compiled, function: Any) -> None:
-        """Explain what JAX does not: a function under `pmap`, whose name in the program is JAX's own."""
+        """Explain a trace under `pmap`, which JAX does not; the program's name is not the function's."""
         code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
         compiled.explained, compiled.label = True, code.co_name if code else ""
         compiled.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(compiled.at)
@@ -278,8 +278,8 @@ class Listener:
         compiled.changes = argument_changes(before.signature, compiled.signature) if before else ()
 
     def on_log(self, record: logging.LogRecord) -> bool:
-        """Keep explanations of cache misses and pass on all else, as a filter for JAX's loggers."""
-        message = str(record.msg)  # JAX formats explanations itself; other records do not concern us
+        """Keep explanations of cache misses and pass on other records, as a filter for JAX's loggers."""
+        message = str(record.msg)  # without arguments: JAX has formatted explanations already
         if message.startswith(MISS):
             with self.trouble.catch_errors("an explanation of a cache miss"):
                 if not hasattr(self._local, "explanations"):
@@ -293,5 +293,5 @@ def _inside(known: Compiled, span: Interval) -> bool:
 
 
 def _by_pmap(name: str, library: FrameType | None) -> bool:
-    """Return whether it is the function that pmap makes of the reader's, not one that moves arguments."""
+    """Return whether a program is the reader's function under `pmap`, not one that moves its arguments."""
     return name == "_fun" and library is not None and library.f_code.co_filename.endswith("pmap.py")

@@ -1,4 +1,4 @@
-"""What each call of a program has to copy first: arrays of NumPy, and arrays that are on other devices."""
+"""Arguments that each call has to copy first: NumPy arrays, and arrays on other devices."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from jaxperf.watch.observe.windows import ExecutedProgram
 def note_copied_arguments(
     compiled: Iterable[Compiled], executed: Mapping[str, ExecutedProgram], programs: Iterable[Facts]
 ) -> None:
-    """Note arrays on other devices, and drop from them and from `host` what was so at the first call only.
+    """Set `elsewhere` of each `Compiled`, and keep in it and in `host` only what later calls copy, too.
 
-    Parameters often are NumPy arrays at first. Windows count how many arrays (and Python numbers) a later
-    call copies, but not their sizes, so the smallest arrays are kept.
+    Parameters are often NumPy arrays in the first call only. The profiler's windows count the arrays (and
+    Python numbers) that a later call copies, but not their sizes. So the smallest arrays are kept, which
+    gives a lower bound.
     """
     facts = {f.program: f for f in programs if not f.old}
     for c in compiled:
@@ -32,7 +33,7 @@ def note_copied_arguments(
 
 
 def _elsewhere(c: Compiled, facts: Facts) -> dict[str, int]:
-    """Return the bytes of the arrays that were not where a program needs them, by name."""
+    """Return the bytes of the arguments that are not on the program's devices, by name."""
     arrays = {where: array_type(c.signature.get(where, "")) for where in c.placements}
     return {
         where: array_bytes(*array)

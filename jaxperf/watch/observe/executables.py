@@ -1,7 +1,7 @@
-"""The compiled programs themselves: FLOPs, bytes, what shares memory, and what their instructions reveal.
+"""Facts about compiled programs: FLOPs, bytes, aliased memory, and instructions.
 
-They come from `live_executables()` of each device's client, which is called while the program runs, since a
-function that is dropped takes its compiled program with it.
+They come from `live_executables()` of each device's client. It is called while the program runs, because a
+compiled program is freed together with its function.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from jaxperf.watch.observe.instructions import ProgramInstruction, parse_instruc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import canonical_name
 
-Array = tuple[str, str]  # type and shape of an array in a program's text, as in ("f32", "3,4")
-PER_NAME = 3  # texts kept for programs with one name, before the watch and during it
-LONGEST = 24_000_000  # characters; longer texts are not kept, which the report says
+Array = tuple[str, str]  # element type and shape of an array in a program's text: ("f32", "3,4")
+PER_NAME = 3  # texts kept per program name, before the watch and again during it
+LONGEST = 24_000_000  # characters; longer texts are not kept
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
           "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}  # fmt: skip
 _TYPES = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u", "complex": "c", "bool": "pred"}
@@ -38,8 +38,8 @@ _INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
 class Facts:
     """One compiled program; FLOPs and bytes are the compiler's estimates for one execution on one device.
 
-    `peak_bytes` are arguments, outputs and temporaries; `devices` are the ids of those that it runs on; `old`
-    is whether it existed before the watch began.
+    `peak_bytes` are arguments, outputs and temporaries; `devices` are the ids of its devices; `old` is
+    whether it existed before the watch began.
     """
 
     name: str
@@ -54,73 +54,73 @@ class Facts:
 
     @functools.cached_property
     def frames(self) -> dict[int, list[Place]]:
-        """Return, for each stack frame that instructions refer to, the lines from the innermost out."""
+        """Return the lines of each stack frame that instructions refer to, the innermost first."""
         return _frames(self.text)
 
     @property
     def program(self) -> str:
-        """Return the name by which windows of the profiler know it."""
+        """Return the program's name in the profiler's windows."""
         return canonical_name(self.name)
 
     @functools.cached_property
     def instructions(self) -> list[ProgramInstruction]:
-        """Return all instructions, also those inside fusions and loops; none without its text."""
+        """Return all instructions, including those inside fusions and loops; none if `text` is empty."""
         return list(parse_instructions(self.text))
 
     @property
     def loops(self) -> int:
-        """Count the loops; the compiler's estimates count one turn of each."""
+        """Return the number of loops; the compiler's estimates count one iteration of each."""
         return sum(i.opcode == "while" for i in self.instructions)
 
     @functools.cached_property
     def matrix_dtype(self) -> str:
-        """Return what matrix products and convolutions compute in ("float32"); "" without any."""
+        """Return the dtype of matrix products and convolutions ("float32"); "" if there are none."""
         from jaxperf.measure.stages import compiled_matrix_dtype  # which imports JAX
 
         return compiled_matrix_dtype(self.text)
 
     @functools.cached_property
     def steps(self) -> frozenset[str]:
-        """Return the instructions that each execution runs once: outside loops, branches and fusions."""
+        """Return the names of the entry computation's instructions: an execution runs each of them once."""
         return frozenset(_INSTRUCTION.findall(self.text.partition("\nENTRY ")[2]))
 
     @functools.cached_property
     def layout(self) -> tuple[list[Array], list[Array]]:
-        """Return the arrays that an execution takes and those that it makes; none if the text lacks them."""
+        """Return the arguments and the results of the program; empty lists if the text lacks them."""
         match = _LAYOUT.search(self.text.partition("\n")[0] + ", x=")
         return (arrays_in(match[1]), arrays_in(match[2])) if match else ([], [])
 
     @property
     def argument_bytes(self) -> int:
-        """Return the bytes of all arrays that an execution takes."""
+        """Return the bytes of all arguments."""
         return sum(array_bytes(*array) for array in self.layout[0])
 
     def at(self, line: str) -> Place:
-        """Return the innermost line of the reader's own code that an instruction comes from."""
+        """Return the innermost line of the reader's own code that an instruction's text refers to."""
         return next((p for p in self.around(line) if not source_location.library_of(p.file)), NOWHERE)
 
     def around(self, line: str) -> list[Place]:
-        """Return all lines that an instruction comes from, the innermost first."""
+        """Return all lines that an instruction's text refers to, the innermost first."""
         match = _FRAME.search(line)
         return self.frames.get(int(match[1]), []) if match else []
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
-        """Yield the instructions that call back into Python: their names and lines."""
+        """Yield the name and line of each instruction that calls back into Python."""
         for i in self.instructions:
             if i.opcode == "custom-call" and re.search(r'custom_call_target="[^"]*callback', i.text):
                 yield i.name, self.at(i.text)
 
     def constants(self) -> Iterator[tuple[Array, int]]:
-        """Yield the arrays that are part of the program: type and bytes."""
+        """Yield the type and the bytes of each array that is a constant of the program."""
         for i in self.instructions:
             if i.opcode == "constant" and (arrays := arrays_in(i.type)):
                 yield arrays[0], array_bytes(*arrays[0])
 
     def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
-        """Return the bytes of outputs that could take the memory of an argument, but share none.
+        """Return the bytes of results that could alias an argument of their type, but do not.
 
         Args:
-          among: the arguments in question, by type; all of them if None.
+          among: types of the arguments to consider; None for all of them.
         """
         head, (arguments, results) = self.text.partition("\n")[0], self.layout
         aliased_arguments = {int(m[2]) for m in _ALIAS.finditer(_aliases(head))}
@@ -136,7 +136,7 @@ class Facts:
 
 
 def array_type(described: str) -> Array | None:
-    """Return the compiler's name for "float32[3,4]"; None for anything but an array."""
+    """Return ("f32", "3,4") for "float32[3,4]"; None for anything but an array."""
     match = _DESCRIBED.fullmatch(described)
     return (_TYPES[match[1]] + match[2], match[3]) if match and match[1] in _TYPES else None
 
@@ -147,7 +147,7 @@ def _aliases(head: str) -> str:
 
 
 def arrays_in(description: str) -> list[Array]:
-    """Return the arrays that a part of a program's text names."""
+    """Return the arrays whose types occur in a part of a program's text."""
     return _ARRAY.findall(description)
 
 
@@ -157,7 +157,7 @@ def array_bytes(dtype: str, dims: str) -> int:
 
 
 def _frames(text: str) -> dict[int, list[Place]]:
-    """Combine the tables at the head of a program's text; empty if it has none."""
+    """Return the lines of each stack frame, from the tables at the head of a program's text."""
     tables: dict[str, dict[int, Any]] = {}
     rows: dict[int, Any] = {}
     for line in text.splitlines():
@@ -177,13 +177,13 @@ def _frames(text: str) -> dict[int, list[Place]]:
     }
     frames: dict[int, list[Place]] = {}
     for i, frame in sorted(tables.get("StackFrames", {}).items()):
-        parent = frame.get("parent_frame_id", 1) - 1  # counted from one; one means that there is none
+        parent = frame.get("parent_frame_id", 1) - 1  # 1 means that there is no parent
         frames[i] = [places.get(frame.get("file_location_id"), NOWHERE), *frames.get(parent, [])]
     return frames
 
 
 class Programs:
-    """The programs seen so far; `look` notes the new ones."""
+    """The compiled programs seen so far; `look` adds the new ones."""
 
     def __init__(self) -> None:
         self.watching = False
@@ -194,14 +194,14 @@ class Programs:
         self._texts: Counter[tuple[str, bool]] = Counter()
 
     def look(self) -> None:
-        """Note every program that is alive and not known yet."""
+        """Add every live program that is not known yet."""
         import jax
 
         try:
             for client in {id(d.client): d.client for d in (*jax.devices(), *jax.devices("cpu"))}.values():
                 for executable in client.live_executables():
                     self._note(executable)
-        except Exception as e:  # no such method in this JAX: the report says what is missing
+        except Exception as e:  # such as a method that this JAX version lacks
             self.trouble = f"{type(e).__name__}: {e}".splitlines()[0]
 
     def _note(self, executable: Any) -> None:
@@ -234,7 +234,7 @@ class Programs:
 
 
 def _peak_bytes(executable: Any) -> int:
-    """Return bytes of arguments, outputs and temporaries, less what outputs share with arguments."""
+    """Return the bytes of arguments, outputs and temporaries, without counting aliased ones twice."""
     sizes = executable.get_compiled_memory_stats()
     named = (getattr(sizes, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
     return int(sum(named) - sizes.alias_size_in_bytes)

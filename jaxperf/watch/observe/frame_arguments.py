@@ -1,4 +1,4 @@
-"""What a call passes to a traced function, and what the function gets from elsewhere, read from frames."""
+"""Read from stack frames what a call passes to a traced function, and what the function captures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from jaxperf.watch.observe import source_location
 
 
 def call_arguments(frame: FrameType | None) -> dict[str, Any]:
-    """Return the leaves of the arguments in the library's frame that the reader called, by name."""
+    """Return the leaves of a call's arguments by name, from the frame of the library that was called."""
     if frame is None:
         return {}
-    import jax  # has been imported by the program
+    import jax  # the program has imported it already
 
     names, varargs, keywords, values = inspect.getargvalues(frame)
     passed = {n: values.get(n) for n in (*names, varargs, keywords) if n}
@@ -36,7 +36,7 @@ def call_arguments(frame: FrameType | None) -> dict[str, Any]:
 
 
 def describe_value(value: Any, *, fields: bool = True) -> str:
-    """Return an array's type, a number or text itself, and for other values what tells them apart.
+    """Return an array's type, the `repr` of a number or text, or else the class with an address or fields.
 
     Args:
       value: any object.
@@ -49,14 +49,14 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
     name = type(value).__name__
     if type(value).__eq__ is object.__eq__:
         return f"<{name} object at {id(value):#x}>"
-    if fields and dataclasses.is_dataclass(value):  # such as a module of Linen
+    if fields and dataclasses.is_dataclass(value):  # such as a Linen module
         parts = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.compare)
         return f"{name}({', '.join(f'{k}={describe_value(v, fields=False)}' for k, v in parts)})"
     return name
 
 
 class Placement(NamedTuple):
-    """Where an array is: its devices, how it is split over them, whether it is committed to them."""
+    """An array's device ids, its partition spec, and whether it is committed to these devices."""
 
     devices: tuple[int, ...]
     split: str
@@ -69,10 +69,10 @@ class Placement(NamedTuple):
 
 
 def array_placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
-    """Return where the arrays among a call's arguments are, by name; none of those being traced."""
+    """Return the placement of each concrete JAX array among a call's arguments, by name."""
     placements = {}
     for name, value in arguments.items():
-        with contextlib.suppress(Exception):  # NumPy's have no such attributes, and tracers raise
+        with contextlib.suppress(Exception):  # NumPy arrays have no such attributes, and tracers raise
             sharding = value.sharding
             devices = tuple(sorted(d.id for d in sharding.device_set))
             split = str(getattr(sharding, "spec", "")) if len(devices) > 1 else ""
@@ -81,9 +81,9 @@ def array_placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
 
 
 def placement_changes(before: Mapping[str, Placement], now: Mapping[str, Placement]) -> tuple[Change, ...]:
-    """Return arguments that are on the same devices as before, but split or committed in another way.
+    """Return changes of arguments that are on the same devices, but split or committed differently.
 
-    None if some are on other devices, which need a program of their own.
+    The result is empty if any argument is on other devices, which needs another program anyway.
     """
     pairs = [(name, before[name], now[name]) for name in now if name in before]
     if any(then.devices != later.devices for _, then, later in pairs):
@@ -94,7 +94,7 @@ def placement_changes(before: Mapping[str, Placement], now: Mapping[str, Placeme
 
 
 def traced_function(frame: FrameType, reader: FrameType | None, defined: str) -> FunctionType | None:
-    """Find the function that is traced, a variable of some frame between JAX's and the reader's."""
+    """Return the traced function, whose file and line are `defined`, from a variable in JAX's frames."""
     inner = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
     values = (value for f in inner for value in f.f_locals.values())
     functions = (inspect.unwrap(value) for value in values if isinstance(value, FunctionType))
@@ -103,18 +103,18 @@ def traced_function(frame: FrameType, reader: FrameType | None, defined: str) ->
 
 
 def captured_values(function: FunctionType) -> dict[str, Any]:
-    """Return what a function gets from outside, in its closure and as its defaults."""
+    """Return a function's closure variables and default values, by name."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     captured = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        with contextlib.suppress(ValueError):  # it is empty
+        with contextlib.suppress(ValueError):  # the cell is empty
             captured[name] = cell.cell_contents
     return captured
 
 
 def referenced_arrays(function: FunctionType) -> dict[str, str]:
-    """Return the arrays that a function refers to, in its closure and in its module, by name."""
+    """Return the types of the arrays in a function's closure, defaults and module variables, by name."""
     names = function.__code__.co_names
     referenced = captured_values(function) | {
         n: function.__globals__[n] for n in names if n in function.__globals__
@@ -127,6 +127,6 @@ def _is_array(value: Any) -> bool:
 
 
 def identify_value(value: Any) -> str:
-    """Describe a value, with the object's address if the description does not identify it."""
+    """Return the description of a value; an array's includes its address."""
     description = describe_value(value)
     return f"{description} at {id(value):#x}" if hasattr(value, "dtype") else description

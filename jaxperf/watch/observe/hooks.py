@@ -1,6 +1,6 @@
-"""Hooks into modules of others: what they log, their functions, the moment at which one is imported.
+"""Hooks into other modules: their log records, their functions, and their import.
 
-Errors in hooks must not reach the program: they are kept for the report.
+An error in a hook never reaches the program; it is kept for the report.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Trouble:
-    """Errors in hooks, by what was lost."""
+    """Counts errors in hooks by what was lost."""
 
     def __init__(self) -> None:
         self._lost: Counter[str] = Counter()
@@ -42,7 +42,7 @@ class Trouble:
 
 @contextlib.contextmanager
 def filtered_logs(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Let JAX's loggers pass only records for which `keep` is true."""
+    """Let JAX's loggers pass only records for which `keep` returns true."""
     loggers = [
         logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "jax"
     ]
@@ -56,7 +56,7 @@ def filtered_logs(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
 
 
 class Replacements:
-    """Functions of others that are replaced until `close`; `missing` names those that could not be."""
+    """Replaces functions of other modules until `close`; `missing` names those that cannot be replaced."""
 
     def __init__(self) -> None:
         self.missing: list[str] = []
@@ -66,7 +66,7 @@ class Replacements:
         """Replace a function of a module or a class by another."""
         old = vars(owner)[name]
         if isinstance(owner, ModuleType):
-            new.__module__ = owner.__name__  # there pickle looks for it
+            new.__module__ = owner.__name__  # where pickle looks for it
         try:
             setattr(owner, name, new)
         except (AttributeError, TypeError):
@@ -75,7 +75,7 @@ class Replacements:
             self._undo.callback(setattr, owner, name, old)
 
     def call_before(self, owner: Any, name: str, act: Callable[[], None]) -> None:
-        """Call `act` whenever the program calls a function, before it runs."""
+        """Call `act` before each call of a function."""
         function = getattr(owner, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -85,15 +85,15 @@ class Replacements:
         self.replace(owner, name, named_as(function, call))
 
     def close(self) -> None:
-        """Restore everything."""
+        """Restore the original functions."""
         self._undo.close()
 
 
 def named_as(old: Any, new: Any) -> Any:
-    """Make `new` look like `old`, also to the sampler; `functools.wraps` fails on nameless C++ methods."""
+    """Make `new` look like `old`, as `functools.wraps` does, but also for a C++ method."""
     new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
     new.__module__ = getattr(old, "__module__", None) or new.__module__
-    qualified = getattr(old, "__qualname__", None)  # of a C++ method, it need not be a string
+    qualified = getattr(old, "__qualname__", None)  # a C++ method's need not be a string
     new.__qualname__ = qualified if isinstance(qualified, str) else old.__name__
     return new
 
@@ -133,5 +133,5 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> Iterator[Non
     finally:
         with contextlib.suppress(
             ValueError, AttributeError
-        ):  # Python itself ends, if the watch was never closed
+        ):  # the finder is gone, or Python is shutting down
             sys.meta_path.remove(finder)

@@ -1,4 +1,4 @@
-"""The instructions of a compiled program's text, and what they depend on."""
+"""The instructions in a compiled program's text, and their dependencies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILLING = {
     "parameter", "call", "pad", "convert",
 }  # fmt: skip
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
-CONTAINERS = ("while", "call", "conditional")  # their times are those of what is inside
+CONTAINERS = ("while", "call", "conditional")  # their times include those of the instructions inside
 PRODUCTS = ("dot_general", "conv_general_dilated")  # JAX's operations
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 OPERANDS = re.compile(r"%([\w.-]+)")
@@ -41,12 +41,12 @@ class ProgramInstruction(NamedTuple):
 
     @property
     def operands(self) -> list[str]:
-        """Return the names of the instructions that it takes."""
+        """Return the names of its operands."""
         return OPERANDS.findall(self.text.partition(f" {self.opcode}(")[2].partition("), ")[0])
 
 
 def parse_instructions(text: str) -> Iterator[ProgramInstruction]:
-    """Yield the instructions of a program's text, each with the computation that it is in."""
+    """Yield the instructions of a program's text, each with the name of its computation."""
     from jaxperf.measure.stages import instructions as lines  # which imports JAX
 
     for part in re.split(r"\n(?=%|ENTRY )", text):
@@ -57,9 +57,9 @@ def parse_instructions(text: str) -> Iterator[ProgramInstruction]:
 
 
 def independent_instructions(instructions: Sequence[ProgramInstruction], entry: frozenset[str]) -> set[str]:
-    """Return instructions of an execution that depend on no argument, and on nothing that varies.
+    """Return the names of the `entry` instructions whose results are the same in each execution.
 
-    Those that only fill memory, as for what a loop will write, are not among them.
+    Instructions that only fill memory, such as a buffer that a loop will write, are left out.
     """
     varying = ("parameter", "rng", "rng-bit-generator", "custom-call", "infeed", "partition-id", "replica-id")
     opcodes: dict[str, set[str]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""The arrays that are alive, how much memory they take, and the lines that made them."""
+"""List the live arrays, their memory, and the lines that made them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
-_LISTED, _LOOKED_UP = 5, 20  # types of arrays in a report, and arrays of each whose line is looked up
+_LISTED, _LOOKED_UP = 5, 20  # types of arrays, and arrays of each type whose line is looked up
 
 
 class LiveArrays(NamedTuple):
-    """The arrays of one type that are alive, and the line that made most of them; NOWHERE if unknown."""
+    """The live arrays of one type, and the line that made most of them; NOWHERE if unknown."""
 
     kind: str
     number: int
@@ -23,12 +23,12 @@ class LiveArrays(NamedTuple):
 
 
 def bytes_in_use(jax: Any) -> int:
-    """Return the bytes that are allocated on this process's devices; 0 where they do not count them."""
+    """Return the bytes allocated on this process's devices; 0 on platforms that do not count them."""
     return sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())
 
 
 def live_arrays(jax: Any) -> list[LiveArrays]:
-    """Return the live arrays by type, those with the most bytes first."""
+    """Return the live arrays by type, the type with the most bytes first."""
     try:
         by_kind = group_by(jax.live_arrays(), lambda a: f"{a.dtype}[{','.join(map(str, a.shape))}]")
         rows = [(kind, len(arrays), sum(a.nbytes for a in arrays)) for kind, arrays in by_kind.items()]
@@ -39,7 +39,7 @@ def live_arrays(jax: Any) -> list[LiveArrays]:
 
 
 def _made_at(arrays: list[Any]) -> Place:
-    """Return the reader's line at which most of some arrays were made, which takes 10 us for each."""
+    """Return the reader's line that made most of some arrays; this takes 10 us per array."""
     lines: Counter[Place] = Counter()
     for array in arrays:
         frames = getattr(getattr(array, "traceback", None), "frames", ())

@@ -1,4 +1,4 @@
-"""Run a function in the main thread, between two of its bytecodes, and wait for CUDA devices.
+"""Run a function in the main thread, between two bytecodes, and wait for CUDA devices.
 
 XLA ends a profile with `cuptiFinalize`. If another thread launches kernels meanwhile, every later call to
 the GPU in that process can fail with CUDA_ERROR_LAUNCH_FAILED (https://github.com/jax-ml/jax/issues/40260).
@@ -23,10 +23,10 @@ def _run_next(_: object) -> int:
 
 
 def call_in_main_thread(function: Callable[[], object]) -> bool:
-    """Have the main thread call a function once, as soon as it runs Python code.
+    """Make the main thread call a function once, as soon as it runs Python code.
 
     Returns:
-      Whether it will; False if too many calls wait already.
+      Whether it will; False if too many calls are pending.
     """
     _functions.append(function)
     if ctypes.pythonapi.Py_AddPendingCall(_run_next, None) == 0:
@@ -40,12 +40,12 @@ def cuda_driver() -> ctypes.CDLL | None:
     """Return NVIDIA's driver library; None on a machine that has none."""
     for name in ("libcuda.so.1", "nvcuda.dll"):
         with contextlib.suppress(OSError):
-            return ctypes.CDLL(name)  # whose calls release Python's lock
+            return ctypes.CDLL(name)  # its calls release the GIL
     return None
 
 
 def wait_for_cuda_devices(numbers: Iterable[int]) -> None:
-    """Wait until devices, by the driver's numbers, have done all that this process has queued on them."""
+    """Wait until devices, given by the driver's numbers, have executed all work of this process."""
     if (driver := cuda_driver()) is None:
         return
     for number in numbers:

@@ -1,8 +1,8 @@
-"""How long a thread has slept, by the account that Linux keeps for each thread.
+"""Measure how long a thread has slept, by Linux's scheduler statistics for each thread.
 
-A call into JAX that sleeps waits for a device. A thread that other programs keep from a core does not sleep:
-it is ready to run. The scheduler adds such a wait to its account only when the wait is over, so the thread's
-state counts, too.
+A call into JAX that sleeps waits for a device. A thread that only waits for a core does not sleep: it is
+ready to run. The scheduler adds that wait to its statistics only when the wait is over, so the thread's state
+is read, too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 THREADS = Path("/proc/self/task")
-AWAKE = 0.1  # of the time between two looks; a thread that runs or is ready to run for less has slept
+AWAKE = 0.1  # a thread that ran or was ready for a smaller share of the time between two calls has slept
 
 
 class Sleep:
-    """The sleep of the thread that makes this object; none where the system keeps no account."""
+    """The sleep of the thread that creates this object; 0 on systems without these statistics."""
 
     def __init__(self, threads: Path = THREADS) -> None:
         folder, self._files = threads / str(threading.get_native_id()), list[int]()
@@ -29,7 +29,7 @@ class Sleep:
         self._occupied_s = self._read_s() if len(self._files) == 2 else 0.0
 
     def until(self, now: float) -> float:
-        """Return for how many seconds the thread has slept at the moment `now` of `time.perf_counter`."""
+        """Return the seconds that the thread has slept until `now`, a time of `time.perf_counter`."""
         if len(self._files) < 2:
             return 0.0
         try:
@@ -42,7 +42,7 @@ class Sleep:
         return now - self._awake
 
     def close(self) -> None:
-        """Close the files of the account."""
+        """Close the files."""
         while self._files:
             os.close(self._files.pop())
 
@@ -52,5 +52,5 @@ class Sleep:
         return (int(ran) + int(waited)) / 1e9
 
     def _state(self) -> bytes:
-        """Return the thread's state, as `proc_pid_stat(5)` names it: b"R" if it runs or is ready to."""
+        """Return the thread's state as in `proc_pid_stat(5)`: b"R" if it runs or is ready to run."""
         return os.pread(self._files[1], 200, 0).rpartition(b")")[2].split()[0]

@@ -1,8 +1,9 @@
-"""Where in the reader's own code something happened: the innermost frame that belongs to no library.
+"""Find the line of the reader's own code at which something happens: the innermost frame of no library.
 
-A library is whatever is installed (site-packages, the standard library, jaxperf), except what is being run:
-the package of `jaxperf watch -m package.train` is the reader's code wherever it is. A frame's exact
-instruction shows which call of its line is running, and whether the line is a `for` that waits for an item.
+The reader is the user who watches a program and reads the report. A library is whatever is installed
+(site-packages, the standard library, jaxperf), except the program itself: the package of
+`jaxperf watch -m package.train` is the reader's code wherever it is. A frame's current instruction shows
+which call of its line is running, and whether the line is a `for` that waits for an item.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
 class Place(NamedTuple):
-    """A line of a program, in the function of that name; NOWHERE is false."""
+    """A line of a program, and the name of its function; NOWHERE is false."""
 
     file: str
     line: int
@@ -47,7 +48,7 @@ NOWHERE = Place("", 0)
 
 
 def shorten_path(file: str) -> str:
-    """Make a path relative to the working directory if it is inside it, or else keep its last two parts."""
+    """Return a path relative to the working directory, or the last two parts of a path outside of it."""
     path = Path(file)
     try:
         return str(path.relative_to(Path.cwd()))
@@ -74,7 +75,7 @@ _reader_roots: list[str] = []
 
 @contextlib.contextmanager
 def reader_code(roots: Iterable[str]) -> Iterator[None]:
-    """Treat files below some paths as the reader's own code, wherever they are installed."""
+    """Treat files whose paths begin with one of `roots` as the reader's own code."""
     _reader_roots[:] = roots
     library_of.cache_clear()
     try:
@@ -86,18 +87,18 @@ def reader_code(roots: Iterable[str]) -> Iterator[None]:
 
 @functools.cache
 def _roots() -> tuple[str, ...]:
-    """Return the folders of installed code, the longest first: one may be inside another."""
+    """Return the folders of installed code, the longest first because one may contain another."""
     paths = {sysconfig.get_paths()[key] for key in ("purelib", "platlib", "stdlib", "platstdlib")}
     paths |= {p for p in sys.path if p.endswith(("site-packages", "dist-packages"))}
     return tuple(sorted({p.rstrip("/\\") + os.sep for p in paths}, key=len, reverse=True))
 
 
 def by_a_library(defined: str, called: FrameType | None) -> bool:
-    """Return whether a library jits a function for its own use, as Optax does; Equinox does so for others.
+    """Return whether a library jits one of its own functions, as Optax does; Equinox jits the reader's.
 
     Args:
       defined: file and line of the function.
-      called: the library's frame that the reader called.
+      called: the frame of the library that the reader called.
     """
     caller = library_of(called.f_code.co_filename) if called else ""
     return caller not in ("", "jax", "equinox") and bool(library_of(defined.rpartition(":")[0]))
@@ -111,35 +112,35 @@ def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def reader_and_library_frames(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
-    """Return the innermost frame of the reader's own code, and the library's that it called or None."""
+    """Return the innermost frame of the reader's own code, and the frame of the library that it called."""
     called = None
     for f in frames_outwards(frame):
         if not library_of(f.f_code.co_filename):
             return f, called
-        called = f if library_of(f.f_code.co_filename) != "jaxperf" else called  # one of our wrappers
+        called = f if library_of(f.f_code.co_filename) != "jaxperf" else called  # skips our wrappers
     return None, None
 
 
 def place_of(frame: FrameType | None) -> Place:
-    """Return the line that a frame is at."""
+    """Return the current line of a frame."""
     if frame is None:
         return NOWHERE
     return Place(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
 
 
 def reader_place(frame: FrameType | None) -> Place:
-    """Return the innermost line of the reader's own code, from a frame outwards."""
+    """Return the innermost line of the reader's own code on a frame's stack."""
     return place_of(reader_and_library_frames(frame)[0])
 
 
 def caller_places(frame: FrameType | None) -> tuple[Place, ...]:
-    """Return the reader's own lines around a frame's, outwards."""
+    """Return the reader's own lines on the stack above a frame, the innermost first."""
     around = frames_outwards(frame.f_back if frame else None)
     return tuple(place_of(f) for f in around if not library_of(f.f_code.co_filename))
 
 
 def _once_per_function(compute: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
-    """Keep what is computed from a function's code by its id: the hash of a module's code takes 50 us."""
+    """Cache what is computed from a code object by its id: hashing a module's code takes 50 us."""
     results: dict[int, tuple[CodeType, _T]] = {}
 
     def computed(code: CodeType) -> _T:
@@ -151,7 +152,7 @@ def _once_per_function(compute: Callable[[CodeType], _T]) -> Callable[[CodeType]
 
 
 def waits_for_next(frame: FrameType) -> bool:
-    """Return whether the frame is at a `for` that asks for its next item, or calls `next`."""
+    """Return whether a frame waits for the next item of a `for`, or calls `next`."""
     return frame.f_lasti in _asking(frame.f_code) or called_name(frame) == "next"
 
 
@@ -161,19 +162,19 @@ def _asking(code: CodeType) -> frozenset[int]:
 
 
 def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
-    """Return instructions with the offsets of `f_lasti`: Python 3.12 stops in an inline cache."""
+    """Return instructions, each with its values of `f_lasti`, which may be in its inline cache."""
     instructions = list(dis.get_instructions(code))
     ends = [i.offset for i in instructions[1:]] + [len(code.co_code)]
     return ((range(i.offset, end), i) for i, end in zip(instructions, ends))
 
 
 def callee(frame: FrameType) -> Any:
-    """Return what the frame's running instruction calls, by its dotted name; None if unknown."""
+    """Return the object that the frame's current instruction calls; None if unknown."""
     return resolve_name(called_name(frame), functools.partial(variable_value, frame))[0]
 
 
 def resolve_name(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
-    """Find what a dotted name refers to; for a method, its object and the rest of the name.
+    """Return the object of a dotted name and ""; for a method, its owner and the rest of the name.
 
     Names and attributes are looked up where they are stored, so that no code of the program runs.
     """
@@ -181,7 +182,7 @@ def resolve_name(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
     value = lookup(first) if first else None
     for i, name in enumerate(rest):
         if isinstance(value, ModuleType):
-            value = object.__getattribute__(value, "__dict__").get(name)  # a lazy one stays unloaded
+            value = object.__getattribute__(value, "__dict__").get(name)  # does not load a lazy module
             continue
         attribute = _stored(value, name)
         if attribute is _METHOD:
@@ -193,7 +194,7 @@ def resolve_name(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
 
 
 def variable_value(frame: FrameType, name: str) -> Any:
-    """Return what a name refers to in a running function or module; None if it is not defined yet."""
+    """Return the value of a name in a running function or module; None if it is not defined yet."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class
         value = frame.f_locals.get(name)
@@ -204,15 +205,15 @@ def variable_value(frame: FrameType, name: str) -> Any:
     return frame.f_globals.get(name, frame.f_builtins.get(name)) if value is None else value
 
 
-_ALONE = 3  # reference count of what only a frame and `_local` hold
+_ALONE = 3  # reference count of an object that only a frame and `_local` hold
 
 
 def _local(frame: FrameType, name: str, local: Iterable[str]) -> Any:
     """Return a variable of a running function.
 
-    Before Python 3.13, a frame keeps the copy of its variables that it hands out, and with it arrays that the
-    program has since dropped. So the copy is emptied, unless the program holds it from `locals()`, or a trace
-    function is set, which would write it back.
+    Before Python 3.13, `f_locals` is a copy that the frame keeps, which would keep arrays alive that the
+    program drops later. So the copy is emptied, unless the program holds it from `locals()`, or a trace
+    function is set, after which Python would write it back.
     """
     variables = frame.f_locals
     value = variables.get(name)
@@ -226,7 +227,7 @@ _METHOD = object()
 
 
 def _stored(owner: Any, name: str) -> Any:
-    """Return what an object or its class stores under a name; `_METHOD` if that is a method or unknown."""
+    """Return an attribute that an object or its class stores; `_METHOD` for a method or an unknown name."""
     with contextlib.suppress(AttributeError):  # it may have no dictionary
         if name in (stored := object.__getattribute__(owner, "__dict__")):
             return stored[name]
@@ -240,14 +241,14 @@ def _stored(owner: Any, name: str) -> Any:
 
 
 def cache_bytecode(code: CodeType) -> None:
-    """Read the bytecode of a function of the reader's own, so that later questions take microseconds."""
+    """Analyze the bytecode of a function of the reader, so that later look-ups take microseconds."""
     if not library_of(code.co_filename):
         _asking(code)
         _calls_by_offset(code)
 
 
 def called_name(frame: FrameType) -> str:
-    """Return the dotted name that is being called, as in "np.dot"; "" if there is no such call."""
+    """Return the dotted name that a frame is calling, such as "np.dot"; "" if there is none."""
     return _calls_by_offset(frame.f_code).get(frame.f_lasti, ("", 0))[0]
 
 
@@ -258,7 +259,7 @@ def called_names(code: CodeType) -> frozenset[tuple[str, int]]:
 
 @_once_per_function
 def _calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
-    """Return, for each CALL instruction, the dotted name before its parenthesis, and its line."""
+    """Return the dotted name and the line of each call, by the offset of its instruction."""
     names: dict[int, tuple[str, int]] = {}
     for offsets, instruction in _instructions(code):
         at = instruction.positions

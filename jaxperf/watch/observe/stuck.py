@@ -1,7 +1,7 @@
-"""End a program that does not answer a signal because C++ code never returns to Python.
+"""End a program that does not respond to a signal because C++ code never returns to Python.
 
-Python runs its signal handlers between two instructions of the main thread. Alone, a program that hangs in
-C++ ends at SIGTERM, since the system ends it. Under watch there is a handler, which never runs. So a thread
+Python runs its signal handlers between two instructions of the main thread. Without jaxperf, the system ends
+at SIGTERM a program that hangs in C++. `jaxperf watch` installs a handler, which would never run. So a thread
 reads the numbers of arriving signals from a pipe, and ends a program whose main thread does not move.
 """
 
@@ -21,14 +21,14 @@ from types import FrameType
 from jaxperf.processes.exit_status import leave, say
 from jaxperf.watch.observe import source_location
 
-ANSWER_S = 2.0  # for the main thread to leave the instruction at which SIGTERM arrived
-REPORT_S = 20.0  # for the report of a program that hangs
-AGAIN_S = 0.5  # a second SIGTERM after this time does not wait for the report
+ANSWER_S = 2.0  # time limit for the main thread to leave the instruction at which a signal arrived
+REPORT_S = 20.0  # time limit for the report of a program that hangs
+AGAIN_S = 0.5  # a second signal after this time does not wait for the report
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Guard:
-    """Ends this process, with a report, if its main thread does not answer a signal.
+    """Ends this process, with a report, if its main thread does not respond to a signal.
 
     Args:
       finish: closes the watch and prints its report, given how the program ended.
@@ -41,14 +41,14 @@ class Guard:
         self._handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, *_ENDING)}
 
     def claim(self) -> None:
-        """Take the right to close the watch; if this thread has come too late, wait for the process's end."""
+        """Take the right to close the watch, or wait for the end of the process if another thread has it."""
         if not self._turn.acquire(blocking=False):
             while True:
                 time.sleep(REPORT_S)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Listen for signals; nothing happens outside the main thread, or if the program listens itself."""
+        """Listen for signals; do nothing outside the main thread, or if another wakeup file is set."""
         if threading.current_thread() is not threading.main_thread() or not hasattr(os, "register_at_fork"):
             yield
             return
@@ -59,14 +59,14 @@ class Guard:
             signal.set_wakeup_fd(before)
         else:
             _forget_in_children()
-            _thread.start_new_thread(self._listen, (reading,))  # which `threading.enumerate` does not list
+            _thread.start_new_thread(self._listen, (reading,))  # hidden from `threading.enumerate`
         try:
             yield
         finally:
             now = signal.set_wakeup_fd(-1)
             if now not in (-1, writing):
                 signal.set_wakeup_fd(now)
-            os.close(writing)  # which ends the thread
+            os.close(writing)  # ends the thread
 
     def _listen(self, reading: int) -> None:
         last: dict[int, tuple[float, tuple[int, int]]] = {}
@@ -95,7 +95,7 @@ class Guard:
             report.start()
             report.join(REPORT_S)
         elif not again:
-            return  # it is being closed already
+            return  # another thread closes the watch already
         leave(128 + number)
 
     def _frame(self) -> FrameType | None:
@@ -107,7 +107,7 @@ class Guard:
 
 
 def where_it_is(main: int | None) -> str:
-    """Return the reader's lines at which threads are now: the main thread's, then those of others."""
+    """Return the reader's current line in each thread, the main thread's first."""
     frames = sys._current_frames()
     order = sorted(frames, key=lambda ident: ident != main)
     places = [(ident, source_location.reader_place(frames[ident])) for ident in order]
@@ -117,7 +117,7 @@ def where_it_is(main: int | None) -> str:
     return "; ".join(dict.fromkeys(lines)) or "no line of its own"
 
 
-@functools.cache  # what is registered cannot be taken back
+@functools.cache  # a registration cannot be undone
 def _forget_in_children() -> None:
     """Keep a forked child from writing the numbers of its signals into our pipe."""
     os.register_at_fork(after_in_child=_no_wakeup)

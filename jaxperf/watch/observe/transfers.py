@@ -1,10 +1,9 @@
-"""Large arrays that the program itself puts on a device, by `jnp.array`, `jnp.asarray` or `device_put`.
+"""Record large arrays that the program puts on a device, by `jnp.array`, `jnp.asarray` or `device_put`.
 
-The functions are wrapped in the same way as those that wait. `device_put` also takes trees of arrays, and
-arrays that are on another device, or split in another way. If arrays are the same as recent ones at the same
-line, they need not have been put there again: an array of JAX cannot change, and of NumPy's a thousand
-elements are compared. Four puts are remembered for each line, since a line in a function may serve data,
-labels and weights in turn.
+`device_put` also takes pytrees of arrays, and arrays that are on other devices or have another sharding. If a
+line puts the same arrays as recently, it need not have done so: JAX arrays cannot change, and of NumPy arrays
+a thousand elements are compared. Four puts are remembered for each line, because a line in a function may
+serve data, labels and weights in turn.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from jaxperf.watch.observe.source_location import Place
 
 LARGE = 1 << 20  # bytes
 MANY = 100  # numbers in a list
-_ELEMENTS = 1000  # compared
-_REMEMBERED = 4  # arrays per line; a data set of so few batches should also be kept on the device
+_ELEMENTS = 1000  # compared elements of a NumPy array
+_REMEMBERED = 4  # puts per line; a data set of so few batches should also stay on the device
 
 
 class Put(NamedTuple):
-    """An array on its way to a device, and whether this line has put the same bytes there before.
+    """A transfer to a device; `again` tells whether this line has put the same arrays there before.
 
-    An array made from a list has the count of its `numbers`, which JAX converts one by one, and no bytes.
-    What was `elsewhere` is all on devices already, but on others or split in another way.
+    For an array made from a list, `numbers` counts its numbers, which JAX converts one by one, and `nbytes`
+    is 0. `elsewhere` tells whether all arrays were JAX arrays on other devices or with another sharding.
     """
 
     at: Place
@@ -45,7 +44,7 @@ class Put(NamedTuple):
 
 
 class Puts:
-    """Records large arrays; `puts` holds those that the opening thread put on a device."""
+    """Records the large arrays that one thread puts on a device, in `puts`."""
 
     def __init__(self, trouble: Trouble) -> None:
         self.trouble = trouble
@@ -55,7 +54,7 @@ class Puts:
         self.thread_id = threading.get_ident()
 
     def open(self, jax: Any, replacements: Replacements) -> None:
-        """Wrap the functions, until the replacements are closed; `jax` is the imported module."""
+        """Wrap the functions until the replacements are closed."""
         self.thread_id = threading.get_ident()
         numpy = sys.modules["numpy"].ndarray
         for owner, name in ((jax.numpy, "array"), (jax.numpy, "asarray")):
@@ -65,7 +64,7 @@ class Puts:
 
     @property
     def small(self) -> dict[Place, list[float]]:
-        """Return when the program's own lines called `jax.device_put` for what is not large."""
+        """Return the times at which each of the reader's lines called `jax.device_put` for small arrays."""
         by_line: dict[Place, list[float]] = defaultdict(list)
         for (_, at), (code, times) in self._small.items():
             if not source_location.library_of(code.co_filename):
@@ -111,7 +110,7 @@ class Puts:
             self.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
             return
         pairs = zip(arrays, put)
-        there = {id(a) for a, b in pairs if getattr(a, "sharding", None) == b.sharding}  # nothing moves
+        there = {id(a) for a, b in pairs if getattr(a, "sharding", None) == b.sharding}
         moved = [a for a in arrays if id(a) not in there]
         if (nbytes := sum(a.nbytes for a in moved)) < LARGE:
             return
@@ -128,21 +127,21 @@ Mark = tuple[int, bytes] | weakref.ref[Any]
 
 
 def _mark(array: Any) -> Mark:
-    """Return what tells an array from another one: some of NumPy's bytes; JAX's cannot change."""
+    """Return what identifies an array: a reference to a JAX array, or part of a NumPy array's bytes."""
     if hasattr(array, "sharding"):
         return weakref.ref(array)
     return array.nbytes, array.flat[:: max(1, array.size // _ELEMENTS)].tobytes()
 
 
 def _same(before: list[Mark], now: list[Mark]) -> bool:
-    """Return whether marks are of the same arrays; two references are compared by what they refer to."""
+    """Return whether marks identify the same arrays."""
     if len(before) != len(now) or [*map(type, before)] != [*map(type, now)]:
         return False
     return all(b == n if isinstance(b, tuple) else b() is n() for b, n in zip(before, now))  # type: ignore[operator]
 
 
 def _numbers(value: Any) -> int:
-    """Count the Python numbers in a list, or in a list of lists; 0 if it holds anything else."""
+    """Return the number of Python numbers in a list, or in a list of lists; 0 for anything else."""
     count = 1
     while type(value) in (list, tuple) and value:
         count, value = count * len(value), value[0]

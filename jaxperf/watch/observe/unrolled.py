@@ -1,8 +1,8 @@
-"""Python loops that became one operation per turn, as opposed to layers that have weights of their own.
+"""Find Python loops that tracing has unrolled, as opposed to layers with their own weights.
 
-In an optimized program's text, the turns of a loop are equal operations from one line. They could share one
-body if each turn reads what the one before made, and everything else that it reads is the same. Layers of a
-network read weights of their own, and updates of many arrays do not read each other.
+In an optimized program's text, the iterations of such a loop are equal operations from one line. They could
+share one loop body if each reads the result of the one before, and otherwise the same arrays. Layers of a
+network read their own weights, and updates of many arrays do not read each other.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from jaxperf.watch.observe.instructions import ProgramInstruction
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
-LEAST = 64  # equal operations; fusing makes copies, so that ten turns may give 56
-FEW = 16  # consecutive operations, which are turns and not copies; if compiling takes long
-LAYERS = 8  # this many sets of weights are not of one body, and this many operations in a row are a loop
+LEAST = 64  # equal operations; fusion copies them, so that ten iterations may give 56
+FEW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
+LAYERS = 8  # operations that read so many different weights are layers; so many in a chain are a loop
 _CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
 _ORIGIN = re.compile(r"stack_frame_id=\d+")
-_CALLS = ("fusion", "call")  # they pass each operand to a parameter, and are described by what is inside
+_CALLS = ("fusion", "call")  # each operand is a parameter of the computation inside
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
-_ROUNDS = "threefry"  # of a random number generator, which JAX unrolls on a GPU
-_BODIES = {"closed_call", "eval_jaxpr"}  # what JAX calls the body of a scan; the second from 0.12 on
+_ROUNDS = "threefry"  # a random number generator whose rounds JAX unrolls on a GPU
+_BODIES = {"closed_call", "eval_jaxpr"}  # JAX's names of a scan's body; the second from JAX 0.12 on
 _LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
 
 
 class Loop(NamedTuple):
-    """A loop that Python unrolled, at its `for`; `share` is how much of the program comes from its lines."""
+    """A loop that Python unrolled, at its `for`; `share` is the fraction of operations from its lines."""
 
     at: Place
     operation: str
@@ -49,7 +49,7 @@ class Loop(NamedTuple):
 class _Kind(NamedTuple):
     """What equal operations have in common."""
 
-    opcode: str  # JAX's erf_inv alone is 36 operations, of which 9 in a row add
+    opcode: str  # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
     op_name: str
     origin: str
     result: str
@@ -57,28 +57,28 @@ class _Kind(NamedTuple):
 
 class _Instruction(NamedTuple):
     name: str
-    within: str  # the computation that it is in
+    within: str  # the computation that contains it
     opcode: str
     operands: list[str]
     number: int  # for a parameter
     called: str  # the computation inside; "" for none
-    several: bool  # whether its result is more than a number
-    kind: _Kind | None  # None if it is not an operation of its own, or if its result is a number
+    several: bool  # whether its result is an array with dimensions
+    kind: _Kind | None  # None for a scalar, a call, or an instruction that no JAX operation made
 
 
 def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
-    """Find the unrolled loops of a program: those with a loop at their lines first, then by copies.
+    """Return the unrolled loops of a program; those with a loop in the source come first, then by copies.
 
     Args:
       facts: the program.
-      few: also report loops with few turns.
+      few: also report loops with few iterations.
       outside: lines that call the program, whose loops are not part of it.
     """
     least, instructions = FEW if few else LEAST, list(map(_instruction, facts.instructions))
     equal = group_by((i for i in instructions if i.kind), lambda i: i.kind)
     if all(len(members) < least for members in equal.values()):
         return []
-    # called computations come before their callers, the entry is the last
+    # called computations come before their callers, and the entry computation is the last
     program = group_by(instructions, lambda i: i.within)
     read, described = _read(program), sum(map(len, equal.values()))
     loops: list[tuple[bool, Loop]] = []
@@ -89,11 +89,11 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
             continue
         around = list(_source_loops(_way(facts, most.origin, outside)))
         if _BODIES & {*most.op_name.split("/")} and not around:
-            continue  # copies that `scan` made, as it was told to
+            continue  # copies that `scan` made for its argument `unroll`
         copies, turns = len(equal[most]), _chain(program, most)
         written = math.prod(n for _, n in around) if around else math.inf
         if written < LAYERS:
-            continue  # several operations of one turn, or copies that fusing made
+            continue  # several operations of one iteration, or copies that fusion made
         if turns >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
             share = sum(len(equal[kind]) for kind in kinds) / described
             at = max(around, key=lambda loop: loop[1])[0] if around else at
@@ -103,14 +103,14 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
 
 
 def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Place]:
-    """Return the reader's lines in a program from which an operation comes, the innermost first."""
+    """Return the reader's lines inside a program that an operation comes from, the innermost first."""
     ends = {(p.file, p.line) for p in outside}
     inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, facts.around(origin))
     return (p for p in inside if not source_location.library_of(p.file))
 
 
 def _source_loops(places: Iterable[Place]) -> Iterator[tuple[Place, float]]:
-    """Yield the loops around some lines, each within its own function, and their turns; inf if unknown."""
+    """Yield the source loops around lines within their functions, and their iterations; inf if unknown."""
     for at in places:
         function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
         for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
@@ -119,7 +119,7 @@ def _source_loops(places: Iterable[Place]) -> Iterator[tuple[Place, float]]:
 
 
 def _layers(sets: Counter[tuple[int, ...]]) -> bool:
-    """Return whether equal operations read many different things, as layers with their own weights do."""
+    """Return whether equal operations read many different arrays, as layers with their own weights do."""
     return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
 
 
@@ -135,9 +135,9 @@ def _instruction(i: ProgramInstruction) -> _Instruction:
 
 
 def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
-    """Return the arguments and constants behind each instruction's operands, one bit for each.
+    """Return which arguments and constants each operand of an instruction depends on, as a bit set.
 
-    Callers come after what they call, so in reverse order a computation's parameters are known before it.
+    In reverse order, callers come first, so the sources of a computation's parameters are known before it.
     """
     read: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int] = {}
@@ -159,7 +159,7 @@ def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
 
 
 def _chain(program: dict[str, list[_Instruction]], kind: _Kind) -> int:
-    """Count how many operations of a kind follow each other on a path through the program."""
+    """Return the largest number of operations of a kind on a path through the program."""
     until: dict[str, int] = {}
     inside: dict[str, int] = defaultdict(int)
     for name, computation in program.items():

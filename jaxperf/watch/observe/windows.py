@@ -1,4 +1,4 @@
-"""What windows of JAX's profiler saw: when devices computed, what was dispatched, what was copied to them."""
+"""Read what windows of JAX's profiler saw: device activity, dispatches, and copies of arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from jaxperf.result.intervals import Interval, clip, total_length, union
 
 MARK = "jaxperf watch"
-_COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # on one device, on several
+_COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # to one device, to several
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
 
 
@@ -23,14 +23,14 @@ class ExecutedProgram:
     """What windows saw of one program.
 
     Attributes:
-      name: the function's.
+      name: the program's canonical name.
       calls, dispatch_s: calls from Python, and the seconds that each took to return.
-      copies: arrays that these calls had to put on a device first: from the host, or from other devices.
-      devices: the stretches in which each device computed it.
-      ops: seconds of each instruction, by device and name.
-      run_s: seconds that were seen of each execution that the trace tells apart.
-      whole: how many of them no window cut off.
-      last_ops: the instructions with which executions ended, of those that no window cut off at its end.
+      copies: arrays that these calls had to copy first, from the host or from other devices.
+      devices: the intervals in which each device computed it.
+      ops: seconds of each run of an instruction, by device and instruction name.
+      run_s: seconds of each execution, as far as a window saw it; empty if the trace has no run ids.
+      whole: the number of executions that lie inside a window.
+      last_ops: the last instructions of executions that no window cut off at its end.
     """
 
     name: str
@@ -45,40 +45,40 @@ class ExecutedProgram:
 
     @property
     def cut_off(self) -> bool:
-        """Return whether a window may have cut off each execution that was seen."""
+        """Return whether no execution is known to lie inside a window."""
         return bool(self.run_s) and not self.whole
 
     @property
     def spans(self) -> list[Interval]:
-        """Return the stretches of all devices."""
+        """Return the intervals of all devices."""
         return [span for spans in self.devices.values() for span in spans]
 
     @property
     def busiest_s(self) -> float:
-        """Return the seconds of the device that computed it longest."""
+        """Return the seconds of the busiest device."""
         return max(map(total_length, self.devices.values()), default=0.0)
 
     def op_s(self, wanted: Callable[[str], bool]) -> float:
-        """Return the seconds of the instructions whose names are `wanted`, on all devices."""
+        """Return the seconds, on all devices, of instructions for whose names `wanted` is true."""
         return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
 
 
 @dataclass
 class DeviceActivity:
-    """All windows together, in seconds of `time.perf_counter`."""
+    """What all windows saw; times are of `time.perf_counter`."""
 
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, ExecutedProgram] = field(default_factory=dict)
-    queued: list[Interval] = field(default_factory=list)  # a call has ended, but its execution has not begun
+    queued: list[Interval] = field(default_factory=list)  # between a call's end and its execution's start
     empty: list[Interval] = field(default_factory=list)  # windows in which no instruction began
 
     def program(self, name: str) -> ExecutedProgram:
-        """Return the program of that name, created if it is new."""
+        """Return the program of a name; add it if it is new."""
         return self.programs.setdefault(name, ExecutedProgram(name))
 
     @property
     def busy(self) -> dict[str, list[Interval]]:
-        """Return when each device computed anything."""
+        """Return the intervals in which each device computed anything."""
         spans_by_device: dict[str, list[Interval]] = defaultdict(list)
         for program in self.programs.values():
             for device, spans in program.devices.items():
@@ -88,7 +88,7 @@ class DeviceActivity:
     def drop_unseen(self, waits: Iterable[Interval]) -> None:
         """Drop the empty windows in which the front end waited for a device.
 
-        The device computed: an instruction that began before a window has no event in it.
+        The device was busy then: an instruction that began before a window has no event in it.
         """
         waited = list(waits)
         unseen = [w for w in self.empty if any(a < w[1] and w[0] < b for a, b in waited)]
@@ -96,7 +96,14 @@ class DeviceActivity:
 
 
 def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity) -> None:
-    """Add what one window saw, from the profiler's file, to `activity`; `tied` is the moment of its mark."""
+    """Add to `activity` what one window saw.
+
+    Args:
+      file: the profiler's file.
+      tied: the time of the event `MARK`, by `time.perf_counter`.
+      ended: the end of the window, by `time.perf_counter`.
+      activity: what earlier windows saw.
+    """
     from jax.profiler import ProfileData
 
     from jaxperf.measure import trace  # which imports JAX
@@ -111,7 +118,7 @@ def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity)
 
     done = trace.end_times(lines)
     executed = [list(trace.executed_instructions(line, done)) for line in lines]
-    # what was queued on a CPU before the window leaves no trace: what runs first shows where to begin
+    # on a CPU, work that was queued before the window has no events, so the window begins at the first event
     first = min((clock(e[3]) for events in executed for e in events), default=tied)
     window = (max(first, tied), ended)
     activity.windows.append(window)
@@ -119,7 +126,7 @@ def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity)
         activity.empty.append(window)
     calls: dict[str, list[Interval]] = defaultdict(list)
     runs: dict[tuple[str, str], dict[str, Interval]] = defaultdict(dict)
-    last: dict[tuple[str, str, str], tuple[float, str]] = {}  # of each execution: when, and the instruction
+    last: dict[tuple[str, str, str], tuple[float, str]] = {}  # each execution's last instruction and its end
     for line, events in zip(lines, executed):
         for device, program, op, start, end, run in events:
             spans = clip([(clock(start), clock(end))], *window)
@@ -145,9 +152,9 @@ def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity)
 def _add_tails(
     activity: DeviceActivity, last: dict[tuple[str, str, str], tuple[float, str]], ended: float
 ) -> None:
-    """Count the end of a window as computing where the last execution lacks its last instruction.
+    """Count the end of a window as busy if the last execution in it lacks its last instruction.
 
-    An instruction that still runs then has no event.
+    An instruction that is still running when the window ends has no event.
     """
     for device in {device for device, _, _ in last}:
         in_order = sorted((moment, op, name) for (at, name, _), (moment, op) in last.items() if at == device)
@@ -164,9 +171,9 @@ def _add_executions(
     calls: dict[str, list[Interval]],
     window: Interval,
 ) -> None:
-    """Add what a window saw of each execution, by device and program, and when some were queued.
+    """Add the executions of a window, by device and program, and the intervals in which some were queued.
 
-    Executions that are shorter than their calls wait for JAX to hand them over, not for a processor.
+    Executions that are shorter than their calls are not queued: they wait for the dispatch.
     """
     for (_, name), known in runs.items():
         spans = known.values()
@@ -181,7 +188,7 @@ def _add_executions(
             ran = activity.program(name)
             ran.run_s.append(end - start)
             called = len(calls[name]) >= number[name] and min(calls[name])[0] <= start
-            # an instruction that runs at the end has no event, so the last execution may have gone on
+            # the last execution may have an instruction that was still running at the end, without an event
             ran.whole += (i > 0 or called) and i < len(in_order) - 1
 
 
@@ -190,10 +197,10 @@ def _median_s(spans: Iterable[Interval]) -> float:
 
 
 def queued_intervals(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:
-    """Return the stretches from the end of each call of a program to a later start of its execution.
+    """Return the intervals from the end of each call of a program to the start of its execution.
 
-    Executions come in the order of calls. The first ones may belong to calls before the window: at least as
-    many as it takes for no execution to begin before its call. There may be more, so this is a lower bound.
+    Executions are in the order of calls. The first ones may belong to calls before the window. Only so many
+    are skipped that no execution begins before its call, so the intervals are a lower bound.
     """
     in_order, runs = sorted(calls), sorted(starts)
     before = max((bisect.bisect_left(runs, start) - k for k, (start, _) in enumerate(in_order)), default=0)
@@ -202,7 +209,7 @@ def queued_intervals(calls: Iterable[Interval], starts: Iterable[float]) -> list
 
 
 def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
-    """Yield the outermost calls of jitted functions in a thread, and how many arrays each copied first."""
+    """Yield name, start and end (ns) of each outermost call in a thread, and the arrays that it copied."""
     over, name, start, copies = 0.0, "", 0.0, 0
     for e in line.events:
         if e.start >= over and (match := _DISPATCH.fullmatch(e.name)):

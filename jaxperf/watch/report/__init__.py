@@ -1,1 +1,1 @@
-"""What a watch reports: shares of the time, the costliest programs, and the text on the screen."""
+"""The report of a watch: shares of the time, hottest programs and lines, and the text."""

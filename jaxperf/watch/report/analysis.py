@@ -1,7 +1,7 @@
-"""What a record shows: shares of the time, and what the front end does while devices are idle.
+"""Analyze a record: shares of the time, and what the front end does while devices are idle.
 
-Devices are visible only in the profiler's windows. What is found in them is scaled to the time since the
-reader's first function was compiled, less the time in which something was traced or compiled.
+Devices are visible only in the profiler's windows. Seconds in them are scaled to the time since the reader's
+first function was compiled, less the time in which something was traced or compiled.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from jaxperf.watch.session import Record
 from jaxperf.watch.source import call_sites
 
 FULL_QUEUE = "a full queue"
-BLOCKED, BLOCKED_S = 3, 1.0  # stretches at a line, or seconds, that are a full queue
-LONG_WAIT_S = 0.02  # of a wait; copies to the host and calls take less
+BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
+LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
 
 
-class Clock:
-    """How many seconds of some stretches fall between two moments, computed quickly for many moments."""
+class IntervalSet:
+    """Computes quickly how much of a set of intervals lies between two times, in seconds."""
 
     def __init__(self, stretches: Iterable[Interval]) -> None:
         self.stretches = union(stretches)
@@ -41,7 +41,7 @@ class Clock:
         self._sums = [0.0, *itertools.accumulate(b - a for a, b in self.stretches)]
 
     def until(self, moment: float) -> float:
-        """Return the seconds of the stretches before `moment`."""
+        """Return the seconds of the intervals before `moment`."""
         i = bisect.bisect_right(self._starts, moment)
         if not i:
             return 0.0
@@ -49,24 +49,25 @@ class Clock:
         return self._sums[i - 1] + min(moment, b) - a
 
     def within(self, start: float, end: float) -> float:
-        """Return the seconds of the stretches between two moments."""
+        """Return the seconds of the intervals between two times."""
         return self.until(end) - self.until(start)
 
-    def after(self, moment: float) -> Interval | None:
-        """Return the stretch that contains `moment`; None if there is none."""
+    def containing(self, moment: float) -> Interval | None:
+        """Return the interval that contains `moment`; None if there is none."""
         i = bisect.bisect_right(self._starts, moment) - 1
         return self.stretches[i] if i >= 0 and moment <= self.stretches[i][1] else None
 
 
 @dataclass(frozen=True)
 class WaitingLine:
-    """One line at which the front end waits: how often, how long, and what that cost.
+    """One line at which the front end waits: how often, for how long, and at what cost.
 
     Attributes:
       at, kind: the line, and the call that waits.
-      count, total_s, nbytes: calls, seconds in them, bytes that came to the host.
-      after_s: median seconds from the device's last work to the end of the wait, t3; None if not seen.
-      lost_s: seconds in which neither the front end ran ahead nor the device worked, over the whole run.
+      count, total_s, nbytes: calls, seconds in them, bytes copied to the host.
+      after_s: t3, the median seconds from the end of the device's work to the end of the wait; None if no
+        window saw it.
+      lost_s: seconds of the whole run in which the device was idle because of these waits.
     """
 
     at: Place
@@ -86,33 +87,33 @@ class Analysis:
 
     @functools.cached_property
     def samples(self) -> list[StackSample]:
-        """Classify what the front end did with the help of the program's loops."""
+        """Return the samples, reclassified by the program's loops."""
         r = self.record
         return attribution.reclassified_samples(r.samples, r.compiled, r.puts, r.call_sites)
 
     @functools.cached_property
-    def compiling(self) -> Clock:
-        """Return when something was traced or compiled."""
+    def compiling(self) -> IntervalSet:
+        """Return the intervals in which something was traced or compiled."""
         r = self.record
         spans = (span for c in r.compiled for span in c.stages.values())
-        return Clock(clip(spans, r.start, r.end))
+        return IntervalSet(clip(spans, r.start, r.end))
 
     @functools.cached_property
     def waits(self) -> list[Wait]:
-        """Return the waits of the program itself; JAX also reads arrays while it compiles."""
+        """Return the program's own waits, without JAX's waits while it compiles."""
         return [w for w in self.record.waits if not self.compiling.within(w.start, w.end)]
 
     @functools.cached_property
     def unrecorded(self) -> list[UnrecordedWaits]:
-        """Return the waits while hooks rested, as the waits before and the samples suggest."""
+        """Return the estimated waits in pauses of the hooks."""
         r = self.record
         return list(unrecorded.estimate(r.pauses, self.waits, self.samples, self.compiling.stretches))
 
     @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
-        """Return when calls waited, by line: so many were queued that a device took no more.
+        """Return the intervals in which calls waited because a device's queue was full, by line.
 
-        On a busy machine a thread may also sleep once, for a lock or a file, so once counts only if long.
+        A thread may also sleep for a lock or a file, so a few short intervals do not count.
         """
         spans: dict[Place, list[Interval]] = defaultdict(list)
         for s in (s for s in self.samples if s.blocked):
@@ -126,11 +127,11 @@ class Analysis:
         }
 
     @functools.cached_property
-    def waiting(self) -> Clock:
-        """Return when the front end waited for a device."""
+    def waiting(self) -> IntervalSet:
+        """Return the intervals in which the front end waited for a device."""
         recorded = ((w.start, w.end) for w in self.waits)
         estimated = ((u.start, u.end) for u in self.unrecorded)
-        return Clock([*recorded, *estimated, *itertools.chain(*self.blocked.values())])
+        return IntervalSet([*recorded, *estimated, *itertools.chain(*self.blocked.values())])
 
     def front(self, sample: StackSample) -> float:
         """Return the seconds of a sample in which the front end neither compiled nor waited."""
@@ -139,7 +140,7 @@ class Analysis:
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
-        """Return the seconds of the front end by what it did: "data", "eager", "numpy" and so on."""
+        """Return the seconds of the front end by kind of sample: "data", "eager", "numpy" and so on."""
         seconds: dict[str, float] = defaultdict(float)
         for sample in self.samples:
             seconds[sample.kind] += self.front(sample)
@@ -153,12 +154,12 @@ class Analysis:
 
     @functools.cached_property
     def jitted(self) -> frozenset[str]:
-        """Return the names of their programs; all other programs are of operations outside of jit."""
+        """Return the program names of the reader's jitted functions; others are operations outside jit."""
         return frozenset(c.program for c, _ in self.called)
 
     @functools.cached_property
     def programs(self) -> dict[str, list[Facts]]:
-        """Return the compiled programs by name, which several may share."""
+        """Return the compiled programs by name; several may have the same name."""
         return group_by(self.record.programs, lambda facts: facts.program)
 
     def ran(self, program: Compiled | Facts) -> ExecutedProgram | None:
@@ -167,10 +168,10 @@ class Analysis:
 
     @functools.cached_property
     def begin(self) -> float:
-        """Return when the reader's first function (else anything) was compiled: before is preparation.
+        """Return when the reader's first function (else anything) was compiled; before that is preparation.
 
-        For a function that was compiled before the watch, when it first ran. If JAX does not report what it
-        compiles, the start of the watch.
+        A function that was compiled before the watch counts from its first run. If JAX does not report what
+        it compiles, this is the start of the watch.
         """
         older = [self.record.activity.programs[c.program] for c, _ in self.called if not c.stages]
         ran = [start for program in older for start, _ in program.spans]
@@ -180,31 +181,31 @@ class Analysis:
 
     @functools.cached_property
     def steady(self) -> list[Interval]:
-        """Return the profiler's windows from `begin` on, less what was traced and compiled in them."""
+        """Return the profiler's windows from `begin` on, without tracing and compiling."""
         windows = clip(self.record.activity.windows, self.begin, self.record.end)
         return difference(windows, self.compiling.stretches)
 
     @property
     def scale(self) -> float:
-        """Return seconds of the run per second of the windows, from `begin` on, less compiling."""
+        """Return the seconds of the run per second of `steady`, from `begin` on, without compiling."""
         windows_s, end = total_length(self.steady), self.record.end
         return (end - self.begin - self.compiling.within(self.begin, end)) / windows_s if windows_s else 0.0
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
-        """Return when any device computed, in the windows."""
+        """Return the intervals in windows in which any device computed."""
         return union(span for spans in self.record.activity.busy.values() for span in spans)
 
     @functools.cached_property
-    def idle(self) -> Clock:
-        """Return when no device computed or had anything to, in the windows, while nothing was compiled.
+    def idle(self) -> IntervalSet:
+        """Return the intervals in `steady` in which no device computed or had work queued.
 
-        A device that has work queued but does not compute lacks a processor: other programs use it.
+        A device that has work queued but does not compute lacks a processor, which other programs use.
         """
-        return Clock(difference(self.steady, [*self.busy, *self.record.activity.queued]))
+        return IntervalSet(difference(self.steady, [*self.busy, *self.record.activity.queued]))
 
     def shares(self) -> dict[str, float]:
-        """Return fractions of the wall time; the first five add up to 1, the last two are from windows."""
+        """Return fractions of the wall time: the first five add up to 1, the last two are from windows."""
         wall_s, r = self.record.wall_s, self.record
         compiled = self.compiling.within(r.start, r.end)
         waited, data = self.waiting.within(r.start, r.end), self.front_s[DATA]
@@ -226,12 +227,12 @@ class Analysis:
 
     @functools.cached_property
     def computing_s(self) -> float:
-        """Return the seconds of the run in which a device computed: in windows, scaled from `begin` on.
+        """Return the seconds of the run in which a device computed: those in windows, scaled.
 
-        While the front end waits for long, a device computes, even if the profiler has no event: it tells
-        nothing of an instruction that began before a window or ends after it.
+        During a long wait of the front end, a device computes even if there is no event: the profiler does
+        not report an instruction that begins before a window or ends after it.
         """
-        steady = Clock(self.steady)
+        steady = IntervalSet(self.steady)
         waits = [(w.start, w.end) for w in self.waits if w.end - w.start >= LONG_WAIT_S]
         waits += itertools.chain(*self.blocked.values())
         computing = [
@@ -248,9 +249,12 @@ class Analysis:
         *,
         itself: bool = False,
     ) -> dict[Place, float]:
-        """Return the seconds in which devices were idle while the front end was somewhere, the most first.
+        """Return the seconds of the run in which devices were idle during some samples, the most first.
 
-        With `itself`, idle time that a wait just before has caused is left out.
+        Args:
+          wanted: selects the samples.
+          where: returns the line that a sample counts for.
+          itself: leave out idle time that a wait just before has caused.
         """
         idle_s: dict[Place, float] = defaultdict(float)
         blamed = self._idle_by_waits if itself else self._idle_in_waits
@@ -261,30 +265,30 @@ class Analysis:
         return dict(sorted(idle_s.items(), key=lambda item: -item[1]))
 
     @functools.cached_property
-    def _idle_in_waits(self) -> Clock:
-        return Clock(intersection(self.idle.stretches, self.waiting.stretches))
+    def _idle_in_waits(self) -> IntervalSet:
+        return IntervalSet(intersection(self.idle.stretches, self.waiting.stretches))
 
     @functools.cached_property
-    def _idle_by_waits(self) -> Clock:
-        """Return idle stretches in waits, and after each for as long as it took.
+    def _idle_by_waits(self) -> IntervalSet:
+        """Return idle intervals in waits and, after each wait, for as long as it took.
 
-        Also those in which a list becomes an array, which has a rule of its own.
+        Idle time while a list becomes an array is included, because another rule reports it.
         """
         longer = [(w.start, 2 * w.end - w.start) for w in self.waits]
         longer += [(p.start, p.end) for p in self.record.puts if p.numbers]
         longer += itertools.chain(*self.blocked.values())
-        return Clock(intersection(self.idle.stretches, longer))
+        return IntervalSet(intersection(self.idle.stretches, longer))
 
     @functools.cached_property
     def lines(self) -> list[WaitingLine]:
-        """Return every line that waits, the longest waits first."""
+        """Return every line that waits, the most seconds first."""
         groups = group_by(self.waits, lambda wait: (wait.at, wait.kind))
         lines = [self._line(at, kind, waits) for (at, kind), waits in groups.items()]
         return sorted(lines, key=lambda line: -line.total_s)
 
     @property
     def blocked_lines(self) -> list[WaitingLine]:
-        """Return every line whose calls wait for a full queue, where nothing is lost."""
+        """Return every line whose calls wait because a queue is full; no time is lost there."""
         return [
             WaitingLine(at, FULL_QUEUE, len(spans), total_length(spans), 0, None, 0.0)
             for at, spans in self.blocked.items()
@@ -296,7 +300,7 @@ class Analysis:
         for wait in waits:
             if not any(a <= wait.start and wait.end <= b for a, b in self.record.activity.windows):
                 continue
-            gap = self.idle.after(wait.end)
+            gap = self.idle.containing(wait.end)
             if gap is None:
                 lost.append(0.0)
                 continue
@@ -316,5 +320,5 @@ class Analysis:
 
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:
-        """Return the seconds of idle devices while NumPy computed, by line, without waits for JAX arrays."""
-        return self.idle_at(lambda s: s.kind == NUMPY and not self.waiting.after(s.end))
+        """Return the seconds, by line, in which devices were idle while NumPy computed and did not wait."""
+        return self.idle_at(lambda s: s.kind == NUMPY and not self.waiting.containing(s.end))

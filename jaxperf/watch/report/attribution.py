@@ -1,7 +1,7 @@
-"""What the front end does between two steps: samples that a line alone does not explain, but its loop does.
+"""Reclassify samples by the loops around their lines.
 
-A sample knows the reader's line and what it called. Whether that is data for the next step, bookkeeping or
-part of the step itself depends on the loop around it, and on which of its lines call jitted functions.
+A sample has the reader's line and what it called. Whether that is data for the next step, bookkeeping or part
+of the step itself depends on the loop around the line, and on which lines of the loop call jitted functions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def reclassified_samples(
 ) -> list[StackSample]:
     """Return the samples, reclassified by their loops.
 
-    What could be computed ahead of the steps is data, at the loop's statement; other Python code in a loop of
-    steps is `BETWEEN`, also there; and all that happens at the call of a jitted function is its dispatch.
+    In a loop of steps, a statement that could run ahead of the steps becomes `DATA`, and other Python code
+    becomes `BETWEEN`; both get the line in the loop. Whatever runs at the call of a jitted function is its
+    `DISPATCH`.
     """
     lines = step_lines(compiled, sites)
     dispatching = {c.at for c in compiled if c.explained} | {s.at for s in sites if s.program}
@@ -51,14 +52,14 @@ def reclassified_samples(
 def _reclassify(
     s: StackSample, lines: frozenset[Place], dispatching: Collection[Place], batches: Collection[Place]
 ) -> tuple[str, Place]:
-    makes_jit = "jit(" in s.at.source  # `find_eager_operations` covers it
+    makes_jit = "jit(" in s.at.source  # `find_eager_operations` reports it
     if s.kind in (EAGER, PYTHON, WRITE) and s.at in dispatching and not makes_jit:
         return DISPATCH, s.at
     preparing = s.kind in (PYTHON, NUMPY, DATA) or (s.kind == EAGER and s.at in batches)
     if not (preparing or s.kind == WRITE) or s.inside:
         return s.kind, s.at
     at, called = _in_loop(s, lines)
-    if not at:  # a file that is written once is not part of a loop
+    if not at:  # a file that is written outside of loops does not matter
         return (PYTHON if s.kind == WRITE else s.kind), s.at
     file = _file_written(s.at, s.kind) if s.kind in (WRITE, PYTHON) else NOWHERE
     if s.kind == WRITE or file:
@@ -69,13 +70,13 @@ def _reclassify(
 
 
 def _in_loop(s: StackSample, steps: frozenset[Place]) -> tuple[Place, str]:
-    """Return the statement, in a loop of steps, of a sample; and its function, if that is a step.
+    """Return a sample's statement in a loop of steps; if it is a step, also the function in its arguments.
 
-    The body of a function that a loop calls as its step is repeated as the loop's own body is.
+    The body of a function that a loop calls as its step counts as a part of the loop.
     """
     chain, repeated = (s.at, *s.callers), False
     on_the_way = {(p.file, p.function) for p in steps}
-    for i in reversed(range(len(chain))):  # from the program's outermost line on
+    for i in reversed(range(len(chain))):  # the outermost line first
         at = chain[i]
         repeated = repeated or loop_body.stepping_loop(at, steps) is not None
         if not loop_body.is_step(at, steps):

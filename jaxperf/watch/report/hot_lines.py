@@ -1,7 +1,7 @@
-"""The lines of jitted functions whose instructions keep devices busy longest, in the profiler's windows.
+"""Report the lines of jitted functions on whose instructions devices spend most time in windows.
 
-An instruction names the line that it was traced at; one of a backward pass names the line of the forward
-pass. A fusion names the line of its last operation.
+An instruction has the line at which it was traced. In a backward pass, that is the line of the forward pass.
+A fusion has the line of its last operation.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 
 ROWS, STORED_ROWS = 5, 20  # on a terminal, and in the result
-LEAST = 0.03  # of the devices' time
-WORTH = 0.05  # of the run in which devices compute, from which on their lines matter
-MOST = 0.3  # of the devices' time, from which on an operation has a hint
+LEAST = 0.03  # smallest share of the devices' time that a row needs
+WORTH = 0.05  # smallest share of the run in which devices compute, for the table to appear
+MOST = 0.3  # share of the devices' time from which on an operation gets a hint
 _INTEGERS = re.compile(r"[su]\d+\[")
-_HESSIAN = "vmap(jvp(vmap(transpose("  # how JAX names what `jax.hessian` computes, column by column
-_PRODUCTS = {"dot": "dot_general", "convolution": "conv_general_dilated"}  # also of a transposed operand
+_HESSIAN = "vmap(jvp(vmap(transpose("  # part of the `op_name` of what `jax.hessian` computes
+_PRODUCTS = {"dot": "dot_general", "convolution": "conv_general_dilated"}  # `op_name` may be an operand's
 _HINTS = {
     "sort": "if only the largest are needed, jax.lax.top_k finds them; a random subset needs no sort if "
     "indices may repeat (jax.random.randint), or if one permutation serves many steps",
@@ -63,7 +63,7 @@ def line_blocks(analysis: Analysis) -> Iterator[Block]:
 
 
 def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], float]:
-    """Return seconds by line and operation, NOWHERE for what has no line, and the seconds of all."""
+    """Return seconds by line (NOWHERE if unknown) and by operation, and the seconds of all lines."""
     lines: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     total_s = 0.0
     for name in analysis.jitted & analysis.record.activity.programs.keys():
@@ -78,7 +78,7 @@ def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], flo
 
 
 def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
-    """Return each instruction's opcode, JAX operation and line; NOWHERE if two programs differ in it."""
+    """Return each instruction's opcode, JAX operation and line; NOWHERE if programs differ in the line."""
     origins: dict[str, tuple[str, str, Place]] = {}
     for facts in programs:
         for i in facts.instructions:

@@ -1,4 +1,4 @@
-"""The report of a watch: a result like any other, whose blocks fit on one screen."""
+"""Make the report of a watch: a `Result` whose blocks fit on one screen."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause, together_s
 from jaxperf.watch.session import Record
 from jaxperf.watch.source import statements
 
-FINDINGS = 5  # shown with their statements and what to change
-WIDEST, NAME = 44, 14  # letters of a reason, and of a program's name, in a table
+FINDINGS = 5  # findings that are shown with their statements and advice
+WIDEST, NAME = 44, 14  # characters of a reason and of a program's name in a table
 
 
 def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Result:
-    """Make a result of what a watch recorded; `ended` says how the program ended if not normally."""
+    """Return the report as a result; `ended` says how the program ended if not normally."""
     record, environment = analysis.record, _environment()
     return Result(
         experiment="watch",

@@ -1,7 +1,7 @@
-"""The programs that kept devices busy longest: what a call costs, and how near it is to the machine's limits.
+"""Report the programs that kept devices busy longest: the cost of a call, and its place under the roofline.
 
-The profiler's windows know a program only by its name, and say nothing about its size. So if several
-programs with one name differ in their work, nobody can tell which one ran, and none gets figures.
+The profiler's windows have only a program's name. So if programs with one name differ in their work, it is
+unknown which one ran, and none of them gets FLOPs and bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 ROWS, STORED_ROWS = 6, 100  # in a table on a terminal, and in the result
 PLACED = 3  # programs that get a place under the roofline
-NAME = 22  # letters of a program's name in the table
-ABOVE = 1.05  # of the roofline; noise explains less than this
+NAME = 22  # characters of a program's name in the table
+ABOVE = 1.05  # share of the roofline that noise does not explain
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Hot:
 
     Attributes:
       name, calls: the function's name, and how often Python called it in the windows.
-      dispatch_s: seconds until a call returned, t1; None if no call was seen.
-      device_s: seconds in which a device computed, t2, as a mean over the devices.
-      longer: whether every execution lasted longer than what windows saw of it: a bound of their mean.
-      facts: the one program of this name; None if there are several, or none is known.
-      host_bytes: of NumPy arrays that a call passes at most, and whether other calls pass fewer.
+      dispatch_s: t1, the seconds until a call returned; None if no call was seen.
+      device_s: t2, the seconds in which a device computed, as a mean over the devices.
+      longer: whether windows cut off every execution, so that `device_s` is a lower bound.
+      facts: the only program of this name; None if there are several, or none is known.
+      host_bytes: the most bytes of NumPy arrays that a call passes, and whether other calls pass fewer.
       doubt: why it has no place under the roofline; "" if it may have one.
     """
 
@@ -54,7 +54,7 @@ class Hot:
 
 
 def program_blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
-    """Yield the table of the hottest programs, and their places under the stored roofline."""
+    """Yield the table of the hottest programs, and the places of the first few under the stored roofline."""
     programs = hottest_programs(analysis)[:STORED_ROWS]
     if not programs:
         return
@@ -73,7 +73,7 @@ def program_blocks(analysis: Analysis, environment: Environment) -> Iterator[Blo
 
 
 def _work(facts: Facts | None) -> tuple[str, str]:
-    """Return FLOPs and bytes; lower bounds if there are loops, of which the compiler counts one turn."""
+    """Return FLOPs and bytes; lower bounds if there are loops: the compiler counts one iteration."""
     least = "> " if facts and facts.loops else ""
     return (
         least + format_quantity(facts.flops if facts else None, "FLOP"),
@@ -82,7 +82,7 @@ def _work(facts: Facts | None) -> tuple[str, str]:
 
 
 def hottest_programs(analysis: Analysis) -> list[Hot]:
-    """Return the programs that devices computed in the windows, longest first."""
+    """Return the programs that devices computed in the windows, the most seconds first."""
     host = group_by(analysis.record.compiled, lambda c: c.program)
     programs = analysis.record.activity.programs
     busy = {name: sum(map(total_length, p.devices.values())) for name, p in programs.items()}
@@ -113,7 +113,7 @@ def _hot(program: ExecutedProgram, busy_s: float, known: list[Facts], host_bytes
 
 
 def _only(known: list[Facts]) -> Facts | None:
-    """Return the program of a name, if all with it do the same work; preferably one with its text."""
+    """Return one of the programs with a name, preferably with text; None if their work differs."""
     work = {(f.platform, f.flops, f.bytes_accessed) for f in known}
     return max(known, key=lambda f: len(f.text)) if len(work) == 1 else None
 
@@ -121,8 +121,8 @@ def _only(known: list[Facts]) -> Facts | None:
 def execution_count(program: ExecutedProgram, facts: Facts) -> float:
     """Return how often each device executed a program in the windows, including cut-off fractions.
 
-    The front end runs ahead, so its calls may not be those that a device computed at the same time. The
-    count is how often the instructions ran that an execution runs once, weighted by the time they take.
+    The number of calls is not enough, because the front end runs ahead of the devices. Instead, this counts
+    the runs of instructions that an execution runs once, weighted by their times.
     """
     once = [times for (_, op), times in program.ops.items() if op in facts.steps and times]
     means_s = sum(sum(times) / len(times) for times in once)
@@ -171,7 +171,7 @@ def _no_place(facts: Facts | None, environment: Environment) -> str:
 
 
 def roofline_sentence(at: Position) -> str:
-    """Say which rate a program reaches, and its share of the limit."""
+    """Return a sentence with the rates that a program reaches, and its share of the limit."""
     reached = f"{format_quantity(at.flops_per_s, 'FLOP/s')} and {format_quantity(at.bytes_per_s, 'bytes/s')}"
     if at.limit == "dispatch":
         return f"{reached}; so little work that dispatching a call limits it"

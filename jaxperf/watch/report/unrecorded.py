@@ -1,4 +1,4 @@
-"""Waits in pauses, in which the hooks rested: what they were, if the program went on as just before."""
+"""Estimate the waits in pauses of the hooks, as if the program went on as just before each pause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxperf.watch.observe.waits import Wait
 
 @dataclass(frozen=True)
 class UnrecordedWaits:
-    """The waits of one line in one pause, as one stretch of the same length in all."""
+    """The waits of one line in one pause, as a single interval of their total length."""
 
     at: Place
     kind: str
@@ -32,12 +32,12 @@ def estimate(
     samples: Sequence[StackSample],
     compiling: Sequence[Interval],
 ) -> Iterator[UnrecordedWaits]:
-    """Yield the waits in all pauses.
+    """Yield the estimated waits in all pauses.
 
     Args:
-      pauses: when hooks rested.
-      waits: what was recorded, in order.
-      samples: of the front end, in order; they say when it was in the functions that wait.
+      pauses: the pauses of the hooks.
+      waits: the recorded waits, in order.
+      samples: all samples, in order; they show when the front end was in the functions that wait.
       compiling: when something was traced or compiled.
     """
     starts, sampled = [w.start for w in waits], [s.end for s in samples]

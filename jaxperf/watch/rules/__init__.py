@@ -1,1 +1,1 @@
-"""The rules: each turns what was recorded into findings, with the seconds that a change could save."""
+"""The rules: each derives findings from a record, with the seconds that a change could save."""

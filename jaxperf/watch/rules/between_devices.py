@@ -1,4 +1,4 @@
-"""Rules about several devices: what is copied between them at each call, and how they share the work."""
+"""Rules about several devices: copies between them in each call, and the division of work."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import COPIED
 from jaxperf.watch.rules.programs import called_programs
 
-SENT = 0.3  # of a program's time in collectives
-UNEQUAL = 1.5  # the most work on one device over the mean; cores that devices share explain less
+SENT = 0.3  # share of a program's time in collectives
+UNEQUAL = 1.5  # the most work on one device over the mean; shared cores explain less
 
 
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
-    """Find calls that copy large arrays to the devices of their program, from others, each time."""
+    """Find calls that each time copy large arrays from other devices to those of their program."""
     dispatching = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))
     for c, at in analysis.called:
         if (size := sum(c.elsewhere.values())) < COPIED:
@@ -40,7 +40,7 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that compute the same on every device, since none of their arguments is divided."""
+    """Find programs that compute the same on every device because all arguments are replicated."""
     for facts, c, _, program_s in called_programs(analysis):
         count = len(facts.devices)
         if count > 1 and _replicated(c, count) and _same_everywhere(facts):
@@ -51,21 +51,21 @@ def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _replicated(c: Compiled, count: int) -> bool:
-    """Return whether arguments are on so many devices, and all of those are whole on each of them."""
+    """Return whether some arguments are on `count` devices, and all of these are replicated."""
     several = [p.split for p in c.placements.values() if len(p.devices) == count]
     return bool(several) and all("(" in split and "'" not in split for split in several)
 
 
 def _same_everywhere(facts: Facts) -> bool:
-    """Return whether a program of several devices multiplies, sends nothing, and knows no device's number."""
+    """Return whether a program has matrix products, but no collectives and no dependence on the device."""
     opcodes = {i.opcode.removesuffix("-start") for i in facts.instructions}
     return bool(facts.matrix_dtype) and not opcodes & {*COLLECTIVES, "partition-id"}
 
 
 def device_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    """Yield how much of a program's time devices spend in collectives, and which of them the others wait for.
+    """Yield notes on the share of a program's time in collectives, and on a device that delays the others.
 
-    CPU devices of one host share its cores, so what they spend in a collective is mostly waiting.
+    CPU devices share the host's cores, so their time in a collective is mostly waiting and does not count.
     """
     opcodes = {i.name: i for i in facts.instructions}
     sent: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Where compile time goes, whether JAX's cache on disk would keep it, and faults of the installed version."""
+"""Notes on compile time, on JAX's compile cache, and on faults of the installed version."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.traces import together_s
 from jaxperf.watch.source import statements
 
-A_SHARE = 0.2  # of the run
-LONG_S = 2.0  # of one program's stages, from which on it is worth a line
-CACHED_S = 1.0  # of compiling, from which on JAX's cache keeps a program, unless it is told otherwise
+A_SHARE = 0.2  # of the run, or of a program's instructions
+LONG_S = 2.0  # seconds of a program's stages that are worth a note
+CACHED_S = 1.0  # JAX's default for the setting `LEAST`
 LEAST = "jax_persistent_cache_min_compile_time_secs"
 CONSTANT = 1 << 20  # bytes
-MANY, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds, share of the run from which `init` has a line
-LAYERS = 8  # equal products, from which on a scan over them compiles much less
+MANY, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds and share of the run that are worth a note
+LAYERS = 8  # equal products for which `jax.lax.scan` compiles much less
 _MULTIPLYING = {"dot", "convolution", "custom-call"}  # opcodes
-_TUNED = ("__cublas", "__cudnn", "__triton")  # kernels among which XLA chooses by trying them
+_TUNED = ("__cublas", "__cudnn", "__triton")  # kernels that XLA autotunes
 
 
 def compile_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield what is worth knowing about the time before programs run."""
+    """Yield notes on the time before programs run."""
     yield from _slowest(analysis)
     yield from _inits(analysis)
     yield from cache_notes(analysis)
@@ -38,7 +38,7 @@ def compile_notes(analysis: Analysis) -> Iterator[str]:
 
 
 def _slowest(analysis: Analysis) -> Iterator[str]:
-    """Yield where the time of the program goes that took longest to trace and compile."""
+    """Yield a note on the program that took longest to trace and compile."""
     c = max(analysis.record.compiled, key=lambda c: c.total_s, default=None)
     if c is None or c.total_s < max(LONG_S, A_SHARE * analysis.record.wall_s):
         return
@@ -52,7 +52,7 @@ def _slowest(analysis: Analysis) -> Iterator[str]:
 
 
 def _inits(analysis: Analysis) -> Iterator[str]:
-    """Yield the lines that call `init` of a network or an optimizer outside jit: many small programs."""
+    """Yield a note on each line that calls a network's or an optimizer's `init` outside jit."""
     calls: dict[Place, list[Compiled]] = defaultdict(list)
     for c in (c for c in analysis.record.compiled if not c.explained):
         for at in dict.fromkeys((c.at, *c.callers)):
@@ -69,7 +69,7 @@ def _inits(analysis: Analysis) -> Iterator[str]:
 
 
 def _parts(facts: Facts) -> Iterator[str]:
-    """Yield what makes a program long to compile: instructions by line, constants, kernels to choose from."""
+    """Yield what makes a program slow to compile: instructions by line, constants, autotuned kernels."""
     yield f"it has {len(facts.instructions):,} instructions"
     at, share = line_with_most(facts)
     if share >= A_SHARE:
@@ -89,7 +89,7 @@ def _parts(facts: Facts) -> Iterator[str]:
 
 
 def equal_products(facts: Facts) -> tuple[Place, int]:
-    """Return the reader's line from which most equal products come, and how many; else NOWHERE, 0."""
+    """Return the reader's line with most equal matrix products, and their number; else NOWHERE and 0."""
     products = Counter(
         (facts.at(i.text), i.op_name, i.type.partition("{")[0])
         for i in facts.instructions
@@ -100,7 +100,7 @@ def equal_products(facts: Facts) -> tuple[Place, int]:
 
 
 def line_with_most(facts: Facts) -> tuple[Place, float]:
-    """Return the reader's line from which most instructions come, and its share of those with a line."""
+    """Return the reader's line with most instructions, and its share of all instructions with a line."""
     lines = Counter(facts.at(i.text) for i in facts.instructions)
     del lines[NOWHERE]
     at, count = next(iter(lines.most_common(1)), (NOWHERE, 0))
@@ -108,7 +108,7 @@ def line_with_most(facts: Facts) -> tuple[Place, float]:
 
 
 def cache_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield what a compile cache on disk would save: where none is set, and where the one set is empty."""
+    """Yield what a compile cache on disk would save, or why the one that is set is empty."""
     r = analysis.record
     spans = [c.stages[COMPILE] for c in r.compiled if COMPILE in c.stages]
     long_s = total_length((a, b) for a, b in spans if b - a >= CACHED_S)
@@ -124,7 +124,7 @@ def cache_notes(analysis: Analysis) -> Iterator[str]:
 
 
 def _is_empty(folder: str) -> bool:
-    """Return whether a folder of this machine has no file; False for one elsewhere, as in gs://bucket."""
+    """Return whether a local folder has no file; False for a remote one, as in gs://bucket."""
     return "://" not in folder and not any(p.is_file() for p in Path(folder).glob("*"))
 
 
@@ -144,7 +144,7 @@ def _why_empty(longest_s: float) -> str:
 
 
 def _faults(analysis: Analysis) -> Iterator[str]:
-    """Yield a line for each known fault of the installed version that a program on a GPU shows."""
+    """Yield a note on each known fault of the installed version that affects a program on a GPU."""
     calls = {c.program: c for c, _ in analysis.called}
     lines: dict[str, Compiled] = {}
     for facts in analysis.record.programs:
@@ -156,8 +156,8 @@ def _faults(analysis: Analysis) -> Iterator[str]:
 
 
 def fault_lines(text: str) -> list[str]:
-    """Return a line for each fault of the installed jaxlib on this device that a program's text shows."""
-    import jax  # has been imported by the program
+    """Return a line for each fault of the installed jaxlib on this device that affects a program's text."""
+    import jax  # the program has imported it already
 
     from jaxperf.plan import faults, hlo  # which import JAX
 

@@ -1,4 +1,4 @@
-"""Whether a call could donate what it replaces: not where the program keeps the old arrays and reads them."""
+"""Find the arguments that a call could donate: those that it replaces and that nothing else keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STORING = {
     "submit",
     "update",
 }
-_OF_A_TYPE = {"shape", "dtype", "ndim", "size", "sharding"}  # parts of an array that are no arrays
+_OF_A_TYPE = {"shape", "dtype", "ndim", "size", "sharding"}  # attributes of an array that are not arrays
 
 
 def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[str], set[str]]:
@@ -35,7 +35,7 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
       callers: the lines that called its function, the innermost first.
 
     Returns:
-      Those that could be donated, and those whose old arrays something keeps.
+      Those that could be donated, and those whose old arrays the program still uses.
     """
     names, function = _replaced(at), statements.innermost(at, statements.FUNCTION)
     body = function or statements.syntax_tree(at.file)
@@ -49,12 +49,12 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
 
 
 def passed_arguments(c: Compiled, names: Collection[str]) -> Iterator[tuple[str, Array]]:
-    """Yield the arrays that a call takes from some variables: each one's argument ("0", "w") and type."""
+    """Yield the argument ("0", "w") and the type of each array that a call takes from variables `names`."""
     leaves = [
         (re.match(r"(?:argument )?(\w+)", where), array_type(text)) for where, text in c.signature.items()
     ]
     arrays = [(match, array) for match, array in leaves if match and array]
-    passed = {  # of each argument once: a network's parameters are hundreds of leaves of one
+    passed = {  # once per argument, which may have hundreds of leaves
         argument: statements.argument_expression(c.at, c.called, argument)
         for argument in (dict.fromkeys(match[0] for match, _ in arrays) if names else ())
     }
@@ -65,7 +65,7 @@ def passed_arguments(c: Compiled, names: Collection[str]) -> Iterator[tuple[str,
 
 
 def donating_option(arguments: Collection[str]) -> str:
-    """Return the option of `jit` that donates arguments, given by their numbers or names."""
+    """Return the option of `jit` that donates arguments, which are given by number or name."""
     arguments = list(dict.fromkeys(arguments))
     numbers = [a for a in arguments if a.isdigit()]
     if len(numbers) == len(arguments):
@@ -74,7 +74,7 @@ def donating_option(arguments: Collection[str]) -> str:
 
 
 def _replaced(at: Place) -> set[str]:
-    """Return the variables, such as "w" and "self.w", that a statement passes to a call and assigns anew."""
+    """Return the variables ("w", "self.w") that a statement passes to a call and then assigns."""
     for node in statements.enclosing_nodes(at, ast.Assign):
         assigned = {name for target in node.targets for name in _assigned(target)}
         calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
@@ -95,13 +95,18 @@ def _assigned(target: ast.expr) -> Iterator[str]:
 
 
 def _names(node: ast.AST, context: Any) -> Iterator[str]:
-    """Return the variables in an expression, also "self" of "self.w", that are read or assigned."""
+    """Return the variables in an expression, including "self" of "self.w".
+
+    Args:
+      node: the expression.
+      context: `ast.Load` for variables that are read, `ast.Store` for those that are assigned.
+    """
     variables = (n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
     return (ast.unparse(n) for n in variables if isinstance(n.ctx, context))
 
 
 def _inside(node: ast.AST, *, all_functions: bool) -> Iterator[ast.AST]:
-    """Yield the statements inside a function, class or module; those of functions within it only if asked."""
+    """Yield the statements in a function, class or module; those of nested ones only if `all_functions`."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.expr):
             yield child
@@ -110,7 +115,7 @@ def _inside(node: ast.AST, *, all_functions: bool) -> Iterator[ast.AST]:
 
 
 def _keeps(node: ast.AST, name: str, scope: ast.AST) -> bool:
-    """Return whether a statement gives a variable's arrays a second name that outlives the next call."""
+    """Return whether a statement keeps a second reference to a variable's arrays beyond the next call."""
     match node:
         case (
             ast.Assign(value=value)
@@ -131,7 +136,7 @@ def _keeps(node: ast.AST, name: str, scope: ast.AST) -> bool:
 
 
 def _shared(value: ast.expr) -> Iterator[str]:
-    """Yield the variables whose arrays are part of an expression's value; a call computes new ones."""
+    """Yield the variables whose arrays are part of an expression's value; a call returns new arrays."""
     parts: list[ast.expr] = []
     match value:
         case ast.Name() | ast.Attribute():
@@ -148,7 +153,7 @@ def _shared(value: ast.expr) -> Iterator[str]:
 
 
 def _is_read_again(name: str, statement: ast.stmt, scope: ast.AST) -> bool:
-    """Return whether another statement reads a variable, or this one does in the next turn of its loop."""
+    """Return whether another statement reads a variable, or this one does in the next iteration."""
     inside = {id(n) for n in ast.walk(statement)}
     others = [n for n in ast.walk(scope) if id(n) not in inside]
     if any(name in _names(n, ast.Load) for n in others if isinstance(n, ast.Name | ast.Attribute)):
@@ -158,7 +163,7 @@ def _is_read_again(name: str, statement: ast.stmt, scope: ast.AST) -> bool:
 
 
 def _caller_reads(callers: tuple[Place, ...], function: Any, name: str) -> bool:
-    """Return whether the caller of a function reads again what it passes for a parameter."""
+    """Return whether the caller of a function later reads the variable that it passes for a parameter."""
     parameters = [a.arg for a in function.args.args] if function else []
     statement = statements.innermost(callers[0], ast.stmt) if callers and name in parameters else None
     calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement else []

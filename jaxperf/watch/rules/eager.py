@@ -12,16 +12,16 @@ from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.report.analysis import Analysis, Clock
+from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 from jaxperf.watch.source import loop_body, statements
 
-SHORT_S = 5e-5  # of an operation, in the mean: less than its dispatch takes
+SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
 RATE = 200  # operations per second; fewer do not explain idle devices
-A_SHARE = 0.2  # of the samples at a line within: a caller that dispatches this much is part of the cause
-IN_A_ROW = 3  # elementwise operations that are worth a program
-SAVED = 0.5  # of their time, if they were one: six over 16 MB took 4 to 17 times as long as one program
-# what XLA makes of an operation on each element, and nothing else
+A_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
+IN_A_ROW = 3  # consecutive elementwise operations that are worth fusing
+SAVED = 0.5  # share of their time that one program saves, at least
+# the opcodes of a program that is only elementwise
 _ELEMENTWISE = frozenset({
     "parameter", "constant", "fusion", "call", "bitcast", "broadcast", "convert", "reshape", "tuple",
     "get-tuple-element", "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex",
@@ -66,9 +66,10 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
 def _front_bound(
     analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
 ) -> dict[Place, float]:
-    """Return the seconds in which operations outside jit held up a device that had nothing else to do.
+    """Return the seconds, by line, in which devices waited for the dispatch of operations outside jit.
 
-    Short operations count as nothing: a CPU computes them within the call, and one program needs far less.
+    A device counts as idle during short operations, since a CPU computes them within the call, and one
+    program would need far less time.
     """
     busy = [
         span
@@ -77,7 +78,7 @@ def _front_bound(
         if name in analysis.jitted or total_length(spans) > SHORT_S * len(spans)
         for span in spans
     ]
-    free = Clock(difference(analysis.steady, [*busy, *analysis.waiting.stretches]))
+    free = IntervalSet(difference(analysis.steady, [*busy, *analysis.waiting.stretches]))
     seconds: dict[Place, float] = defaultdict(float)
     for s in (s for s in analysis.samples if s.kind == EAGER and s.at not in others):
         seconds[line(s)] += free.within(s.start, s.end) * analysis.scale
@@ -85,10 +86,11 @@ def _front_bound(
 
 
 def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
-    """Make the function that returns the line of an operation: its caller's, if that dispatches as much.
+    """Return a function that maps a sample to its line, or to a calling line that dispatches as much.
 
-    `jax.grad(loss)(w)` dispatches what is in `loss` and what `grad` derives from it: one cause, on two lines.
-    It does so in turns. A caller that dispatches something before or after a whole loop is not the cause.
+    `jax.grad(loss)(w)` dispatches operations in `loss`, and those that `grad` derives at its own line: one
+    cause on two lines, whose samples alternate. A caller that dispatches only before or after a whole loop is
+    not the cause.
     """
     samples = [s for s in analysis.samples if s.kind == EAGER]
     looks = Counter(s.at for s in samples)
@@ -111,7 +113,7 @@ def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
 
 
 def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:
-    """Return the `def` of the function that a loop of steps calls, on the way to an operation.
+    """Return the `def` of the function that a loop of steps calls to get to an operation.
 
     None if the operation itself is in the loop, or if there is no such loop.
     """
@@ -123,9 +125,9 @@ def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:
 
 
 def _unfused(analysis: Analysis, line: Callable[[StackSample], Place]) -> dict[Place, float]:
-    """Return device seconds that one program would save, by lines that dispatch operations outside jit.
+    """Return the device seconds that fusing elementwise operations outside jit would save, by line.
 
-    Nothing if such operations take less than half of the devices' time.
+    The result is empty if these operations take less than half of the devices' time.
     """
     light = {
         name
@@ -147,7 +149,7 @@ def _are_elementwise(programs: list[Facts]) -> bool:
 
 
 def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
-    """Return the seconds that a device would save if elementwise operations in a row were one program."""
+    """Return the seconds that a device would save if consecutive elementwise operations were fused."""
     executed = sorted(
         (start, end, name in light)
         for name, program in analysis.record.activity.programs.items()

@@ -1,8 +1,7 @@
-"""Rules: what a program loses, where, and why. Each gives findings with the seconds that a change could save.
+"""Apply all rules to a run, and keep the findings that could save a share of its time.
 
-What saves less than a share of the run is not reported, so that programs without a fault have no findings.
-Seconds are an estimate from this run: what was spent repeatedly, or how long devices were idle for that
-reason.
+The seconds of a finding are an estimate from this run: the time of repeated work, or the time in which
+devices were idle for that reason.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from jaxperf.watch.rules.traces import (
     find_retraces,
 )
 
-LEAST_SHARE = 0.05  # of the run without imports that a finding must be able to save
-LEAST_S = 0.02  # seconds that are worth reading a line about
-LARGE = 64 << 20  # bytes that are worth freeing whatever that saves
+LEAST_SHARE = 0.05  # share of the run without imports that a finding must save
+LEAST_S = 0.02  # seconds that a finding must save
+LARGE = 64 << 20  # bytes to free that are worth a finding, whatever the seconds
 
 RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     find_debug_settings, find_retraces, find_placements, find_cleared_caches, find_eager_recompiles,
@@ -60,7 +59,7 @@ RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
 
 
 def find_causes(analysis: Analysis) -> list[Finding]:
-    """Return everything that could save a share of the run's time, largest first."""
+    """Return the findings that could save enough time or memory, the most seconds first."""
     r = analysis.record
     least_s = max(LEAST_S, LEAST_SHARE * (r.wall_s - analysis.front_s[IMPORT]))
     settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
@@ -71,7 +70,7 @@ def find_causes(analysis: Analysis) -> list[Finding]:
 
 
 def _worst(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the costliest finding with one cause at one line, as for programs of several sizes."""
+    """Return the costliest finding for each cause and line, which programs of several sizes may share."""
     worst: dict[tuple[str, Place], Finding] = {}
     for finding in sorted(findings, key=lambda f: (f.seconds, f.memory_bytes)):
         worst[finding.cause, finding.at] = finding

@@ -18,15 +18,15 @@ from jaxperf.watch.report.analysis import Analysis, WaitingLine
 from jaxperf.watch.source import loop_body
 
 REPEATS = 3  # waits at one line that count as repeated
-OFTEN = 20  # calls of one operation in the windows: fewer belong to the program's startup
-SLOW = 1.5  # waits for data over computing: from here on, one thread that reads ahead is not enough
-COPIED = 1 << 20  # bytes of NumPy arrays per call
-LARGE_ARRAYS = "large arrays"  # are awaited
+OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
+SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
+COPIED = 1 << 20  # bytes per call that are large
+LARGE_ARRAYS = "large arrays"  # `argument` of a wait for large arrays
 _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
 
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines whose waiting keeps the front end from running ahead."""
+    """Find lines whose waits keep the front end from running ahead."""
     for line in analysis.lines:
         if any(_for_numpy(line, at) for at in analysis.numpy_idle):
             continue  # `find_numpy_work` covers it
@@ -45,7 +45,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
-    """Describe a line that reads one element after the other: each is sliced, and then waited for.
+    """Return the finding for a line that reads elements one by one, each of which JAX slices first.
 
     The median wait counts, since the first one may be for the array itself.
     """
@@ -61,7 +61,7 @@ def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding
 
 
 def _for_numpy(line: WaitingLine, at: Place) -> bool:
-    """Return whether NumPy computes something from the awaited value at a line of the same function."""
+    """Return whether NumPy uses, at `at` in the same function, the value for which `line` waits."""
     return line.kind == "np.asarray" and loop_body.reads_from(at, line.at)
 
 
@@ -72,8 +72,8 @@ def _function(at: Place) -> tuple[str, str]:
 def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that wait for the next batch while devices are idle.
 
-    One thread that reads ahead hides what the devices compute meanwhile. Where the wait is longer, `argument`
-    says that reading must become faster.
+    One thread that reads ahead can save at most the time in which devices compute. If the waits are longer,
+    `argument` says that reading itself must become faster.
     """
     reason = "devices are idle while this line waits for the next batch"
     idle = analysis.idle_at(lambda s: s.kind == DATA)
@@ -87,7 +87,7 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
-    """Find functions in which NumPy computes while devices are idle, with the waits for its inputs."""
+    """Find functions in which NumPy computes while devices are idle, including waits for its inputs."""
     for finding in findings_by_function(
         "numpy", analysis.numpy_idle, "devices are idle while NumPy computes here"
     ):
@@ -107,14 +107,14 @@ def find_transfers(analysis: Analysis) -> Iterator[Finding]:
 
 
 def copies_much(analysis: Analysis, c: Compiled) -> bool:
-    """Return whether calls of a program pass it large NumPy arrays, or may do so if that is not known."""
+    """Return whether calls of a program copy large NumPy arrays, or may do so if their size is unknown."""
     program = analysis.ran(c)
     sizes = (facts.argument_bytes for facts in analysis.programs.get(c.program, ()))
     return bool(program and program.copies) and (c.host_bytes or max(sizes, default=0)) >= COPIED
 
 
 def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
-    """Name the line inside what a statement calls that takes most of its time; "" if it is its own."""
+    """Return a phrase with the line, inside the functions that a statement calls, that takes most time."""
     inside = Counter(
         s.inside for s in analysis.samples if s.kind == kind and _function(s.at) == _function(at)
     )
@@ -123,7 +123,7 @@ def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
 
 
 def findings_by_function(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
-    """Yield one finding per function, at its worst line: neighboring lines share one cause."""
+    """Yield one finding per function, at its costliest line, since neighboring lines share one cause."""
     for lines in group_by(filter(None, idle), _function).values():
         worst = max(lines, key=lambda at: idle[at])
         yield Finding(cause, worst, sum(idle[at] for at in lines), reason, worst.function)

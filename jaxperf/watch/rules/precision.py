@@ -1,4 +1,4 @@
-"""What number formats cost: float64, bfloat16 that becomes float32, and products in full float32."""
+"""The cost of dtypes: float64, bfloat16 that becomes float32, and matrix products of float32."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from jaxperf.watch.rules.programs import called_programs
 from jaxperf.watch.source import statements
 
 WIDE = ("float64", "double", "complex128")
-WIDENED = 1 << 16  # bytes of an array, below which its type does not matter
-LARGE = 1 << 20  # bytes of arguments in float64 that are worth reporting
-A_SHARE = 0.2  # of a program's time, in products of matrices
-_CARRYING = {  # operations that compute nothing
+WIDENED = 1 << 16  # bytes of an array below which its dtype does not matter
+LARGE = 1 << 20  # bytes of float64 arguments that are worth reporting
+A_SHARE = 0.2  # share of a program's time in matrix products that is worth a note
+_CARRYING = {  # instructions that compute nothing
     "broadcast", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion", "get-tuple-element",
     "parameter", "tuple", "while",
 }  # fmt: skip
@@ -33,10 +33,7 @@ _HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
 
 
 def find_float64(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that turn 32-bit floats into 64-bit ones, and those with only 64-bit arrays.
-
-    Only large arrays count: those of a few kilobytes gain nothing from float32.
-    """
+    """Find programs that convert large arrays to float64, and those that take only float64 arrays."""
     for facts, c, _, program_s in called_programs(analysis):
         if lines := Counter(facts.at(i.text) for i in _widening(facts, ("f32[", "bf16[", "f16["), "f64[")):
             line = next((p for p, _ in lines.most_common() if p), c.at)
@@ -54,7 +51,7 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _widening(facts: Facts, narrow: tuple[str, ...], wide: str) -> Iterator[ProgramInstruction]:
-    """Yield the instructions that turn some types into a wider one, with `WIDENED` bytes or more of it."""
+    """Yield the instructions that convert one of some types to a wider one, to `WIDENED` bytes or more."""
     names = {i.name for i in facts.instructions if i.type.startswith(narrow)}
     for i in facts.instructions:
         widens = i.opcode == "convert" and i.type.startswith(wide) and names & {*i.operands}
@@ -63,7 +60,7 @@ def _widening(facts: Facts, narrow: tuple[str, ...], wide: str) -> Iterator[Prog
 
 
 def _only_wide(facts: Facts) -> bool:
-    """Return whether a program takes many bytes of floats, all 64 bits wide, and computes arrays of them."""
+    """Return whether all float arguments of a program are float64 and large, and it computes with them."""
     floats = [(kind, dims) for kind, dims in facts.layout[0] if dims and kind[0] in "fbc"]  # f32, bf16, c64
     if {kind for kind, _ in floats} - {"f64", "c128"} or sum(array_bytes(*a) for a in floats) < LARGE:
         return False
@@ -75,7 +72,7 @@ def _only_wide(facts: Facts) -> bool:
 
 @functools.cache
 def _asks_for_float64(file: str) -> bool:
-    """Return whether the code of a file names a type of 64-bit floats, so that they are intended."""
+    """Return whether a file's code names float64, so that its use is intended."""
     for node in ast.walk(statements.syntax_tree(file)):
         named = getattr(node, "attr", "") or getattr(node, "id", "") or getattr(node, "value", "")
         if isinstance(node, ast.Attribute | ast.Name | ast.Constant) and named in WIDE:
@@ -84,7 +81,7 @@ def _asks_for_float64(file: str) -> bool:
 
 
 def _made(c: Compiled) -> tuple[Place, str]:
-    """Return where the largest argument is made, and its variable; the call itself if unknown."""
+    """Return the line that assigns the largest argument, and its variable; else the call and ""."""
     arrays = {where: array for where, text in c.signature.items() if (array := array_type(text))}
     sizes = {where: math.prod(int(n) for n in dims.split(",") if n) for where, (_, dims) in arrays.items()}
     largest = max(sizes, key=lambda where: sizes[where], default="")
@@ -101,10 +98,10 @@ def _made(c: Compiled) -> tuple[Place, str]:
 
 
 def widened_lines(facts: Facts) -> dict[Place, int]:
-    """Return the lines at which an operator turns bfloat16 into float32, each with the bytes of the array.
+    """Return the lines at which an operator converts bfloat16 to float32, with the bytes of the array.
 
-    JAX does so where the other operand is float32. What converts on purpose, as `astype` and `mean` do, is a
-    call and no operator.
+    JAX does so if the other operand is float32. Intended conversions, as by `astype` and `mean`, are calls
+    rather than operators.
     """
     lines: dict[Place, int] = {}
     products: dict[Place, int] = {}
@@ -116,11 +113,11 @@ def widened_lines(facts: Facts) -> dict[Place, int]:
             products[at] = products.get(at, 0) + 1
         if i.operation in ("convert_element_type", *PRODUCTS):
             lines[at] = max(lines.get(at, 0), array_bytes("bf16", arrays_in(i.type)[0][1]))
-    return {at: size for at, size in lines.items() if products.get(at, 1) == 1}  # two: both were bfloat16
+    return {at: size for at, size in lines.items() if products.get(at, 1) == 1}  # 2: both were bfloat16
 
 
 def _is_operator(at: Place) -> bool:
-    """Return whether a statement computes with operators, and names no type."""
+    """Return whether a statement uses operators, and no function that converts on purpose."""
     statement = statements.innermost(at, ast.stmt)
     nodes = list(ast.walk(statement)) if statement else []
     names = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
@@ -130,7 +127,7 @@ def _is_operator(at: Place) -> bool:
 
 
 def precision_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    """Yield a line for each place where a program computes in a wider format than it may need."""
+    """Yield a note for each place where a program computes in a wider dtype than it may need."""
     for at, size in sorted(widened_lines(facts).items(), key=lambda item: -item[1])[:3]:
         yield (
             f"bfloat16 becomes float32 at {at}, as the other operand is float32: {c.called} then moves twice "
@@ -142,7 +139,7 @@ def precision_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iter
 
 
 def _products(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    """Yield the share of a GPU's time that goes to products of float32 matrices."""
+    """Yield notes on the share of a GPU's time in products of float32 matrices."""
     types = {i.name: i.type for i in facts.instructions}
     wide = [i for i in facts.instructions if _is_product(i) and _takes(i, "f32[", types)]
     for full in (True, False):
@@ -165,7 +162,7 @@ def _products(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[s
 
 
 def _takes(i: ProgramInstruction, dtype: str, types: Mapping[str, str]) -> bool:
-    """Return whether an instruction's first operand is of a type; bfloat16 is often summed in float32."""
+    """Return whether an instruction's first operand has a type; the result's may be wider."""
     return types.get(next(iter(i.operands), ""), "").startswith(dtype)
 
 

@@ -1,4 +1,4 @@
-"""What compiled programs do that is worth knowing, though nobody can tell what a change would save."""
+"""Notes on compiled programs, for changes whose savings cannot be estimated."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from jaxperf.watch.rules.precision import precision_notes
 from jaxperf.watch.rules.programs import called_programs
 from jaxperf.watch.source import statements
 
-MOVED = 1 << 20  # bytes per call that are worth a line
-TEMPORARY = 64 << 20  # bytes
-A_SHARE = 0.2  # of the run, or of a program
-MOST = 0.5  # of a program's time
+MOVED = 1 << 20  # bytes of a collective that are worth a note
+TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
+A_SHARE = 0.2  # share of the devices' time that makes a program worth notes
+MOST = 0.5  # share of a program's time in a convolution that is worth a note
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _BODY = re.compile(r"body=%?([\w.-]+)")
 _BRANCHES = ("cond", "switch")
@@ -32,7 +32,7 @@ _GROUPS = re.compile(r"feature_group_count=(\d+)")
 
 
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
-    """Yield one line for each thing that was seen."""
+    """Yield all notes."""
     for facts, c, program, program_s in called_programs(analysis):
         if program_s >= A_SHARE * analysis.computing_s:
             for rule in (_collectives, _branches, _grouped, device_notes, precision_notes):
@@ -42,14 +42,14 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
 
 
 def _checked(analysis: Analysis) -> Iterator[str]:
-    """Yield the functions that run with `checkify`."""
+    """Yield a note for each function that runs under `checkify`."""
     for c, at in analysis.called:
         if c.name in WRAPPED:
             yield f"checkify adds tests to the operations of {c.called} ({at}); measure it without them, too"
 
 
 def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
-    """Yield what devices send to each other: in the condition of a loop, or many bytes."""
+    """Yield notes on collectives in the condition of a loop, and on those that move many bytes."""
     loops = " ".join(i.text for i in facts.instructions if i.opcode == "while")
     conditions, bodies = {*_CONDITION.findall(loops)}, {*_BODY.findall(loops)}
     for i in facts.instructions:
@@ -74,7 +74,7 @@ def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]
 
 
 def _source(i: ProgramInstruction, facts: Facts, name: str) -> Place:
-    """Return the line of the reader's that made an instruction's operand; for an argument, its first use."""
+    """Return the reader's line that computed an instruction's operand; for an argument, its first use."""
     by_name = {known.name: known for known in facts.instructions}
     for _ in range(8):
         operand = next((by_name[n] for n in i.operands if n in by_name), None)
@@ -97,7 +97,7 @@ def _source(i: ProgramInstruction, facts: Facts, name: str) -> Place:
 
 
 def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
-    """Yield calls of `lax.cond` that `vmap` has turned into a select, where a branch is costly."""
+    """Yield a note for each `lax.cond` with a costly branch that `vmap` has turned into a select."""
     heavy = [i for i in facts.instructions if i.opcode in _HEAVY]
     heavy_lines = [(p.file, p.line) for i in heavy for p in facts.around(i.text)]
     selects = [i.text for i in facts.instructions if i.opcode == "select" and "/select_n" in i.text]
@@ -112,7 +112,7 @@ def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
 
 
 def _lines_of_branches(at: Place) -> set[int]:
-    """Return the lines of the functions among which a statement's `lax.cond` or `lax.switch` chooses."""
+    """Return the lines of the branch functions of a statement's `lax.cond` or `lax.switch`."""
     statement = statements.innermost(at, ast.stmt)
     calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement else []
     argument_nodes = {
@@ -127,7 +127,7 @@ def _lines_of_branches(at: Place) -> set[int]:
 
 
 def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    """Yield convolutions in groups of channels that take most of a program's time."""
+    """Yield a note for each grouped convolution that takes most of a program's time."""
     total_s = program.op_s(facts.steps.__contains__)
     for i in facts.instructions:
         groups = _GROUPS.search(i.text) if i.opcode in ("convolution", "custom-call") else None
@@ -144,7 +144,7 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
 
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:
-    """Yield the program with the most temporaries, if many, and the scan whose gradient needs them."""
+    """Yield a note on the program with the largest temporaries, and on the scan whose gradient needs them."""
     called = {c.program: c for c, _ in analysis.called}
     new = [f for f in analysis.record.programs if not f.old and f.program in called]
     facts = max(new, key=lambda f: f.temporary_bytes, default=None)

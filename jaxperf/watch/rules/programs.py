@@ -1,4 +1,4 @@
-"""Rules about the compiled programs themselves."""
+"""Rules about compiled programs."""
 
 from __future__ import annotations
 
@@ -25,24 +25,22 @@ from jaxperf.watch.report.top_programs import execution_count
 from jaxperf.watch.rules.donation import donating_option, passed_arguments, replaced_variables
 from jaxperf.watch.source import statements
 
-SLOWEST = 0.5e9  # bytes/s that a copy to new memory exceeds; what takes longer copies other things too
-CONSTANT = 1 << 20  # bytes of the arrays in a program that are worth reporting
-SMALL = 1 << 12  # bytes of an array that does not count
-COMPILED = 60e6  # bytes/s at most at which constants compile; 17 MB took 0.24 s, 67 MB 2.5 s
+SLOWEST = 0.5e9  # bytes/s of the slowest copy to new memory, which bounds the seconds of a finding
+CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting
+SMALL = 1 << 12  # bytes of a constant that does not count
+COMPILED = 60e6  # bytes/s at which constants compile, at most
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
-LONG_S = 0.5  # of compiling, from which on a loop of few turns is worth reporting
-A_SHARE = 0.2  # of a program's time
+LONG_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
+A_SHARE = 0.2  # share of a program's time in constant work that is worth reporting
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
 def find_donations(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that copy an argument that the caller replaces by the result."""
+    """Find programs that could donate an argument, because the caller replaces it by the result."""
     for facts, c, program, program_s in called_programs(analysis):
         names, still_used = replaced_variables(c.at, c.callers)
         passed = list(passed_arguments(c, names))
-        among = (
-            [array for _, array in passed] if still_used else None
-        )  # of the others, nothing may be donated
+        among = [array for _, array in passed] if still_used else None  # None allows all arguments
         if names and (shared := facts.unshared_bytes(among)):
             which = f" ({', '.join(sorted(names))})" if still_used else ""
             reason = _new_memory(
@@ -54,7 +52,7 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
-    """Find updates outside jit that copy an array to change a part, as in `x = x.at[i].set(y)`."""
+    """Find updates outside jit such as `x = x.at[i].set(y)`, which copy the whole array."""
     updates = (c for c in analysis.record.compiled if not c.explained and _changes_part(c.at))
     calls = {c.program: c for c in updates}
     looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
@@ -76,7 +74,7 @@ def _changes_part(at: Place) -> bool:
 
 
 def find_module_state(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs of `nnx.jit`, which return all arrays of their modules, changed or not."""
+    """Find programs of `nnx.jit` without donation: they return copies of all arrays of their modules."""
     for facts, c, program, program_s in called_programs(analysis):
         matches = ((_IN_MODULE.match(where), array_type(text)) for where, text in c.signature.items())
         leaves = [(match[1], array) for match, array in matches if match and array]
@@ -97,20 +95,20 @@ def _new_memory(facts: Facts, shared: int, what: str) -> str:
 def _copied_s(
     analysis: Analysis, facts: Facts, program: ExecutedProgram, program_s: float, shared: int
 ) -> float:
-    """Return the device seconds in which a program copies so many bytes of its arguments."""
+    """Return the device seconds in which a program copies `shared` bytes of its arguments in each call."""
     copied_s = program.op_s(lambda op: "copy" in op and "transpose" not in op) * analysis.scale
-    # calls may all have been made before a window
+    # all calls may have been made before a window
     times = max(program.calls, execution_count(program, facts))
     return min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
 
 
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
-    """Find Python loops that were traced into one operation per turn."""
+    """Find Python loops that tracing has unrolled."""
     explained = {c.program for c in analysis.record.compiled if c.explained}
     for facts in (f for f in analysis.record.programs if not f.old and f.program in explained):
         c = _call(analysis, facts)
         if c and (loops := unrolled_loops(facts, few=c.total_s >= LONG_S, outside=(c.at, *c.callers))):
-            loop, share = loops[0], sum(x.share for x in loops)  # the lines of a loop are one cause
+            loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
             reason = (
                 f"{c.called} holds {loop.copies} copies of {loop.operation} from this loop, which Python "
                 "unrolled"
@@ -119,7 +117,7 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that contain arrays as constants because their functions only refer to them."""
+    """Find programs that contain large arrays as constants because their functions capture them."""
     for facts in (f for f in analysis.record.programs if not f.old):
         c = _call(analysis, facts)
         if c is None or not c.at or source_location.library_of(c.defined.rpartition(":")[0]):
@@ -137,7 +135,7 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that compute in each call what depends on none of their arguments."""
+    """Find programs in which each call computes something that depends on no argument."""
     for facts, c, program, program_s in called_programs(analysis):
         instructions = facts.instructions if facts.layout[0] else []
         fixed = independent_instructions(instructions, facts.steps)
@@ -175,7 +173,7 @@ def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
-    """Find functions that were compiled for more work on one device than on the others."""
+    """Find functions that were compiled with more work for one device than for the others."""
     for name, programs in analysis.programs.items():
         by_devices = group_by(programs, lambda facts: facts.devices)
         flops = {devices: max(f.flops for f in same) for devices, same in by_devices.items()}
@@ -202,10 +200,9 @@ def called_programs(
 ) -> Iterator[tuple[Facts, Compiled, ExecutedProgram, float]]:
     """Yield programs that ran in windows: facts, the call that made each, what was seen, device seconds.
 
-    Only those for which `call` gives a call; without `call`, the reader's own functions.
-
-    Windows know a program by its name, so if several share one, each gets the time of
-    its instructions' names.
+    `call` returns the call that made a program, or None to leave it out; by default, the reader's functions
+    count. Windows have only a program's name. If several programs share it, each gets the time of its own
+    instructions' names.
     """
     for facts in analysis.record.programs:
         program, c = analysis.ran(facts), call(facts) if call else _call(analysis, facts)
@@ -213,14 +210,14 @@ def called_programs(
             busy_s = program.busiest_s
             if len(analysis.programs[facts.program]) > 1:
                 busy_s = min(busy_s, program.op_s(facts.steps.__contains__) / len(program.devices))
-            if program.cut_off:  # instructions that no window saw whole are not among the devices' events
+            if program.cut_off:  # instructions that a window cut off have no events
                 windows_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
                 busy_s *= max(1.0, analysis.computing_s / windows_s) if windows_s else 1.0
             yield facts, c, program, busy_s * analysis.scale
 
 
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
-    """Return the call that made a program: of that name, at a line its instructions come from."""
+    """Return the call that made a program: one with its name, preferably at a line of its instructions."""
     named = [(c, at) for c, at in analysis.called if c.program == facts.program]
     lines = {(p.file, p.line) for places in facts.frames.values() for p in places} if named[1:] else set()
     traced = (call for call in named if (call[0].at.file, call[0].at.line) in lines)

@@ -1,4 +1,4 @@
-"""A rule about JAX's debug settings, which make a program slow on purpose; and what they explain."""
+"""A rule about JAX's debug settings, which slow a program down, and the findings that they explain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.source import statements
 
 _WHILE_TRACING = ("jax_check_tracer_leaks", "jax_enable_checks")
-_FOR_NOTHING = ("jax_log_compiles",)  # one line per program, which costs almost nothing
+_FOR_NOTHING = ("jax_log_compiles",)  # costs almost nothing: one line per program
 _EFFECTS = {
     "jax_disable_jit": "runs jitted functions one operation at a time",
     "jax_debug_nans": "reads every result on the host, so that each call waits for the device",
@@ -23,17 +23,17 @@ _EFFECTS = {
     "jax_enable_checks": "checks JAX's own data while it traces",
 }
 _DONATIONS = ("donation", "eager copy", "module state")
-_READS = ("jax_debug_nans", "jax_debug_infs")  # by np.asarray
-_OTHER_NAMES = {"jax_check_tracer_leaks": "checking_leaks"}  # of the context manager
+_READS = ("jax_debug_nans", "jax_debug_infs")  # they read results with `np.asarray`
+_OTHER_NAMES = {"jax_check_tracer_leaks": "checking_leaks"}  # context managers with another name
 # findings caused by the setting and not by the program
 EXPLAINS = {
     "jax_disable_jit": ("eager", "eager recompiles", "eager shapes", "new body", *_DONATIONS),
-    **dict.fromkeys(_READS, ("wait", *_DONATIONS)),  # JAX leaves donation out then
+    **dict.fromkeys(_READS, ("wait", *_DONATIONS)),  # JAX does not donate then
 }
 
 
 def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
-    """Find debug settings of JAX that were on while something was traced."""
+    """Find JAX's debug settings that were on while something was traced."""
     from jaxperf.measure.compile_log import DEBUG_FLAGS  # which imports JAX
 
     for flag in DEBUG_FLAGS:
@@ -56,7 +56,7 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
 
 
 def _one_by_one(analysis: Analysis) -> Iterator[Compiled]:
-    """Yield operations that were compiled by themselves, within functions that the program jits."""
+    """Yield operations that were compiled one by one inside functions that a decorator jits."""
     for c in analysis.record.compiled:
         if not c.explained and any(statements.in_jitted(at) for at in (c.at, *c.callers) if at):
             yield c
@@ -71,7 +71,7 @@ def _dispatching_s(flag: str, analysis: Analysis) -> float:
 
 
 def _set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
-    """Return the line that turns a setting on, in files whose code was traced or other own modules."""
+    """Return the line that turns a setting on, from the reader's files; None if it is not found."""
     names = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
     places = (p for c in analysis.record.compiled for p in (c.at, *c.callers))
     files = [p.file for p in (first, *places)] + analysis.record.modules

@@ -1,4 +1,4 @@
-"""Rules about what the front end does from one step to the next while devices have nothing to do."""
+"""Rules about what the front end does between two steps while devices are idle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import BETWEEN, DISPATCH, EAGER, WRITE
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram
-from jaxperf.watch.report.analysis import Analysis, Clock
+from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import (
     OFTEN,
     REPEATS,
@@ -26,12 +26,12 @@ from jaxperf.watch.rules.idle import (
 )
 from jaxperf.watch.source import loop_body, statements
 
-WALK = 2  # times JAX's own dispatch; less of `nnx.jit` is not worth a change
-MANY = 5  # small arrays per step, which one call would put together
+WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a change
+MANY = 5  # small puts per step that are worth combining
 
 
 def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
-    """Find calls that take the front end longer than the device, one after the other."""
+    """Find calls whose dispatch takes longer than their computation."""
     idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
     for c, at in analysis.called:
         program = analysis.ran(c)
@@ -57,26 +57,26 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _front_s(analysis: Analysis, at: Place) -> float:
-    """Return the seconds of the front end at calls in a line, in the profiler's windows."""
-    windows = Clock(analysis.steady)
+    """Return the seconds in windows that the front end spent in calls of jitted functions at a line."""
+    windows = IntervalSet(analysis.steady)
     calls = [s for s in analysis.samples if s.kind == DISPATCH and s.at == at]
     shares = [(s, windows.within(s.start, s.end) / (s.end - s.start)) for s in calls if s.end > s.start]
     return sum(analysis.front(s) * share for s, share in shares)
 
 
 def _modules(c: Compiled, at: Place) -> str:
-    """Return the modules that a call passes ("model, optimizer"), by the reader's names."""
+    """Return the variables of the modules that a call passes, such as "model, optimizer"."""
     arguments = {m[1]: None for where in c.signature if (m := re.match(r"((?:argument )?\w+)\.", where))}
     return ", ".join(statements.variable_passed(at, c.called, argument) for argument in arguments)
 
 
 def _device_s(program: ExecutedProgram) -> float:
-    """Return the seconds that a device takes for a call, whatever it waits for other programs at times."""
+    """Return the seconds that a device takes for a call, without occasional waits for other programs."""
     return min(program.busiest_s / program.calls, statistics.median(program.run_s or [math.inf]))
 
 
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines that make arrays from many Python numbers, one after the other."""
+    """Find lines that repeatedly make an array from a list of many numbers."""
     for at, made in group_by((p for p in analysis.record.puts if p.numbers), lambda put: put.at).items():
         lost_s = sum(analysis.idle.within(put.start, put.end) for put in made) * analysis.scale
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
@@ -85,15 +85,15 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines that put the same large NumPy array on a device again and again."""
+    """Find lines that put the same large array on a device again and again."""
     programs = analysis.record.activity.programs
     busy = [span for name in analysis.jitted & programs.keys() for span in programs[name].spans]
-    idle = difference(analysis.steady, busy)  # while at most the copy itself runs
+    idle = difference(analysis.steady, busy)  # the copy itself may run then
     for at, made in group_by((p for p in analysis.record.puts if p.nbytes), lambda put: put.at).items():
         again = [put for put in made if put.again]
         copying = _copying(analysis, at) if len(again) > len(made) / 2 else []
         lost = [(put.start, put.end) for put in again] + copying
-        if again and again[0].elsewhere:  # a program that was called waits for what is being copied
+        if again and again[0].elsewhere:  # a called program waits for the copy
             lost += analysis.record.activity.queued
         if again:
             copied = format_quantity(again[0].nbytes, "bytes")
@@ -104,7 +104,7 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines that put many small arrays on devices for each step, one after the other."""
+    """Find lines that put many small arrays on devices for each step, one by one."""
     activity = analysis.record.activity
     steps = max((p.calls for name, p in activity.programs.items() if name in analysis.jitted), default=0)
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
@@ -120,7 +120,7 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _copying(analysis: Analysis, at: Place) -> list[Interval]:
-    """Return when devices ran JAX's own programs that copy what this line gives them."""
+    """Return the intervals in which devices ran JAX's own programs that copy this line's arrays."""
     names = {c.program for c in analysis.record.compiled if c.at == at} - analysis.jitted
     programs = (p for n, p in analysis.record.activity.programs.items() if n in names and p.copies)
     return [span for program in programs for span in program.spans]

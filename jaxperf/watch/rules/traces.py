@@ -1,4 +1,4 @@
-"""Rules about what was traced and compiled again."""
+"""Rules about functions that were traced and compiled again."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.source import statements
 
 REPEATS = 3  # traces that count as repeated
-_ELSEWHERE = ("placement", "cleared")  # each device needs a program; `find_cleared_caches` covers the other
+_ELSEWHERE = ("placement", "cleared")  # other rules report these
 _TURNS = re.compile(r"known_trip_count[^}]*?(\d+)")
 _NUMBER = re.compile(r"True|False|-?(\d[\d.e+-]*|inf)|nan")
-_ANYWHERE = ("new function", "weak type")  # never wanted, from whichever lines it comes
-# one of these may be wanted: two functions, the two values of a flag, two sizes
+_ANYWHERE = ("new function", "weak type")  # never intended, even if another line makes the call
+# a single one may be intended: two functions, two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape")
 
 
 def find_retraces(analysis: Analysis) -> Iterator[Finding]:
-    """Find the reader's functions that were traced and compiled again, by the costliest reason.
+    """Find the reader's functions that were traced and compiled again, one finding per reason.
 
-    The first trace from a line, called from the same lines, does not count: training and testing may differ.
+    The first trace from a line and its callers does not count, since training and testing may differ.
     """
     traced = (c for c in analysis.record.compiled if c.explained and _kind(c) not in _ELSEWHERE)
     for group in group_by(traced, lambda c: c.defined or c.name).values():
@@ -60,7 +60,7 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
 
 
 def together_s(compiled: Iterable[Compiled]) -> float:
-    """Return seconds in which some of them were traced or compiled; several threads may overlap."""
+    """Return the seconds in which any of them was traced or compiled; threads may overlap."""
     return total_length(union(span for c in compiled for span in c.stages.values()))
 
 
@@ -69,7 +69,7 @@ def _usual_line(compiled: Iterable[Compiled]) -> Place:
 
 
 def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
-    """Return repeats whose types of arguments had occurred before: one function would share programs."""
+    """Return repeats whose argument types occurred before, so that one function object would be enough."""
     known, needless = {_call(group[0])}, []
     for c in group[1:]:
         if c in repeats and (_call(c) in known or not c.signature):
@@ -79,15 +79,15 @@ def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
 
 
 def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
-    """Return whether a static value decides what an ordinary argument cannot.
+    """Return whether a static value decides something that an ordinary argument cannot.
 
-    That is the sizes of arrays or the turns of loops, in which then all programs differ; or, by a value that
-    is no number, what is computed.
+    That is the case if all programs differ in their shapes or numbers of iterations, or if a value that is
+    not a number decides which operations there are.
     """
     lines = {(c.at.file, c.at.line) for c in group}
     named = [f for f in analysis.programs.get(group[0].program, ()) if f.text and not f.old]
     traced = [f for f in named if lines & {(p.file, p.line) for at in f.frames.values() for p in at}]
-    programs = traced or named  # others may have the same name
+    programs = traced or named  # other functions may have the same name
     forms = {(*map(tuple, f.layout), *_TURNS.findall(f.text)) for f in programs}
     if len(forms) == len(programs) > 1:
         return True
@@ -97,9 +97,9 @@ def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
 
 
 def _saved_by_padding(traces: list[Compiled]) -> float:
-    """Return the share of the repeats that is left out if dimensions are padded to powers of two.
+    """Return the share of the repeats that padding dimensions to powers of two would save.
 
-    Stages of a program that double a size, for one, need a program each in any case.
+    A program that doubles a size needs a new program each time in any case, for example.
     """
     calls = {_call(c) for c in traces}
     padded = {
@@ -114,14 +114,14 @@ def _call(c: Compiled) -> tuple[tuple[str, str], ...]:
 
 
 def _kind(c: Compiled) -> str:
-    """Return the reason for a trace; of several, the one that explains the others."""
+    """Return the reason for a trace; if there are several, the one that explains the others."""
     kinds = {change.kind for change in c.changes}
     order = (*_ELSEWHERE, "structure", "static value", "shape", "dtype", "weak type", "setting", "other")
     return next((kind for kind in order if kind in kinds), "new function")
 
 
 def _habit(repeats: list[Compiled]) -> bool:
-    """Return whether one line did it again and again; several lines may each have their own."""
+    """Return whether one line has enough repeats; each of several lines may have one of its own."""
     return Counter(c.at for c in repeats).most_common(1)[0][1] >= REPEATS - 1
 
 
@@ -156,7 +156,7 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
 
 
 def _closed_over(traces: list[Compiled]) -> dict[str, str]:
-    """Return how the new functions' closures and defaults first differed, by name."""
+    """Return the first difference of each closure variable or default of new functions, by name."""
     reasons: dict[str, str] = {}
     for old, new in itertools.pairwise(traces):
         for change in argument_changes(old.closure, new.closure) if old.closure else ():
@@ -171,17 +171,17 @@ def _closed_over(traces: list[Compiled]) -> dict[str, str]:
 
 
 def _plain_value(value: str) -> str:
-    """Return a value without its address, and without the functions in which its class is defined."""
+    """Return a printed value without its address and the enclosing functions of its class."""
     return re.sub(r" at 0x[0-9a-f]+|[\w.]+\.<locals>\.", "", value)
 
 
 def _another_object(change: Change) -> bool:
-    """Return whether a static value prints the same except for its address: another object."""
+    """Return whether a static value is another object that prints the same except for its address."""
     return _plain_value(change.before) == _plain_value(change.now)
 
 
 def _partial_batch(repeats: list[Compiled]) -> bool:
-    """Return whether only one smaller leading dimension came up, like an epoch's last batch's."""
+    """Return whether the only repeat is for a smaller leading dimension, as of an epoch's last batch."""
     changes: list[Change] = [change for c in repeats for change in c.changes if change.kind == "shape"]
     pairs = [(shape_of(c.before), shape_of(c.now)) for c in changes]
     smaller = {(before[0], now[0]) for before, now in pairs if before and now and before[1:] == now[1:]}
@@ -190,7 +190,7 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
 
 
 def find_placements(analysis: Analysis) -> Iterator[Finding]:
-    """Find functions compiled again because arguments of equal types were placed in another way."""
+    """Find functions compiled again because arguments of equal types had another placement."""
 
     def placed(c: Compiled) -> bool:
         return any(change.kind == "placement" and change.what for change in c.changes)
@@ -240,7 +240,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _takes_by_mask(analysis: Analysis, at: Place) -> bool:
-    """Return whether a line takes elements by a boolean array, which JAX then reads to count them."""
+    """Return whether a line seems to index with a boolean array, which JAX reads to count the elements."""
     statement = statements.innermost(at, ast.stmt)
     read = any((x.at, x.kind) == (at, "np.asarray") and x.count >= REPEATS for x in analysis.lines)
     return read and any(isinstance(n, ast.Subscript) for n in ast.walk(statement or ast.Pass()))
@@ -249,12 +249,12 @@ def _takes_by_mask(analysis: Analysis, at: Place) -> bool:
 EAGER_CAUSES = {
     "eager shapes": "new shapes",
     "new body": "a new body function each time",
-    "eager recompiles": "new shapes or constants",  # in a library's call, a number may be a size
+    "eager recompiles": "new shapes or constants",  # a number in a library's call may be a size
 }
 
 
 def eager_cause(compiled: list[Compiled]) -> str:
-    """Return what differs most often between one call of an operation outside jit and the next."""
+    """Return what most often differs between consecutive calls of an operation outside jit."""
     causes = Counter(itertools.starmap(_eager_cause, itertools.pairwise(compiled)))
     return causes.most_common(1)[0][0] if causes else "eager recompiles"
 

@@ -1,1 +1,1 @@
-"""What the reader's source says: statements, loops, call sites and arguments."""
+"""Analysis of the reader's source code: statements, loops, call sites and arguments."""

@@ -1,8 +1,8 @@
-"""Which of the reader's lines call jitted functions, found from the functions that samples see running.
+"""Find the reader's lines that call jitted functions, from the functions that samples see running.
 
-The place where a function was traced shows this too, but not for a loop that an earlier call has warmed up,
-nor for what was compiled before the watch. And a call may be so short that no sample ever sees it, while
-nearly every sample sees the function around it: so the names that this function calls are looked up.
+The line at which a function was traced is not enough: an earlier call may have traced it before a loop, or
+before the watch. And a call may be so short that no sample sees it. But nearly every sample sees the function
+around the call, so all names that this function calls are looked up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.source import loop_body, statements
 
-DEPTH = 3  # how many nested functions are followed from one that a sample finds
+DEPTH = 3  # nested calls that are followed from a function that a sample sees
 
 
 class CallSite(NamedTuple):
@@ -28,7 +28,7 @@ class CallSite(NamedTuple):
 
     at: Place
     program: str = ""
-    callers: tuple[Place, ...] = ()  # the reader's lines around `at`, outwards
+    callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
 
 
 class CallSites:
@@ -36,11 +36,11 @@ class CallSites:
 
     def __init__(self) -> None:
         self.sites: set[CallSite] = set()
-        self._left: dict[CodeType, Collection[tuple[str, int]]] = {}  # names that were not defined yet
+        self._left: dict[CodeType, Collection[tuple[str, int]]] = {}  # called names, not yet defined
         self._stepping: set[CodeType] = set()  # functions that have call sites
 
     def look(self, frame: FrameType | None) -> None:
-        """Note what the reader's functions of a frame and of its callers call."""
+        """Add the call sites in the reader's functions on a frame's stack."""
         frames = [
             f
             for f in source_location.frames_outwards(frame)
@@ -58,10 +58,10 @@ class CallSites:
     def _note(
         self, code: CodeType, lookup: Callable[[str], Any], callers: tuple[Place, ...], depth: int
     ) -> bool:
-        """Note the call sites of a function, and return whether it has any."""
+        """Add the call sites in a function, and return whether it has any."""
         names = self._left[code] if code in self._left else source_location.called_names(code)
         left: set[tuple[str, int]] = set()
-        self._left[code] = left  # before all else, since it may call itself
+        self._left[code] = left  # set before the loop, since the function may be recursive
         for name, line in names:
             value, method = source_location.resolve_name(name, lookup)
             at, program = (
@@ -76,7 +76,7 @@ class CallSites:
         return code in self._stepping
 
     def _goes_on(self, called: Any, method: str, callers: tuple[Place, ...], depth: int) -> bool:
-        """Return whether what is called is one of the reader's functions that has call sites."""
+        """Return whether a called object is a function of the reader that has call sites."""
         function, owner = _function(called, method)
         if function is None or not depth or source_location.library_of(function.__code__.co_filename):
             return False
@@ -86,7 +86,7 @@ class CallSites:
 
 
 def _function(called: Any, method: str) -> tuple[FunctionType | None, Any]:
-    """Return the Python function behind what is called, and the object whose method it is."""
+    """Return the Python function of a called object, and the object whose method it is; None for none."""
     owner = called
     if not method and type(called) in (FunctionType, MethodType):
         owner, function = getattr(called, "__self__", None), getattr(called, "__func__", called)
@@ -96,7 +96,7 @@ def _function(called: Any, method: str) -> tuple[FunctionType | None, Any]:
 
 
 def _names(function: FunctionType, owner: Any) -> Callable[[str], Any]:
-    """Return the lookup of names in a function that is not running, and so has no local variables."""
+    """Return a look-up of names in a function that does not run and so has no local variables."""
     code, known = function.__code__, frame_arguments.captured_values(function)
     if owner is not None and code.co_argcount:
         known[code.co_varnames[0]] = owner
@@ -105,13 +105,13 @@ def _names(function: FunctionType, owner: Any) -> Callable[[str], Any]:
 
 
 def jitted_program(called: Any, name: str = "") -> str:
-    """Name the program of a reader's jitted function, or of its `compile` result; else "".
+    """Return the program's name of the reader's jitted or compiled function; "" for any other object.
 
-    Everything that jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`.
+    Whatever jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`.
 
     Args:
       called: any object.
-      name: what the reader calls it, for an object that does not know its name.
+      name: the name in the reader's code, for an object without a name.
     """
     name = name.rpartition(".")[2]
     if issubclass(type(called), getattr(sys.modules.get("jax.stages"), "Compiled", ())):
@@ -126,7 +126,7 @@ def jitted_program(called: Any, name: str = "") -> str:
 
 
 def module_of(value: object) -> str:
-    """Return the package of an object or its class: "jax" for JAX's own, not for a reader's "jaxrl"."""
+    """Return the top-level package of an object or its class, such as "jax"."""
     return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
@@ -135,12 +135,12 @@ def called_at(
 ) -> list[tuple[Compiled, Place]]:
     """Return the reader's jitted functions, each with the line that calls it again and again.
 
-    That is where it was traced, unless a line that is deeper in loops and has traced nothing also calls it.
+    That is the line that traced it, unless a line inside more loops also calls it and has traced nothing.
 
     Args:
       compiled: what was traced.
       call_sites: lines that call jitted functions.
-      ran: programs that ran, by name; those that were not traced were compiled before the watch.
+      ran: names of programs that ran; those that were not traced were compiled before the watch.
     """
     traced = [c for c in compiled if c.explained]
     free = {(canonical_name(s.program), s.at): s for s in sorted(call_sites) if s.program}
@@ -170,5 +170,5 @@ def _called(c: Compiled) -> set[str]:
 
 
 def _turns(call: Compiled | CallSite) -> int:
-    """Count the loops around a call."""
+    """Return the number of loops around a call."""
     return sum(len(statements.enclosing_nodes(p, loop_body.LOOP)) for p in (call.at, *call.callers))

@@ -1,6 +1,6 @@
-"""Data flow between the statements of a loop: which of them wait for a step, and which could run ahead.
+"""Data flow between the statements of a loop: which of them need a step's result, and which could run ahead.
 
-A step is a statement of a loop in the reader's code that calls a jitted function, directly or indirectly.
+A step is a statement in a loop of the reader's code that calls a jitted function, directly or indirectly.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
 LOOP = ast.For | ast.While | ast.AsyncFor
-FEW = 32  # turns of a loop that a compiled function may hold
+FEW = 32  # a loop with at most so many iterations may be inside a jitted function
 BUILT_IN = {"enumerate", "zip", "reversed", "sorted"}
 _DATA = re.compile("load|batch|data|iter|set|stream|sample|file|train|test|step|epoch")
 
 
 class Flow(NamedTuple):
-    """A statement, or the head of one with a body: the variables that it reads and those that it changes."""
+    """The variables that a statement, or the head of a compound statement, reads and writes."""
 
     node: ast.stmt
     reads: frozenset[str]
@@ -29,12 +29,12 @@ class Flow(NamedTuple):
 
 
 def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bool:
-    """Return whether a statement feeds a step of its loop, and needs nothing that a step has computed.
+    """Return whether a step of the loop needs a statement, which itself needs no result of a step.
 
     Args:
       at: a line of the statement.
       steps: lines that call jitted functions, directly or indirectly.
-      called: if the statement is a step, the function among its arguments that is meant.
+      called: if the statement is a step, the function to judge, which is called in its arguments.
     """
     loop, statement = stepping_loop(at, steps), statements.innermost(at, ast.stmt)
     if loop is None:
@@ -53,16 +53,16 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
 
 
 def is_step(at: Place, steps: Collection[Place]) -> bool:
-    """Return whether the statement at a line is, or calls, one of the steps."""
+    """Return whether the statement at a line contains one of the lines `steps`."""
     statement = statements.innermost(at, ast.stmt)
     return statement is not None and _is_step(statement, at.file, steps)
 
 
 def loop_of_steps(at: Place) -> ast.stmt | None:
-    """Return the innermost loop around a line within its function; None for a loop over layers.
+    """Return the innermost loop around a line within its function that is not a loop over layers; else None.
 
-    A loop over layers has few turns, or goes over what the function gets, such as `self.layers` or weights,
-    unless a name says that it is data.
+    A loop over layers has few iterations, or goes over a parameter of the function, such as `self.layers` or
+    weights, unless its name suggests data.
     """
     inside = statements.enclosing_nodes(at, statements.FUNCTION)[-1:]
     parameters = {a.arg for f in inside for a in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)}
@@ -82,7 +82,7 @@ def _loops(at: Place) -> list[Any]:
 
 
 def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
-    """Return the innermost loop around a line, in the same function, that has a step in its body."""
+    """Return the innermost loop around a line in its function that has a step in its body; else None."""
     lines = {p.line for p in steps if p.file == at.file and p.function == at.function}
     for loop in _loops(at):
         if any(statements.head_end(loop) < line <= loop.end_lineno for line in lines):
@@ -91,7 +91,7 @@ def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
 
 
 def comes_back(at: Place) -> bool:
-    """Return whether what a statement assigns affects what it reads in the next turn of its loop."""
+    """Return whether what a statement assigns affects what it reads in the next iteration of its loop."""
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
     if loop is None or loop is statement:
         return False
@@ -100,7 +100,7 @@ def comes_back(at: Place) -> bool:
 
 
 def decides(at: Place) -> bool:
-    """Return whether a test in the same loop reads what a statement assigns, or what is made of it."""
+    """Return whether a condition in the same loop depends on what a statement assigns."""
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
     if loop is None or loop is statement:
         return False
@@ -110,7 +110,7 @@ def decides(at: Place) -> bool:
 
 
 def element_read(at: Place) -> str:
-    """Return the array of which a loop reads one element in each turn, as `float(x[i])` does; "" for none."""
+    """Return the array of which each iteration reads one element, as `float(x[i])` does; "" for none."""
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
     if loop is None or loop is statement:
         return ""
@@ -128,7 +128,7 @@ def element_read(at: Place) -> str:
 
 
 def reads_from(at: Place, other: Place) -> bool:
-    """Return whether a statement reads what another one in its function makes, or is that statement."""
+    """Return whether a statement reads what another one in its function computes, or is the same one."""
     if (at.file, at.function) != (other.file, other.function):
         return False
     reading, making = (statements.innermost(p, ast.stmt) for p in (at, other))
@@ -146,7 +146,7 @@ def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
 
 @functools.cache
 def _flows(file: str, loop: ast.stmt) -> tuple[Flow, ...]:
-    """Return every statement of a loop with its head; a function defined inside counts as one."""
+    """Return the flow of each statement in a loop, with its head; a nested function counts as one."""
     return tuple(_flow(node) for node in _statements(loop))
 
 
@@ -182,7 +182,7 @@ def _flow(node: ast.stmt) -> Flow:
 
 
 def _reads(*nodes: ast.AST) -> frozenset[str]:
-    """Return the variables in some expressions, by their longest names: "self.table" and not "self"."""
+    """Return the variables in some expressions by their full names: "self.table" rather than "self"."""
     names: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Name | ast.Attribute) and (name := _dotted_name(node)):
@@ -194,7 +194,7 @@ def _reads(*nodes: ast.AST) -> frozenset[str]:
 
 
 def _targets(*nodes: ast.expr) -> frozenset[str]:
-    """Return the variables that are assigned, fully or in part."""
+    """Return the variables that assignment targets change, fully or in part."""
     names: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Tuple | ast.List):
@@ -207,7 +207,7 @@ def _targets(*nodes: ast.expr) -> frozenset[str]:
 
 
 def _dotted_name(node: ast.AST) -> str:
-    """Return the name "self.table" of an expression that is nothing else, or ""."""
+    """Return the dotted name that is the whole expression, such as "self.table"; else ""."""
     if isinstance(node, ast.Attribute):
         owner = _dotted_name(node.value)
         return owner and f"{owner}.{node.attr}"
@@ -223,7 +223,7 @@ def _writes(flows: Iterable[Flow]) -> frozenset[str]:
 
 
 def _reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
-    """Return the variables that depend on `names`, in this turn of the loop or a later one."""
+    """Return the variables that depend on `names`, in this iteration of the loop or a later one."""
     reached, before = frozenset(names), frozenset[str]()
     while reached != before:
         before = reached
@@ -232,5 +232,5 @@ def _reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
 
 
 def _share(a: Collection[str], b: Collection[str]) -> bool:
-    """Return whether two sets have a variable in common, or one a part of a variable of the other."""
+    """Return whether two sets share a variable, or one has an attribute of a variable in the other."""
     return any(x == y or x.startswith(y + ".") or y.startswith(x + ".") for x in a for y in b)
