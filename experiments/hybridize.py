@@ -863,7 +863,7 @@ for name, fn in (("unrolled", for_range), ("fori_loop", for_fori)):
     traced = jax.jit(fn, static_argnames="n").trace(rows, n=500)
     print(f"n = 500, {name}: {len(traced.lower().as_text()):,} characters of StableHLO")
 s.claim("An if fails, a for works", source="section 8.1, exercise 2, a reader's answer",
-        holds=trials["if x.sum() > 1"][0] != "works" == trials["for row in x"][0],
+        holds=trials["if x.sum() > 1"][0] != "works" and trials["for row in x"][0] == "works",
         expected="TracerBoolConversionError; works, unrolled",
         observed=f"{trials['if x.sum() > 1'][0][:25]}; {trials['for row in x'][0]}")
 

@@ -64,10 +64,14 @@ print(f"{k} devices: {devices}")
 
 # %%
 def init_params(key):
-    shapes = [(s.width, s.hidden), (s.hidden, s.width)] * k + [(s.width, 10)]
-    keys = jax.random.split(key, len(shapes))
-    draws = [jax.random.normal(key, n) * n[0] ** -0.5 for key, n in zip(keys, shapes)]
-    return [*zip(draws[0:-3:2], draws[1:-3:2]), tuple(draws[-3:])]
+    def matrix(i, rows, columns):
+        return jax.random.normal(keys[i], (rows, columns)) / rows**0.5
+
+    keys = jax.random.split(key, 2 * k + 1)
+    params = [(matrix(2 * i, s.width, s.hidden), matrix(2 * i + 1, s.hidden, s.width))
+              for i in range(k)]
+    params[-1] += (matrix(2 * k, s.width, 10),)  # C
+    return params
 
 def stage(weights, h):
     A, B, *C = weights
