@@ -5,8 +5,8 @@
 The speed of a shared machine changes from one half minute to the next by more than watch costs. So a watch
 alternates between two phases. In one it works. In the other its thread and its clock stand still, and its
 hooks are removed. The ratio of a run is the seconds of all phases in which watch worked, over the seconds
-that their neighbors took for the same work. So it includes the start of a program and all windows of the profiler,
-but not the report after its end.
+that their neighbors took for the same work. So it includes the start of a program and all windows of the
+profiler, but not the report after its end.
 """
 
 from __future__ import annotations
