@@ -38,7 +38,7 @@ LARGEST_SIDE = 8192  # a GPU's rate grows no further; each larger size takes tim
 FAST, SLOW_SIDE = ("float32", "bfloat16", "float16"), 2048
 MEMORY_SHARE = 16  # free memory over the size of an array, at least
 SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays with which memory is measured
-TRAFFIC, MOST_TURNS = 2**35, 2000  # bytes and largest number of iterations of a call on a GPU
+TRAFFIC, MOST_ITERATIONS = 2**35, 2000  # bytes and largest number of iterations of a call on a GPU
 LARGEST_COPY = 2**28  # bytes of the largest copied array
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -105,7 +105,8 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
     cpu = jax.default_backend() == "cpu"
     # If XLA does not know the number of iterations, a GPU asks the host before each of them.
     sweep = jax.jit(_sweep, donate_argnums=0, static_argnums=() if cpu else 1)
-    x, times = jnp.ones(size // 4, np.float32), 1 if cpu else max(1, min(MOST_TURNS, TRAFFIC // (2 * size)))
+    x = jnp.ones(size // 4, np.float32)
+    times = 1 if cpu else max(1, min(MOST_ITERATIONS, TRAFFIC // (2 * size)))
 
     def again() -> jax.Array:
         nonlocal x

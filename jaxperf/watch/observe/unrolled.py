@@ -42,7 +42,7 @@ class Loop(NamedTuple):
     at: Place
     operation: str
     copies: int
-    turns: int  # at least
+    iterations: int  # at least
     share: float
 
 
@@ -90,15 +90,15 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         around = list(_source_loops(_way(facts, most.origin, outside)))
         if _BODIES & {*most.op_name.split("/")} and not around:
             continue  # copies that `scan` made for its argument `unroll`
-        copies, turns = len(equal[most]), _chain(program, most)
+        copies, iterations = len(equal[most]), _chain(program, most)
         written = math.prod(n for _, n in around) if around else math.inf
         if written < LAYERS:
             continue  # several operations of one iteration, or copies that fusion made
-        if turns >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
+        if iterations >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
             share = sum(len(equal[kind]) for kind in kinds) / described
             at = max(around, key=lambda loop: loop[1])[0] if around else at
             operation = most.op_name.rpartition("/")[2]
-            loops.append((bool(around), Loop(at, operation, copies, int(min(turns, written)), share)))
+            loops.append((bool(around), Loop(at, operation, copies, int(min(iterations, written)), share)))
     return [loop for _, loop in sorted(loops, key=lambda pair: (not pair[0], -pair[1].copies))]
 
 

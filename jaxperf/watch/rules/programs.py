@@ -113,7 +113,8 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
                 f"{c.called} holds {loop.copies} copies of {loop.operation} from this loop, which Python "
                 "unrolled"
             )
-            yield Finding("unrolled", loop.at, c.total_s * share * (1 - 1 / loop.turns), reason, c.called)
+            saved_s = c.total_s * share * (1 - 1 / loop.iterations)
+            yield Finding("unrolled", loop.at, saved_s, reason, c.called)
 
 
 def find_constants(analysis: Analysis) -> Iterator[Finding]:

@@ -66,7 +66,7 @@ def shapes(x: jax.Array) -> jax.Array:
 def test_turns_that_could_share_a_body_are_a_loop(function: Callable[..., Any], weights: jax.Array) -> None:
     loop = loops_of(function, weights, X)[0]
     assert f"# {function.__name__}" in loop.at.source
-    assert loop.copies >= TURNS and loop.turns >= TURNS
+    assert loop.copies >= TURNS and loop.iterations >= TURNS
     assert 0.5 < loop.share <= 1.0
 
 
@@ -74,7 +74,7 @@ def test_the_loop_comes_before_the_line_that_stacks_what_its_turns_made() -> Non
     gradient = jax.grad(lambda p, state: jnp.mean(collected(p, state) ** 2))
     loops = loops_of(gradient, jnp.ones(4), jnp.ones(2), few=True)
     assert "# collected" in loops[0].at.source and "return jnp.stack" in loops[-1].at.source
-    assert all(loop.turns >= FEW for loop in loops)
+    assert all(loop.iterations >= FEW for loop in loops)
 
 
 @pytest.mark.parametrize(
