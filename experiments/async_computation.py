@@ -1,16 +1,17 @@
 # %% [markdown]
 # # 8.2 Asynchronous computation
-# When does a call return, when is its value ready, and what does not waiting gain?
+# When does a call return, when is its result ready, and what do you gain if you do not
+# wait?
 #
 # After this section you can
-# - time a JAX program correctly, and say what a wrong clock measures;
+# - time a JAX program correctly, and say what a wrong timing measures;
 # - say which operations make Python wait, and in which line a late error appears;
 # - predict a loop's time from three numbers, $t_1$, $t_2$ and $t_3$;
 # - bound the memory of a program that never waits;
 # - decide whether your training loop should read the loss in every step.
 #
-# JAX is asynchronous to be fast. If you know how, you can write faster programs. You can
-# also make a program slower *on purpose*, to save memory. You need no GPU.
+# JAX is asynchronous to be fast. If you know how this works, you can write faster programs.
+# You can also make a program slower *on purpose* to save memory. You need no GPU.
 
 # %%
 import ctypes
@@ -98,11 +99,11 @@ print(c)
 # :::
 # ::::
 #
-# To show that a call returns early, the book defines a stopwatch. NumPy stands beside JAX:
-# it has no queue, so its call returns with the values. The book multiplies 2000 × 2000. On
-# a GPU we take a larger matrix. One H200 (JAX 0.11.2, 2026-11-27) had the book's product
-# ready 36 µs after its call returned, and the call itself took 142 µs. A difference that
-# small hardly shows that Python did not wait.
+# To show that a call returns early, the book defines a stopwatch. We also time NumPy, which
+# has no queue: its call returns when the values exist. The book's matrix is 2000 × 2000. On
+# a GPU we take a larger one. On one H200 (JAX 0.11.2, 2026-11-27), the book's product was
+# ready 36 µs after its call returned, and the call itself took 142 µs. Such a small
+# difference hardly shows that Python did not wait.
 
 # %%
 class Benchmark:
@@ -134,8 +135,8 @@ with Benchmark("NumPy."):
 # %% [markdown]
 # In the book the calls return after 0.0014 s, and `print` takes another 0.3517 s. Unless
 # you print or save a result, you need not care whether it is ready: operations on JAX
-# arrays are asynchronous by default. One sample decides little, so we repeat it.
-# `y.is_ready()` says whether the value of `y` exists.
+# arrays are asynchronous by default. One sample proves little, so we repeat the
+# measurement. `y.is_ready()` says whether the value of `y` exists.
 
 # %% tags=["slow"]
 product = probe(lambda: jnp.dot(x, x).sum(), calls=s.rounds)
@@ -154,9 +155,9 @@ s.claim("y = nd.dot(x, x).sum() returns before y is computed",
 # <details><summary>Predict: is the call <code>x + 1</code> asynchronous for arrays of every
 # size?</summary>
 #
-# No. JAX's CPU back end computes a small program, under 1000 floating-point operations, in
-# the calling thread. That is faster than to wake another thread. Compare the last two
-# columns below: where they are close, the value is there almost at once.
+# No. JAX's CPU back end computes a program of under 1000 floating-point operations in the
+# calling thread, which is faster than waking another thread. Compare the last two columns
+# below: where they are close, the value is ready almost at once.
 #
 # </details>
 
@@ -173,13 +174,13 @@ s.grid(("elements", "ready when the call returned", "call, µs", "call and wait,
        title="x + 1, compiled")
 
 # %% [markdown]
-# Both times come from the same calls. Look at the rows in turn. Up to 999 elements, the
-# value is always there. At 1001 and 2000 elements another thread computes, and it is a
-# race: that thread may finish before Python asks. At 100,000 and more the call returns
-# first. A GPU has no such exception for small programs (not measured here).
+# Both times come from the same calls. Up to 999 elements, the value is always ready. At
+# 1001 and 2000 elements another thread computes, which may finish before Python asks. At
+# 100,000 elements and more the call returns first. A GPU has no such exception for small
+# programs (not measured here).
 #
 # ### Does the speed of Python matter?
-# The front end does not compute. Therefore, says the book, Python's speed hardly matters,
+# The front end does not compute. Therefore, the book says, Python's speed hardly matters,
 # as long as the back end is efficient.
 #
 # <details><summary>Predict: we make the front end ten times as slow. How much longer does a
@@ -220,34 +221,33 @@ s.claim("The front end's speed hardly matters to the whole program",
 
 # %% [markdown]
 # So Python's speed hardly matters *if the back end has enough to do*. A network of many
-# small operations does not give it enough. The remedy is fewer, larger programs: `jax.jit`,
-# [section 8.1](hybridize).
+# small operations does not give it enough. The remedy is fewer, larger programs, which
+# `jax.jit` makes ([section 8.1](hybridize)).
 #
 # One retelling of this chapter says that asynchrony reduces the communication between the
-# two ends. It does not. As many computations are queued and as many results come back.
-# Asynchrony *hides* the time that this takes, because the front end no longer stands still
-# meanwhile.
+# two ends. It does not: the number of queued computations and returned results stays the
+# same. Asynchrony *hides* the communication time, because the front end works meanwhile.
 #
 # ## 8.2.2 Synchronization functions: making the front end wait
 # Some operations need a value and therefore wait for it. MXNet calls them synchronization
 # functions. Whatever turns an array into something else, such as a NumPy array, a number, a
-# text or a condition, has to wait.
+# string, or a condition, has to wait.
 #
 # | MXNet | JAX | waits for | gives you |
 # |:--|:--|:--|:--|
 # | `y.wait_to_read()` | `y.block_until_ready()` | `y` | `y` |
 # | `nd.waitall()` | no equivalent, see below | | |
 # | | `jax.block_until_ready((y, z))` | all arrays in a list, dict, ... | the same |
-# | `y.asnumpy()` | `np.asarray(y)`, `jax.device_get(y)` | `y`, its copy | a NumPy array |
-# | `y.asscalar()` | `y.item()`, `float(y)` | `y`, its copy | a number |
-# | `print(y)` | `print(y)` | `y`, its copy | a text |
+# | `y.asnumpy()` | `np.asarray(y)`, `jax.device_get(y)` | `y` and its copy | a NumPy array |
+# | `y.asscalar()` | `y.item()`, `float(y)` | `y` and its copy | a number |
+# | `print(y)` | `print(y)` | `y` and its copy | a string |
 # | `if y > 0:` | `if y > 0:` | `y > 0` | a branch |
 # | `y.shape` | `y.shape`, `y.dtype` | nothing | what is known without computing |
 # | | `y.copy_to_host_async()` | nothing: it starts the copy | `None` |
 #
-# `block_until_ready` copies nothing, so it is right for timing. (In MXNet, benchmarks use
-# `waitall`.) Let us check the table: each line starts a product, waits in one way, and asks
-# whether the value is there.
+# `block_until_ready` copies nothing, so use it for timing. (In MXNet, benchmarks use
+# `waitall`.) To check the table, each line below starts a product, waits in one way, and
+# asks whether the value is ready.
 
 # %%
 ways = {
@@ -275,21 +275,21 @@ s.claim("What turns an array into something else makes the front end wait",
 # %% [markdown]
 # <details><summary>Predict: which way of waiting takes the longest?</summary>
 #
-# They take about equally long if the computation is long: nearly all of the time is the
-# computation itself. Only the row *two products* of the next table has two to wait for.
-# `if y > 0` adds a second program, the comparison, and the copy of one value to the host.
-# On one H200 it took 0.69 ms for 2000 × 2000, and `block_until_ready` 0.23 ms (JAX 0.11.2,
-# 2026-11-27): there the product takes less time than the comparison and the copy.
+# If the computation is long, all ways take about equally long. Only the row *two products*
+# of the next table waits for two computations. `if y > 0` adds a second program, the
+# comparison, and copies one value to the host. For 2000 × 2000 on one H200, it took 0.69
+# ms, and `block_until_ready` took 0.23 ms (JAX 0.11.2, 2026-11-27). There the product takes
+# less time than the comparison and the copy.
 #
-# `np.asarray` also copies the whole product. On a CPU that costs nothing, since JAX and
-# NumPy share its memory. From a GPU all bytes pass the bus: on that H200, 16 MB took 3.9 ms.
+# On a GPU, `np.asarray` also copies the whole product over the bus: on that H200, 16 MB
+# took 3.9 ms. On a CPU it copies nothing, because JAX and NumPy share the memory.
 #
 # </details>
 #
-# The book's four cells follow, as rows: `wait_to_read`, `waitall` after two products,
-# `asnumpy`, and `norm().asscalar()`. The next row is a `print` of a value that is there
-# already. The last row converts: it asks for a condition. (The book's times are shown where
-# the matrix is as large as the book's.)
+# The first four rows are the book's cells: `wait_to_read`, `waitall` after two products,
+# `asnumpy`, and `norm().asscalar()`. The next row prints a value that is already ready. The
+# last row converts a value to a condition. (The table shows the book's times if the matrix
+# is as large as the book's.)
 
 # %% tags=["slow"]
 cells = {
@@ -317,9 +317,9 @@ s.claim("A way of waiting that converts takes as long, where the computation is 
 # %% [markdown]
 # ### There is no `waitall`
 # MXNet's `waitall` waits for everything that was queued before. Which JAX call could
-# replace it? The next cell queues a product and drops its result. Then it calls a
-# candidate, and looks whether a callback at the end of the product has run. The product is
-# queued by this thread, by another thread, or on another device.
+# replace it? The next cells queue a product and drop its result. Then they call a candidate
+# and check whether a callback at the end of the product has run. The product is queued by
+# this thread, by another thread, or on another device.
 
 # %%
 other = [*jax.devices(), *jax.devices("cpu")][1]
@@ -373,14 +373,15 @@ s.claim("One call waits for everything that was queued before it, as waitall doe
         cannot="" if other != jax.devices()[0] else "there is one device only")
 
 # %% [markdown]
-# Read it by rows. `effects_barrier` waits only for side effects, such as `jax.debug.print`.
-# `live_arrays` lists only arrays that a variable still holds. A further program waits for
-# what the *same thread* queued on the *same device*, because a device works in order. On a
-# GPU as well, none of the three replaced `waitall` (one H200, JAX 0.11.2, 2026-11-27).
+# Read the table row by row. `effects_barrier` waits only for side effects, such as
+# `jax.debug.print`. `live_arrays` lists only arrays that a variable still holds. Waiting
+# for a later program includes only work that the *same thread* queued on the *same device*,
+# because a device works in order. On a GPU, too, none of the three replaced `waitall` (one
+# H200, JAX 0.11.2, 2026-11-27).
 #
 # **The rule:** keep every result that you need, and pass all of them to
-# `jax.block_until_ready`. It waits for each. Waiting for the last result alone is a common
-# mistake in benchmarks:
+# `jax.block_until_ready`. Waiting for the last result alone is a common mistake in
+# benchmarks:
 
 # %%
 double = jax.jit(lambda z: 2 * z)
@@ -394,15 +395,14 @@ print("pending after waiting for all:     ", pending(results))
 
 # %% [markdown]
 # ### Where do errors appear?
-# A call that has returned has not succeeded yet. If the computation fails later, the error
-# waits in the place of the value. Below, the back end calls a Python function that raises
-# for an empty batch.
+# A call that has returned may still fail. The error is then stored in place of the value.
+# Below, the back end calls a Python function that raises an error for an empty batch.
 #
-# <details><summary>Predict: which of the three lines raises?</summary>
+# <details><summary>Predict: which of the three lines raises the error?</summary>
 #
-# The third. `checked(...)` returns, although its computation is going to fail, and `y + 1`
-# is queued, although `y` will never exist. The error appears where Python waits, far from
-# the line that caused it.
+# The third line. `checked(...)` returns, although its computation will fail, and `y + 1` is
+# queued, although `y` will never exist. The error appears where Python waits, not in the
+# line that caused it.
 #
 # </details>
 
@@ -435,22 +435,24 @@ s.claim("An error appears where Python waits, not where the failing work was que
         observed=f"line {line} raises")
 
 # %% [markdown]
-# If an error seems to come from a harmless line, move `jax.block_until_ready` up, statement
-# by statement, until it raises. NaN is no error. To find it, switch on
-# [`jax_debug_nans`](https://docs.jax.dev/en/latest/debugging/flags.html). It checks each
-# result, so every call then waits.
+# If an error seems to come from a harmless line, wait with `jax.block_until_ready` after each
+# earlier statement. The first wait that raises is at the faulty one. A NaN is not an
+# error. To find it, switch on
+# [`jax_debug_nans`](https://docs.jax.dev/en/latest/debugging/flags.html), which checks
+# each result. Every call then waits.
 #
 # ## 8.2.3 Using asynchronous computation to improve performance
-# The book assigns `y = x + 1` a thousand times: once it waits in each turn, once only at
-# the end. Each turn has three phases. The front end queues the computation ($t_1$), the
-# back end computes it ($t_2$), and the front end learns that it is done ($t_3$).
+# The book's loop assigns `y = x + 1` a thousand times. One version waits in each turn, the
+# other only at the end. Each turn has three phases. The front end queues the computation
+# ($t_1$), the back end computes it ($t_2$), and the front end learns that it is done
+# ($t_3$).
 #
 # ![Two timelines for t2 < t1 and two for t2 > t1. If the loop waits for each result, the
 # phases follow each other. If it waits once, the two ends work at the same time, and the
 # slower one sets the pace.](images/async_timelines.svg)
 #
-# A loop of $n$ turns that waits in each takes $n (t_1 + t_2 + t_3)$. If it waits once, the
-# ends form a pipeline, and its slower stage sets the pace:
+# A loop of $n$ turns that waits in each turn takes $n (t_1 + t_2 + t_3)$. If it waits once,
+# the two ends form a pipeline, and the slower end sets the pace:
 #
 # $$t_1 + t_2 + t_3 + (n - 1) \max(t_1, t_2)$$
 #
@@ -460,10 +462,10 @@ s.claim("An error appears where Python waits, not where the failing work was que
 # <details><summary>Predict: in the book the loop takes 7.3877 s with waiting in each turn
 # and 3.5370 s without. Will JAX gain the same factor, 2.1?</summary>
 #
-# The book's figures give $t_2 = 3.54$ ms and $t_1 + t_3 = 3.85$ ms: around each
-# computation, the two ends spend as much time as on it. In JAX, $t_1 + t_3$ takes
-# microseconds (see the facts below), and to read and write 16 MB takes much longer. The
-# factor should be near 1. Run the cell several times, and either loop may win.
+# The book's figures give $t_2 = 3.54$ ms and $t_1 + t_3 = 3.85$ ms: queueing and waiting
+# take about as long as the computation itself. In JAX, $t_1 + t_3$ takes microseconds (see
+# the facts below), and reading and writing 16 MB takes much longer. The factor should be
+# near 1. If you run the cell several times, either loop may win.
 #
 # </details>
 
@@ -498,24 +500,24 @@ s.claim("Asynchronous computation improves performance", holds=at_book.above(1),
               "(4.21); the book's size gave 1.08 (0.949 to 1.17)")
 
 # %% [markdown]
-# If the interval contains 1, the experiment is undecided. That is the lesson, and not a
-# failure: at this size $t_2$ is so much larger than $t_1 + t_3$ that there is next to
-# nothing to hide. On your machine it may come out otherwise. A slower Python, sleeping
-# cores and other programs make $t_1$ and $t_3$ larger; faster memory makes $t_2$ smaller.
+# If the interval contains 1, the experiment is undecided. That is not a failure: at this
+# size $t_2$ is so much larger than $t_1 + t_3$ that there is almost nothing to hide. Your
+# result may differ. A slower Python, sleeping cores, and other programs make $t_1$ and
+# $t_3$ larger. Faster memory makes $t_2$ smaller.
 #
 # A factor well above 1 on a CPU has another cause. Each result takes 16 MB of new memory.
-# The synchronous loop may give it back to the operating system, which provides it anew in
-# the next turn. So the loop's $t_2$ is longer. Where the process keeps freed memory, the
-# loops are alike.
+# The synchronous loop may return this memory to the operating system and request it again
+# in the next turn. So this loop's $t_2$ is longer. Where the process keeps freed memory,
+# both loops take about equally long.
 #
-# On one H200 (JAX 0.11.2, 2026-11-27) the experiment is decided: its memory is so fast that
-# to queue the call takes the most time, and the synchronous loop takes 1.52 (1.45 to 1.62)
+# On one H200 (JAX 0.11.2, 2026-11-27) the result is clear. Its memory is so fast that
+# queueing the call takes the most time, and the synchronous loop takes 1.52 (1.45 to 1.62)
 # times as long.
 #
-# So let us vary the size. We fit $t_1$, $t_2$ and $t_3$ on every other size, with $t_2$ a
-# line with one bend in the number of elements, and predict the sizes between. `cores_awake`
-# runs a program of idle priority on each core. Otherwise $t_3$ would include the time to
-# wake a sleeping core.
+# Now we vary the size. We fit $t_1$, $t_2$ and $t_3$ at every other size, and predict the
+# times at the sizes between. The model for $t_2$ is a line with one bend over the number of
+# elements. `cores_awake` runs an idle-priority program on each core. Otherwise $t_3$ would
+# include the time to wake a sleeping core.
 
 # %% tags=["slow"]
 sizes = np.geomspace(1024, 2**21 if on_cpu else 2**26, s.points).astype(int)
@@ -577,13 +579,13 @@ s.figure(fig, "Lines are the model, points are measured (hollow: not fitted). Le
          "and waiting still costs over 10%. Right: waiting costs less.")
 
 # %% [markdown]
-# (A $t_3$ of 0 was too short for the fit to see. If the last claim is undecided, the machine
-# was too busy to show a gain of microseconds.)
+# (If $t_3$ is 0, it was too short for the fit to detect. If the last claim is undecided,
+# the machine was too busy to show a gain of microseconds.)
 #
-# **The rule:** asynchrony hides at most $t_1 + t_3$ per call. Compare that sum with the
-# time of your step. If a step takes tens of milliseconds, there is nothing to gain. If it
-# takes microseconds, $t_1$ itself is the limit, and then not waiting is not enough: make
-# *fewer calls*. One program with the loop inside pays $t_1$ once:
+# **The rule:** asynchrony hides at most $t_1 + t_3$ per call. Compare that sum with your
+# step time. If a step takes tens of milliseconds, there is nothing to gain. If it takes
+# microseconds, $t_1$ itself is the limit, so make *fewer calls*. One program with the loop
+# inside pays $t_1$ once:
 
 # %% tags=["slow"]
 steps, z = 100, jnp.ones(1024)
@@ -606,14 +608,15 @@ s.claim("A loop inside one program saves most of t1", holds=saving.above(2),
 # A GPU computes faster, and queueing work for it takes longer. On one H200 (JAX 0.11.2,
 # 2026-11-26), an empty program is queued in 27 µs and finished in 55 µs. On a CPU it is
 # queued in about 5 µs ([Using a GPU](use_gpu)). `lax.scan` over an epoch shortened LeNet's
-# step of 256 images from 0.357 to 0.280 ms, because that step is not much longer than its
-# queueing. For ResNet-18 in bfloat16 (batch 256) it went from 3.64 to 3.58 ms.
+# step of 256 images from 0.357 to 0.280 ms, because queueing is a large part of such a short
+# step. For ResNet-18 in bfloat16 (batch 256), the step time fell only from 3.64 to 3.58
+# ms.
 #
 # ## 8.2.4 The impact of asynchronous computation on memory
-# Training usually reads the loss in every step, and `asscalar` or `asnumpy` makes the front
-# end wait. Without that, says the book, the front end queues all batches within a moment,
-# and they fill the memory. How many computations does JAX queue before it makes a call
-# wait?
+# Training usually reads the loss in every step with `asscalar` or `asnumpy`, which makes
+# the front end wait. Otherwise, the book says, the front end queues all batches almost at
+# once, and they fill the memory. How many computations does JAX queue before it makes a
+# call wait?
 
 # %%
 x = jnp.ones((500, 500) if on_cpu else (4096, 4096))
@@ -632,18 +635,19 @@ s.claim("Without synchronization, the front end hands over all computations at o
         first="32 on a CPU and more on a GPU; one H200 had 32 too")
 
 # %% [markdown]
-# XLA's CPU client lets 32 computations be in flight. Then the next call waits until one has
-# ended. On one H200 it was 32 as well (JAX 0.11.2, 2026-11-27). So the front end runs
-# ahead, but not without limit. For memory this means: at most 32 batches wait in the queue.
+# XLA's CPU client allows 32 computations in flight. Then the next call waits until one has
+# ended. On one H200 the limit was 32, too (JAX 0.11.2, 2026-11-27). So the front end runs
+# ahead, but at most 32 batches wait in the queue.
 #
 # ![Memory over time. Without waiting, it grows until the queue holds 32 batches. With a
 # window, or waiting for each, it stays low.](images/async_memory.svg)
 #
-# Now the book's experiment: 100 batches of 1024 examples and an MLP with 2048, 512 and 1
-# outputs, SGD with rate 0.005, and half the squared error. Your run may be shorter;
-# `--full` takes the book's sizes. On a GPU a batch is 16 times as large: one H200 made 40
-# steps of 256 examples in 28 ms (JAX 0.11.2, 2026-11-27), too short to look at the memory
-# often. As in the book, `data_iter` prints when it has made half and all of the batches.
+# Now we repeat the book's experiment: 100 batches of 1024 examples, an MLP with 2048, 512
+# and 1 outputs, SGD with learning rate 0.005, and half the squared error. Your run may be
+# shorter; `--full` uses the book's sizes. On a GPU a batch is 16 times as large, because
+# one H200 made 40 steps of 256 examples in 28 ms (JAX 0.11.2, 2026-11-27). That is too
+# short to read the memory often. As in the book, `data_iter` prints when it has made half
+# and all of the batches.
 
 # %%
 batch_size = s.batch_size if on_cpu else 16 * s.batch_size
@@ -680,9 +684,9 @@ def step(params, X, y):
     return jax.tree.map(lambda p, g: p - 0.005 * g, params, grads), loss
 
 # %% [markdown]
-# The book measures memory by a difference of two looks, one before and one after. A *trial
+# The book reads the memory before and after training, and takes the difference. A *trial
 # run* comes first. In MXNet it creates the parameters, whose shapes are not known before.
-# In JAX it compiles, so that neither the time nor the memory of the compiler is counted.
+# In JAX it compiles, so that the compiler's time and memory are not counted.
 #
 # <details><summary>The same in Gluon</summary>
 #
@@ -740,15 +744,16 @@ for wait in ("each", "never"):
 # | waiting in each step | 13.377 s | 26.868 s | 4.648 MB |
 # | never | 0.084 s | 0.167 s | 0.016 MB |
 #
-# The book says that not waiting takes more memory, and its own figures say the opposite. A
-# difference of two looks misses all memory that is taken and given back in between. The
-# book's times show what happens: without waiting, all batches are made within a moment. JAX
-# does the same as long as they fit into the queue. Each of these batches is two
-# computations: to draw it, and the step.
+# The book says that not waiting takes more memory, but its own figures say the opposite.
+# Its difference misses all memory that is allocated and freed in between. The book's times
+# show what happens: without waiting, all batches are made almost at once. JAX does the same
+# as long as they fit into the queue. Each batch needs two computations: one draws it, the
+# other is the step.
 #
-# A better measure is the peak: `MemorySampler` looks every 5 ms. We also let the *host*
-# make the batches, as an input pipeline does. A batch from the host takes memory when it is
-# made. A batch drawn by the back end takes none on a CPU until its computation runs.
+# A better measure is the peak: `MemorySampler` reads the memory every 5 ms. We also let the
+# *host* make the batches, as an input pipeline does. A batch from the host takes memory
+# when it is made. A batch drawn by the back end takes none on a CPU until its computation
+# runs.
 #
 # Three ways to train take turns:
 # - `each`: read the loss in every step;
@@ -759,9 +764,9 @@ for wait in ("each", "never"):
 # time?</summary>
 #
 # `never` takes the most memory: up to 32 batches are in the queue. The times differ little.
-# A step takes tens of milliseconds, and waiting costs microseconds. What `each` can lose is
-# the time to *make* the next batch, since the back end is idle meanwhile. `window` loses
-# neither.
+# A step takes tens of milliseconds, and waiting costs microseconds. `each` can lose the
+# time to *make* the next batch, because the back end is idle meanwhile. `window` loses
+# neither time nor memory.
 #
 # A fast GPU may finish a step before the host has made the next batch. Then few batches
 # wait in the queue, and the three ways need about the same memory.
@@ -853,14 +858,14 @@ s.claim("With steps this long, waiting in each step costs no time",
 
 # %% [markdown]
 # ### Do this
-# Compare the two tables above: what does waiting cost in time, and what does it save in
-# memory?
-# - **Steps of tens of milliseconds or more, batches at hand:** read the loss in every step,
-#   as the book recommends. It costs a few percent at most.
+# Compare the two tables above: how much time does waiting cost, and how much memory does it
+# save?
+# - **Steps of tens of milliseconds or more, and batches that are ready:** read the loss in
+#   every step, as the book recommends. It costs a few percent at most.
 # - **Short steps, or batches that take the host time:** use a window. Read the loss of a
 #   step that is a few steps old. The back end always has work, and few batches are in
 #   memory.
-# - **Never waiting** gains nothing over the window, and may hold 32 batches.
+# - **Never waiting** gains nothing over the window, and may keep 32 batches in memory.
 #
 # The same holds for predicting: read or print each batch's prediction, or use a window.
 #
@@ -868,13 +873,13 @@ s.claim("With steps this long, waiting in each step costs no time",
 # - A JAX call queues work and returns. Only what needs a value waits: `block_until_ready`,
 #   `np.asarray`, `item`, `print`, `if`. JAX has no `waitall`: wait for all results that you
 #   keep.
-# - A clock that does not wait measures queueing. An error appears where Python waits.
+# - A timing that does not wait measures only queueing. An error appears where Python waits.
 # - A loop takes $n (t_1 + t_2 + t_3)$ with waiting and about $n \max(t_1, t_2)$ without. If
 #   $t_2$ is much larger than $t_1 + t_3$, waiting costs nothing; if $t_1$ is the largest,
 #   make fewer calls.
 # - At most 32 computations are in flight, on a CPU and on one H200. Each keeps its inputs
 #   in memory.
-# - Read the loss in every step if steps take tens of milliseconds, and else in a window.
+# - Read the loss in every step if steps take tens of milliseconds. Otherwise use a window.
 #
 # ## Exercises
 # Think first, then open the code and the answer.
@@ -891,15 +896,15 @@ for sample in (samples[0], samples[-1]):
 # <details><summary>Answer</summary>
 #
 # The assumption says that the back end never runs out of work. While it computes 1000
-# times, the front end has queued the other 999 computations. If $t_2 < t_1$, the back end
-# waits for the front end, and the loop takes $1000 t_1 + t_2 + t_3$, whatever the size. If
-# your smallest size lies left of the crossover, the formula gives too little there: see the
-# first line. In general $\max(t_1, t_2)$ stands in place of $t_2$.
+# times, the front end queues the other 999 computations. If $t_2 < t_1$, the back end waits
+# for the front end, and the loop takes $1000 t_1 + t_2 + t_3$, whatever the size. If your
+# smallest size lies left of the crossover, the formula's time is too short there: see the
+# first line. In general, $\max(t_1, t_2)$ replaces $t_2$.
 #
 # A reader guessed: "only if $t_2$ is large is it worth it to be asynchronous." It is the
 # other way round. For a large $t_2$ the gain $(t_1 + t_2 + t_3) / \max(t_1, t_2)$ shrinks
-# to nothing. It is largest where $t_1 = t_2$. Below that, asynchrony still gains, only not
-# as much as the formula says.
+# to nothing. It is largest where $t_1 = t_2$. Below that, asynchrony still gains, but less
+# than the formula says.
 #
 # </details>
 #
@@ -926,8 +931,8 @@ print(child.stdout or child.stderr)
 # <details><summary>Answer</summary>
 #
 # The call takes as long as the product, the value is ready when it returns, and nothing is
-# left to wait for. That is how NumPy works, and PyTorch on a CPU. It helps to find an
-# error's line. It needs a process of its own, since JAX reads the setting when it starts.
+# left to wait for. NumPy works this way, and so does PyTorch on a CPU. The setting helps to
+# find an error's line. It needs a separate process, because JAX reads it at the start.
 #
 # </details>
 #
@@ -948,10 +953,10 @@ for wait in (False, True):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The first clock stops when the product is queued, not when it is computed. The speed is
+# The first timing stops when the product is queued, not when it is computed. The speed is
 # then many times what the processor can do. Compare a measured speed with the machine's
-# limit, as [section 8.0](performance_model) does: a result above the limit is a wrong
-# clock.
+# limit, as [section 8.0](performance_model) does: a result above the limit means that the
+# timing is wrong.
 #
 # </details>
 #
@@ -970,11 +975,10 @@ s.table(times, title="200 times y = x + 1, 1024 elements", base="cores kept awak
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# $t_3$: while one end waits, its core goes to sleep, and the time to wake it is part of
-# every turn. On an idle machine that is most of the turn, and the second row is several
-# times the first. Where other programs keep the cores busy, the two rows are alike.
-# Therefore the same loop may differ several times between two machines, or between two
-# moments.
+# $t_3$ changes. While one end waits, its core goes to sleep, and every turn includes the
+# time to wake it. On an idle machine this is most of the turn, and the second row is
+# several times the first. Where other programs keep the cores busy, the two rows are alike.
+# So the same loop may take several times as long on another machine or at another moment.
 #
 # </details>
 #
@@ -996,6 +1000,7 @@ for window in (2, 100):
 # <details><summary>Answer</summary>
 #
 # The queue holds 32 computations. If each has a batch of its own, they hold 3.2 GB. With a
-# window of two there are three: one that is computed and two that wait, so 300 MB.
+# window of two there are three batches, one that is computed and two that wait. They take
+# 300 MB.
 #
 # </details>

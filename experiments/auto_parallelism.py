@@ -1,6 +1,6 @@
 # %% [markdown]
 # # 8.3 Automatic parallelism
-# Which operations run at the same time without your asking, and what does that gain?
+# Which operations does JAX run at the same time by itself, and what does that gain?
 #
 # After this section you can
 # - tell which operations may run at the same time, and which must wait for each other;
@@ -9,10 +9,10 @@
 # - say why two products at once on one device gain little;
 # - explain why `run` computes ten products, but `jax.jit(run)` only one.
 #
-# You need no GPU. JAX can divide a CPU into two devices, if you ask before its first
+# You need no GPU. JAX can divide a CPU into two devices, if you set this before its first
 # operation: `jax.config.update("jax_num_cpu_devices", 2)`. Here `section` does it. Such
 # devices show *when* operations run. They do not show what a second device gains, because
-# they share the same cores. With a GPU, the two devices are the CPU and the GPU.
+# they share the same cores. If you have a GPU, the two devices are the CPU and the GPU.
 
 # %%
 import random
@@ -55,8 +55,8 @@ print(c)
 
 # %% [markdown]
 # `a` and `b` do not depend on each other, so they may be computed at the same time. `c`
-# needs both. You never say so: each call gets arrays that may still be in the making, and
-# the runtime starts an operation when its inputs exist.
+# needs both. You need not declare this: each call gets arrays that may not be computed yet,
+# and the runtime starts an operation when its inputs exist.
 #
 # MXNet's back end builds a graph of all pending operations and runs any that is ready. JAX
 # has no such graph across calls. It finds independent work in two places:
@@ -65,21 +65,21 @@ print(c)
 # - **Inside one compiled program.** XLA sees all operations of a jitted function, and may
 #   run independent ones at the same time.
 #
-# On *one* device, two separate calls do not overlap: the queue is in order. That costs less
-# than it seems, for the following reason.
+# On *one* device, two separate calls do not overlap, because the queue is in order. That
+# costs less than it seems, as the next part shows.
 #
 # ## One operator uses the whole device
-# A large product uses all cores of a CPU, or all of a GPU. Two at once would each get half.
-# We can see it from the CPU time: it counts the seconds of all cores, so CPU time divided
-# by elapsed time is the number of busy cores.
+# A large product uses all cores of a CPU, or all of a GPU. Two products at once would each
+# get half. The CPU time shows this. It adds up the seconds of all cores, so CPU time
+# divided by elapsed time is the number of busy cores.
 #
 # <details><summary>Predict: how many cores does one product of large matrices use? And a
-# loop whose every step needs the step before?</summary>
+# loop in which each step needs the step before?</summary>
 #
-# The product uses all of them: its rows can be computed independently. The loop uses little
-# more than one, however many there are. (The figure counts all threads of the process.)
-# Also read the third line: two CPU devices have no cores of their own, so two products
-# together cannot use more cores than one alone.
+# The product uses all of them, because its rows can be computed independently. The loop
+# uses little more than one core. (The figure counts all threads of the process.) On CPU
+# devices, a third line shows that they share the cores: two products together cannot use
+# more cores than one alone.
 #
 # </details>
 
@@ -129,14 +129,14 @@ s.claim("One operator uses all cores of a CPU", source="section 8.3", since="202
         cannot="there is only one core" * (cores == 1))
 
 # %% [markdown]
-# If other programs use all cores the whole time, fewer cores show nothing, so the claim is
-# then undecided and not refuted. So there are two kinds of parallelism that gain something:
+# If other programs use all cores the whole time, a lower number proves nothing, so the
+# claim is then undecided, not refuted. Two kinds of parallelism can still gain something:
 # *different* hardware works at once, such as a CPU and a GPU, or one part computes while
 # another copies.
 #
 # ## 8.3.1 Parallel computation on the CPU and a GPU
 # The book's `run` computes ten products, none of which needs another. The book times it on
-# the CPU, then on a GPU, then on both. Here "both" is a plain loop: it does not wait
+# the CPU, then on a GPU, then on both. Here "both" is a plain loop that does not wait
 # between the devices.
 
 # %% tags=["slow"]
@@ -199,8 +199,8 @@ s.claim("A loop over devices looks serial, but it runs in parallel",
         observed=f"{shared:.0%} overlaps in the best of three recordings")
 
 # %% [markdown]
-# Working at the same time is not yet a gain. Together, two devices take at worst the sum of
-# their times, and at best the longer one.
+# Two devices that work at the same time need not save time. Together, they take at worst
+# the sum of their times, and at best the longer time.
 
 # %% tags=["slow"]
 parts = {f"run on {x.device}": lambda x=x: run(x) for x in xs}
@@ -219,9 +219,9 @@ if not real:
 
 # %% [markdown]
 # On CPU devices, compare the row "both" with the sum: the products share the cores, so they
-# take about as long as one after the other. This is not what two GPUs do, since each has
-# its own cores and memory. For one H200 and its host, the sum took 1.62 (1.34 to 2.16) times
-# as long as both together (JAX 0.11.2, 2026-11-27, beside other programs).
+# take about as long as one after the other. Two GPUs behave differently, because each has
+# its own cores and memory. For one H200 and its host, the sum took 1.62 (1.34 to 2.16)
+# times as long as both together (JAX 0.11.2, 2026-11-27, beside other programs).
 #
 # ## 8.3.2 Parallel computation and communication
 # ![Two timelines of four results. Above, all results are computed and then copied. Below,
@@ -230,8 +230,8 @@ if not real:
 #
 # Results often have to leave the device that computed them. Here there *is* a dependency:
 # `ys[i]` must be computed before it can be copied. But while `ys[i]` is computed, `ys[i-1]`
-# can be copied. You need not arrange that. Request the copies right after the computation,
-# with
+# can be copied. JAX does that by itself if you request the copies right after the
+# computation, with
 # [`copy_to_host_async`](https://docs.jax.dev/en/latest/_autosummary/jax.Array.copy_to_host_async.html),
 # and do not wait in between:
 
@@ -282,15 +282,15 @@ def work(x, count=s.products):
 # copy](https://docs.nvidia.com/cuda/cuda-runtime-api/structcudaDeviceProp.html)
 # (`asyncEngineCount` says how many), so a copy need not slow down the computation (not
 # measured here). A CPU has no such engines: a copy needs a core, and a large product leaves
-# none free. The array of a CPU device is also in the host's memory already, so `np.asarray`
+# none free. An array on a CPU device is also in the host's memory already, so `np.asarray`
 # would not copy at all. On a CPU, therefore, we compute something that uses one core, the
 # moving averages, and let Python copy with `np.array` on another.
 #
 # On a GPU, a copy takes far longer than a product. One H200 (JAX 0.11.2, 2026-11-27)
-# computes 364 TFLOP/s, but copies 1.3 GB/s to the host's ordinary memory: 1.2 ms for a
-# product of 6000 × 6000, and 110 ms for its result. Then there is next to nothing to save.
-# So on a GPU we compute a power of a smaller matrix: many products for one copy, and both
-# take milliseconds.
+# computes 364 TFLOP/s, but copies 1.3 GB/s to the host's ordinary memory. A product of 6000
+# × 6000 takes 1.2 ms, and copying its result takes 110 ms, so there is almost nothing to
+# save. So on a GPU we compute a power of a smaller matrix. It needs many products for one
+# copy, and both parts take milliseconds.
 
 # %% tags=["slow"]
 n = 2 * s.size
@@ -318,10 +318,11 @@ s.timeline(few, "Each copy begins when its result exists, while the device compu
                 "next one. Only the last copy has nothing to hide behind.")
 
 # %% [markdown]
-# (If copying beside computing does not save time in your run, no second core was free.)
-# What can be saved is at most the shorter of the two times. If a copy takes ten times as
-# long as computing a result, you save less than a tenth. On one H200, beside other programs,
-# the gain was undecided: 1.05 (0.95 to 1.28) times as fast, of 1.68 at best (2026-11-27).
+# (If copying beside computing does not save time in your run, no second core was free.) You
+# can save at most the shorter of the two times. If a copy takes ten times as long as
+# computing a result, you save less than a tenth. On one H200, beside other programs, the
+# gain was undecided: 1.05 (0.95 to 1.28) times as fast, where 1.68 was possible
+# (2026-11-27).
 #
 # ## Inside one program
 # `run` multiplies the same matrix ten times. What if we compile all of it?
@@ -329,8 +330,8 @@ s.timeline(few, "Each copy begins when its result exists, while the device compu
 # <details><summary>Predict: how many products does jax.jit(run) compute?</summary>
 #
 # One. The compiler sees that the ten products are equal, computes one, and returns it ten
-# times. Without `jit`, each call is a program of its own, and nobody sees that they are
-# equal.
+# times. Without `jit`, each call is a separate program, so no compiler sees all ten
+# products.
 #
 # </details>
 
@@ -352,25 +353,25 @@ s.claim("Under jit, the book's run is one product",
         observed=f"{equal} and {different}", since="2026-11-26")
 
 # %% [markdown]
-# Whoever times `jax.jit(run)` therefore measures a tenth of the work. Give each product its
-# own operand, and check the number of operations in the compiled program, as this cell
+# A benchmark of `jax.jit(run)` therefore measures a tenth of the work. Give each product
+# its own operand, and check the number of operations in the compiled program, as this cell
 # does.
 #
 # ## Summary
-# - Operations that do not need each other's results may run at the same time. JAX finds out
-#   by itself.
+# - Operations that do not need each other's results may run at the same time. JAX finds
+#   them by itself.
 # - One device runs separate calls in the order in which you made them. Different devices
 #   work at once, even if you call them from a plain loop.
 # - A large operator already uses the whole device. A second one beside it gains little.
-# - Request copies right after computing, and wait for neither. Then a result is copied
-#   while the next is computed, and at most the shorter of both is saved.
+# - Request copies right after computing, without waiting. Then a result is copied while the
+#   next is computed. This saves at most the shorter of the two times.
 # - Inside one program the compiler sees all operations. It may run them in parallel, and it
 #   computes equal ones only once.
 #
 # ## Exercises
 # **1 (the book's).** `run` computes ten products that do not depend on each other. Are they
 # executed in parallel? A reader answered: "They depend on each other, so they are not
-# executed in parallel." Count how many products are busy at the same moment, called one by
+# executed in parallel." Count how many products run at the same moment, when called one by
 # one and as one program.
 
 # %% tags=["answer", "slow"]
@@ -402,14 +403,14 @@ s.claim("The system can execute independent tasks in parallel", source="section 
 #
 # The reader's conclusion is right for one device, but the reason is wrong. The products do
 # *not* depend on each other: all read `x`, and none reads another's result. They run one
-# after the other because a device works through its queue in order. Compiled into one
+# after the other because a device works through its queue in order. In one compiled
 # program, XLA may run several at once. Then each of them gets fewer cores, so do not expect
-# much from it.
+# much.
 #
 # </details>
 #
 # **2 (the book's).** Design a task with more complex dependencies. Is the result correct
-# when JAX parallelizes it, and is it faster? Use integers: they wrap around in the same way
+# when JAX parallelizes it, and is it faster? Use integers: they overflow in the same way
 # everywhere, so the result must equal NumPy's in every bit.
 
 # %% tags=["answer"]
@@ -470,12 +471,12 @@ s.claim("Two devices compute such a task faster than one", source="section 8.3, 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Correct: yes, in every bit. Nobody drew the dependencies. An operation that started too
-# early would have read unfinished values.
+# The result is correct in every bit, although nobody declared the dependencies. An
+# operation that started too early would have read unfinished values.
 #
-# Faster: it depends on the size. The first two rows differ by what waiting after each
-# operation costs. The third row adds copies between devices, and a CPU that is divided into
-# two devices cannot show what a second device gains. Two real devices gain only if an
+# Whether it is faster depends on the size. The first two rows differ by the cost of waiting
+# after each operation. The third row adds copies between devices, and a CPU that is divided
+# into two devices cannot show what a second device gains. Two real devices gain only if an
 # operation takes longer than its call and the copies that it needs. Try `--node-size 512`.
 #
 # </details>
@@ -527,22 +528,23 @@ s.claim("Small operators are faster in parallel on one device",
 # <details><summary>Answer</summary>
 #
 # The clock stopped when the calls had returned. The results were not ready: the reader's
-# `nd.waitall()` comes after both measurements. So both figures are times of queueing, and
-# the second was rounded to zero.
+# `nd.waitall()` comes after both measurements. So both figures are queueing times, and the
+# second was rounded to zero.
 #
-# A product of 20 × 20 takes 16,000 floating-point operations, which is less work than
-# calling it. So the gain comes from fewer calls, not from more cores. (The verdict above is
-# about the time, not about its cause.) With `vmap` there is one call with one array in and
-# one out. One program of ten products is one call, too, but JAX must check ten arguments
-# and make ten output arrays. This can cost more than ten calls that are already cached: in
-# an earlier run on two cores it did. On other machines one program is faster. Look at your
-# own table, and stack the operands if you can. Where the lines meet, it no longer matters.
+# A product of 20 × 20 needs 16,000 floating-point operations, which take less time than the
+# call. So the gain comes from fewer calls, not from more cores. (The verdict above is about
+# the time, not about its cause.) With `vmap` there is one call with one input array and one
+# output array. One program of ten products is one call, too, but JAX must check ten
+# arguments and make ten output arrays. This can take longer than ten cached calls, as in an
+# earlier run on two cores. On other machines one program is faster. Look at your own table,
+# and stack the operands if you can. Where the lines meet, the choice no longer matters.
 #
 # </details>
 #
-# **4.** Three programs need ten results on the host. One calls and fetches in turns:
-# `[np.array(averages(x)) for _ in range(10)]`. One computes all, waits for all and then
-# fetches. One is `copy_to_host(work(x))`. Which is fastest, and which two are alike?
+# **4.** Three programs need ten results on the host. The first calls and fetches in turns:
+# `[np.array(averages(x)) for _ in range(10)]`. The second computes all, waits for all, and
+# then fetches. The third is `copy_to_host(work(x))`. Which is fastest, and which two are
+# alike?
 
 # %% tags=["answer", "slow"]
 def in_turns():
@@ -559,12 +561,12 @@ s.table(orders, title="Ten results on the host", base="copy when ready")
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The first two are alike in that nothing overlaps: while Python copies, the device has
-# nothing to do. In the first program the next computation is not queued yet, in the second
-# none is left. The first may still be the faster of the two, because it drops each result
-# and can use its memory again. The third overlaps. If it is not the fastest in your table,
-# no core was free for the copies. The first program is what a training loop does that calls
-# `float(loss)` in each step.
+# The first two are alike: nothing overlaps, because the device has nothing to do while
+# Python copies. In the first program the next computation is not queued yet, and in the
+# second none is left. The first may still be the faster of the two, because it drops each
+# result and can reuse its memory. The third overlaps computing and copying. If it is not
+# the fastest in your table, no core was free for the copies. A training loop that calls
+# `float(loss)` in each step works like the first program.
 #
 # </details>
 #
@@ -587,9 +589,9 @@ print(f"{timeline.overlap(turns, *lanes):.0%} overlaps")
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Next to nothing. Each product needs the one before, so one device always waits for the
-# other, and the copies come on top. More devices help only if there is independent work. A
-# model that is split by layers is such a chain; [pipelining](model_parallelism) gives it
-# independent work.
+# Almost nothing. Each product needs the one before, so one device always waits for the
+# other, and the copies take extra time. More devices help only if there is independent
+# work. A model that is split by layers is such a chain; [pipelining](model_parallelism)
+# gives it independent work.
 #
 # </details>

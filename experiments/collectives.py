@@ -1,15 +1,14 @@
 # %% [markdown]
 # # Collectives
-# Every data-parallel step ends with a sum over all devices. How do devices add up what they hold,
-# and what does it cost?
-# After this section you can
+# Every data-parallel step ends with a sum over all devices. How do devices compute this sum, and
+# what does it cost? After this section you can
 # - say what an all-reduce, a reduce-scatter, and an all-gather do, and write each in plain JAX;
-# - derive what a star, a ring, and two levels cost, in messages and in bytes;
+# - count the messages and bytes of a star, a ring, and two levels;
 # - predict the time of a collective from a delay and a bandwidth, and check it;
-# - say which of them your program uses when you write `lax.psum`, `jit`, or FSDP.
+# - say which collectives your program uses when you write `lax.psum`, `jit`, or FSDP.
 #
-# You need no GPU. A CPU is divided into eight devices, which compute what eight GPUs compute. They
-# share their memory and their cores, so we count their messages, and compare no speeds with GPUs.
+# You need no GPU. We divide the CPU into eight devices, which compute what eight GPUs compute. They
+# share memory and cores, so we count messages and do not compare speeds with GPUs.
 
 # %%
 import math
@@ -49,15 +48,15 @@ print(f"{k} devices: {devices}")
 
 # %% [markdown]
 # ## Four collectives
-# A *collective* is an operation that all devices take part in, each with an array of its own. Four
-# of them are enough for most programs.
+# A *collective* is an operation that all devices take part in, each with its own array. Four
+# collectives are enough for most programs.
 #
 # ![Four devices, before and after each of four collectives. A column is a device, a row a piece of
 # its array, a color the device that a number comes from; stripes are
 # sums.](images/collective_kinds.svg)
 #
-# JAX has a function for each. The code in `shard_map` is that of one device. Here, each device has
-# a row of `x`, and returns what it has afterwards.
+# JAX has a function for each. The function in `shard_map` is one device's program. Here, each
+# device gets one row of `x` and returns its result.
 
 # %%
 def on_devices(function, mesh=mesh):
@@ -81,12 +80,12 @@ for collective in (all_reduce, reduce_scatter):
 print("all_gather: device 0 gets", on_devices(all_gather)(x[:, :2])[0])
 
 # %% [markdown]
-# How do the devices do this? Nothing in `psum` says. We write it by hand in three ways, count
-# messages and bytes, and then measure.
+# How do the devices do this? The name `psum` does not say. We write an all-reduce by hand in three
+# ways, count messages and bytes, and then measure.
 #
 # ## A star
-# [Section 8.4](multiple_gpus) wrote the book's `allreduce`: add everything up on the first device,
-# and copy the sum back. Here it is again, with a list of all copies.
+# [Section 8.4](multiple_gpus) has the book's `allreduce`: it adds everything up on the first device
+# and copies the sum back. Here, we also list all copies.
 #
 # ![Left: a star, three devices send their arrays of N bytes to device 0 and get the sum back. Right: a
 # ring, each of four devices sends a quarter at a time to the next.](images/all_reduce.svg)
@@ -111,16 +110,16 @@ received = sum(size for _, to, size in copies if to == devices[0])
 print(f"{len(copies)} copies of {n} bytes; device 0 receives {received} and sends as many")
 
 # %% [markdown]
-# What does this cost? The usual model gives each message two prices. A message of $n$ bytes takes
+# What does this cost? In the usual model, a message of $n$ bytes takes
 #
 # $$\alpha + n / \beta$$
 #
-# seconds. $\alpha$ is the *delay*: what a message costs however short it is, in seconds. $\beta$ is
-# the *bandwidth*: bytes per second. Device 0 receives $k - 1$ messages through its one link, and
-# then sends $k - 1$. So a star takes $2(k-1)(\alpha + n/\beta)$: with twice as many devices, twice
-# as long. Everybody else waits for device 0.
+# seconds. $\alpha$ is the *delay*: the seconds that even the shortest message takes. $\beta$ is the
+# *bandwidth* in bytes per second. Device 0 receives $k - 1$ messages through its one link, and then
+# sends $k - 1$ messages. So a star takes $2(k-1)(\alpha + n/\beta)$: about twice as long with twice
+# as many devices. All others wait for device 0.
 #
-# The book calls `allreduce` once per parameter, and LeNet has eight.
+# The book calls `allreduce` once per parameter array, and LeNet has eight.
 
 # %%
 lenet = [(20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (800, 128), (128,), (128, 10), (10,)]
@@ -139,15 +138,15 @@ s.claim("Added up one by one, LeNet's gradients take eight times as many copies"
 # %% [markdown]
 # ## A ring
 # Arrange the devices in a circle, cut each array into $k$ pieces, and let *all* links work at once.
-# Each device sends one piece to its right neighbor, adds what comes from the left, and passes that
-# sum on. After $k - 1$ steps each device has one finished piece: a reduce-scatter. In $k - 1$ more
-# steps, the finished pieces go around: an all-gather.
+# Each device sends one piece to its right neighbor, adds its own piece to what comes from the left,
+# and passes that sum on. After $k - 1$ steps, each device has one finished piece: this is a
+# reduce-scatter. In $k - 1$ more steps, the finished pieces go around: this is an all-gather.
 #
 # ![Seven panels of four devices. In steps 1 to 3, one sum per device grows on its way around the
 # ring. In steps 4 to 6, the finished sums go around. An outline marks what just
 # arrived.](images/ring_steps.svg)
 #
-# `lax.ppermute` is a message: each device sends an array to one other.
+# With `lax.ppermute`, each device sends an array to one other device.
 
 # %%
 def to_neighbor(x, axis, by=1):
@@ -185,18 +184,18 @@ print("device 0 gets", on_devices(ring)(x)[0])
 # array? Not at all, 7%, or twice?</summary>
 #
 # 7%: $2 \cdot 15/16$ instead of $2 \cdot 7/8$ arrays cross each link. However many devices there
-# are, it is never more than two. That is why data parallelism works on a thousand of them. For a
+# are, it is less than two arrays. That is why data parallelism works on a thousand devices. For a
 # *small* array only the first term counts, and it doubles.
 #
 # </details>
 #
-# Without help from the network, no algorithm sends less: each device must send what the others lack,
-# and receive their sum.
+# Unless the network itself can add, no algorithm sends less: each device must send what the others
+# lack, and receive their sum.
 #
 # ## Two levels
 # Machines with several GPUs are called *nodes*. Within a node the links are fast, for example
-# NVLink with 450 GB/s per GPU. Between nodes they are slower, for example 50 GB/s per GPU. So add up
-# within each node first, each device a piece. Then only that piece has to leave the node.
+# NVLink with 450 GB/s per GPU. Between nodes they are slower, for example 50 GB/s per GPU. So first
+# do a reduce-scatter within each node. Then each device sends only its piece to other nodes.
 #
 # ![Three steps on two nodes of four devices: a reduce-scatter in each node, an all-reduce between
 # devices that have the same piece, and an all-gather in each node.](images/two_levels.svg)
@@ -215,9 +214,9 @@ def library_two_levels(x):
     return lax.all_gather(lax.psum(piece, "node"), "device", tiled=True)
 
 # %% [markdown]
-# With $m$ nodes of $c$ devices, $2(c-1)/c$ arrays cross the links within a node, and only
-# $2(m-1)/m \cdot 1/c$ arrays leave each device for another node. Count it: how many messages does
-# one device send, and where to? `make_jaxpr` lists the operations of a function.
+# With $m$ nodes of $c$ devices, each device sends $2(c-1)/c$ arrays within its node, and only
+# $2(m-1)/m \cdot 1/c$ arrays to another node. We count the messages that one device sends.
+# `make_jaxpr` lists the operations of a function.
 
 # %%
 def messages(function, mesh):
@@ -253,10 +252,10 @@ s.claim("A ring sends less than two arrays per device, two levels less of them b
         f"{sent(split, 'device') / n:.3g}", since="2026-11-26")
 
 # %% [markdown]
-# Note the first column, too: two levels wait for fewer messages than the ring. With 128 nodes of 8
-# devices, a flat ring has 2,046 steps, and two levels have 268.
+# Two levels also wait for fewer messages in a row than the ring. With 128 nodes of 8 devices, one
+# ring has 2,046 steps, and two levels have 268.
 #
-# Do all ways compute the same? Up to rounding: each adds up in another order.
+# Do all ways compute the same? Only up to rounding, because each adds in a different order.
 
 # %%
 numbers = jax.random.normal(jax.random.key(0), (k, 1024 * k))
@@ -278,15 +277,15 @@ s.claim("All ways give every device the same sum", holds=max(errors.values()) < 
 
 # %% [markdown]
 # ## How long does it take?
-# First on the eight parts of this CPU. Their "links" are copies in one memory.
+# We first measure on the eight parts of this CPU. Their "links" are copies in one memory.
 #
-# <details><summary>Predict: which of star, ring, two levels, and `psum` takes the least time here? And
-# does the ring beat the star for large arrays?</summary>
+# <details><summary>Predict: which of star, ring, two levels, and `psum` takes the least time here?
+# Does the ring beat the star for large arrays?</summary>
 #
-# `psum`, which is one operation. The star makes a call from Python for each copy and each sum, and at
-# each step of the ring all devices, which share the cores, wait for one another. Ring against star is
-# open: counted over all devices they move equally many bytes, and there is one memory for them, so the
-# ring cannot gain as it would with links of its own. In our runs either was last.
+# `psum`, which is one operation. The star makes a Python call for each copy and each sum. At each
+# step of the ring, all devices wait for one another, and they share the cores. Whether the ring
+# beats the star is open: in total, both move the same number of bytes through one memory, and the
+# ring has no separate links. In our runs, sometimes the ring and sometimes the star was slowest.
 #
 # </details>
 
@@ -304,8 +303,8 @@ for size in (min(s.sizes), max(s.sizes)):
     s.table(times[size], title=f"All-reduce of {size:,} bytes, fake devices", base="psum")
 
 # %% [markdown]
-# Now between two *processes*. Each has one device, and the sums go through network connections, as
-# between two machines. Only the start of the program differs.
+# Next, we measure between two *processes*. Each has one device, and the sums go through network
+# connections, as between two machines. Only the start of the program differs.
 
 # %% tags=["slow"]
 PROGRAM = """
@@ -347,8 +346,9 @@ def in_two_processes(program, sizes):
 medians["psum, two processes"] = in_two_processes(PROGRAM, s.sizes)
 
 # %% [markdown]
-# Does the model hold? Two sizes give $\alpha$ and $\beta$, and the others test them. An all-reduce of
-# two devices is a ring of two steps with half of the array each: $2\alpha + n/\beta$.
+# Does the model hold? We compute $\alpha$ and $\beta$ from two sizes and test them on the others.
+# An all-reduce of two devices is a ring of two steps, each with half of the array:
+# $2\alpha + n/\beta$.
 
 # %% tags=["slow"]
 def fit(sizes, times):
@@ -377,10 +377,10 @@ s.figure(fig, f"Short arrays cost a delay, long ones their bytes. {k} parts of o
 
 # %% [markdown]
 # ## How long on GPUs?
-# The package `jaxperf.plan` has the same model with figures of real machines: published bandwidths
-# of NVLink and InfiniBand, a delay, and a term for filling the pipeline of many small chunks
-# ([how it predicts](../docs/plan.md)). Here are the model and a published measurement on one node of
-# eight H200, by [ML Engineering](https://github.com/stas00/ml-engineering/tree/master/network).
+# The package `jaxperf.plan` uses the same model with figures of real machines: published bandwidths
+# of NVLink and InfiniBand, a delay, and a term for filling a pipeline of small chunks ([how it
+# predicts](../docs/plan.md)). We compare it with a published measurement on one node of eight H200,
+# by [ML Engineering](https://github.com/stas00/ml-engineering/tree/master/network).
 
 # %%
 card = find_card("h200")
@@ -414,24 +414,24 @@ s.grid(["gradients of", "MB", *(f"ms on {count:,}" for count in counts)],
        title="Predicted all-reduces on H200, nodes of eight, InfiniBand")
 
 # %% [markdown]
-# LeNet's half megabyte costs hardly more than nothing at all would: it is the delay. From 8 to 1,024
-# GPUs, ResNet-18's sum takes 2.3 times as long in this prediction, not 128 times, as a star would.
-# [NCCL](https://docs.nvidia.com/deeplearning/nccl/), the library that JAX calls on NVIDIA's GPUs,
-# chooses among rings, trees, and sums inside of NVIDIA's switches, by the size of the array.
+# The time for LeNet's half megabyte is almost only the delay. From 8 to 1,024 GPUs, ResNet-18's sum
+# takes 2.3 times as long in this prediction; a star would take 146 times as long.
+# [NCCL](https://docs.nvidia.com/deeplearning/nccl/), the library that JAX calls on NVIDIA GPUs,
+# chooses by array size among rings, trees, and sums inside NVIDIA's switches.
 #
 # ## The halves of an all-reduce: FSDP
-# Between its halves, an all-reduce has a state in which each device holds a piece of the sum. Stop
-# there, and each device needs memory for a piece only. *Fully sharded data parallelism* (FSDP) does
-# so ([the section on splitting the model](model_parallelism)): each device stores a piece of the
-# weights, gathers them before use, and keeps only its piece of the summed gradient. You write the
-# gathering. What does `jax.grad` make of it?
+# After the first half of an all-reduce, each device holds one piece of the sum. A program that
+# stops there needs memory for that piece only. *Fully sharded data parallelism* (FSDP) does so
+# ([the section on splitting the model](model_parallelism)): each device stores a piece of the
+# weights, gathers all pieces before use, and keeps only its piece of the summed gradient. You write
+# the all-gather, and `jax.grad` derives the rest.
 #
-# <details><summary>Predict: the derivative of an all-gather is an all-gather, a reduce-scatter, or an
-# all-reduce?</summary>
+# <details><summary>Predict: is the derivative of an all-gather an all-gather, a reduce-scatter, or
+# an all-reduce?</summary>
 #
-# A reduce-scatter. Each piece went to all devices, so its gradient is the sum of what all of them
-# return, and it is needed only where the piece is. The step contains both halves of an all-reduce,
-# in the other order: first gather, then scatter.
+# A reduce-scatter. Each piece went to all devices, so its gradient is the sum of what all devices
+# return, and only the piece's own device needs it. The step contains both halves of an all-reduce
+# in reverse order.
 #
 # </details>
 
@@ -455,38 +455,39 @@ s.claim("The gradient of an all-gather is a reduce-scatter; both replace an all-
         since="2026-11-26")
 
 # %% [markdown]
-# FSDP gathers the weights a second time for the backward pass if it dropped them, so it sends
-# $3(k-1)/k$ arrays where data parallelism sends $2(k-1)/k$: half as much again, for $1/k$ of the
-# memory.
+# If FSDP drops the weights after the forward pass, it gathers them again for the backward pass.
+# Then it sends $3(k-1)/k$ arrays, one and a half times the $2(k-1)/k$ of data parallelism, for
+# $1/k$ of the memory.
 #
-# An *all-to-all* sends another piece to each device, like a transposition. Networks with *experts* on
-# different devices send each word to its expert by it, and `jit` uses it when an array that is split
-# along one dimension must be split along another.
+# In an *all-to-all*, each device sends a different piece to each other device, like a
+# transposition. Networks with *experts* on different devices use it to send each word to its
+# expert, and `jit` uses it to change the dimension along which an array is split.
 #
 # ## What became of the parameter server
 # The English edition of the book has one more section here, [Parameter
-# Servers](https://d2l.ai/chapter_computational-performance/parameterserver.html). A *parameter server*
-# is a machine that holds the parameters: workers *push* gradients to it and *pull* sums. That is the
-# star, with device 0 outside of the workers. The book shows the way out as well: several servers, each
-# for a part of the parameters. If every worker is also the server of one piece, then a push is a
-# reduce-scatter, and a pull is an all-gather. So this section has taken its place. A server still pays
-# where workers should not wait for one another, or where parameters are many and each step uses few.
-# JAX has none.
+# Servers](https://d2l.ai/chapter_computational-performance/parameterserver.html). A *parameter
+# server* is a machine that holds the parameters: workers *push* gradients to it and *pull* sums.
+# This is the star, except that device 0 is not a worker. The book also shows a solution: several
+# servers, each for a part of the parameters. If every worker is also the server of one piece, then
+# a push is a reduce-scatter, and a pull is an all-gather. So this section replaces the book's. A
+# server is still useful where workers should not wait for one another, or where each step uses few
+# of many parameters. JAX has no parameter server.
 #
 # ## Summary
-# - An all-reduce is a reduce-scatter followed by an all-gather. `psum`, `psum_scatter`, `all_gather`,
-#   and `ppermute` are JAX's names.
+# - An all-reduce is a reduce-scatter followed by an all-gather. JAX's names are `psum`,
+#   `psum_scatter`, `all_gather`, and `ppermute`.
 # - A star of $k$ devices takes $2(k-1)$ whole arrays through one link; a ring sends less than two
 #   arrays through each link, however many devices there are.
-# - Time is a delay per message and bytes over a bandwidth. A ring's delay grows with $k$.
-# - Two levels send a fraction between nodes and wait for fewer messages.
-# - Count messages and bytes in your program first. On a fake device a time says nothing about GPUs.
+# - A collective takes a delay per message, plus its bytes divided by the bandwidth. A ring's total
+#   delay grows with $k$.
+# - Two levels send only a fraction of the bytes between nodes and wait for fewer messages.
+# - Count messages and bytes in your program first. Times on parts of a CPU say nothing about GPUs.
 #
 # ## Exercises
 # Think first, then open the code and the answer. The code runs with `--answers`.
 #
-# **1 (the book's).** Links carry data in both directions at once. Can a ring use that? Send half of the
-# array each way around. How many bytes does each direction carry?
+# **1 (the book's).** Links carry data in both directions at once. Can a ring use that? Send half
+# the array each way around. How many bytes does each direction carry?
 
 # %% tags=["answer"]
 def both_ways(x, axis="d"):
@@ -501,15 +502,15 @@ print(f"{right:.3g} arrays in each direction; one ring: {one:.3g} in one directi
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Half of what one ring carries, so half of the time for the bytes, if both directions have the full
-# bandwidth. The delay stays: $k - 1$ steps each way, at the same time. Two rings over different links
-# gain the same: the book splits the links of eight V100 into two rings.
+# Each carries half of what one ring carries, so the bytes take half of the time if both directions
+# have the full bandwidth. The delay stays: $2(k - 1)$ steps each way, at the same time. Two rings
+# over different links gain the same: the book splits the links of eight V100 into two rings.
 #
 # </details>
 #
-# **2.** Exchange everything with the device that is 1 away, then 2, then 4 (device numbers that differ
-# in one binary digit). How many messages does a device wait for, and from which size on is the ring
-# better? Take $\alpha$ = 10 µs and $\beta$ = 50 GB/s.
+# **2.** Exchange the whole array with the device that is 1 away, then 2, then 4 (the two device
+# numbers differ in one binary digit). How many messages does a device wait for, and from which size
+# on is the ring better? Take $\alpha$ = 10 µs and $\beta$ = 50 GB/s.
 
 # %% tags=["answer"]
 def doubling(x, axis="d"):
@@ -529,9 +530,10 @@ if k & (k - 1) == 0:  # a power of two
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# $\log_2 k$ messages, each of the whole array: $\log_2 k\,(\alpha + n/\beta)$. On 8 devices that is 3
-# messages instead of 14, and 3 arrays instead of 1.75. They cost the same where
-# $11\,\alpha = 1.25\,n/\beta$, at 4.4 MB. So a library needs both, and chooses by size.
+# A device waits for $\log_2 k$ messages, each with the whole array: $\log_2 k\,(\alpha + n/\beta)$.
+# On 8 devices that is 3 messages instead of 14, and 3 arrays instead of 1.75. Both ways take the
+# same time where $11\,\alpha = 1.25\,n/\beta$, at 4.4 MB. So a library needs both, and chooses by
+# size.
 #
 # </details>
 #
@@ -549,14 +551,14 @@ print(count_ops(summed.lower(shapes).compile().as_text() or "")["all-reduce"], "
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# One. XLA merges collectives that don't depend on one another. The book's loop pays the delay eight
-# times, and each time also calls from Python. A framework that runs op by op has to merge by itself;
+# One. XLA merges collectives that don't depend on one another. The book's loop pays for the delay
+# and for calls from Python eight times. A framework that runs op by op has to merge by itself;
 # PyTorch's `DistributedDataParallel` fills *buckets* of 25 MB.
 #
 # </details>
 #
-# **4.** Send bfloat16, and half as many bytes. What does it do to the sum? Compare the ring, `psum`, and
-# the exact sum.
+# **4.** Send bfloat16, which halves the bytes. How does this change the sum? Compare the ring,
+# `psum`, and the exact sum.
 
 # %% tags=["answer"]
 half = numbers.astype(jnp.bfloat16)
@@ -568,16 +570,18 @@ for way in ("ring", "two levels", "psum"):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# bfloat16 has 8 significant bits, so each rounding errs by up to 0.4%. The ring rounds at each of its
-# $k - 1$ additions, so its error grows with the number of devices. Two levels have fewer additions in a
-# row, $m - 1 + c - 1$. If `psum` is better, it adds in float32 and rounds once at the end. Whether a GPU
-# does so depends on the library and on the way it chooses (not measured here).
+# bfloat16 has 8 significant bits, so each rounding errs by up to 0.4%. The ring rounds at each of
+# its $k - 1$ additions, so its error grows with the number of devices. Two levels have fewer
+# additions in a row, $m - 1 + c - 1$. If `psum` is better, it adds in float32 and rounds once at
+# the end. Whether a GPU does so depends on the library and the algorithm that it chooses (not
+# measured here).
 #
 # </details>
 #
-# **5 (the book's).** Four GPUs add up 160 MB over PCIe with 16 GB/s each. The book computes 60 ms if all
-# send to the first GPU, and 15 ms if each GPU adds up a quarter. For eight V100s with three pairs of
-# links of 18 GB/s it computes 6 ms. Which of our formulas are these? What do you predict for eight H200?
+# **5 (the book's).** Four GPUs add 160 MB over PCIe with 16 GB/s each. The book computes 60 ms if
+# all send to the first GPU, and 15 ms if each GPU adds up a quarter. For eight V100s with three
+# pairs of links of 18 GB/s it computes 6 ms. Which of our formulas are these? What do you predict
+# for eight H200?
 
 # %% tags=["answer"]
 MB, GB = 1e6, 1e9
@@ -590,8 +594,9 @@ for count in (8, 1024):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The star, $2(k-1)n/\beta$, and the ring, $2\frac{k-1}{k}n/\beta$; all without delays, which 160 MB hide.
-# For the V100s the book rounds $2 \cdot 7/8$ up to 2, so 5.2 ms become 6. The bytes of one all-reduce
-# cost less on 1,024 H200 than on four GPUs of one PCIe switch.
+# They are the star, $2(k-1)n/\beta$, and the ring, $2\frac{k-1}{k}n/\beta$, without the delays,
+# which are small beside the time for 160 MB. For the V100s the book rounds $2 \cdot 7/8$ up to 2,
+# so 5.2 ms become 6. The bytes of one all-reduce take less time on 1,024 H200 than on four GPUs of
+# one PCIe switch.
 #
 # </details>

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 8.1 Imperative and symbolic programming
 # Python runs a network operation by operation. JAX can also compile it into one program.
-# What does that gain, what does it cost, and what can you no longer write? After this
+# What does compiling gain, what does it cost, and which code does it forbid? After this
 # section you can
-# - read the programs that JAX makes from a Python function: jaxpr, StableHLO, and XLA's;
+# - read the programs that JAX makes from a function: a jaxpr, StableHLO, and XLA's program;
 # - compile a Flax network in eight lines, and choose among Flax's own ways to do it;
 # - say which calls trace a function again;
 # - export a network and run it without the code that made it;
-# - repair networks that tracing refuses: `if`, `for`, NumPy, and assignments.
+# - repair networks that JAX cannot trace because of `if`, `for`, NumPy, or assignments.
 #
 # You need no GPU.
 
@@ -60,12 +60,13 @@ def fancy_func(a, b, c, d):
 print(fancy_func(1, 2, 3, 4))
 
 # %% [markdown]
-# This is convenient, and can be slow, for two reasons. Python makes the three calls one by
-# one. And it keeps `e` and `f` alive until `fancy_func` returns, because it cannot know
-# whether a later statement uses them.
+# This is convenient but can be slow, for two reasons. Python makes the three calls one by
+# one. It also keeps `e` and `f` in memory until `fancy_func` returns, because it cannot
+# know whether a later statement uses them.
 #
-# A *symbolic* program is complete before anything runs. It takes three steps: define the
-# computation, compile it, run it on inputs. The book shows them with a program in a string.
+# A *symbolic* program is complete before anything runs. There are three steps: define the
+# computation, compile it, and run it on inputs. The book shows them with a program in a
+# string.
 
 # %%
 def add_str():
@@ -95,11 +96,11 @@ exec(y, {})
 # fancy_func returns. Symbolic: the program is defined and compiled, then one call computes
 # g, and e and f never exist.](images/imperative_symbolic.svg)
 #
-# In JAX you do not write the string. `jax.jit` runs your function once with *tracers*,
-# which have a shape and a dtype but no value, and records each operation on them. This is
-# called *tracing*. The record is a *jaxpr*. JAX then *lowers* the jaxpr to StableHLO, the
-# language that the XLA compiler reads. In both, the calls of `add` are gone. Three
-# additions are left, and no Python.
+# In JAX you write no such string. `jax.jit` runs your function once with *tracers*, which
+# have a shape and a dtype but no value, and records each operation on them. This is called
+# *tracing*. The record is a *jaxpr*. JAX then *lowers* the jaxpr to StableHLO, the language
+# that the XLA compiler reads. Both contain only three additions. The calls of `add` and all
+# other Python are gone.
 
 # %%
 number = jax.ShapeDtypeStruct((), jnp.float32)
@@ -130,9 +131,9 @@ s.claim("The compiler can rewrite the program to print(10)", source="section 8.1
         observed=f"{adds[0]} additions traced, {adds[1]} compiled")
 
 # %% [markdown]
-# The book says that this saves function calls and memory. Is it so? First the memory, with
-# four arrays of 1 MB. We add up all arrays that are alive just before `fancy_func` would
-# return its result, here called `g`.
+# The book says that compiling saves function calls and memory. First we check the memory,
+# with four 1 MB arrays. We add up all live arrays just before `fancy_func` would return its
+# result, here called `g`.
 
 # %%
 def bytes_kept(a, b, c, d):
@@ -151,9 +152,9 @@ s.claim("Compiling saves memory: e and f need not be kept", source="section 8.1"
         observed=f"{eager_bytes / 1e6:g} MB operation by operation, {needed / 1e6:g} MB compiled")
 
 # %% [markdown]
-# Then the calls. With four single numbers, almost all time goes into calls: three of them,
-# one, and one of a program that only returns the constant 10. The last row is the floor: no
-# call costs less.
+# Next we check the calls. With four single numbers, almost all time goes into calls. The
+# first row makes three calls, and the second row makes one. The last row calls a program
+# that only returns the constant 10. No call is faster.
 
 # %% tags=["slow"]
 numbers = [jnp.float32(i) for i in (1, 2, 3, 4)]
@@ -168,30 +169,31 @@ s.claim("Compiling saves calls", holds=fewer.above(1), source="section 8.1",
         observed=f"{fewer} times as long")
 
 # %% [markdown]
-# The comparison, in the book's words and in JAX's:
+# The book compares the two styles:
 # - *Imperative programs are easier to write and to debug.* You can print every intermediate
 #   value, and a debugger stops at any line.
-# - *Symbolic programs are faster and more portable.* A compiler can optimize the whole, and
-#   the program can run without Python. Section 8.1.2 does this.
+# - *Symbolic programs are faster and more portable.* A compiler can optimize the whole
+#   program, which can then run without Python, as in section 8.1.2.
 #
 # ## 8.1.1 Hybrid programming: the best of both
-# Most frameworks chose one. Theano and the first TensorFlow were symbolic, Chainer and the
-# first PyTorch imperative. The authors of Gluon wanted both: imperative programming for
-# developing and debugging, symbolic programming for product-level performance and
-# deployment. Today TensorFlow has `tf.function`, and PyTorch `torch.compile`. JAX was built
-# on this idea: `jax.jit` [traces your Python](https://docs.jax.dev/en/latest/201/jit.html).
+# Theano and the first TensorFlow were symbolic. Chainer and the first PyTorch were
+# imperative. The authors of Gluon wanted both: imperative programming for developing and
+# debugging, symbolic programming for product-level performance and deployment. Today
+# TensorFlow has `tf.function`, and PyTorch has `torch.compile`. JAX was built on this idea:
+# `jax.jit` [traces your Python](https://docs.jax.dev/en/latest/201/jit.html).
 #
 # ![The path of a call: the Python function is traced to a jaxpr, lowered to StableHLO,
 # compiled by XLA to machine code. A trace cache holds the jaxpr, an executable cache the
 # machine code, and later calls with the same key go straight from Python to the machine
 # code.](images/tracing.svg)
 #
-# Every step happens once and is cached. A later call with the same key goes straight to the
-# machine code. Section 8.1.3 shows what the key is.
+# Every step's result is cached. A later call with the same key goes straight to the machine
+# code. Section 8.1.3 shows what the key is.
 #
-# The book says that nearly all models can be run this way. We cannot count that, but we can
-# name the condition: a network can be compiled if its Python code does not depend on the
-# *values* of arrays. Shapes and dtypes are known while tracing, so code may depend on them.
+# The book says that nearly all models can be run this way. We cannot count all models, but
+# the condition is clear: a network can be compiled if its Python code does not depend on
+# the *values* of arrays. Shapes and dtypes are known while tracing, so code may depend on
+# them.
 
 # %%
 s.claim("Nearly all networks can be hybridized", source="section 8.1.1", holds=None,
@@ -241,10 +243,9 @@ before = net(x)
 print("before hybridizing:", before)
 
 # %% [markdown]
-# `jax.jit` compiles functions of arrays, and a network is an object. So we split it with
-# `nnx.split` into its structure, which the program is made for, and its variables, which
-# the program takes as an argument. Inside the program, `nnx.merge` builds the network
-# again. That runs while tracing only.
+# `jax.jit` compiles functions of arrays, and a network is an object. So `nnx.split` splits
+# it into its structure, which is fixed in the program, and its variables, which the program
+# takes as an argument. While tracing, `nnx.merge` builds the network again.
 
 # %%
 def hybridize(net):
@@ -258,7 +259,8 @@ def hybridize(net):
 
 # %% [markdown]
 # `variables` refers to the variables of `net` itself, so the compiled network sees
-# parameters that you train later. To see when JAX traces, we listen to its own reports.
+# parameters that you train later. To see when JAX traces, we record the events that it
+# reports.
 
 # %%
 TRACED = "/jax/core/compile/jaxpr_trace_duration"
@@ -284,8 +286,8 @@ s.claim("After hybridize the output stays the same", source="section 8.1.2",
 # %% [markdown]
 # In Gluon, only layers that inherit from `HybridBlock` are optimized, and MXNet refuses to
 # put another layer into a `HybridSequential`. JAX does not look at classes. It traces
-# *operations*, so any class will do. Plain Python code runs while tracing, and NumPy
-# functions refuse tracers.
+# *operations*, so any class works. Plain Python code runs while JAX traces. NumPy functions
+# do not accept tracers.
 #
 # ### Computational performance
 # The book calls the network 1000 times, and waits for all results at the end.
@@ -303,8 +305,8 @@ print(f"before hybridizing: {seconds[0]:.4f} sec (the book, MXNet: 0.4943)")
 print(f"after hybridizing:  {seconds[1]:.4f} sec (the book, MXNet: 0.2053)")
 
 # %% [markdown]
-# What does MXNet itself take on this machine? If it is installed, the next cell runs the
-# book's code.
+# How long does MXNet itself take on this machine? If it is installed, the next cell runs
+# the book's code.
 
 # %% tags=["slow"]
 BOOK = """
@@ -342,16 +344,17 @@ else:
 # | way | at each call, Python | writes changed variables back |
 # |:--|:--|:--|
 # | `nnx.jit` | walks through all objects of the module | yes |
-# | `nnx.jit(graph=False)` | walks through it as a tree: no shared layers | yes |
-# | `nnx.cached_partial` | remembers the walk | yes |
+# | `nnx.jit(graph=False)` | walks through it as a tree, without shared layers | yes |
+# | `nnx.cached_partial` | uses a cached walk | yes |
 # | `jax.jit` of the module | lets JAX flatten the module's tree | **no, silently** |
 # | our `hybridize` | lets JAX flatten the variables | **no, silently** |
 # | `jaxperf.models.hybridize` | checks whether the module changed | yes |
 # | `jax.jit` of arrays | flattens a list | you return them |
 #
 # "Writes back" matters for BatchNorm and dropout, which change variables when called
-# (exercise 4). Flax explains the overhead of `nnx.jit`, and what helps, in its [performance
-# guide](https://flax.readthedocs.io/en/latest/guides/performance.html).
+# (exercise 4). Flax's [performance
+# guide](https://flax.readthedocs.io/en/latest/guides/performance.html) explains the
+# overhead of `nnx.jit` and how to reduce it.
 
 # %%
 call = nnx.jit(lambda net, x: net(x))
@@ -401,13 +404,13 @@ s.claim("Most of an nnx.jit call of this MLP is Python that walks through the mo
         observed=f"nnx.jit takes {over} times as long")
 
 # %% [markdown]
-# The rule: all compiled rows run nearly the same program. What differs is Python's work per
-# call. When calls are short, choose the way with the least. When they are long, choose the
-# most convenient. For comparison: on one H200 (JAX 0.11.2, 2026-11-26) operation by
-# operation took 1.51 ms, `nnx.jit` 550 µs, `jaxperf.models.hybridize` 51.6 µs, an empty
-# program 43.5 µs.
+# The rule: all compiled ways run nearly the same program, but Python's work per call
+# differs. For short calls, choose the way with the least work. For long calls, choose the
+# most convenient way. On one H200 (JAX 0.11.2, 2026-11-26), a call took 1.51 ms operation
+# by operation, 550 µs with `nnx.jit`, and 51.6 µs with `jaxperf.models.hybridize`. An empty
+# program took 43.5 µs.
 #
-# Compiling has a price, paid at the first call.
+# Compiling takes time at the first call.
 
 # %% tags=["slow"]
 structure, variables = nnx.split(net)
@@ -426,13 +429,14 @@ pays = math.ceil((clock[-1] - clock[0]) / saved) if saved > 0 else None
 s.fact("break_even_calls", pays, meaning="calls that pay for compiling")
 
 # %% [markdown]
-# The number of calls that pay for compiling is the price divided by the time that each call
-# saves. If your program calls a network less often than that, do not compile it, or keep
-# XLA's machine code on disk between runs with `jax_compilation_cache_dir`.
+# To find the number of calls that pay for compiling, divide this time by the time that each
+# call saves. If your program makes fewer calls, do not compile the network, or keep XLA's
+# machine code on disk between runs with `jax_compilation_cache_dir`.
 #
-# How much does a call save when there is more to compute? We give the MLP larger batches. A
-# GPU gets much larger ones. On one H200 (JAX 0.11.2, 2026-11-27), a compiled call took 85
-# µs for one row and 92 µs for 1024. Compiling made them 29.5 and 28 times as fast.
+# How much does a call save when there is more to compute? We give the MLP larger batches,
+# and on a GPU much larger ones. On one H200 (JAX 0.11.2, 2026-11-27), a compiled call took
+# 85 µs for one row and 92 µs for 1024 rows. Compiling made these calls 29.5 and 28 times as
+# fast.
 
 # %% tags=["slow"]
 batches = sorted(s.batches if jax.default_backend() == "cpu" else s.gpu_batches)
@@ -470,11 +474,11 @@ s.claim("At none of these batches is the compiled MLP more than 5% slower",
 # <details><summary>Can compiling make a network slower?</summary>
 #
 # Yes. A compiler may choose worse code for a whole program than for its operations one by
-# one. One case is ResNet-18 on one or two images with JAX 0.10.2 on a CPU. XLA puts the
+# one. One example is ResNet-18 on one or two images with JAX 0.10.2 on a CPU. XLA puts the
 # last convolutions and the mean after them into one `ynn_fusion`, which works on a fixed
 # block of images, so one image takes as long as 16. JAX 0.11.2 and 0.12 run the same fusion
 # well. With `XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=-reduce`, JAX 0.10.2 avoids
-# it.
+# this fusion.
 #
 # </details>
 #
@@ -482,7 +486,7 @@ s.claim("At none of these batches is the compiled MLP more than 5% slower",
 # A compiled network needs no Python, so you can store it and use it elsewhere. Gluon writes
 # a program (`.json`) and parameters (`.params`). In JAX, `jax.export` serializes StableHLO
 # for arguments of a given shape. Parameters are plain arrays, which NumPy can write.
-# Gluon's call is `net.export("my_mlp")`, PyTorch's
+# Gluon's call is `net.export("my_mlp")`, and PyTorch's is
 # `torch.export.save(torch.export.export(net, (x,)), path)`.
 
 # %%
@@ -500,8 +504,8 @@ for line in exported.mlir_module().splitlines():
         print(line[line.index("tensor<1x"):].split(" loc(")[0])
 
 # %% [markdown]
-# Now we write both files, and a new process reads them. It has neither Flax nor the class
-# `MLP`. It imports JAX only to reach the XLA compiler.
+# Now we write both files, and a new process reads them. The new process imports neither
+# Flax nor the class `MLP`. It imports JAX only to use the XLA compiler.
 
 # %%
 READER = """
@@ -543,10 +547,10 @@ s.claim("Program and parameters can be used without the code that made them",
         observed=f"largest difference {far:.0e}, {reader.stdout.splitlines()[-1]}")
 
 # %% [markdown]
-# The book adds that an exported program is often faster than the imperative one. We read it
-# in this process, too, so that the ways can take turns. There is one trap: `exported.call`
-# alone goes through JAX's Python at each call. Wrap it in `jax.jit`, as the reader above
-# does.
+# The book adds that an exported program is often faster than the imperative one. To compare
+# them in turns, we also load the exported program in this process. There is one trap:
+# without `jax.jit`, `exported.call` runs JAX's Python code at each call. Wrap it in
+# `jax.jit`, as above.
 
 # %% tags=["slow"]
 loaded = export.deserialize(exported.serialize())
@@ -564,21 +568,21 @@ s.claim("An exported program is often faster than the imperative one",
 
 # %% [markdown]
 # How long can you keep the file? JAX
-# [promises](https://docs.jax.dev/en/latest/501/export.html) that a JAX up to six months
-# newer reads it, or one up to three weeks older. Of custom calls, such as a vendor's
-# kernels, the promise covers only those that JAX lists as stable. `export` refuses all
-# others, unless you switch off its check. So keep the code and the parameters, too.
+# [promises](https://docs.jax.dev/en/latest/501/export.html) that versions up to six months
+# newer or three weeks older can read it. The promise covers custom calls, such as a
+# vendor's kernels, only if JAX lists them as stable. `export` refuses all others, unless
+# you switch off its check. So keep the code and the parameters, too.
 #
-# Other programs can run the same StableHLO: a C++ program through a PJRT plugin, or
-# compilers such as IREE on a device without Python (neither was tried here). In the book,
-# the same files are read by MXNet's front ends in other languages.
-# `jaxperf.models.export_net` writes named arrays and several platforms.
+# Other programs can run the same StableHLO: a C++ program through a PJRT plugin, or a
+# compiler such as IREE on a device without Python (neither was tried here). In the book,
+# MXNet's front ends in other languages read the same files. `jaxperf.models.export_net`
+# stores named arrays and exports for several platforms.
 #
 # In MXNet a symbolic program consists of `Symbol`s. A hybridized network called with
-# `sym.var("data")` returns a `Symbol`, here `<Symbol dense5_fwd>`. In JAX a
-# `ShapeDtypeStruct` takes that place. It describes an array and holds no data.
-# `jax.eval_shape` traces the call and describes its output, without computing it. A
-# dimension may even be a variable.
+# `sym.var("data")` returns a `Symbol`, here `<Symbol dense5_fwd>`. In JAX you pass a
+# `ShapeDtypeStruct`, which describes an array and holds no data. `jax.eval_shape` traces
+# the call and describes its output without computing it. A dimension may even be a
+# variable.
 
 # %%
 data = jax.ShapeDtypeStruct((1, 512), jnp.float32)
@@ -588,9 +592,9 @@ print(jax.eval_shape(hybridize(net), any_batch))
 
 # %% [markdown]
 # ## 8.1.3 A network of your own: what tracing changes
-# The book's `HybridNet` prints what it sees. In Gluon, `hybrid_forward` has an argument
-# `F`: the module `nd` when the network runs imperatively, `sym` when it is hybridized. JAX
-# needs no `F`, because one `jnp` takes arrays and tracers. We print the type of `x`
+# The book's `HybridNet` prints its values. In Gluon, `hybrid_forward` has an argument `F`:
+# the module `nd` when the network runs imperatively, and `sym` when it is hybridized. JAX
+# needs no `F`, because `jnp` takes both arrays and tracers. We print the type of `x`
 # instead.
 #
 # ::::{tab-set}
@@ -652,13 +656,13 @@ s.claim("After hybridize, the prints are silent from the second call on",
         observed=f"{silent[0]} in the first call, {silent[1]} in the second")
 
 # %% [markdown]
-# The first call prints tracers: JAX runs your Python to record it. The second call runs no
-# Python of yours, only the compiled program. This is one reason for the speed. It is also
-# what you lose: these prints no longer help you to debug.
+# The first call prints tracers, because JAX runs your Python code to record its operations.
+# The second call runs only the compiled program. This is one reason for the speed, but
+# these prints no longer help you to debug.
 #
-# JAX has two remedies. `jax.debug.print` is an operation of the program, and prints values
-# at every call. `jax.disable_jit` makes everything imperative again, for a debugger or for
-# prints.
+# JAX has two remedies. `jax.debug.print` becomes an operation of the program and prints
+# values at every call. `jax.disable_jit` makes everything imperative again, so that
+# debuggers and prints work.
 
 # %%
 @jax.jit
@@ -673,9 +677,9 @@ with jax.disable_jit():
 
 # %% [markdown]
 # ### When is a function traced again?
-# A compiled program is for one kind of arguments. We call one jitted function in many ways,
-# and count JAX's reports. **Predict** first: which of these calls trace, and which only
-# compile?
+# A compiled program works for only one kind of arguments. We call one jitted function in
+# many ways and count the traces and compilations. **Predict** first: which of these calls
+# trace, and which only compile?
 
 # %%
 def scale(x, factor, flip=False):
@@ -721,11 +725,11 @@ s.claim("jit's key: function object, tree, shapes, dtypes, weak types, shardings
         "function, tree, or sharding traced, too")
 
 # %% [markdown]
-# The rule: values never matter, unless they are static. Everything else about a call does:
-# which function object, which tree (a keyword is part of it), shapes, dtypes, weak types,
-# shardings. An array that you commit to a device keeps the trace and compiles again. A
-# trace costs as much as a hundred calls of the MLP, a compilation as much as thousands. So
-# define and jit functions once, outside of loops.
+# The rule: values never matter, unless they are static. Everything else in a call is part
+# of the key: the function object, the tree (which includes keywords), shapes, dtypes, weak
+# types, and shardings. If you commit an array to a device, JAX keeps the trace and compiles
+# again. A trace takes as long as a hundred calls of the MLP, and a compilation as long as
+# thousands. So define and jit functions once, outside of loops.
 # `jax.config.update("jax_explain_cache_misses", True)` logs why a call missed the cache
 # ([guide](https://docs.jax.dev/en/latest/debugging/slow_tracing_compilation.html)).
 #
@@ -781,9 +785,9 @@ s.grid(("in the network", "JAX under jit", "MXNet 1.9.1, hybridized"),
 print(trials["if x.sum() > 1"][0])
 
 # %% [markdown]
-# Two differences from the book. `a += b` works in JAX: it gives the name `a` to a new array
-# and changes no array. And an `if` on a shape works, because a tracer has a shape, which a
-# `Symbol` has not. `a[:] = ...` fails in JAX with and without `jit`, since arrays are
+# Two results differ from the book. `a += b` works in JAX: it gives the name `a` to a new
+# array and changes no array. An `if` on a shape works, because a tracer has a shape. A
+# `Symbol` has none. `a[:] = ...` fails in JAX with and without `jit`, since arrays are
 # immutable. Write `a.at[:].set(a + b)` instead.
 
 # %%
@@ -802,14 +806,14 @@ s.claim("asnumpy cannot be used in a hybridized network", source="section 8.1.3"
 # - Imperative programs run statement by statement and are easy to debug. Symbolic programs
 #   are complete before they run, so a compiler can make them faster, and they need no
 #   Python.
-# - `jax.jit` makes the second from the first: trace to a jaxpr, lower to StableHLO, compile
-#   by XLA.
-# - Compiling saves Python's work per operation. It pays for small operations and many
+# - `jax.jit` makes imperative code symbolic: it traces to a jaxpr, lowers to StableHLO, and
+#   compiles with XLA.
+# - Compiling saves Python's work per operation. It pays off for small operations and many
 #   calls.
-# - Tracing runs your Python once per function, tree, shapes, dtypes, shardings, and static
-#   values.
-# - Code may depend on shapes, not on values. For values there are `jnp.where`, `lax.cond`,
-#   and `lax.fori_loop`.
+# - JAX traces once for each combination of function, tree, shapes, dtypes, shardings, and
+#   static values.
+# - Code may depend on shapes, not on values. For values, use `jnp.where`, `lax.cond`, and
+#   `lax.fori_loop`.
 #
 # ## 8.1.5 Exercises
 # Think first, then open the code and the answer.
@@ -835,10 +839,10 @@ except jax.errors.TracerArrayConversionError as error:
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# At the first compiled call, in the line that asks for the value, and the message names the
-# argument. MXNet says `Function asnumpy is not implemented for Symbol and only available in
-# NDArray`, at its first call too: `hybridize` only sets a flag (a reader of the book
-# thought that it fails in `hybridize`). If you need NumPy in a program, `jax.pure_callback`
+# The first compiled call raises the error, in the line that asks for the value. The message
+# names the argument. MXNet's first call raises, too: `Function asnumpy is not implemented
+# for Symbol and only available in NDArray`. Its `hybridize` only sets a flag. (A reader of
+# the book thought that `hybridize` fails.) If a program needs NumPy, `jax.pure_callback`
 # calls it at run time.
 #
 # </details>
@@ -871,14 +875,14 @@ s.claim("An if fails, a for works", source="section 8.1, exercise 2, a reader's 
 # <details><summary>Answer</summary>
 #
 # A reader of the book found that `if` fails, with `Function __bool__ (namely operator
-# "bool") is not implemented for Symbol`, and that `for` works. JAX agrees. What matters is
-# whether the code needs a value. An `if` on a shape does not, so it works. A `for` over
-# `range(n)` fails when `n` is an argument, because `range` needs a value.
+# "bool") is not implemented for Symbol`, and that `for` works. The same holds in JAX. What
+# matters is whether the code needs a value. An `if` on a shape does not, so it works. A
+# `for` over `range(n)` fails when `n` is an argument, because `range` needs a value.
 #
-# Repairs: `jnp.where` computes both sides. `lax.cond` runs one of them (under `vmap` it
-# becomes a `where`). `lax.fori_loop` puts the loop into the program. A static argument
-# makes `n` part of the key: right for few values, and wrong for many, since each one is
-# traced, and the program grows with `n`. See [control
+# `jnp.where` computes both sides. `lax.cond` runs one of them (under `vmap` it becomes a
+# `where`). `lax.fori_loop` puts the loop into the program. A static argument makes `n` part
+# of the key. Use it only if `n` has few values, because JAX traces each value, and the
+# program grows with `n`. See [control
 # flow](https://docs.jax.dev/en/latest/201/control-flow.html).
 #
 # </details>
@@ -904,9 +908,9 @@ for name, earlier in nets.items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# With a small batch, LeNet gains more. It computes little, so most of its time is
-# Python's work per operation. ResNet-18 computes much more per operation, so there is less
-# to save. In Gluon you would change `Block` to `HybridBlock`. Here nothing changes.
+# With a small batch, LeNet gains more. It computes little, so most of its time is Python's
+# work per operation. ResNet-18 computes much more per operation, so there is less to save.
+# In Gluon you would change `Block` to `HybridBlock`. In Flax you change nothing.
 #
 # </details>
 #
@@ -947,16 +951,18 @@ for name, way in {
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# All but the last see the new parameter. `jax.jit` of the module and our `hybridize`
-# compute the right output, but drop the new running mean without an error. You notice only
-# when you evaluate. A training program must return what it changes. `jax.jit(net)` makes
-# the parameters constants of the program. Flax stops it here, because BatchNorm writes to
-# them. Without BatchNorm there is no error, and the program never sees a trained parameter.
+# All ways but the last see the new parameter. `jax.jit` of the module and our `hybridize`
+# compute the right output, but drop the new running mean without an error. You notice this
+# only when you evaluate. A training program must return what it changes. `jax.jit(net)`
+# makes the parameters constants of the program. Flax stops it here, because BatchNorm
+# writes to them. Without BatchNorm there is no error, and the program never sees a trained
+# parameter.
 #
 # </details>
 #
 # **5.** A server gets requests of 1 to 20 rows. How often does it compile? Round each
-# request up to a power of two and cut the output. How often now, and what does it cost?
+# request up to a power of two and cut the output. How often does it compile now, and what
+# does padding cost?
 
 # %% tags=["answer"]
 def pad(x):
@@ -973,9 +979,9 @@ for name, prepare in {"as they come": np.asarray, "padded": pad}.items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 20 times, once per shape, then 6 times: for 1, 2, 4, 8, 16, and 32 rows. It costs less
-# than twice the arithmetic, and little time where a call is mostly Python's work. Rows of
-# this network do not influence each other. Where they do (a mean over the batch,
-# BatchNorm), you need a mask.
+# At first it compiles 20 times, once per shape. With padding it compiles 6 times: for 1, 2,
+# 4, 8, 16, and 32 rows. Padding less than doubles the arithmetic, and takes little time
+# where a call is mostly Python's work. Rows of this network do not influence each other.
+# Where they do (a mean over the batch, BatchNorm), you need a mask.
 #
 # </details>

@@ -51,10 +51,10 @@ print(f"{k} devices: {devices}")
 # layers and half of the batch, and gradients are added.](images/splitting.svg)
 #
 # - **Between layers.** Device 0 holds the first layers, device 1 the rest. Activations
-#   cross forward, and their gradients cross backward.
-# - **Within layers.** Each device holds a part of *every* layer. It computes a part of the
-#   result, and the parts are joined after each layer or after each pair. This is *tensor
-#   parallelism*.
+#   cross in the forward pass, and their gradients in the backward pass.
+# - **Within layers.** Each device holds a part of *every* layer. It computes a part of
+#   the result, and the parts are joined after each layer or each pair of layers. This is
+#   *tensor parallelism*.
 # - **Data.** Each device holds all layers and gets a share of the batch. Gradients are
 #   added. This is [section 8.4](multiple_gpus).
 #
@@ -124,9 +124,9 @@ except ValueError as error:
     print("ValueError:", str(error).split(".")[0])
 
 # %% [markdown]
-# JAX refuses to mix arrays that were *committed* to different devices. An array that was
-# never placed, such as `jnp.ones(3)` or a NumPy array, follows the others, and is copied
-# silently.
+# JAX refuses to mix arrays that were *committed* to different devices. It silently copies
+# an array that was never placed, such as `jnp.ones(3)` or a NumPy array, to the others'
+# device.
 #
 # ::::{tab-set}
 # :::{tab-item} Gluon
@@ -143,8 +143,8 @@ except ValueError as error:
 # :::
 # ::::
 #
-# This split has two limits: the stages may not have equal work, and much data may cross
-# between them. LeNet of section 8.4 shows both.
+# This split has two limits: the stages may have unequal work, and much data may cross
+# between them. LeNet from section 8.4 shows both.
 #
 # <details><summary>Predict: LeNet has two convolutions and two dense layers. Where would
 # you cut it for two devices?</summary>
@@ -194,9 +194,9 @@ s.claim("LeNet cannot be cut between layers into stages of equal work", holds=le
 #
 # $$\frac{p - 1}{m + p - 1}$$
 #
-# of the step: the time in which the pipeline fills and drains. By hand it is two loops. The
-# backward pass computes its stage's activations again instead of keeping them for all
-# micro-batches: GPipe trades this time for memory.
+# of the step: the time in which the pipeline fills and drains. Written by hand, a
+# pipeline is two loops. Like GPipe, the backward pass saves memory: it computes its
+# stage's activations again instead of keeping them for all micro-batches.
 
 # %%
 run_stage = jax.jit(stage)
@@ -227,11 +227,11 @@ def pipeline_step(stages, X, y, m):
 # Nothing in these loops waits. Python queues the work, and each device starts a piece as
 # soon as the device is free and the piece's inputs have arrived.
 #
-# <details><summary>Predict: two stages, four micro-batches. For which share of the step
-# does a device idle?</summary>
+# <details><summary>Predict: two stages, four micro-batches. For what share of the step is
+# a device idle?</summary>
 #
-# $(p - 1) / (m + p - 1) = 1 / 5$, after $1 / 2$ with one micro-batch. Adding up the
-# gradients takes time too, which the formula leaves out.
+# $(p - 1) / (m + p - 1) = 1 / 5$, instead of $1 / 2$ with one micro-batch. The formula
+# leaves out the time for adding up gradients.
 # </details>
 
 # %% tags=["slow"]
@@ -259,12 +259,12 @@ s.grid(["micro-batches", "idle, measured", "idle, by the formula", "step"], rows
 s.table(times, title="Time of a step", base="m = 1", fold=True)
 
 # %% [markdown]
-# Compare the two columns of idle time, and then look at the last column. On CPU devices the
-# step need not become shorter although the devices idle less, and it may become longer:
-# - A device that works alone uses the cores of the device that waits. Only devices with
-#   processors of their own gain what the idle time shows.
-# - A small micro-batch uses a processor badly, and each adds a gradient as large as the
-#   weights. The adding and the last update are also not in the formula.
+# Compare the two columns of idle time, and then look at the step time. On CPU devices, it
+# may even grow although the devices idle less:
+# - A device that works alone also uses the cores of the device that waits. Only devices
+#   with their own processors gain from less idle time.
+# - A small micro-batch uses a processor poorly, and each micro-batch adds a gradient as
+#   large as the weights. The formula includes neither this addition nor the last update.
 #
 # So do not choose the largest $m$, but the one with the shortest step. GPipe's authors find
 # the idle time negligible from $m = 4p$ on.
@@ -286,15 +286,15 @@ s.claim("A step takes less time with more micro-batches", holds=faster.below(1),
 
 # %% [markdown]
 # ## Splitting within a layer
-# A matrix product can be split in two ways. Cut $A$ by columns, and each device computes
-# some of the output's columns: nothing needs to be sent. Cut $B$ by rows, and each device
-# computes a *summand* of the whole output. In a block the two fit together:
+# A matrix product can be split in two ways. If you cut $A$ by columns, each device
+# computes some of the output's columns, and nothing needs to be sent. If you cut $B$ by
+# rows, each device computes a *summand* of the whole output. A block combines both:
 #
 # $$\text{relu}(h A) B = \text{relu}(h A_0) B_0 + \text{relu}(h A_1) B_1$$
 #
-# Half of $A$'s columns makes half of the hidden units, which is just what half of $B$'s
-# rows needs. One sum per block is the only communication
-# ([Megatron-LM](https://arxiv.org/abs/1909.08053)). Check it without any devices:
+# Half of $A$'s columns gives half of the hidden units, exactly the input of half of $B$'s
+# rows. One sum per block is the only communication
+# ([Megatron-LM](https://arxiv.org/abs/1909.08053)). Check this on one device:
 
 # %%
 A, B = params[0][:2]
@@ -306,8 +306,8 @@ print(f"largest difference: {error:.1e}")
 # %% [markdown]
 # ### By hand, with shard_map
 # `P(None, "d")` cuts a matrix by columns along the mesh axis `"d"`, and `P("d")` by rows.
-# The code is one device's program: `A` and `B` are its parts, `h` is whole. The loop runs
-# once per block, so with two blocks there are two sums.
+# The function is one device's program: it gets its parts of `A` and `B`, and the whole
+# `h`. The loop runs once per block, so with two blocks there are two sums.
 
 # %%
 mesh = jax.make_mesh((k,), ("d",), axis_types=(AxisType.Auto,), devices=devices)
@@ -328,11 +328,11 @@ def tensor_step(params, X, y):
 
 # %% [markdown]
 # You write the sums of the forward pass. `shard_map` tracks what is the same on every
-# device (`h`) and what differs (`A`, `B`), so `jax.grad` adds the sums of the backward pass
-# by itself: the gradient of `h` is the sum of what all devices contribute.
+# device (`h`) and what differs (`A`, `B`), so `jax.grad` inserts the sums of the backward
+# pass: the gradient of `h` is the sum of what all devices contribute.
 #
 # ### With jit and a second PartitionSpec
-# Or leave the step of one device as it is, and place the arrays:
+# You can also leave one device's step unchanged and only place the arrays:
 #
 # | | weights $A$, $B$ | batch |
 # |:--|:--|:--|
@@ -361,7 +361,7 @@ def fsdp_step(params, X, y):
     return sgd(params, jax.grad(collected)(params), len(y))
 
 # %% [markdown]
-# Do all ways compute what one device computes? The pipeline is among them.
+# Do all ways, including the pipeline, compute what one device computes?
 
 # %%
 ways = {"data": step, "tensor": step, "FSDP": fsdp_step}
@@ -382,9 +382,10 @@ s.claim("Every way to split computes what one device computes",
 
 # %% [markdown]
 # ## Side by side
-# What does each way send, and what does each device hold? The compiled program says it: an
-# *all-reduce* adds arrays up and gives every device the sum, an *all-gather* collects the
-# parts of an array. The pipeline's copies are outside of its programs, so we compute them.
+# What does each way send, and what does each device hold? The compiled program shows it:
+# an *all-reduce* adds arrays up and gives every device the sum, and an *all-gather*
+# collects the parts of an array. The pipeline copies outside its programs, so we compute
+# those bytes.
 
 # %%
 def sent(way, step, n):
@@ -408,19 +409,20 @@ s.grid(["way", "in the program", "MB in a step", "MB of weights on a device"],
        title=f"One step, batch {s.batch_size}, {N / 1e6:.3g} MB of weights")
 
 # %% [markdown]
-# Read it by rows.
+# Compare the rows:
 # - **Data parallelism** adds up as many bytes as the parameters occupy, whatever the batch
 #   is.
-# - **Tensor parallelism** and the **pipeline** send activations: bytes in proportion to the
-#   batch. `jit` finds the sums that we wrote by hand: one per block forward, and one per
-#   block backward, except for the first, since nobody needs the gradient of `X`.
-# - **FSDP** also sends the weights, and therefore holds only a part of them. On CPUs the
+# - **Tensor parallelism** and the **pipeline** send activations, so their bytes grow with
+#   the batch. `jit` inserts the sums that we wrote by hand: one per block forward, and
+#   one per block backward except the first, because the step does not use the gradient of
+#   `X`.
+# - **FSDP** holds only a part of the weights, and therefore also sends them. On CPUs the
 #   compiler adds up whole gradients and then cuts the sum. A *reduce-scatter* would send
-#   half as much. On GPUs and TPUs XLA makes one of it (not measured here), on a CPU only if
-#   the program asks for one, as in [Collectives](collectives).
+#   half as much. XLA uses one on GPUs and TPUs (not measured here), but on a CPU only if
+#   the program asks for it, as in [Collectives](collectives).
 #
-# The table counts the arrays that a collective produces. To produce $b$ bytes by an
-# all-reduce, each device of a ring sends $2 b (k - 1) / k$ bytes, and half of that by an
+# The table counts the arrays that a collective produces. To produce $b$ bytes, each
+# device of a ring sends $2 b (k - 1) / k$ bytes in an all-reduce, and half of that in an
 # all-gather.
 
 # %%
@@ -461,32 +463,32 @@ s.figure(fig, "Split layers send less with small batches, data parallelism with 
 
 # %% [markdown]
 # ### Which one?
-# - The model fits on one device: **data parallelism**. It is the simplest, and its devices
-#   wait for one another once per step.
-# - The weights do not fit: **FSDP** first. The code of the network stays as it is.
-# - Single layers are huge, or batches are small, and links are fast: **tensor
-#   parallelism**. Its devices wait for one another in every block, so it belongs inside one
-#   machine.
-# - Links are slow, as between machines: a **pipeline** sends least. It needs equal stages
-#   and many micro-batches.
+# - If the model fits on one device, use **data parallelism**. It is the simplest, and its
+#   devices wait for one another once per step.
+# - If the weights do not fit, try **FSDP** first. The network's code stays unchanged.
+# - If links are fast, and single layers are huge or batches are small, use **tensor
+#   parallelism**. Its devices wait for one another in every block, so it belongs inside
+#   one machine.
+# - If links are slow, as between machines, use a **pipeline**, which sends least. It
+#   needs equal stages and many micro-batches.
 #
 # Large models combine them on a mesh with several axes. For sizes and formulas, see [How To
 # Scale Your Model](https://jax-ml.github.io/scaling-book/); for the API, [Manual
 # parallelism with shard_map](https://docs.jax.dev/en/latest/notebooks/shard_map.html).
 #
 # ## Summary
-# - A model can be split between layers, within layers, or not at all, with its batch split
-#   instead.
-# - Split between layers, only one device works at a time. Micro-batches let stages work at
-#   once; $(p - 1) / (m + p - 1)$ of the step remains idle, if the stages are equal.
-# - Split within a pair of layers, columns then rows, a block needs one sum.
-# - With `jit`, the three ways to split arrays are three `PartitionSpec`s for one step.
+# - You can split a model between or within layers, or split the batch instead.
+# - If you split between layers, only one device works at a time. Micro-batches let stages
+#   work at once. Equal stages idle for $(p - 1) / (m + p - 1)$ of the step.
+# - If you split $A$ by columns and $B$ by rows, a block needs one sum.
+# - With `jit`, you choose data, tensor, or fully sharded parallelism by `PartitionSpec`s.
 # - Gradients have the size of the weights, activations grow with the batch: compare the two
 #   before you choose.
 #
 # ## Exercises
-# **1.** Sixteen devices, one stage each. How many micro-batches make the pipeline idle less
-# than 10% of the time? How many images must a batch have if a micro-batch should have 32?
+# **1.** A pipeline has sixteen devices with one stage each. How many micro-batches make
+# it idle less than 10% of the time? How many images must a batch have if a micro-batch
+# should have 32?
 
 # %% tags=["answer"]
 p = 16
@@ -501,8 +503,8 @@ print(f"{m} micro-batches, a batch of {32 * m}")
 # 8.5](multiple_gpus_concise)).
 # </details>
 #
-# **2.** Cut $A$ by rows and $B$ by columns instead. Does the step compute the same? What
-# does it send?
+# **2.** Cut $A$ by rows and $B$ by columns instead. Does the step compute the same
+# result? What does it send?
 
 # %% tags=["answer"]
 plans["other way"] = ([(P("d"), columns, whole)[: len(w)] for w in params], P())
@@ -534,15 +536,15 @@ for size in [s.batch_size // m for m in s.micro_batches]:
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Look at how the time per image grows. A small product reads the weights as often as a
-# large one, and does less with them, and each micro-batch makes a gradient as large as the
-# weights, whatever its size. [Section 8.0](performance_model) shows how to tell which of
-# the two limits a program.
+# Look at how the time per image grows. A small product reads all weights, as a large one
+# does, but computes less with them. Each micro-batch also makes a gradient as large as
+# the weights, whatever its size. [Section 8.0](performance_model) shows how to tell
+# whether bytes or FLOPs limit a program.
 # </details>
 #
 # **4.** `shard_map` tracks which arrays are the same on every device. `check_vma=False`
-# switches this off. Take the gradient inside of `shard_map`, with and without it. Which
-# gradients are right?
+# switches this off. Take the gradient inside `shard_map`, with and without tracking.
+# Which gradients are right?
 
 # %% tags=["answer"]
 def gradients(check):
@@ -565,12 +567,12 @@ for check in (True, False):
 #
 # With tracking, all are right. Without it, the gradients of $A$ and $B$ are $k$ times too
 # large, and only $C$'s is right. Each device computes the same loss, and without tracking
-# JAX must take them for $k$ different losses that are added up. Nothing warns you. Keep
+# JAX treats these as $k$ different losses and adds them up. It does not warn you. Keep
 # `check_vma=True`.
 # </details>
 #
 # **5.** How much memory would the pipeline need if it kept all activations instead of
-# computing them again? Count the bytes of what `jax.vjp` keeps for one micro-batch.
+# computing them again? Count the bytes that `jax.vjp` keeps for one batch.
 
 # %% tags=["answer"]
 h = jax.device_put(X, devices[0])
@@ -582,6 +584,6 @@ print(f"beside the weights, vjp keeps {residual_bytes / 1e6:.3g} MB; the input: 
 # <details><summary>Answer</summary>
 #
 # The pullback holds the weights, the input, and arrays of the hidden layer's size. GPipe
-# keeps the input alone. The deeper a stage, the larger the difference; the price is one
-# more forward pass. `jax.checkpoint` makes the same trade inside of one program.
+# keeps only the input, at the price of one more forward pass. The more layers a stage
+# has, the more memory this saves. `jax.checkpoint` does the same inside one program.
 # </details>

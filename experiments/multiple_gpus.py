@@ -1,6 +1,6 @@
 # %% [markdown]
 # # 8.4 Training on several devices
-# How do several devices train one model together, and what does it cost them to agree?
+# How do several devices train one model together, and what does their communication cost?
 # After this section you can
 # - write data-parallel training by hand, in plain JAX;
 # - write the same step with `pmap`, `shard_map`, and `jit`, and say which one to use today;
@@ -8,8 +8,8 @@
 # - recognize a bug that silently multiplies gradients by the number of devices.
 #
 # The book's program needs two GPUs. You need none: JAX can divide a CPU into several devices. They
-# compute what real devices compute. Their speed says little about real devices, because they
-# share the same cores.
+# compute the same results as real devices. They share the same cores, so their speed says little
+# about real devices.
 
 # %%
 import math
@@ -48,7 +48,7 @@ print(f"{k} devices: {devices}; {len(data.train_labels):,} images")
 # Machines with several GPUs are common, because most mainboards have several PCIe slots. With
 # NVIDIA's driver, `nvidia-smi` lists the GPUs; the [section on GPUs](use_gpu) explains its output.
 # [Section 8.3](auto_parallelism) showed that most operations use all cores of a CPU or all of one
-# GPU by themselves. Using *several* GPUs for one model takes an algorithm.
+# GPU by themselves. To use *several* GPUs for one model, you need an algorithm.
 #
 # ## 8.4.1 Data parallelism
 # *Data parallelism* is the most widely used way to divide the training of a model among GPUs.
@@ -58,17 +58,17 @@ print(f"{k} devices: {devices}; {len(data.train_labels):,} images")
 #
 # Every device holds all parameters. In each step
 # 1. the batch is split into $k$ equal shares, one per device;
-# 2. each device computes the gradient of the loss of its share, the *local* gradient;
+# 2. each device computes the gradient of the loss on its share, the *local* gradient;
 # 3. the local gradients are added, and every device gets the sum. This is an *all-reduce*;
 # 4. every device makes the same update, so the copies of the parameters stay equal.
 #
-# Splitting changes nothing but the order of additions: if the loss is a sum over examples, its
-# gradient is the sum of the gradients of the shares $B_1, \ldots, B_k$ of the batch $B$.
+# Splitting changes only the order of the additions. If the loss is a sum over examples, its
+# gradient over the batch $B$ is the sum of its gradients over the shares $B_1, \ldots, B_k$:
 #
 # $$\nabla \sum_{i \in B} \ell_i(w) = \sum_{d=1}^{k} \nabla \sum_{i \in B_d} \ell_i(w)$$
 #
 # ## 8.4.2 Defining the model
-# LeNet is a function of a list of parameters. Shapes and scale are the book's.
+# LeNet is a function that takes a list of parameters. Their shapes and scale are the book's.
 
 # %%
 def init_params(key, scale=0.01):
@@ -115,7 +115,7 @@ def sgd(params, grads, lr, batch_size):
 
 # %% [markdown]
 # ## 8.4.3 Synchronizing data among devices
-# We need three helpers. The first one copies the parameters to a device.
+# We need three helpers. The first copies the parameters to a device.
 
 # %%
 def get_params(params, device):
@@ -128,12 +128,12 @@ grads = gradient(new_params, data.train_images[:1], data.train_labels[:1])
 print("b1 grad:", grads[1].shape, "on", grads[1].device)
 
 # %% [markdown]
-# `device_put` returns a new array, and the old one stays where it was. Note the difference in
-# the gradient. In Gluon a parameter *has* a gradient: after `attach_grad` the book prints zeros,
-# and PyTorch prints `None` until the first `backward`. In JAX a parameter has no gradient. The
-# gradient is the result of a function, and it is computed where the parameters are.
+# `device_put` returns a new array, and the old one stays where it was. Gradients differ, too. In
+# Gluon a parameter *has* a gradient: the book prints zeros after `attach_grad`. PyTorch prints
+# `None` until the first `backward`. In JAX the gradient is the result of a function, computed where
+# the parameters are.
 #
-# The second helper adds up what the devices hold and gives the sum to each of them. The book's
+# The second helper adds up the arrays of all devices and copies the sum to each device. The book's
 # version changes its arrays in place. JAX arrays never change, so ours returns new ones.
 
 # %%
@@ -150,11 +150,11 @@ print("before allreduce:", *ones)
 print("after allreduce: ", *allreduce(ones))
 
 # %% [markdown]
-# This is the *star* in the left half of the drawing: everything passes through device 0. With $k$
-# devices and $N$ bytes of gradients, device 0 receives $(k-1)N$ bytes and sends as many. In a
-# *ring*, each device sends $N/k$ bytes to its neighbor, $2(k-1)$ times: $2N(k-1)/k$ bytes
-# altogether, which is less than $2N$ for any number of devices. For $k = 2$ both send $N$; for
-# $k = 8$ device 0 of the star sends $7N$, and each device of the ring $1.75N$.
+# This is the *star* on the left below: everything passes through device 0. With $k$ devices and $N$
+# bytes of gradients, device 0 receives $(k-1)N$ bytes and sends as many. In a *ring*, each device
+# sends $N/k$ bytes to its neighbor $2(k-1)$ times. This makes $2N(k-1)/k$ bytes, which is less than
+# $2N$ for any number of devices. For $k = 2$, a device sends $N$ bytes in both cases. For $k = 8$,
+# device 0 of the star sends $7N$, and each device of the ring sends $1.75N$.
 #
 # ![Left: in a star, three devices send their gradients to device 0 and get the sum back. Right:
 # in a ring, each of four devices sends a quarter of the gradients to the
@@ -183,12 +183,12 @@ except AssertionError as error:
     print("AssertionError:", error)
 
 # %% [markdown]
-# The last batch of an epoch often does not divide. Drop it in training (our `batches` below does
-# so), and fill it up in evaluation.
+# The last batch of an epoch often cannot be split into equal shares. In training, drop it, as
+# `batches` below does. In evaluation, pad it.
 #
 # ## 8.4.4 Training on one batch
-# These are the four steps of the drawing. Whatever is computed from a share and a device's copy of
-# the parameters is computed on that device.
+# `train_batch` performs the four steps of data parallelism. JAX computes each gradient on the
+# device that holds the share and the copy of the parameters.
 
 # %%
 def train_batch(X, y, device_params, devices, lr):
@@ -229,8 +229,8 @@ def train_batch(X, y, device_params, devices, lr):
 # device 1 wait for device 0?</summary>
 #
 # No. A JAX call queues its work on a device and returns ([section 8.2](async_computation)), so
-# Python has queued all gradients long before the first one is finished. Nothing makes the devices
-# wait until `allreduce` needs the gradients of both.
+# Python has queued all gradients long before the first one is finished. No device waits for another
+# until `allreduce` needs all gradients.
 #
 # </details>
 
@@ -281,8 +281,8 @@ def train(num_gpus, batch_size, lr):
 
 # %% [markdown]
 # ## 8.4.6 Training on one device, then on several
-# By default, this section trains on whole epochs of a subset of 6,000 images. With `--full` it
-# trains as the book does: four epochs of 234 batches of all 60,000 images.
+# By default, this section trains on a subset of 6,000 images. With `--full` it trains as the book
+# does: on all 60,000 images, for four epochs of 234 batches.
 
 # %% tags=["slow"]
 one = train(num_gpus=1, batch_size=s.batch_size, lr=s.lr)
@@ -291,9 +291,9 @@ one = train(num_gpus=1, batch_size=s.batch_size, lr=s.lr)
 several = train(num_gpus=k, batch_size=s.batch_size, lr=s.lr)
 
 # %% [markdown]
-# Do not worry about an accuracy of 0.10. With weights drawn this small, LeNet starts on a plateau
-# where it guesses one class for all images. In the book, it stays there for a whole epoch of 234
-# batches. Here are the book's figures, and those of a retelling in PyTorch.
+# Do not worry about an accuracy of 0.10. The initial weights are so small that LeNet starts on a
+# plateau, where it predicts one class for all images. In the book, it stays there for a whole epoch
+# of 234 batches. The plots show the figures of the book and of a retelling in PyTorch.
 
 # %% tags=["slow"]
 fig, (ax, bars) = plt.subplots(1, 2, width_ratios=(3, 2))
@@ -312,28 +312,28 @@ bars.set(xlabel="seconds per epoch")
 s.figure(fig, "In the book, a second GPU changes the accuracy little, and makes no epoch shorter.")
 
 # %% [markdown]
-# In the book, an epoch takes 1.4 s on one GPU and 2.5 s on two. Its explanation is the cost of
-# communication. A teacher in the PyTorch retelling adds two reasons: sums written by hand are not
-# optimized, and LeNet is too small. Arithmetic helps to choose among the three:
+# In the book, an epoch takes 1.4 s on one GPU and 2.5 s on two. The book explains this by the cost
+# of communication. A teacher in the PyTorch retelling adds two reasons: sums written by hand are
+# not optimized, and LeNet is too small. Arithmetic helps to choose:
 # - A step of the book takes $1.4\,\mathrm{s} / 234 = 6\,\mathrm{ms}$ on one GPU, and
 #   $10.7\,\mathrm{ms}$ on two.
-# - The gradients have 516 kB. At 10 GB/s, which a PCIe slot can do, they are copied in
-#   $0.05\,\mathrm{ms}$, and back in as much.
+# - The gradients occupy 516 kB. At 10 GB/s, which a PCIe slot can reach, a copy takes
+#   $0.05\,\mathrm{ms}$, and the copy back takes as long.
 #
-# So the *bytes* do not explain the missing milliseconds. What remains is the number of operations:
-# eight parameters, each copied, added, and copied back by a call of its own, in a step that is
-# short to begin with. One compiled all-reduce replaces all of these calls (section 8.4.7), and
-# the larger network of [section 8.5](multiple_gpus_concise) gives the devices more to do.
+# So the *bytes* do not explain the extra milliseconds. What remains is the number of operations:
+# separate calls copy, add, and copy back each of the eight gradients, in a step that is short
+# without them. One compiled all-reduce replaces all of these calls (section 8.4.7). The larger
+# network of [section 8.5](multiple_gpus_concise) gives the devices more to do.
 #
-# A step also waits for the slowest device. A reader of the book took a GPU and the CPU as two
-# devices. Each got half of the batch, so the GPU had to wait for the CPU: 44 s per epoch.
+# A step also waits for the slowest device. A reader of the book gave half of the batch to a GPU and
+# half to the CPU. The GPU waited for the CPU, and an epoch took 44 s.
 #
-# Several GPUs are not always better than one. Batch size, learning rate, and the network have to
-# fit to them (exercises 1 and 5).
+# Several GPUs are not always better than one. Batch size, learning rate, and network must suit them
+# (exercises 1 and 5).
 #
 # ### What the step by hand costs on a GPU
-# `train_batch` copies each batch from the host, and calls several programs. On one H200, batch 256
-# (JAX 0.11.2, 2026-11-26):
+# `train_batch` copies each batch from the host, and calls several programs. These are times on one
+# H200 for batches of 256 (JAX 0.11.2, 2026-11-26):
 #
 # | a step of LeNet | milliseconds | epoch of 60,000 |
 # |:--|--:|--:|
@@ -341,8 +341,8 @@ s.figure(fig, "In the book, a second GPU changes the accuracy little, and makes 
 # | one program, images on the GPU | 0.36 | 0.084 s |
 # | the same program in a `scan` over an epoch | 0.28 | 0.066 s |
 #
-# The images fit into the GPU's memory: as bytes they have 47 MB. So the fast way copies them once,
-# and the program takes each batch by its indices. With `lax.scan`, shuffling and all steps of an
+# The images fit into the GPU's memory: stored as bytes, they occupy 47 MB. So we copy them once,
+# and the program selects each batch by its indices. With `lax.scan`, shuffling and all steps of an
 # epoch are *one* program, and Python calls it once.
 
 # %%
@@ -364,16 +364,16 @@ seconds = time.perf_counter() - start
 print(f"{steps} steps in one program on {card}: {seconds:.3f} s after compiling")
 
 # %% [markdown]
-# On a CPU we make only two steps: there XLA computes a convolution inside a loop without its fast
-# kernels, which takes more than ten times the processor time (JAX 0.10 and 0.12). One program per
-# step is the fast way there. `experiments/train.py` chooses between the two.
+# On a CPU we make only two steps. There, XLA does not use its fast kernels for a convolution inside
+# a loop, which takes more than ten times the processor time (JAX 0.10 and 0.12). One program per
+# step is faster. `experiments/train.py` chooses between the two.
 #
-# Even in a `scan`, LeNet cannot use such a GPU. The H200 multiplies large matrices at 371 TFLOP/s;
-# LeNet's step in one program reaches 9.7. At 371, its 3.5 GFLOP would take 0.01 ms. This is
-# less than the 0.027 ms that Python and JAX take to queue an *empty* program. The rest is
-# overhead: a step is a chain of small kernels (we did not count them), each of which must start,
-# read its input, and end before the next one. A larger batch or network makes the kernels larger;
-# another GPU makes them smaller.
+# Even in a `scan`, LeNet cannot keep such a GPU busy. The H200 multiplies large matrices at 371
+# TFLOP/s; LeNet's step in one program reaches 9.7. At 371, its 3.5 GFLOP would take 0.01 ms. This
+# is less than the 0.027 ms that Python and JAX take to queue an *empty* program. The rest is
+# overhead: a step is a chain of small kernels (we did not count them). Each kernel must start, read
+# its input, and end before the next one. A larger batch or network makes the kernels larger. A
+# second GPU makes them smaller, because it takes half of the batch.
 
 # %% [markdown]
 # ## 8.4.7 The same step, five ways
@@ -382,7 +382,7 @@ print(f"{steps} steps in one program on {card}: {seconds:.3f} s after compiling"
 #
 # ### 2. pmap and psum
 # You write what *one* device does with its share. `jax.pmap` compiles it and runs it on all
-# devices. `lax.psum` is the all-reduce. One line replaces three helpers and a loop.
+# devices. `lax.psum` is the all-reduce. Together they replace three helpers and a loop.
 
 # %%
 def make_pmap_step(devices, lr):
@@ -417,13 +417,13 @@ s.claim("Trained by hand or by pmap, LeNet is equally accurate",
         observed=f"{apart:.3f} apart at most", since="2026-11-26")
 
 # %% [markdown]
-# This is short, and much code is written like it. But since JAX 0.8
-# [pmap is in maintenance mode](https://docs.jax.dev/en/latest/migrate_pmap.html): it keeps
-# working, and its documentation recommends `jax.shard_map` for new code.
+# This is short, and many programs use `pmap`. But since JAX 0.8 [pmap is in maintenance
+# mode](https://docs.jax.dev/en/latest/migrate_pmap.html): it keeps working, and its documentation
+# recommends `jax.shard_map` for new code.
 #
 # ### 3. shard_map and psum
-# Again you write one device's program, but arrays keep their shape. A *mesh* gives a name to an
-# axis of devices. `P("data")` splits an array's first dimension along that axis, and `P()` means
+# Again you write one device's program, but you do not reshape the arrays. A *mesh* gives a name to
+# an axis of devices. `P("data")` splits an array's first dimension along that axis, and `P()` means
 # the same value on every device.
 #
 # ![An array of four rows; a mesh of two devices along an axis named data; with P data, each
@@ -443,10 +443,11 @@ def shard_map_step(params, X, y):
 # <details><summary>Predict: what would happen without the line with <code>pcast</code>?</summary>
 #
 # The gradient would be $k$ times too large, without an error or a warning. `shard_map` knows that
-# `params` has the same value on every device. Therefore `jax.grad` with respect to it *already
-# returns the sum over all devices*. If you copy the `psum` line from a `pmap` program, you sum
-# twice. `pcast` says: treat this as a value that may vary, one per device. Then `jax.grad`
-# returns the local gradient, and `psum` is right. Or keep `params` and leave `psum` out.
+# `params` has the same value on every device. Therefore `jax.grad` with respect to `params`
+# *already returns the sum over all devices*. If you copy the `psum` line from a `pmap` program, you
+# sum twice. `pcast` tells JAX that the value may differ between devices. Then `jax.grad` returns
+# the local gradient, and `psum` is right. Or differentiate with respect to `params` and leave out
+# `psum`.
 #
 # </details>
 
@@ -463,8 +464,8 @@ print("psum(grad(pcast(w))):",
 
 # %% [markdown]
 # ### 4. jit and NamedSharding
-# You write the step for the whole batch. The arrays say where they are, and the compiler divides
-# the work. Nothing in the step mentions devices.
+# You write the step for the whole batch. The shardings of the arrays tell the compiler how to
+# divide the work. Nothing in the step mentions devices.
 
 # %%
 @jax.jit
@@ -480,8 +481,8 @@ for shard in placed[1].addressable_shards:
     print(f"{shard.device} holds {shard.data.shape} of {X.shape}")
 
 # %% [markdown]
-# Where is the sum? The compiler added it. Look for it in the compiled program: one *all-reduce*
-# adds up all eight gradients.
+# The compiler inserted the sum. Look at the compiled program: one *all-reduce* adds up all eight
+# gradients.
 
 # %%
 def all_reduces(step, *args):
@@ -501,9 +502,9 @@ s.claim("A step sums as many bytes as the parameters occupy",
 
 # %% [markdown]
 # ### 5. Explicit sharding
-# The same step, on a mesh whose axis is `Explicit`. Now
-# [the sharding is part of an array's type](https://docs.jax.dev/en/latest/201/sharding.html).
-# Where `jit` would choose a communication for you, JAX asks.
+# We place the arrays on a mesh whose axis is `Explicit`. Now [the sharding is part of an array's
+# type](https://docs.jax.dev/en/latest/201/sharding.html). Where `jit` would choose the
+# communication, JAX raises an error, and you must choose.
 
 # %%
 explicit = jax.make_mesh((k,), ("data",), axis_types=(AxisType.Explicit,), devices=devices)
@@ -516,7 +517,7 @@ except Exception as error:
 
 # %% [markdown]
 # ### What would BatchNorm see?
-# A layer that averages over the batch shows a difference between the ways. We subtract the mean.
+# The ways differ for a layer that averages over the batch. As an example, we subtract the mean.
 
 # %%
 def center(x):
@@ -529,8 +530,8 @@ print("shard_map:", jax.shard_map(center, mesh=mesh, in_specs=P("data"),
 print("jit:      ", jax.jit(center)(jax.device_put(x, NamedSharding(mesh, P("data")))))
 
 # %% [markdown]
-# Under `pmap` and `shard_map`, the mean is that of a device's share. Under `jit`, it is that of
-# the whole batch, and costs one more all-reduce. LeNet has no such layer; ResNet-18 in
+# Under `pmap` and `shard_map`, each device uses the mean of its share. Under `jit`, the mean is
+# over the whole batch, and needs one more all-reduce. LeNet has no such layer, but ResNet-18 in
 # [section 8.5](multiple_gpus_concise) does.
 #
 # ### Which one?
@@ -544,7 +545,7 @@ print("jit:      ", jax.jit(center)(jax.device_put(x, NamedSharding(mesh, P("dat
 # | `jit` | the batch's step | compiler | all-reduce of $N$ | the batch | **first choice** |
 # | explicit | the batch's step | compiler | all-reduce of $N$ | the batch | to check types |
 #
-# Do they compute the same? Each way makes ten updates from the same parameters.
+# Do all ways compute the same result? Each makes ten updates from the same parameters.
 
 # %%
 pmap_step = make_pmap_step(devices, s.lr)
@@ -572,16 +573,16 @@ s.claim("All five ways compute what one device computes", holds=worst < 1e-6,
         source="section 8.4.1", since="2026-11-26")
 
 # %% [markdown]
-# Do they take the same time? They take turns, so that a busy moment slows all of them alike. A
-# ratio is the median over the rounds, followed by its 95% confidence interval.
+# Do they take the same time? We time them in turns, so that a busy moment slows all of them alike.
+# A ratio is the median over the rounds, followed by its 95% confidence interval.
 #
 # <details><summary>Predict: which way is the slowest, and which of the compiled ways the
 # fastest?</summary>
 #
-# `pmap`, `shard_map`, `jit`, and explicit sharding end as nearly the same XLA program, so a real
-# difference would be a surprise. By hand, Python calls several programs and copies eight arrays
-# per device. The longer the devices compute, the less that matters: on a CPU, where a step
-# computes for a tenth of a second, you may not see it at all.
+# `pmap`, `shard_map`, `jit`, and explicit sharding become nearly the same XLA program, so they
+# should be equally fast. The step by hand should be slowest: Python calls several programs and
+# copies eight arrays per device. This matters less if the devices compute for longer. On a CPU, a
+# step takes a tenth of a second, and you may see no difference.
 #
 # </details>
 
@@ -608,23 +609,23 @@ s.claim("A second GPU does not shorten a step of LeNet", holds=second.at_least(1
 # On a CPU, sums by hand need not make a step slower: the step is long, and the copies stay
 # within one memory.
 #
-# Do not read the row "one device" as the gain of a second device. The CPU devices share the same
-# cores, and one device uses all of these cores, too. If several fake devices still take less time
-# than one, we do not know why, and it says nothing about several GPUs.
+# The row "one device" does not show the gain from a second device. The CPU devices share the same
+# cores, and one device uses all of them. If several CPU devices still take less time, we do not
+# know why, and it says nothing about several GPUs.
 #
 # ## 8.4.8 Summary
-# - Each device holds all parameters and a share of the batch. Their gradients are summed, and
-#   every device makes the same update.
+# - Each device holds all parameters and a share of the batch. The gradients are summed, and every
+#   device makes the same update.
 # - The result does not depend on the number of devices, except for rounding.
 # - JAX queues work and returns, so even a plain Python loop makes devices work at the same time.
 # - On a GPU, keep the images on the device, and make an epoch one program with `lax.scan`.
 # - First choice: write the step for the whole batch, and let `jit` and the arrays' sharding divide
-#   it. Use `shard_map` to place the communication yourself. Read `pmap` in older code.
-# - Under `shard_map`, `jax.grad` of replicated parameters has already summed. A second `psum` makes
-#   the gradient $k$ times too large.
+#   it. Use `shard_map` to place the communication yourself. You meet `pmap` in older code.
+# - Under `shard_map`, `jax.grad` with respect to replicated parameters already returns the sum.
+#   Another `psum` makes the gradient $k$ times too large.
 #
 # Checkpoints, several processes, and several machines are not part of this lesson. The training
-# program `experiments/train.py` has them.
+# program `experiments/train.py` supports them.
 #
 # ## 8.4.9 Exercises
 # Think first, then open the code and the answer. The code runs with `--answers`.
@@ -650,20 +651,20 @@ s.grid(["batch", f"accuracy after {s.epochs} epochs, seeds {s.seeds}"], rows,
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Time: look at the ratio of the steps. An epoch has half as many steps, so a ratio of 2 means the
-# same time per epoch, and less than 2 a shorter epoch. On a CPU expect about 2. On a GPU that a
-# batch of 256 does not fill, the epoch becomes shorter. An example from another network: on one
-# H200, ResNet-18 trains 42,900 images per second in batches of 256 and 55,600 in batches of 1024
-# (JAX 0.11.2, 2026-11-26).
+# Time: look at the ratio of the step times. An epoch has half as many steps, so a ratio of 2 means
+# the same time per epoch, and a ratio below 2 means a shorter epoch. On a CPU expect about 2. If a
+# batch of 256 does not keep a GPU busy, the epoch becomes shorter. For example, on one H200,
+# ResNet-18 trains 42,900 images per second in batches of 256 and 55,600 in batches of 1024 (JAX
+# 0.11.2, 2026-11-26).
 #
-# Rate: compare the accuracies with the curve for batch 256 above. If all are 0.10, LeNet is still
-# on its plateau, and nothing is decided: only `--full` trains long enough to leave it. At the old
-# rate there are half as many steps of the same size, so LeNet should learn less per epoch. Twice
-# the rate is the *linear scaling rule* (section 8.5), which assumes that the gradient changes
-# little from one step to the next. That is not true where LeNet leaves its plateau. If the seeds
-# of one rate differ more than the rates, you cannot tell which rate is better. Readers of the
-# book say: the same time, and a rate of 0.2 on GPU and CPU where a single GPU took 0.17; and:
-# twice the batch with 1.5 times the rate is slightly better.
+# Rate: compare the accuracies with those for batch 256 above. If all are 0.10, LeNet is still
+# on its plateau, and you cannot compare the rates: only `--full` trains long enough to leave it. At
+# the old rate there are half as many steps of the same size, so LeNet should learn less per epoch.
+# Twice the rate follows the *linear scaling rule* (section 8.5), which assumes that the gradient
+# changes little from one step to the next. This is not true where LeNet leaves its plateau. If the
+# accuracies differ more between seeds than between rates, you cannot tell which rate is better. One
+# reader of the book reports the same time, and a rate of 0.2 on a GPU and the CPU instead of 0.17
+# on a single GPU. In a retelling, twice the batch with 1.5 times the rate is slightly better.
 #
 # </details>
 #
@@ -677,14 +678,14 @@ print("correct on all:       ", correct(*place(after["jit"], *test)))
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Only the arrays. `correct` stays as it is, `place` splits the images and labels, and the compiler
-# adds up one number per device. Both count the same images.
+# Only the arrays change. `place` splits the images and labels, and the compiler adds up one number
+# per device. Both calls count the same images.
 #
 # </details>
 #
-# **3.** A retelling of this section ends `allreduce` by copying the sum and dropping the copy:
-# `data[0].copyto(data[i].device)`. The first device has the sum, the others still have their own
-# gradients. What happens to the training?
+# **3.** In a retelling of this section, `allreduce` ends with a copy that nothing uses:
+# `data[0].copyto(data[i].device)`. The first device has the sum, but the others still have their
+# own gradients. What happens to the training?
 
 # %% tags=["answer"]
 copies = device_params
@@ -698,14 +699,14 @@ print(f"the copies differ by {apart:.1e}; fresh weights have a standard deviatio
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No error, no warning. Device 0 makes full steps, and each other device makes shorter ones from
-# its own share. After a few updates the copies differ as much as fresh weights do. From then on,
-# gradients of different models are added. The accuracy of device 0 may still look good. If you sum
-# by hand, compare the copies once in a while.
+# There is no error or warning. Device 0 makes full steps, and each other device makes shorter steps
+# from its own share. After a few updates the copies differ as much as fresh weights do. `allreduce`
+# then adds gradients of different models. The accuracy of device 0 may still look good. If you sum
+# by hand, compare the copies from time to time.
 #
 # </details>
 #
-# **4.** Forget `psum` in `shard_map_step`. What does JAX say? And with `check_vma=False`?
+# **4.** Forget `psum` in `shard_map_step`. What does JAX say? What happens with `check_vma=False`?
 
 # %% tags=["answer"]
 def no_psum(params, X, y):
@@ -723,15 +724,15 @@ for check in (True, False):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# JAX refuses: `out_specs=P()` promises the same value on every device, and what was computed from
-# different shares is not the same. With `check_vma=False` nothing is checked. Each device trains on
-# its own share, and the copies drift apart step by step. `check_vma` catches a *missing* `psum`; it
-# does not catch a second one.
+# JAX raises an error: `out_specs=P()` promises the same value on every device, but values computed
+# from different shares differ. With `check_vma=False`, JAX does not check this. Each device trains
+# on its own share, and the copies drift apart step by step. `check_vma` catches a *missing* `psum`;
+# it does not catch a second one.
 #
 # </details>
 #
-# **5.** The PyTorch retelling explains its figures like this: on two GPUs each GPU gets half of the
-# batch, so it is less busy. Test it on *one* device: how many images per second does it train at
+# **5.** The PyTorch retelling explains its figures like this: each of two GPUs gets half of the
+# batch, so it is less busy. Test this: how many images per second does *one* device train with
 # half, the same, and twice the batch?
 
 # %% tags=["slow", "answer"]
@@ -746,8 +747,8 @@ for n in sizes:
 #
 # On a CPU, a few images already keep the cores busy, so a smaller batch costs little, or is even
 # faster. On a GPU the explanation is right: on one H200, ResNet-18 in bfloat16 trains 70,400 images
-# per second in batches of 256 and 115,000 in batches of 1024 (JAX 0.11.2, 2026-11-26). A second GPU
-# that halves the batch of each pays with a part of its gain. Keep the share of each device constant,
-# and let the batch grow with the number of devices.
+# per second in batches of 256 and 115,000 in batches of 1024 (JAX 0.11.2, 2026-11-26). If a second
+# GPU halves the batch per GPU, a part of the gain is lost. Keep each device's share constant, and
+# let the batch grow with the number of devices.
 #
 # </details>

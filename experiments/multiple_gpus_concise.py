@@ -4,12 +4,12 @@
 # After this section you can
 # - initialize a Flax network on several devices, and read its parameters there;
 # - train it on all devices with `jit` and a sharded batch, and with `pmap` and `psum`;
-# - say over which images BatchNorm averages, and choose;
+# - say over which images BatchNorm averages, and choose them;
 # - scale the learning rate with the batch, and say when this fails;
-# - estimate from FLOPs and bytes whether a second device will pay.
+# - estimate from FLOPs and bytes whether a second device will pay off.
 #
-# The book's program needs two GPUs. You need none: a CPU is divided into devices. A narrow
-# ResNet-18 learns in seconds. With GPUs, the section trains by the book's recipe.
+# The book's program needs two GPUs. You need none: JAX divides a CPU into devices, and a narrow
+# ResNet-18 learns in seconds. With GPUs, the section follows the book's recipe.
 
 # %%
 import functools
@@ -56,12 +56,12 @@ test_images, test_labels = data.test_images[:n], data.test_labels[:n]
 print(f"{k} devices: {devices}; {len(train_labels):,} images, {channels} channels")
 
 # %% [markdown]
-# [Section 8.4](multiple_gpus) wrote `get_params`, `allreduce`, and `split_and_load` by hand. Gluon
-# has them built in, and so does JAX.
+# [Section 8.4](multiple_gpus) defined `get_params`, `allreduce`, and `split_and_load` by hand.
+# Gluon and JAX have them built in.
 #
 # ## 8.5.1 Initializing parameters on several devices
-# The network is ResNet-18. The images are small, so the book gives it a 3 × 3 kernel with stride 1
-# in the first convolution, and leaves out the max pooling after it.
+# The network is ResNet-18. The images are small, so the book uses a 3 × 3 kernel with stride 1 in
+# the first convolution, and leaves out the max pooling that follows.
 #
 # ![A residual block: two convolutions with BatchNorm, and the input added before the last
 # relu.](images/residual_block.svg)
@@ -104,9 +104,9 @@ def resnet18(num_classes, channels=64, *, rngs):
         global_avg_pool, nnx.Linear(8 * c, num_classes, kernel_init=normal, rngs=rngs))
 
 # %% [markdown]
-# A Flax module is a tree of arrays, so one call puts the whole network on all devices. In the
-# drawing of [section 8.4](multiple_gpus), `P()` is a copy on each device, and `P("data")` splits
-# the first dimension.
+# A Flax module is a tree of arrays, so one call puts the whole network on all devices. As in
+# [section 8.4](multiple_gpus), `P()` makes a copy on each device, and `P("data")` splits the first
+# dimension.
 
 # %%
 @partial(jax.jit, static_argnames="channels")  # one program draws all weights
@@ -146,7 +146,7 @@ print(f"{sum(p.size for p in jax.tree.leaves(nnx.state(net, nnx.Param))):,} para
 #
 # In Gluon, `split_and_load` makes a list of arrays, and you call the network once per array. In
 # JAX, there is one array with a *shard* on each device, and you call the network once. The shards
-# of its output are Gluon's `net(gpu_x[0])` and `net(gpu_x[1])`.
+# of its output correspond to Gluon's `net(gpu_x[0])` and `net(gpu_x[1])`.
 
 # %%
 @jax.jit
@@ -165,9 +165,9 @@ s.claim("The outputs of the fresh network are of the order of 1e-6",
         cannot="" if channels == 64 else "another width; --channels 64 has the book's")
 
 # %% [markdown]
-# The outputs are tiny because the weights are. In prediction, BatchNorm uses its running
-# statistics. In a fresh network these are mean 0 and variance 1, so it does not scale anything
-# back. In training, BatchNorm uses the statistics of the batch, and the network learns.
+# The outputs are tiny because the weights are small. In prediction, BatchNorm uses its running
+# statistics. In a fresh network these are mean 0 and variance 1, so the outputs stay tiny. In
+# training, BatchNorm uses the statistics of the batch, and the network learns.
 #
 # Now read a weight. The book calls `weight.data()`, gets the error "not initialized on cpu(0)", and
 # has to name a device.
@@ -190,13 +190,14 @@ s.claim("To read a parameter that is on several devices, you have to name a devi
         first="a helper of jaxperf raised Gluon's error, and the claim judged the helper")
 
 # %% [markdown]
-# That is the point of one *global* array: it is a single value, wherever its parts are.
-# `addressable_shards` are the parts that this process can reach.
+# `weight` is a *global* array: a single value, wherever its parts are. `addressable_shards` are the
+# parts that this process can reach.
 #
 # ## 8.5.2 Training on several devices
-# The book says that Gluon's `Trainer` does data parallelism by itself. In its code, `split_and_load`
-# splits the batch, and `trainer.step` sums the gradients and updates every copy. In JAX, you write
-# the step for the whole batch. The arrays say where they are, and the compiler inserts the sums.
+# The book says that Gluon's `Trainer` does data parallelism by itself. In its code,
+# `split_and_load` splits the batch, and `trainer.step` sums the gradients and updates every copy.
+# In JAX, you write the step for the whole batch. The shardings of the arrays tell the compiler
+# where to insert the sums.
 
 # %%
 def cross_entropy(net, X, y):
@@ -248,14 +249,14 @@ def make_jit_step(devices):
 # :::
 # ::::
 #
-# `jax.jit` with modules as arguments and results is what
-# [Flax's guide](https://flax.readthedocs.io/en/latest/guides/flax_gspmd.html) uses. `nnx.jit` hides
-# the results, and takes more time in Python per call. PyTorch recommends `DistributedDataParallel`
-# [even on a single machine](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html).
-# Its counterpart in JAX is the same step in several processes; `experiments/train.py` does so.
+# Like [Flax's guide](https://flax.readthedocs.io/en/latest/guides/flax_gspmd.html), we use
+# `jax.jit` with modules as arguments and results. `nnx.jit` hides the results, but each call takes
+# more time in Python. PyTorch recommends `DistributedDataParallel` [even on a single
+# machine](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html). Its
+# counterpart in JAX is the same step in several processes, as in `experiments/train.py`.
 #
-# And with `pmap` and `psum`? The step is written for one device. Our loss is a mean, so the sum of
-# the gradients is divided by the number of devices. `lax.pmean` does both.
+# With `pmap` and `psum`, you write the step for one device. Our loss is a mean, so we divide the
+# sum of the gradients by the number of devices. `lax.pmean` does both.
 
 # %%
 @functools.cache  # one compiled step per tuple of devices
@@ -277,12 +278,12 @@ def make_pmap_step(devices):
     return lambda net, optimizer, X, y: step(net, optimizer, shares(X), shares(y))
 
 # %% [markdown]
-# `step` also averages BatchNorm's running statistics. In Gluon each device keeps its own,
-# and saving averages them. `DataParallel` keeps those of the first device. Parameters and
-# statistics must be equal on all devices, because `out_axes=None` takes one copy and drops
-# the others.
+# `step` also averages BatchNorm's running statistics. In Gluon each device keeps its own
+# statistics, and saving averages them. PyTorch's `DataParallel` keeps the first device's.
+# Parameters and statistics must be equal on all devices, because `out_axes=None` takes one copy and
+# drops the others.
 #
-# `train` is the same for both ways.
+# `train` works with both steps.
 
 # %%
 sgd = functools.cache(optax.sgd)  # one object per rate: jit compiles anew for another one
@@ -323,14 +324,14 @@ def train(num_gpus, batch_size, lr, make_step=make_jit_step, seed=0, epochs=epoc
 
 # %% [markdown]
 # The book trains with `train(num_gpus=1, batch_size=256, lr=0.1)`, and then with
-# `train(num_gpus=2, batch_size=512, lr=0.2)`: twice the batch, so that each GPU has as many images
-# as before, and twice the rate (see below).
+# `train(num_gpus=2, batch_size=512, lr=0.2)`. The second call doubles the batch, so that each GPU
+# has as many images as before. It also doubles the rate (see below).
 #
-# Compiling comes first, apart from the epochs' times. XLA compiles without holding Python's lock, so
-# on a CPU independent programs compile at the same time, each in a thread. For a GPU, XLA also times
-# several kernels for each convolution on the GPU, and two threads disturb each other: on one H200,
-# two of these steps took 45 s at the same time, and 12 s one after the other (JAX 0.11.2,
-# 2026-11-27). The calls in `train` find the programs compiled.
+# We compile first, so that the epochs' times exclude compiling. XLA compiles without holding
+# Python's lock, so on a CPU we compile all programs at the same time, each in a thread. For a GPU,
+# XLA also times several kernels for each convolution on the GPU, and two threads disturb each
+# other. On one H200, compiling two of these steps took 45 s at the same time, and 12 s one after
+# the other (JAX 0.11.2, 2026-11-27). `train` then finds the programs compiled.
 
 # %%
 def compile_all(*lowered):
@@ -357,8 +358,8 @@ compile_all(*(lowered_step(make_jit_step, m) for m in {1, n_gpus}),
             lowered_step(make_pmap_step, n_gpus))
 
 # %% [markdown]
-# After so few updates as here, look at the training loss: the test accuracy lags behind, because
-# after $i$ updates $0.9^i$ of BatchNorm's running statistics are still those of the fresh network.
+# After so few updates, look at the training loss. The test accuracy lags behind: after $i$ updates,
+# the fresh network still has a share of $0.9^i$ in BatchNorm's running statistics.
 
 # %% tags=["slow"]
 one = train(num_gpus=1, batch_size=batch_size, lr=s.lr)
@@ -373,7 +374,7 @@ by_pmap = train(num_gpus=n_gpus, batch_size=n_gpus * batch_size, lr=n_gpus * s.l
                 make_step=make_pmap_step, epochs=epochs if n_gpus > 1 else 1)
 
 # %% [markdown]
-# The book printed two runs. Its figures, for epochs of 60,000 images:
+# The book printed two runs. These are its figures for epochs of 60,000 images:
 #
 # | | seconds per epoch | test accuracy after epochs 1 to 4 | again |
 # |:--|:--|:--|:--|
@@ -382,7 +383,7 @@ by_pmap = train(num_gpus=n_gpus, batch_size=n_gpus * batch_size, lr=n_gpus * s.l
 #
 # The two runs on two GPUs differ by 0.14 after four epochs. So judge an accuracy by several seeds,
 # not by one run. One H200 (JAX 0.11.2, 2026-11-27) takes 2.5 s per epoch with the program above,
-# and reaches .81 .90 .90 .90. With the images on the GPU and an epoch as one program
+# and reaches .81 .90 .90 .90. With the images on the GPU and each epoch as one program
 # (`experiments/train.py`), it takes 1.37 s, and reaches .86 .90 .91 .91.
 
 # %% tags=["slow"]
@@ -408,33 +409,33 @@ s.claim("ResNet-18 learns on one device and on several", holds=worst < 2.2,
 
 # %% [markdown]
 # ### The learning rate and the batch
-# Why does the book double the rate? This is the *linear scaling rule* of
-# [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677): if the batch is $k$ times as large,
-# multiply the learning rate by $k$. One step with a batch of $kn$ and the rate $k\eta$ then
-# replaces $k$ steps with batches of $n$ and the rate $\eta$. It assumes that the gradient changes
-# little during these $k$ steps. At the beginning it changes fast, so the authors add a *warm-up*:
-# the rate grows from $\eta$ to $k\eta$ in the first epochs. In optax:
+# Why does the book double the rate? This is the *linear scaling rule* of [Goyal et al.
+# (2017)](https://arxiv.org/abs/1706.02677): if the batch is $k$ times as large, multiply the
+# learning rate by $k$. One step with a batch of $kn$ and the rate $k\eta$ then replaces $k$ steps
+# with batches of $n$ and the rate $\eta$. The rule assumes that the gradient changes little during
+# these $k$ steps. At the beginning it changes fast, so the authors add a *warm-up*: the rate grows
+# from $\eta$ to $k\eta$ in the first epochs. In optax:
 #
 # ```python
 # warmup = 5 * updates_per_epoch
 # sgd = optax.sgd(optax.linear_schedule(lr, k * lr, transition_steps=warmup), momentum=0.9)
 # ```
 #
-# In the book's curves you see the price of leaving it out: the first epoch on two GPUs ends at .69
-# instead of .89. For LeNet of section 8.4 the rule helps less. Its weights are so small that it
-# starts on a plateau. Leaving the plateau depends on many steps in a row, and then the gradient
-# changes fast. The rule says nothing about the number of devices: it is about the batch.
+# The book has no warm-up, and its curves show the cost: the first epoch on two GPUs ends at .69
+# instead of .89. For LeNet in section 8.4 the rule helps less. LeNet's weights are so small that it
+# starts on a plateau. LeNet needs many steps in a row to leave it, and then the gradient changes
+# fast. The rule is about the batch, not about the number of devices.
 #
 # ### Over which images does BatchNorm average?
-# Gluon's `BatchNorm` and PyTorch's `DataParallel` normalize each device's share by itself. In JAX
+# Gluon's `BatchNorm` and PyTorch's `DataParallel` normalize each device's share separately. In JAX
 # this depends on how you write the step.
 #
 # <details><summary>Predict: a batch of 0, 1, 2, 3, ... is split among the devices. What does
 # BatchNorm return under <code>pmap</code>, and what under <code>jit</code>?</summary>
 #
-# Under `pmap` (and `shard_map`), the code is that of one device, and so is the mean: each share is
-# normalized to -1, 1. Under `jit`, the code is that of the whole batch. The compiler inserts an
-# all-reduce to get the mean of *all* images.
+# Under `pmap` (and `shard_map`), you write the code for one device, so each share has its own mean
+# and is normalized to -1, 1. Under `jit`, you write the code for the whole batch. The compiler
+# inserts an all-reduce to get the mean of *all* images.
 #
 # </details>
 
@@ -455,12 +456,12 @@ for way, normalized in rows:
 # %% [markdown]
 # `nnx.BatchNorm(..., axis_name="data")` makes a device's program average over all devices. PyTorch
 # calls this `SyncBatchNorm`. Which one is better? Averages over the whole batch make the result
-# independent of the number of devices, at the price of small all-reduces in every BatchNorm layer.
-# Averages over the shares need no communication, and are noisier if the shares are small.
+# independent of the number of devices, but every BatchNorm layer needs small all-reduces. Averages
+# over the shares need no communication, but are noisier if the shares are small.
 #
-# Now a step of the network. From the same parameters, each way makes one update. This is about
-# numbers, not speed. So the network is narrow, and on a machine with GPUs it runs on parts of the
-# CPU, where it compiles sooner, and where float32 is not rounded to TF32.
+# Now compare a step of the network. Each way makes one update from the same parameters. We compare
+# numbers, not speed, so the network is narrow. On a machine with GPUs it runs on parts of the CPU,
+# where it compiles faster and float32 is not rounded to TF32.
 
 # %%
 parts_of_cpu = jax.devices("cpu")[: s.devices] if on_gpus else devices
@@ -499,15 +500,16 @@ s.claim("With BatchNorm over the whole batch, several devices compute what one c
         first="pmap with axis_name was judged with the variance in one pass; it differed by 0.2%")
 
 # %% [markdown]
-# Why the row of two passes? By default, Flax computes a variance in one pass over the images, as
-# $E[x^2] - E[x]^2$. That is the small difference of two numbers, so rounding counts, and an average
-# over devices rounds in another order than one device does. `use_fast_variance=False` takes a
-# second pass, over $(x - E[x])^2$. Then the rest is as small as under `jit`.
+# Why is there a row with two passes? By default, Flax computes a variance in one pass over the
+# images, as $E[x^2] - E[x]^2$. This can be a small difference between two large numbers, so
+# rounding matters, and several devices round in another order than one device.
+# `use_fast_variance=False` makes a second pass, over $(x - E[x])^2$. The difference is then as
+# small as under `jit`.
 #
 # ### Why ResNet-18 gains more than LeNet
 # On two GPUs, the book's LeNet became slower and its ResNet-18 almost twice as fast. A step sums as
-# many bytes as the parameters occupy, whatever the batch. What it computes grows with the batch. We
-# count both, without running anything: `eval_shape` makes a network without values, and a lowered
+# many bytes as the parameters occupy, whatever the batch, but its computation grows with the batch.
+# We count both without running anything: `eval_shape` makes a network without values, and a lowered
 # program, which is not compiled yet, knows its FLOPs.
 
 # %%
@@ -550,11 +552,11 @@ s.claim("For the same batch, ResNet-18 computes more per byte that it sums than 
 # Then compare ResNet-18 with 64 images to LeNet with 256. **The batch per device matters as much as
 # the network**: a large network with few images per device communicates most of the time.
 #
-# That is half of the story. The other half is a fixed price per operation, which LeNet's short
-# steps cannot pay (section 8.4.6). Many small networks do not gain from a second GPU.
+# Bytes are not the only cost. Each operation also has a fixed overhead, which is large compared
+# with LeNet's short steps (section 8.4.6). Many small networks do not gain from a second GPU.
 #
-# How long do the two ways take? They take turns. Parts of a CPU share the same cores, so there this
-# compares programs and says nothing about a gain.
+# How long do the two ways take? We time them in turns. Parts of a CPU share the same cores, so
+# there the times show no gain.
 
 # %% tags=["slow"]
 def calls_of(make_step):
@@ -568,8 +570,8 @@ s.table(times, title=f"One step of {n_gpus * batch_size} images on {n_gpus} devi
 
 # %% [markdown]
 # ### Mixed precision
-# GPUs multiply bfloat16 numbers much faster than float32. In Flax, `dtype` is what a layer computes
-# in, and the parameters stay float32.
+# GPUs multiply bfloat16 numbers much faster than float32. In Flax, a layer computes in its `dtype`,
+# and the parameters stay float32.
 
 # %%
 half = nnx.clone(net)
@@ -582,14 +584,14 @@ print(f"parameters {half.layers[0].kernel.dtype}, logits {logits.dtype}")
 print(f"largest difference of the logits: {relative:.1%}")
 
 # %% [markdown]
-# On one H200 (JAX 0.11.2, 2026-11-26), images per second in training:
+# On one H200, training reached these images per second (JAX 0.11.2, 2026-11-26):
 #
 # | ResNet-18 | batch 256 | batch 1024 |
 # |:--|--:|--:|
 # | float32 in TF32, JAX's default on this GPU | 42,900 | 55,600 |
 # | bfloat16 | 70,400 | 115,000 |
 #
-# Each batch size and each precision is a program of its own, and compiles anew.
+# JAX compiles a separate program for each batch size and precision.
 #
 # Checkpoints, training in several processes, and a recipe that reaches a test accuracy of 0.93 in
 # few epochs (`--recipe fast`) are in the training program `experiments/train.py`.
@@ -598,17 +600,17 @@ print(f"largest difference of the logits: {relative:.1%}")
 # - In Gluon, in PyTorch, and in JAX, training on several GPUs takes a few lines: put the parameters
 #   on all devices, and split the batch.
 # - A JAX array on several devices is one value. `addressable_shards` shows its parts.
-# - `jit` with a split batch is the first choice. BatchNorm then averages over the whole batch. Under
-#   `pmap` and `shard_map` it averages over a share, unless you give it `axis_name`.
-# - If the batch becomes $k$ times as large, so should the learning rate, after a warm-up.
-# - A second device pays if each device computes much per byte that it sums: large networks, many
-#   images per device.
+# - `jit` with a split batch is the first choice. BatchNorm then averages over the whole batch.
+#   Under `pmap` and `shard_map` it averages over a share, unless you give it `axis_name`.
+# - If the batch becomes $k$ times as large, multiply the learning rate by $k$, too, with a warm-up.
+# - A second device pays off if each device computes much per byte that it sums. So use a large
+#   network and many images per device.
 #
 # ## 8.5.4 Exercises
 # Think first, then open the code and the answer. The code runs with `--answers`.
 #
 # **1 (the book's).** Try other numbers of epochs, batch sizes, and learning rates. If you can, use
-# more GPUs. A retelling warns that a batch of 512 is too large for little data: is it?
+# more GPUs. A retelling warns that a batch of 512 is too large for little data. Is this true?
 
 # %% tags=["slow", "answer"]
 rows = []
@@ -625,17 +627,17 @@ s.grid(["batch", "rate", "epochs", "updates", "train loss", "test accuracy"], ro
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Compare the rows by their number of updates. Four times the batch makes a quarter of the updates
-# per epoch. With little data, these are too few to learn as much, whatever the rate. Four times
-# as many epochs give the updates back, each with four times the images. The retelling is right
-# about few data, and the reason is the number of updates. A curve that jumps up and down comes
-# from a large rate and from BatchNorm's running statistics, which need some tens of updates to
-# follow. More devices: `--devices 8`.
+# Compare the rows by their number of updates. With four times the batch, an epoch has a quarter of
+# the updates. With little data, these are too few to learn as much, whatever the rate. Four times
+# as many epochs restore the number of updates, each with four times the images. The retelling is
+# right about little data, and the reason is the number of updates. A curve that jumps up and down
+# comes from a large rate and from BatchNorm's running statistics, which need some tens of updates
+# to follow. For more devices, use `--devices 8`.
 #
 # </details>
 #
-# **2 (the book's).** Devices may be of unlike strength, for example a CPU and a GPU. How should the
-# batch be divided? Give one device three quarters of it. Is the gradient still right?
+# **2 (the book's).** Devices may differ in speed, for example a CPU and a GPU. How should the batch
+# be divided? Give one device three quarters of the batch. Is the gradient still right?
 
 # %% tags=["answer"]
 @jax.jit
@@ -655,13 +657,13 @@ print(f"apart by {apart(total, jax.device_get(summed_gradient(fresh_net(), X, y)
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# A step waits for the slowest device, so all should finish together: give each device a share in
-# proportion to its speed. The gradient stays right if you sum over examples and divide by the whole
-# batch; a mean of the devices' means would weight the examples wrongly. `P("data")` makes equal
-# shares, so unequal ones need the by-hand way. A reader of the book gave a GPU and the CPU equal
-# shares: then the GPU waits for most of the step. The fair share may also be nothing. One H200
-# trains 42,900 images per second; a CPU that trains 40 would get $256 \cdot 40 / 42{,}940 = 0.2$
-# images of a batch of 256. BatchNorm per share then sees unlike numbers of images, too.
+# A step waits for the slowest device, so give each device a share in proportion to its speed. The
+# gradient stays right if you sum over examples and divide by the size of the whole batch. A mean of
+# the devices' means would weight the examples wrongly. `P("data")` makes equal shares, so you must
+# write unequal ones by hand. A reader of the book gave a GPU and the CPU equal shares: the GPU then
+# waits for most of the step. A slow device may get no image at all. One H200 trains 42,900 images
+# per second; a CPU that trains 40 would get $256 \cdot 40 / 42{,}940 = 0.2$ images of a
+# batch of 256. BatchNorm per share then averages over different numbers of images, too.
 #
 # </details>
 #
@@ -681,10 +683,11 @@ for way, program in programs.items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Under `pmap` few: the gradients, and the statistics and the loss, combined by the compiler. Under
-# `jit` there are also those of the 17 BatchNorm layers, for mean and variance in the forward pass
-# and for their gradients in the backward pass. Each moves only a few numbers per channel. On real
-# devices each also costs a delay, and cannot be combined with the next, which depends on it.
+# Under `pmap` there are few: the compiler combines the sums of gradients, statistics, and loss.
+# Under `jit` the 17 BatchNorm layers need more all-reduces, for mean and variance in the forward
+# pass and for their gradients in the backward pass. Each all-reduce moves only a few numbers per
+# channel. On real devices it also adds a delay, and cannot be combined with the next, which depends
+# on it.
 #
 # </details>
 #
@@ -702,23 +705,23 @@ print(f"two GPUs: {60_000 // 512} steps of {1e3 * (step_time + all_reduce_time):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Each GPU computes 256 images as before, 56 ms, and then needs about 4.5 ms to send its gradients
-# while it receives the other's. That makes 117 steps of 60 ms, 7.0 s; the book printed 6.7 s. So
-# the sum was faster, or it overlapped with the backward pass, or both. Do the same for LeNet:
-# 0.05 ms on top of a step of 6 ms cannot explain the book's 10.7 ms.
+# Each GPU computes 256 images in 56 ms, as before. It then needs about 4.5 ms to exchange gradients
+# with the other GPU. So 117 steps of 60 ms take 7.0 s, and the book printed 6.7 s. The book's sum
+# was faster, or overlapped with the backward pass, or both. Do the same for LeNet: 0.05 ms on top
+# of a step of 6 ms cannot explain the book's 10.7 ms.
 #
 # </details>
 #
 # **5.** In the table above, bfloat16 is 1.64 times as fast as TF32 at batch 256 and 2.07 times at
-# batch 1024. Why not the same? And what do you expect with 128 images per GPU?
+# batch 1024. Why do these factors differ? What do you expect with 128 images per GPU?
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# A step does more than multiply: it starts a few hundred kernels, and reads and writes activations
-# (BatchNorm, relu, additions), whose time bfloat16 at best halves. At batch 256 the step takes
-# 3.64 ms, and many kernels may be too small to fill the card (we did not look). With 128 images we
-# expect less than 1.64 (not measured here).
-# That is the price of dividing a batch among more GPUs instead of letting it grow.
+# A step does more than multiply. It starts a few hundred kernels. It also reads and writes
+# activations (BatchNorm, relu, additions), and bfloat16 at best halves this time. At batch 256 the
+# step takes 3.64 ms, and many kernels may be too small to fill the GPU (we did not check). With 128
+# images we expect a factor below 1.64 (not measured here). That is the cost of dividing a batch
+# among more GPUs instead of letting it grow.
 #
 # </details>

@@ -3,14 +3,15 @@
 # How fast are JAX, MXNet 1.9.1, and PyTorch at the same work on this machine?
 #
 # After this section you can
-# - read a comparison of frameworks: what is alike, what a ratio and its interval say;
+# - read a comparison of frameworks: what is alike, and what a ratio and its interval
+#   mean;
 # - say where JAX as installed is faster than the others here, and where it is slower;
 # - check the chapter's claims on MXNet itself.
 #
-# The book's figures were taken years ago on hardware that it does not name. Here its own
+# The book's figures are years old, from hardware that it does not name. Here, the book's
 # code runs in MXNet on your machine. `jaxperf peers install` makes the environments (1.3
-# GB); a framework that is missing is left out. The whole comparison takes about ten
-# minutes: `--only "8.1 MLP" "8.4 LeNet"` takes a part of it.
+# GB). The section leaves out missing frameworks. The whole comparison takes about ten
+# minutes; `--only "8.1 MLP" "8.4 LeNet"` runs a part of it.
 
 # %%
 import os
@@ -43,23 +44,23 @@ on_device = s.on_device or platform == "gpu"
 
 # %% [markdown]
 # ## What is alike
-# - **The work.** All systems read the same weights and inputs from files. Each
-#   configuration must first compute what JAX computes, within a tolerance: outputs, or the
-#   losses of several training steps. One that does not agree is not timed.
-# - **The cores.** Every system is a live process with the same cores and the same number of
-#   threads. Workers report their CPU time. A configuration that used more cores than it was
-#   given is shown, but not judged.
+# - **The work.** All systems read the same weights and inputs from files. A configuration
+#   is timed only if it computes the same as JAX within a tolerance: the same outputs, or
+#   the same losses of several training steps.
+# - **The cores.** Every system runs in its own process with the same cores and the same
+#   number of threads. Workers report their CPU time. A configuration that used more cores
+#   than it was given is shown, but not judged.
 # - **JAX as installed.** No row that is judged uses jaxperf's convolutions, and no system
-#   gets allocator settings. `--onednn` adds JAX with jaxperf's oneDNN as a row of its own.
-# - **The moment.** The systems take turns, round by round, in an order drawn by chance, so
-#   a busy moment slows all alike.
+#   gets allocator settings. `--onednn` adds JAX with jaxperf's oneDNN as a separate row.
+# - **The moment.** The systems take turns, round by round, in random order, so a busy
+#   moment slows all equally.
 #
 # Each framework runs in several *configurations*, and its fastest one counts:
 #
 # | | configuration | what it is |
 # |:--|:--|:--|
 # | JAX | eager | operation by operation |
-# | | nnx.jit | `nnx.jit` of the module, which takes it apart at each call |
+# | | nnx.jit | `nnx.jit` of the module, which is taken apart at each call |
 # | | jit | `jax.jit` of a function of the module's arrays |
 # | | aot | the same, compiled ahead of time for one shape: no cache lookup |
 # | | pmap, shard_map, manual | the other ways of [section 8.4](multiple_gpus) |
@@ -75,10 +76,10 @@ on_device = s.on_device or platform == "gpu"
 # | | compiled | `torch.compile` |
 # | | threads, ddp | one thread, or one process, per device |
 #
-# On a GPU (`--platform gpu`) JAX and PyTorch train with the images on the card as bytes,
-# and repeat small operations. There PyTorch also runs with CUDA graphs, which replay a
-# recorded step, and JAX with `lax.scan`, which makes many steps one program. Everything
-# ends in four minutes, so the most important rows come first.
+# On a GPU (`--platform gpu`) JAX and PyTorch keep the training images on the card as
+# bytes, and repeat small operations. There PyTorch also runs with CUDA graphs, which
+# replay a recorded step, and JAX with `lax.scan`, which makes many steps one program. The
+# run ends within four minutes, so the most important rows come first.
 #
 # ## The run
 
@@ -117,7 +118,8 @@ with ExitStack() as stack:
 
 # %% [markdown]
 # ## All measurements
-# One table per section of the book, with the book's own figures where it prints some.
+# There is one table per section of the book, with the book's figures where it prints
+# some.
 
 # %% tags=["slow"]
 BOOK = {
@@ -155,9 +157,9 @@ s.grid(["workload", "configuration", "first call", "difference from JAX", "cores
 
 # %% [markdown]
 # ## In one picture
-# Each dot is a peer's time over JAX's: the fastest configuration of both, as the median
-# over the rounds of their ratio in each round. The line is its 95% confidence interval.
-# Right of 1, JAX is faster. Where a line crosses 1, the rounds do not decide.
+# In each round, we divide a peer's time by JAX's, both for the fastest configuration. A
+# dot is the median of these ratios, and its line the 95% confidence interval. Right of 1,
+# JAX is faster. If a line crosses 1, the rounds do not decide.
 
 # %% tags=["slow"]
 comparisons = [c for study in studies.values() for c in frameworks.comparisons(study)]
@@ -194,8 +196,8 @@ for system in dict.fromkeys(e.system for study in studies.values() for e in stud
             holds=seen.agrees, expected=seen.tolerance, observed=seen.seen)
 
 # %% [markdown]
-# Then the book's claims, one for each system that has the configuration. The bounds are
-# those that the sections state for JAX.
+# Next, we check the book's claims on each system that has the configuration. The bounds
+# are those of the sections on JAX.
 
 # %% tags=["slow"]
 def compared(workload, over, under, source, statement, expected, decide):
@@ -234,17 +236,18 @@ if "8.1 MLP" in studies:
 
 # %% [markdown]
 # ## How to read this
-# - **Small programs measure the call.** The MLP of 8.1 computes for microseconds. What you
-#   see is what a framework needs to start a program.
-# - **"Queued" says who returns first**, not who computes faster: PyTorch on a CPU computes
-#   in the call.
-# - **Large products measure a library.** Each framework calls another one for its matrix
-#   products. A ratio far from 1 says that one of them uses this processor worse.
+# - **Small programs measure the call.** The MLP of 8.1 computes only for microseconds.
+#   You see the time that a framework needs to start a program.
+# - **"Queued" says who returns first**, not who computes faster: PyTorch on a CPU
+#   computes during the call.
+# - **Large products measure a library.** Each framework calls a different library for
+#   matrix products. A ratio far from 1 says that one library uses this processor worse.
 # - **Convolutions on a CPU measure the kernels.** JAX as installed gives them to XLA, MXNet
 #   and PyTorch to oneDNN. JAX can call oneDNN, too: see [jaxperf's
 #   oneDNN](../docs/onednn.md), and try `--onednn`.
-# - **A CPU says nothing about a GPU.** On one H200 (JAX 0.11.2, PyTorch 2.11, 2026-11-26),
-#   with images on the card, a step of ResNet-18 took JAX 5.97 ms and PyTorch 7.38 ms (TF32,
-#   batch 256), and 3.64 against 8.06 ms in bfloat16 with `torch.compile`.
+# - **A CPU says nothing about a GPU.** On one H200 (JAX 0.11.2, PyTorch 2.11,
+#   2026-11-26), with images on the card, a ResNet-18 step took 5.97 ms in JAX and 7.38 ms
+#   in PyTorch (TF32, batch 256). In bfloat16, it took 3.64 ms in JAX and 8.06 ms with
+#   `torch.compile`.
 # - **Two CPU devices are not two GPUs.** They share the cores. Even where two take less time
 #   than one, their rows compare how frameworks divide work, not what a second GPU gains.

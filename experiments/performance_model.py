@@ -7,7 +7,7 @@
 # - choose the change that helps, and predict which changes will not;
 # - make a training step many times as fast without changing what it computes.
 #
-# You need no GPU. Where a GPU behaves differently, its figures are quoted.
+# You need no GPU. Where a GPU behaves differently, the text quotes its figures.
 
 # %%
 import tempfile
@@ -43,9 +43,9 @@ print(f"{jax.devices()[0].device_kind}: a matrix of {x.nbytes / 1e6:.0f} MB")
 # %% [markdown]
 # ## 8.0.1 Why performance?
 # Data sets in deep learning are large, and models compute a lot. A program that is twice as
-# fast tries twice as many ideas in the same time, or costs half as much. The book names the
-# factors that decide: imperative and symbolic programming, asynchronous computation,
-# automatic parallelism, and several GPUs. The sections of this chapter:
+# fast lets you try twice as many ideas in the same time, or costs half as much. The book
+# names the deciding factors: imperative and symbolic programming, asynchronous computation,
+# automatic parallelism, and several GPUs. This chapter has these sections:
 #
 # | section | what it saves |
 # |:--|:--|
@@ -64,7 +64,7 @@ print(f"{jax.devices()[0].device_kind}: a matrix of {x.nbytes / 1e6:.0f} MB")
 # 1. **Measure.** Time the program, and wait for its results.
 # 2. **Classify.** Compare the time with what the machine can do. Which limit is closest?
 # 3. **Change** one thing that this limit depends on.
-# 4. **Measure again**, old and new program in turns. Keep the change if it helps.
+# 4. **Measure again**, with the old and new program in turns. Keep the change if it helps.
 #
 # ## 8.0.2 Measure
 # JAX works in the background: a call returns before its result is ready
@@ -85,8 +85,8 @@ jax.block_until_ready(dot(x))
 print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 
 # %% [markdown]
-# Only the last line is the time of the product. The first contains the compiler. The second
-# stops the clock when the work is only queued.
+# Only the last line is the time of the product. The first line includes compiling. In the
+# second, the clock stops when the work is only queued.
 #
 # ::::{tab-set}
 # :::{tab-item} Gluon
@@ -110,17 +110,17 @@ print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 # One timing is not enough, because other programs use the machine too. To compare two
 # programs, this chapter lets them take turns, round after round (`interleaved`), so that a
 # slow moment slows both. `ratio` divides the two times of each round and takes the median
-# of the quotients, so it may differ from the quotient of the two medians. Its 95%
-# confidence interval follows. If the interval contains 1, the comparison is *undecided*. In
-# a table, *spread* is the width of the middle half of the values over their median. Above
-# 10% it is marked *noisy*.
+# of the quotients, so it may differ from the quotient of the two medians. It also gives a
+# 95% confidence interval. If the interval contains 1, the comparison is *undecided*. In a
+# table, *spread* is the width of the middle half of the values, divided by their median. A
+# spread above 10% is marked *noisy*.
 #
 # ## 8.0.3 Classify: three limits
 # ![Three programs over time, each with a lane for calls, bytes, and FLOPs. In the first,
 # calls fill the time, in the second bytes, in the third FLOPs.](images/three_regimes.svg)
 #
 # A program is *called*, it *moves bytes* between memory and cores, and it *computes*. At
-# best the machine does all three at the same time. Then the slowest sets the time:
+# best the machine does all three at the same time. Then the slowest one sets the time:
 #
 # $$t \;\ge\; \max\left(t_\text{call},\; \frac{\text{bytes}}{\beta},\; \frac{\text{FLOPs}}{\pi}\right)$$
 #
@@ -128,10 +128,10 @@ print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 # bytes per second, and $\pi$ the peak rate of arithmetic. A FLOP is one addition or
 # multiplication of floating-point numbers. The last two terms are the *roofline model*
 # ([Williams, Waterman, and Patterson, 2009](https://doi.org/10.1145/1498765.1498785)). The
-# three numbers belong to the machine. What JAX reaches of them is easy to measure. On a GPU
-# the matrix has 8192 rows, because 2000 are too few. On one H200, an NVIDIA GPU, a product
-# of 2000 rows is ready 36 µs after its call returns, while even an empty program takes 72
-# µs to call and wait for (JAX 0.11.2, 2026-11-27).
+# three numbers are properties of the machine. We measure the values that JAX reaches. On a
+# GPU the matrix has 8192 rows, because 2000 are too few. On one H200, an NVIDIA GPU, a
+# product of 2000 rows is ready 36 µs after its call returns, while even an empty program
+# takes 72 µs to call and wait for (JAX 0.11.2, 2026-11-27).
 
 # %% tags=["slow"]
 empty = jax.jit(lambda: jnp.zeros(()))
@@ -141,10 +141,10 @@ s.fact("call_s", call_s, unit="s", meaning="an empty program, called and waited 
 s.fact("peak", peak, unit="FLOP/s", meaning=f"product of two {side} x {side} matrices")
 
 # %% [markdown]
-# Bandwidth depends on the size of the array, because small arrays stay in a cache. This
-# program reads and writes one array again and again, in the same memory. `times` is static,
-# so the compiler knows it. Otherwise a GPU would ask the host, where Python runs, after
-# each turn whether to go on.
+# Bandwidth depends on the array size, because small arrays stay in a cache. This program
+# reads and writes one array many times, in the same memory. `times` is static, so the
+# compiler knows its value. Otherwise, after each turn, a GPU would ask the host, where
+# Python runs, whether to continue.
 
 # %%
 @partial(jax.jit, donate_argnums=0, static_argnums=1)  # the output may overwrite the input
@@ -165,9 +165,9 @@ def bytes_per_second(size):
     return 2 * size * times / min(took)
 
 # %% [markdown]
-# Each size needs a program of its own. `compile_together` compiles them all at the same
-# time, each in a thread, and runs none. On a GPU, where a program takes XLA a second or
-# more, most of a first run is compiling, so we show that time apart.
+# Each size needs its own program. `compile_together` compiles all of them at the same time,
+# one per thread, without running them. On a GPU, XLA needs a second or more per program.
+# Most of a first run is then compiling, so we show the compile time separately.
 
 # %% tags=["slow"]
 sizes = [2**n for n in range(14, 31, 2) if 2**n <= s.largest]
@@ -192,12 +192,12 @@ print(f"ridge point: {peak / memory:.1f} FLOP per byte, from cache {peak / cache
 
 # %% [markdown]
 # The *ridge point* $\pi / \beta$ is the number of FLOPs that the machine can do while it
-# moves one byte. A program with fewer FLOPs per byte (its *arithmetic intensity*) waits for
-# memory. A program with more waits for arithmetic. For comparison, one H200 (JAX 0.11.2,
-# 2026-11-26): an empty program takes 55 µs. A product of 8192 x 8192 reaches 371 TFLOP/s in
-# TF32 (float32 rounded to 10 bits, see [Using a GPU](use_gpu)), and 739 in bfloat16.
-# `x + 1` over 1 GB reaches 4.1 TB/s. The ridge points are 90 and 179 FLOP per byte. A GPU
-# needs more arithmetic per byte, and more work per call, than a CPU.
+# moves one byte. A program's *arithmetic intensity* is its number of FLOPs per byte. If
+# this is below the ridge point, the program waits for memory, and otherwise for arithmetic.
+# On one H200 (JAX 0.11.2, 2026-11-26), an empty program takes 55 µs. A product of 8192 x
+# 8192 reaches 371 TFLOP/s in TF32 (float32 rounded to 10 bits, see [Using a GPU](use_gpu)),
+# and 739 in bfloat16. `x + 1` over 1 GB reaches 4.1 TB/s. The ridge points are 90 and 179
+# FLOP per byte. A GPU needs more arithmetic per byte, and more work per call, than a CPU.
 #
 # ### Overhead: a small network, op by op
 # The MLP of section 8.1 does 0.33 MFLOP for one example. Without `jit`, Python launches
@@ -205,9 +205,8 @@ print(f"ridge point: {peak / memory:.1f} FLOP per byte, from cache {peak / cache
 #
 # <details><summary>Predict: op by op, how much longer do 8 examples take than one?</summary>
 #
-# Hardly longer: the arithmetic takes less time than launching it. This is the test for
-# overhead: give the program more work. If the time does not grow, the work was not the
-# limit.
+# Hardly longer: the arithmetic takes less time than launching it. To test for overhead,
+# give the program more work: if the time does not grow, the work was not the limit.
 # </details>
 
 # %%
@@ -240,13 +239,13 @@ s.claim("Op by op, eight examples take about as long as one", holds=growth.below
         expected="less than 1.5 times as long", observed=f"{growth}", since="2026-11-26")
 
 # %% [markdown]
-# Compiled, the network is a single call. How close the call comes to an empty program
-# depends on the machine. On one H200 the compiled MLP takes 52 µs, and an empty program in
-# the same run 44.
+# When compiled, the network is a single call. How close its time comes to an empty
+# program's depends on the machine. On one H200 the compiled MLP takes 52 µs, and an empty
+# program in the same run takes 44 µs.
 #
 # ### Memory: elementwise operations
 # `x * 0.5 + 1` does two FLOPs for 8 bytes: it reads one float and writes one. Op by op it
-# even moves 16 bytes, because the product is written first and read again.
+# moves 16 bytes, because the product is written and then read again.
 
 # %%
 def chain(x, length=10):
@@ -275,9 +274,9 @@ for length in (1, 10):
 # <details><summary>Predict: how long do ten compiled lines take, compared with one? And ten
 # lines op by op?</summary>
 #
-# Compiled, about as long as one line, because they move the same bytes. Op by op, 20 times
-# as long or more: each of 20 operations reads and writes the whole array. It also writes to
-# new memory, which the operating system may have to provide first.
+# Compiled, they take about as long as one line, because they move the same bytes. Op by op,
+# they take 20 times as long or more: each of 20 operations reads and writes the whole
+# array. It also writes to new memory, which the operating system may have to provide first.
 # </details>
 
 # %% tags=["slow"]
@@ -294,7 +293,7 @@ s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
 # ### Arithmetic: matrix products
 # The product `x @ x` of an $n \times n$ matrix does $2n^3$ FLOPs. It reads at least one
 # matrix and writes one, $8 n^2$ bytes. Its intensity is $n / 4$ FLOP per byte. Small
-# products pay for the call, large ones come close to the peak.
+# products are limited by the call. Large ones come close to the peak.
 
 # %% tags=["slow"]
 curve = {}
@@ -308,7 +307,8 @@ for n, square in squares.items():
 # %% [markdown]
 # ## 8.0.4 The programs of this chapter on one roofline
 # The next sections use the MLP, `x + 1`, products, and training steps of LeNet and
-# ResNet-18. A step is the gradient of the loss and the update, for every network the same:
+# ResNet-18. A step computes the gradient of the loss and updates the parameters, in the
+# same way for every network:
 
 # %%
 def cross_entropy(logits, y):
@@ -383,10 +383,10 @@ s.claim("The compiler's estimate counts a loop's body once", holds=often < 2 * o
 # <details><summary>Predict: which program is limited by the call, which by memory, which by
 # arithmetic?</summary>
 #
-# Ten 20 x 20 products: 0.16 MFLOP, so the call. `x + 1`: 1 FLOP for 8 bytes, so memory. The
-# large product: 500 FLOP per byte, so arithmetic. The MLP uses each weight for one example
-# only, 0.5 FLOP per byte: memory, or the call. LeNet's step has about 10 FLOP per byte:
-# close to the ridge point of many CPUs.
+# The call limits the ten 20 x 20 products, which do only 0.16 MFLOP. Memory limits `x + 1`,
+# with 1 FLOP for 8 bytes. Arithmetic limits the large product, with 500 FLOP per byte. The
+# MLP uses each weight for one example only, 0.5 FLOP per byte, so memory or the call limits
+# it. LeNet's step has about 10 FLOP per byte, close to the ridge point of many CPUs.
 # </details>
 
 # %% tags=["slow"]
@@ -424,29 +424,29 @@ s.figure(fig, "Left of the ridge point memory sets the roof, right of it arithme
               "far below the roof loses time to overhead, or uses the machine badly.")
 
 # %% [markdown]
-# How to read the last column of the table, which is a point's distance from the roof:
-# - *Near 100%*: the program is as fast as its bytes and FLOPs allow. Reduce these: fuse,
-#   use fewer bits, or use more devices.
-# - *Far below, and the time is short*: overhead, of the call or of many small operations.
-#   Make fewer of them.
+# The last column of the table is a point's distance from the roof:
+# - *Near 100%*: the program is as fast as its bytes and FLOPs allow. Reduce them: fuse, use
+#   fewer bits, or use more devices.
+# - *Far below, and the time is short*: the limit is overhead, from the call or from many
+#   small operations. Make fewer calls or operations.
 # - *Far below, but the time is long*: the operations use the machine badly. The model says
-#   how much there is to gain, not how. XLA's convolutions on a CPU are often such a case
-#   ([Beside MXNet and PyTorch](peers)). On a CPU `x + 1` may be another: it writes to new
-#   memory at each call, which the operating system may have to provide first.
+#   how much you can gain, but not how. XLA's convolutions on a CPU are often such a case
+#   ([Beside MXNet and PyTorch](peers)). On a CPU `x + 1` may be another, because it writes
+#   to new memory at each call.
 # - *Above 100%*: the estimate counts bytes that never left a cache, or a busy moment made
 #   the measured limit too low. Trust the time.
 #
 # ## 8.0.5 Change: a ladder of ten rungs
-# We now make one training step fast, one change at a time. The subject is an MLP on
-# Fashion-MNIST with batches of 16. The first eight rungs compute the same parameters. Only
-# the last two change the arithmetic.
+# We now make one training step faster, one change (a *rung*) at a time. Our example is an
+# MLP on Fashion-MNIST with batches of 16. The first eight rungs compute the same
+# parameters. Only the last two change the arithmetic.
 #
 # ![The path of a training step: a batch is prepared on the host and copied to the device,
 # Python launches a program, the device computes and updates the parameters, and Python
 # reads the loss. Each part is marked with the rungs that shorten it.](images/step_path.svg)
 #
-# **1. Op by op.** A first version prepares the batch with NumPy, logs the loss, and
-# updates.
+# **1. Op by op.** The first version prepares the batch with NumPy, logs the loss, and
+# updates the parameters.
 
 # %%
 params = draw_mlp(jax.random.key(0), (784, 256, 128, 10))
@@ -469,8 +469,8 @@ def train(params, loss, gradient, sgd):
 rungs = {"op by op": partial(train, loss=loss, gradient=jax.grad(loss), sgd=sgd)}
 
 # %% [markdown]
-# Every rung takes the parameters, makes the same steps, and returns the new parameters. To
-# compare two rungs they take turns, each with its own copy of the parameters.
+# Every rung takes the parameters, makes the same steps, and returns the new parameters.
+# When we compare two rungs, they take turns, each with its own copy of the parameters.
 
 # %%
 copy = jax.jit(partial(jax.tree.map, jnp.copy))
@@ -500,12 +500,12 @@ climb("op by op", "jit")
 
 # %% [markdown]
 # **3. One program.** The three programs compute the forward pass twice, and write the
-# gradients to memory only to read them again. One program for the whole step needs neither.
+# gradients to memory only to read them again. One program for the whole step avoids both.
 #
 # <details><summary>Predict: is it three times as fast?</summary>
 #
-# No. It saves two calls of three. But of the arithmetic it saves only the second forward
-# pass, about a third here: a gradient costs two to three forward passes.
+# No. It saves two of three calls, but only the second forward pass of the arithmetic. This
+# is about a third here, because a gradient costs two to three forward passes.
 # </details>
 
 # %%
@@ -527,8 +527,8 @@ rungs["one program"] = partial(loop, update=jax.jit(update), prepare=to_float, r
 climb("jit", "one program")
 
 # %% [markdown]
-# **4. Bytes.** Images are bytes. As floats they are four times as large to copy. Inside the
-# program, the compiler can fuse the conversion into what follows.
+# **4. Bytes.** The images are stored as bytes. As floats they are four times as large to
+# copy. Inside the program, the compiler can fuse the conversion into what follows.
 
 # %%
 def step(params, X, y):
@@ -549,7 +549,7 @@ climb("bytes", "no wait")
 # %% [markdown]
 # **6. Donate.** The step does not need the old parameters afterwards, so the new ones may
 # take their place ([buffer donation](https://docs.jax.dev/en/latest/buffer_donation.html)).
-# This saves memory. It saves time only where allocating memory is a visible part of the
+# This saves memory. It saves time only where memory allocation takes a visible part of the
 # step.
 
 # %%
@@ -563,9 +563,9 @@ s.claim("The donated step needs no second copy of the parameters", holds=reused 
 climb("no wait", "donate")
 
 # %% [markdown]
-# **7. Data on the device.** So far JAX copies a NumPy array in each step. This data set
-# fits on the device, as bytes. A step then takes the number of its batch. If your data do
-# not fit, copy the next batch with `jax.device_put` while the device computes.
+# **7. Data on the device.** So far JAX copies a NumPy array in each step. As bytes, this
+# data set fits on the device. A step then takes only its batch number. If your data do not
+# fit, copy the next batch with `jax.device_put` while the device computes.
 
 # %%
 device_images, device_labels = jax.device_put((images, labels))
@@ -600,7 +600,7 @@ rungs["scan"] = lambda params: many_steps(params, device_images, device_labels)
 climb("on device", "scan")
 
 # %% [markdown]
-# Until here only the speed has changed:
+# So far only the speed has changed:
 
 # %%
 def difference(a, b):
@@ -616,9 +616,9 @@ s.claim("The first eight rungs compute the same parameters", holds=worst < toler
         first="within 1e-3 on a GPU; one H200 in TF32 differed by 2e-3")
 
 # %% [markdown]
-# **9. A larger batch.** All images at once: each weight that the device reads now serves 16
-# times as many images. But this is another training. It makes one update instead of
-# sixteen, and needs another learning rate ([section 8.4](multiple_gpus)).
+# **9. A larger batch.** This rung uses all images at once. Each weight that the device
+# reads now serves 16 times as many images. But the training changes: it makes one update
+# instead of sixteen, and needs another learning rate ([section 8.4](multiple_gpus)).
 
 # %%
 rungs["large batch"] = lambda params: donated(params, device_images, device_labels)
@@ -631,9 +631,9 @@ climb("scan", "large batch")
 # <details><summary>Predict: is this faster on your machine?</summary>
 #
 # It depends on the processor. A CPU without units for bfloat16 computes in float32 and
-# converts. With such units the conversions still take time, so small products may not
-# gain. Where the call takes longer than the products, as may be with this small step on a
-# fast GPU, fewer bits change nothing. On one H200, ResNet-18's step at batch 256 takes 5.97
+# converts. With such units the conversions still take time, so small products may not gain.
+# Where the call takes longer than the products, fewer bits change nothing. This may happen
+# with this small step on a fast GPU. On one H200, ResNet-18's step at batch 256 takes 5.97
 # ms in TF32 and 3.64 ms in bfloat16 (JAX 0.11.2, 2026-11-26).
 # </details>
 
@@ -651,8 +651,7 @@ rungs["bfloat16"] = lambda params: half_step(params, device_images, device_label
 climb("large batch", "bfloat16")
 
 # %% [markdown]
-# Now all rungs take turns. The gains differ a little from those above. The intervals say by
-# how much they may.
+# Now all rungs take turns, so the gains differ a little from those above.
 
 # %% tags=["slow"]
 times = take_turns(*rungs)
@@ -678,18 +677,17 @@ s.claim("bfloat16 makes this step faster", holds=gains["bfloat16"].above(1),
         since="2026-11-26")
 
 # %% [markdown]
-# Some rungs gain little or are undecided. This is what the model predicts: a change helps
-# only if it reduces what limits the program *now*. Another machine has another limit. On
-# one H200:
+# Some rungs gain little or are undecided. The model predicts this: a change helps only if
+# it reduces what limits the program *now*. Another machine has another limit. On one H200:
 # - LeNet's step takes 2.1 ms if each batch comes from the host and the step is three
 #   programs. It takes 0.36 ms as one program with the images on the card (rungs 3 and 7).
-# - `scan` takes this step from 0.357 to 0.280 ms, but ResNet-18's longer step in bfloat16
-#   only from 3.64 to 3.58 ms (rung 8).
+# - `scan` shortens this step from 0.357 to 0.280 ms, but ResNet-18's longer step in
+#   bfloat16 only from 3.64 to 3.58 ms (rung 8).
 # - ResNet-18 in TF32 makes 42.9 thousand images per second at batch 256 and 55.6 thousand
 #   at 1024 (rung 9).
 #
-# **A trap.** On a CPU, do not put convolutions into `scan`. There XLA computes them in
-# another, slower way. Exercise 3 measures the price. This is why our subject is an MLP.
+# **A trap.** On a CPU, do not put convolutions into `scan`. There XLA computes them in a
+# slower way, as exercise 3 measures. This is why our example is an MLP.
 #
 # ::::{tab-set}
 # :::{tab-item} Gluon
@@ -717,11 +715,11 @@ s.claim("bfloat16 makes this step faster", holds=gains["bfloat16"].above(1),
 # | the device is idle between steps | the host | do not wait, keep data on the device |
 # | time follows the bytes | memory | fusion, fewer bits, larger batches |
 # | time follows the FLOPs | arithmetic | lower precision with hardware for it, more devices |
-# | long, and far from every limit | single operations | a profile, then other operations |
+# | time is long, and far from every limit | single operations | a profile, then other operations |
 #
 # ## 8.0.7 See it in your own program
-# Nothing of this needs jaxperf. In any JAX program you can ask for the compiler's estimate
-# and record a profile:
+# Without jaxperf, you can ask for the compiler's estimate and record a profile in any JAX
+# program:
 
 # %%
 plain_step = jax.jit(step)
@@ -750,10 +748,9 @@ with tempfile.TemporaryDirectory() as folder:
 # ## 8.0.8 Summary
 # - When you measure, wait for the results, leave out the first call, and compare in turns.
 # - A program is limited by its calls, its bytes, or its FLOPs. Three numbers of the machine
-#   tell.
-# - More work takes no longer: overhead. Fusing ten operations makes them as cheap as one:
-#   memory.
-# - First `jit` the whole step. Then do not wait, keep data on the device, and loop inside.
+#   tell you which.
+# - First `jit` the whole step. Then do not wait, keep data on the device, and put the loop
+#   inside the program.
 # - A change helps only while its limit is the closest one. After each change, classify
 #   again.
 #
@@ -773,9 +770,9 @@ print(f"the arithmetic takes ten calls at n = {(10 * call_s * peak / 2) ** (1 / 
 # <details><summary>Answer</summary>
 #
 # At $n = 4 \pi / \beta$ the arithmetic takes less time than an empty program. So the call
-# is the limit, and stays visible until the arithmetic takes many calls' time. A product
-# also costs more to start than an empty program, so the curve is lower still. A roofline
-# shows only two of the three limits.
+# is the limit, and stays visible until the arithmetic takes as long as many calls. A
+# product also costs more to start than an empty program, so the curve is lower still. A
+# roofline shows only two of the three limits.
 # </details>
 #
 # **2.** At batch 16 you have seen what `scan` gains. Predict its gain at batch 256.
@@ -798,8 +795,9 @@ print(f"at batch {batch}, scan is {ratio(times['loop'], times['scan'])} times as
 # <details><summary>Answer</summary>
 #
 # `scan` saves a fixed time per step. A step of 256 images has 16 times the FLOPs, so the
-# saved part is smaller. (This loop also cuts its batches out of `X16`, a few percent of its
-# time.) The order of the rungs matters: after the larger batch, `scan` gains less.
+# saved part is smaller. (This loop also cuts its batches out of `X16`, which takes a few
+# percent of its time.) The order of the rungs matters: after the larger batch, `scan` gains
+# less.
 # </details>
 #
 # **3.** Is `scan` also faster for LeNet, whose step has convolutions?
@@ -823,9 +821,10 @@ print(f"LeNet: scan takes {ratio(times['scan'], times['loop'])} times as long as
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On a CPU it is slower where the ratio is above 1: in the body of a loop, XLA does not use
-# its fast convolutions. On one H200 the same change makes the step 1.28 times as fast
-# (0.357 to 0.280 ms, batch 256). Measure on the machine that you will use.
+# If the ratio is above 1, `scan` is slower. This happens on a CPU, because XLA does not use
+# its fast convolutions in the body of a loop. On one H200 the same change makes the step
+# 1.28 times as fast (0.357 to 0.280 ms, batch 256). Measure on the machine that you will
+# use.
 # </details>
 #
 # **4.** A variance is the mean of $(x - \bar x)^2$, or the mean of $x^2$ minus $\bar x^2$.
@@ -844,20 +843,20 @@ print("the first takes", ratio(*times.values()), "times as long as the second")
 # <details><summary>Answer</summary>
 #
 # The first needs two passes, because the mean must be known before the differences. One
-# pass is enough for the second, if the compiler computes both sums in one loop: the printed
-# number says whether it does. If it prints two passes and the second is still faster, bytes
+# pass is enough for the second, if the compiler computes both sums in one loop. The printed
+# number says whether it does. If it is two and the second formula is still faster, bytes
 # are not the reason. The second is also less accurate where the mean is large, because it
 # subtracts two nearly equal numbers.
 # </details>
 #
 # **5.** On one H200, LeNet's step at batch 256 takes 0.357 ms and reaches 9.7 TFLOP/s.
-# ResNet-18's step in bfloat16 at batch 1024 takes 8.9 ms and reaches 316. What would you
-# change first?
+# ResNet-18's step in bfloat16 at batch 1024 takes 8.9 ms and reaches 316 TFLOP/s. What
+# would you change first?
 #
 # <details><summary>Answer</summary>
 #
 # LeNet reaches 2.6% of the TF32 peak. Its 3.5 GFLOP would take 9 µs at the peak, less than
 # an empty program (27 µs queued, 55 µs waited for). So reduce the calls: `scan`, or larger
 # batches. ResNet-18 reaches 43% of the bfloat16 peak, and its step is far longer than a
-# call. Look for the operations that move bytes in a profile, or use more devices.
+# call. Use a profile to find the operations that move bytes, or use more devices.
 # </details>

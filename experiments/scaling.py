@@ -1,15 +1,15 @@
 # %% [markdown]
 # # From 2 to 1,000 devices
-# You have a step that takes a second on one device. What will it take on 8, on 64, on 1,024?
-# After this section you can
+# A step takes a second on one device. How long will it take on 8, 64, or 1,024? After this section
+# you can
 # - tell strong from weak scaling, and say which one a published figure means;
-# - predict the time of a step from four numbers: compute, bytes, bandwidth, and delay;
-# - explain why LeNet loses on two GPUs and ResNet-18 wins;
+# - predict the step time from four numbers: compute, bytes, bandwidth, and delay;
+# - explain why a second GPU makes LeNet slower and ResNet-18 faster;
 # - find the sums that BatchNorm hides in a program, and say what they cost;
 # - choose a batch, a learning rate, and a kind of parallelism for many devices.
 #
-# You need no GPU. Times of GPUs are predicted here, and held against published ones. What this
-# section counts, it counts in programs that are compiled for eight parts of your CPU.
+# You need no GPU. This section predicts GPU times and compares them with published ones. It counts
+# all-reduces in programs compiled for eight parts of your CPU.
 
 # %%
 import itertools
@@ -46,20 +46,20 @@ mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,),
 
 # %% [markdown]
 # ## Two ways to grow
-# - *Strong scaling*: the whole batch stays, and each of $k$ devices gets a $k$-th of it. The same
-#   training, sooner.
-# - *Weak scaling*: each device keeps its batch, so the whole batch is $k$ times as large. More
-#   images per second, but another training: with larger batches, and fewer steps per epoch.
+# - *Strong scaling*: the whole batch keeps its size, and each of $k$ devices gets a $k$-th of it.
+#   The training is the same, but ends sooner.
+# - *Weak scaling*: each device keeps its batch, so the whole batch is $k$ times as large.
+#   Throughput grows, but the training changes: an epoch has fewer steps.
 #
 # ![Bars of the time of a step on 1, 2, 4, and 8 devices. Strong scaling: the time of the images
 # halves each time, a fixed part and the exchange stay. Weak scaling: the images' time
 # stays, and the exchange is added.](images/scaling.svg)
 #
-# *Efficiency* is what a device achieves among $k$, in images per second, divided by what it
-# achieves alone. Efficiency 1 means that $k$ devices are $k$ times as fast.
+# *Efficiency* is one device's throughput among $k$ devices, in images per second, divided by its
+# throughput alone. Efficiency 1 means that $k$ devices are $k$ times as fast.
 #
 # ## Four numbers make a model
-# A step computes, and then exchanges gradients. To compute $n$ images, a device takes a fixed time
+# A step computes, and then exchanges gradients. To process $n$ images, a device takes a fixed time
 # and a time per image. To exchange $N$ bytes, a ring takes ([Collectives](collectives))
 #
 # $$2(k-1)\,\alpha + 2\,\frac{k-1}{k}\,\frac{N}{\beta}$$
@@ -80,18 +80,19 @@ def predict(k, batch, size, weak):
     return seconds, images / seconds / (batch / alone)
 
 # %% [markdown]
-# Turn it: change a number in the call of `section`, or give a flag, such as `--k 512 --bandwidth 12.5`.
-# `batch` is the number of images of one device alone, `parameters` are float32 numbers, `bandwidth`
-# is in GB/s, `delay` in µs. As given, the network is ResNet-18 in bfloat16: on one H200, it takes
-# 3.64 ms for 256 images and 8.90 ms for 1,024 (JAX 0.11.2, 2026-11-26), so 1.9 ms and 6.85 µs per
-# image. The links are those of a network card of 400 Gb/s.
+# To try other numbers, change the call of `section` or give a flag, such as
+# `--k 512 --bandwidth 12.5`. `batch` counts the images of one device alone, `parameters` counts
+# float32 numbers, `bandwidth` is in GB/s, and `delay` is in µs. The defaults describe ResNet-18 in
+# bfloat16: on one H200, it takes 3.64 ms for 256 images and 8.90 ms for 1,024 (JAX 0.11.2,
+# 2026-11-26), so a fixed 1.9 ms and 6.85 µs per image. The links are those of a 400 Gb/s network
+# card.
 #
-# <details><summary>Predict: 64 devices share a batch of 1,024. How many times as fast as one are
-# they? About 60, 10, or 2?</summary>
+# <details><summary>Predict: 64 devices share a batch of 1,024. How many times as fast as one device
+# are they? About 60, 10, or 2?</summary>
 #
-# Twice: 8.9 ms become 4.4. The images of 16 take 0.1 ms, but the fixed 1.9 ms stay, and the exchange
-# takes 1.8 ms for its bytes and 0.6 ms for 126 delays. With 32 devices, the step is even a little
-# shorter. In weak scaling the same 64 devices are 50 times as fast.
+# Twice: 8.9 ms become 4.4. Each device's 16 images take 0.1 ms, but the fixed 1.9 ms stay, and the
+# exchange takes 1.8 ms for its bytes and 0.6 ms for 126 delays. With 32 devices, the step is even a
+# little shorter. In weak scaling, the same 64 devices are 50 times as fast.
 #
 # </details>
 
@@ -112,8 +113,8 @@ s.grid(["devices", f"strong, {s.batch} in all: ms", "efficiency",
 # %% [markdown]
 # ## Why LeNet loses and ResNet-18 wins
 # The book measured one epoch of 60,000 images on one GPU and on two. ResNet-18 went from 13.0 s
-# (batch 256) to 6.7 s (batch 512). LeNet went from 1.4 s to 2.5 s, both with batch 256. Do the bytes
-# explain that? Take 10 GB/s, what a PCIe slot can do.
+# (batch 256) to 6.7 s (batch 512). LeNet went from 1.4 s to 2.5 s, both with batch 256. Do the
+# bytes explain that? We assume 10 GB/s, which a PCIe slot can reach.
 
 # %%
 def epoch(step_s, batch):
@@ -129,10 +130,10 @@ print(f"LeNet: half a step of {1e3 * lenet_step:.1f} ms, {1e3 * lenet_sum:.2f} m
       f"{lenet_bytes:.1f} s an epoch; the book: 2.5 s")
 
 # %% [markdown]
-# For ResNet-18 they do. For LeNet the prediction is off by a factor of 3.5: 516 kB are nothing. What
-# else does the second GPU add? In the book's program, one Python thread makes all calls of all
-# devices, one after the other. If a step on one GPU is mostly calls, a step on two GPUs makes twice as
-# many. A step takes the longer of making the calls and computing.
+# For ResNet-18 they do. For LeNet the prediction is off by a factor of 3.5: 516 kB take almost no
+# time. What else does a second GPU add? In the book's program, one Python thread makes the calls of
+# all devices, one after the other. If a step on one GPU is mostly calls, a step on two GPUs makes
+# twice as many. The slower of calls and computation sets the step time.
 
 # %%
 def calls_of(devices, calls_s, compute_s, exchange_s):
@@ -151,14 +152,15 @@ s.claim("Calls explain the book's LeNet on two GPUs, and bytes do not",
         source="section 8.4.6", since="2026-11-26")
 
 # %% [markdown]
-# Is it plausible that the step was all calls? One H200 needs 0.36 ms for this step, as one program
-# (JAX 0.11.2, 2026-11-26), the book's GPU 6 ms in dozens of operations. We did not measure the book's
-# machine, so this is an explanation that fits, not a proof. In JAX one call runs the whole step on all
-# devices, or each process calls for its own. The factor $k$ is gone either way.
+# Is it plausible that calls took the whole step? One H200 runs this step as one program in 0.36 ms
+# (JAX 0.11.2, 2026-11-26). The book's GPU took 6 ms for dozens of operations. We did not measure
+# the book's machine, so this explanation fits, but is not proven. In JAX, one call runs the whole
+# step on all devices, or each process makes the calls for its own devices. Either way, the factor
+# $k$ is gone.
 #
 # ## BatchNorm's hidden sums
-# How many exchanges does a step make? One, one would think: the gradients. But BatchNorm takes means
-# over the batch. Under `jit` that is the whole batch, on all devices ([section
+# How many exchanges does a step make? You may expect one, for the gradients. But BatchNorm takes
+# means over the batch. Under `jit`, this is the whole batch on all devices ([section
 # 8.5](multiple_gpus_concise)). Here is ResNet-18 in plain JAX, without running averages.
 
 # %%
@@ -208,14 +210,15 @@ def step_by_shard_map(params, X, y):
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
 # %% [markdown]
-# To compile a program, JAX needs shapes and shardings, no values. We count its all-reduces, and the
-# numbers that each adds up.
+# JAX can compile a program from shapes and shardings alone. We count the program's all-reduces, and
+# the bytes that each adds up.
 #
-# <details><summary>Predict: ResNet-18 has 17 BatchNorm layers. How many all-reduces has a step under
-# <code>jit</code>, and how many under <code>shard_map</code>?</summary>
+# <details><summary>Predict: ResNet-18 has 17 BatchNorm layers. How many all-reduces does a step
+# have under <code>jit</code>, and how many under <code>shard_map</code>?</summary>
 #
-# Under `jit` 35: each layer sums in the forward pass (a mean and a mean of squares, merged into one),
-# and in the backward pass again. That makes 34, and one for all gradients. Under `shard_map` one.
+# Under `jit`, there are 35. Each layer has one in the forward pass (for the mean and the mean of
+# squares together) and one in the backward pass. That makes 34, and one more sums all gradients.
+# Under `shard_map`, only that one remains.
 #
 # </details>
 
@@ -248,9 +251,9 @@ s.claim("Under jit, 34 of ResNet-18's 35 all-reduces are BatchNorm's",
         f"{len(by_shard_map)} of {by_shard_map[0]:,} bytes", since="2026-11-26")
 
 # %% [markdown]
-# Those 34 hardly carry any bytes. But each waits for a delay, in the middle of the network, where
-# nothing else can be computed. The model of `jaxperf plan` ([how it predicts](../docs/plan.md)) has
-# delays and bandwidths of real cards and networks.
+# Those 34 carry few bytes. But each costs a delay in the middle of the network, where nothing else
+# can be computed. The model of `jaxperf plan` ([how it predicts](../docs/plan.md)) has delays and
+# bandwidths of real cards and networks.
 
 # %%
 card = find_card("h200")
@@ -268,15 +271,15 @@ s.grid(["H200", "BatchNorm's sums, ms", "the gradients, ms", "times as long"], r
        title="Predicted all-reduces of a step of ResNet-18")
 
 # %% [markdown]
-# The computation takes 3.64 ms, so the hidden sums are a good part of the step. They buy independence
-# from the number of devices. If you don't need it, use `shard_map`, or another normalization.
-# `jaxperf plan` finds such sums in your own program, for any number of devices.
+# The computation takes 3.64 ms, so the hidden sums are a large part of the step. They make the
+# result independent of the number of devices. If you don't need this, use `shard_map`, or another
+# normalization. `jaxperf plan` finds such sums in your own program, for any number of devices.
 #
 # ## Batch size and learning rate
 # Weak scaling makes the batch $k$ times as large. Then an epoch has fewer steps, so each must go
-# further. The *linear rule* of [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) is to multiply
-# the learning rate by $k$, too. How far does it carry? Here is the smallest network there is, one
-# matrix, trained from zero to a fixed loss.
+# further. The *linear rule* of [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) is to
+# multiply the learning rate by $k$, too. Up to which batch does it work? We train a very small
+# network, a single matrix, from zero to a fixed loss.
 
 # %%
 data = fashion_mnist(source="folder" if s.data_folder else s.data, folder=s.data_folder)
@@ -316,24 +319,24 @@ s.claim("The linear rule saves as many steps as the batch grows, but only up to 
         cannot="toy size" if s.smoke else "")
 
 # %% [markdown]
-# At the old rate, a larger batch saves nothing: it computes a better gradient, and goes as far. With the
-# linear rule, it first saves all that it can: four times the batch, a quarter of the steps. Then the
-# rate becomes too large for the curvature of the loss, and steps overshoot. In the last column the rate
-# stops growing in time. Then four times the batch first saves less than it should, and soon next to
-# nothing: more devices burn more energy, and the training takes as long.
+# At the old rate, a larger batch saves nothing: its gradient is better, but a step goes no further.
+# With the linear rule, four times the batch first needs a quarter of the steps. Then the rate
+# becomes too large for the curvature of the loss, and steps overshoot. In the last column, the rate
+# stops growing before that. There, four times the batch first saves less than it should, and soon
+# almost nothing: more devices use more energy, and the training takes as long.
 #
-# Networks behave alike. Goyal et al. train ResNet-50 with batches of 256 to 8,192 at equal accuracy,
-# with a rate that grows in the first five epochs; beyond 8,192 the accuracy drops. [Shallue et al.
-# (2019)](https://arxiv.org/abs/1811.03600) found the same three regions in all of their networks: steps
-# fall in proportion, then less, then not at all. Where the borders are differs by orders of magnitude.
-# [McCandlish et al. (2018)](https://arxiv.org/abs/1812.06162) predict the border from the noise of the
-# gradient: a batch much larger than that noise is wasted. So look for the border of *your* network
-# before you rent 1,000 GPUs.
+# Larger networks behave the same way. Goyal et al. train ResNet-50 with batches of 256 to 8,192 at
+# equal accuracy, with a rate that grows in the first five epochs; beyond 8,192 the accuracy drops.
+# [Shallue et al. (2019)](https://arxiv.org/abs/1811.03600) found the same three regions in all of
+# their networks: as the batch grows, the number of steps falls in proportion, then less, then not
+# at all. The borders differ by orders of magnitude. [McCandlish et al.
+# (2018)](https://arxiv.org/abs/1812.06162) predict the border from the gradient noise: batches far
+# above it are wasted. So look for the border of *your* network before you rent 1,000 GPUs.
 #
 # ## Where each parallelism pays
-# Data parallelism sends as many bytes as there are parameters, whatever the batch is. The other kinds
-# ([splitting the model](model_parallelism)) send something else. A device sends in a step, for $P$
-# parameters, $L$ layers of width $d$, and a batch of $T$ tokens (words) in all:
+# Data parallelism sends bytes in proportion to the parameters, whatever the batch is. The other
+# kinds ([splitting the model](model_parallelism)) send other arrays. For $P$ parameters, $L$ layers
+# of width $d$, and a batch of $T$ tokens (words), a device sends in a step:
 
 # %%
 def bytes_sent(k, P, L, d, T, number=2):
@@ -354,19 +357,19 @@ s.grid(["8 devices", "GB sent, 16,384 tokens", "GB sent, a million", "waits", "G
        title="A language model of 6.7 billion parameters: what a device sends and holds")
 
 # %% [markdown]
-# Read it like this. If weights, gradients, and the optimizer's state fit on a device: *data*. If they
-# don't: *FSDP*, which sends half as much again, in pieces that hide behind computation. *Tensor*
-# parallelism waits the most, and with large batches sends the most, so keep it within a node; it is for
-# batches so small that the others have nothing to divide. A *pipeline* sends the least, so it may cross
-# slow networks;
-# its price is idle time. Large trainings combine them: tensor within a node, pipeline or FSDP between.
+# If weights, gradients, and optimizer state fit on a device, use *data* parallelism. If they don't,
+# use *FSDP*, which sends one and a half times as much, in pieces that can overlap with computation.
+# *Tensor* parallelism waits most often and, with large batches, sends the most, so keep it within a
+# node. Use it when batches are too small to divide. A *pipeline* sends the least, so it may cross
+# slow networks, but its devices idle. Large trainings combine them: tensor parallelism within a
+# node, a pipeline or FSDP between nodes.
 #
 # ## Three networks from 1 to 1,024 GPUs
-# Weak scaling, predicted. LeNet and ResNet-18 compute 0.36 ms and 3.64 ms for 256 images on one H200
-# (JAX 0.11.2, 2026-11-26). MPT-1b, a language model of 1.3 billion parameters, computes 40,960 tokens
-# per H100 in 0.89 s
+# We predict weak scaling. LeNet and ResNet-18 take 0.36 ms and 3.64 ms for 256 images on one H200
+# (JAX 0.11.2, 2026-11-26). MPT-1b, a language model of 1.3 billion parameters, processes 40,960
+# tokens per H100 in 0.89 s
 # ([MosaicML](https://github.com/mosaicml/llm-foundry/tree/main/scripts/train/benchmarking)). It
-# exchanges while it computes, which hides the exchange if that takes less than two thirds of the step.
+# exchanges while it computes, so an exchange of less than two thirds of that time adds none.
 
 # %%
 networks = {"LeNet": (0.357e-3, 516e3, 0.0), "ResNet-18": (3.64e-3, 44.7e6, 0.0),
@@ -403,26 +406,30 @@ s.claim("The model predicts what MPT-1b keeps of its speed from 16 to 64 GPUs",
         source="MosaicML", since="2026-11-26")
 
 # %% [markdown]
-# The three end in the order of what they compute per byte and per delay. LeNet's half megabyte is not the
-# problem: with 0.36 ms of computing, the *delay* is. It loses less than in the book, because here one
-# program makes one exchange. ResNet-18 keeps most of its speed. With 34 small sums in line, it keeps less
-# than LeNet. MPT-1b hides everything; what it loses in the published figures, the model does not know.
-# Between nodes the bands are wide: one published all-reduce in ten is off by more than a factor of 1.4.
+# The more a network computes per byte and per delay, the better it scales. LeNet's half megabyte is
+# not the problem: with 0.36 ms of computation, the *delay* is. LeNet loses less than in the book,
+# because here one program makes one exchange. ResNet-18 keeps most of its speed. With 34 small sums
+# one after another, it keeps less than LeNet. MPT-1b hides its whole exchange; the model does not
+# explain the published loss. Between nodes the bands are wide: one prediction in ten is off by more
+# than a factor of 1.4.
 #
 # ## Summary
-# - Strong scaling divides a batch, and ends where a fixed time and the exchange remain. Weak scaling
-#   lets the batch grow, and ends where larger batches stop saving steps.
-# - Compute, bytes, bandwidth, and delay predict a step. Bytes explain ResNet-18 on two GPUs, calls
-#   explain LeNet.
-# - Under `jit`, BatchNorm sums over all devices, twice per layer. Such sums are short, and cost delays.
-# - With a batch $k$ times as large, multiply the learning rate by $k$, up to a border that you have to
+# - Strong scaling divides a batch, until only a fixed time and the exchange remain. Weak scaling
+#   lets the batch grow, until larger batches stop saving steps.
+# - Compute, bytes, bandwidth, and delay predict the step time. Bytes explain ResNet-18 on two GPUs,
+#   calls explain LeNet.
+# - Under `jit`, BatchNorm sums over all devices, twice per layer. Each such sum has few bytes, but
+#   costs a delay.
+# - With a batch $k$ times as large, multiply the learning rate by $k$, up to a border that you must
 #   measure.
-# - Data first, FSDP if memory is short, tensor within a node, pipelines between nodes.
+# - Use data parallelism first, FSDP if memory is short, tensor parallelism within a node, and
+#   pipelines between nodes.
 #
 # ## Exercises
 # Think first, then open the code and the answer. The code runs with `--answers`.
 #
-# **1.** Compute the variance in two passes, as the mean of $(x - \mu)^2$. How many all-reduces now?
+# **1.** Compute the variance in two passes, as the mean of $(x - \mu)^2$. How many all-reduces does
+# the step have now?
 
 # %% tags=["answer"]
 def two_passes(X, scale, shift):
@@ -436,15 +443,15 @@ print(len(all_reduce_bytes(in_two, params, X, y)), "all-reduces")
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 69: twice as many for BatchNorm. The variance needs the mean, so the second sum must wait for the
-# first, and the compiler cannot merge them. The same holds in the backward pass. It is the better
-# formula for rounding ([section 8.5](multiple_gpus_concise)), and on many devices the slower one.
+# 69, because BatchNorm now has twice as many. The variance needs the mean, so the second sum must
+# wait for the first, and the compiler cannot merge them. The same holds in the backward pass. This
+# formula rounds better ([section 8.5](multiple_gpus_concise)), but is slower on many devices.
 #
 # </details>
 #
-# **2.** *Gradient accumulation*: each device computes the gradients of four small batches, adds them up,
-# and only then exchanges. What does it do to the bytes per image? Write it with `lax.scan`. Where must
-# `psum` stand?
+# **2.** *Gradient accumulation*: each device computes the gradients of four small batches, adds
+# them up, and only then exchanges the sum. How does this change the bytes per image? Write it with
+# `lax.scan`. Where must `psum` stand?
 
 # %% tags=["answer"]
 def accumulate(params, X, y, sum_each):
@@ -470,16 +477,16 @@ for sum_each in (True, False):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# After the loop. Then four times as many images share one exchange: a quarter of the bytes and of the
-# delays per image, for the same gradient. Inside of the loop it is right as well, and sends four times
-# as much; XLA does not move it out. Accumulation also makes the whole batch four times as large, so the
-# border above counts.
+# After the loop. Then four times as many images share one exchange: each image costs a quarter of
+# the bytes and delays. Inside the loop, `psum` gives the same gradient but sends four times as
+# much. XLA does not move it out. Accumulation also makes the whole batch four times as large, so
+# the border above applies.
 #
 # </details>
 #
-# **3.** MLPerf 3.0 has ResNet-50 on H100s with 3,200 images in all: on 8 GPUs a step takes 57.1 ms, on
-# 64 it takes 10.86 ms. Which scaling is that, what is its efficiency, and how much of the loss do the
-# links explain? The gradients have 51 MB in half precision.
+# **3.** In MLPerf 3.0, ResNet-50 trains on H100s with 3,200 images in all: on 8 GPUs a step takes
+# 57.1 ms, on 64 it takes 10.86 ms. Which scaling is that, what is its efficiency, and how much of
+# the loss do the links explain? The gradients have 51 MB in half precision.
 
 # %% tags=["answer"]
 loss_ms = 10.86 - 57.1 / 8
@@ -490,13 +497,13 @@ print(f"efficiency {57.1 / 8 / 10.86:.0%}; lost {loss_ms:.1f} ms, "
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Strong scaling, 66%. The links explain a small part, even if none of their time is hidden. The
-# rest is on the devices: a batch of 50 images per GPU does not fill it, and what a step costs however
-# few images it has stays. Published "scaling" figures of 90% and more are usually weak.
+# This is strong scaling at 66% efficiency. The links explain a small part, even if none of their
+# time is hidden. The rest is lost on the devices: 50 images do not fill a GPU, and the fixed time
+# of a step stays. Published "scaling" figures of 90% and more usually mean weak scaling.
 #
 # </details>
 #
-# **4.** What counts in the end is the time to a goal. MLPerf 3.0's times to train ResNet-50 to 75.9% are
+# **4.** What counts is the time to a goal. MLPerf 3.0's times to train ResNet-50 to 75.9% are
 # 13.466, 2.664, 0.509, 0.369, and 0.183 minutes on 8, 64, 512, 768, and 3,584 H100s. What are the
 # efficiencies?
 
@@ -510,14 +517,15 @@ for count, time in zip(gpus, minutes):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 100, 63, 41, 38, and 16%. From 8 to 3,584 GPUs the training becomes 74 times as fast, and uses six times
-# as many GPU hours. Two losses multiply: each step loses efficiency, and larger batches need more epochs.
+# 100, 63, 41, 38, and 16%. From 8 to 3,584 GPUs the training becomes 74 times as fast, with six
+# times as many GPU hours. Two losses multiply: each step loses efficiency, and larger batches need
+# more epochs.
 #
 # </details>
 #
-# **5.** Turn the model. VGG-16 has 553.6 MB of gradients. One P100 trains 154 images per second in batches
-# of 64, and 144 in batches of 32. Eight are connected with 64 GB/s. Predict eight, and compare with the
-# published 1,081 and 820 ([TensorFlow's
+# **5.** Try another network. VGG-16 has 553.6 MB of gradients. One P100 trains 154 images per
+# second in batches of 64, and 144 in batches of 32. Eight of them are connected with 64 GB/s.
+# Predict their throughput, and compare it with the published 1,081 and 820 ([TensorFlow's
 # benchmarks](https://github.com/tensorflow/docs/blob/master/site/en/r1/guide/performance/benchmarks.md)).
 
 # %% tags=["answer"]
@@ -529,9 +537,10 @@ for batch, alone, published in ((64, 154, 1081), (32, 144, 820)):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1,189 and 1,079: too optimistic by 10% and by 32%. Bytes explain a loss of 15 ms per step; measured were
-# 58 and 90 ms. So at the smaller batch more time was lost per step, which no bandwidth can do. A model
-# of four numbers tells you where to look; it does not replace a measurement. Of 116 published rows that
-# `jaxperf plan` is held against, the median error is 3.4%, and this row's is the largest.
+# The model predicts 1,189 and 1,079, too optimistic by 10% and by 32%. Bytes explain a loss of 15
+# ms per step, but the measured losses are 58 and 90 ms. The smaller batch loses more time per step,
+# which no bandwidth can explain. A model of four numbers tells you where to look; it does not
+# replace a measurement. Over the 116 published rows that test `jaxperf plan`, the median error is
+# 3.4%, and this row's is the largest.
 #
 # </details>

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Using a GPU
-# Does JAX use your GPU, where are your arrays, and what is copied without your asking?
+# Does JAX use your GPU, where are your arrays, and what does JAX copy without being asked?
 #
 # After this section you can
 # - check in two lines that JAX sees the GPU, and make a program stop if it does not;
 # - say on which device an operation runs, and when JAX copies or refuses;
 # - move a Flax network to a device;
 # - measure what a copy costs;
-# - work through a checklist when the GPU brings nothing.
+# - work through a checklist when the GPU is not faster.
 #
 # You need no GPU: JAX can divide a CPU into two devices, which follow the same rules. With
 # one GPU, run `python experiments/use_gpu.py --platform gpu`: the CPU is then the second
@@ -41,7 +41,7 @@ print("backend:", jax.default_backend())
 # back.](images/devices_and_copies.svg)
 #
 # A GPU has its own memory. An operation on a GPU reads and writes that memory, so data must
-# be copied there first. Before you train, look at the card. The command `nvidia-smi` comes
+# be copied there first. Before you train, check the GPU. The command `nvidia-smi` comes
 # with NVIDIA's driver. With a query, it prints one line per GPU:
 # ```text
 # $ nvidia-smi --format=csv --query-gpu=\
@@ -49,20 +49,20 @@ print("backend:", jax.default_backend())
 # name, driver_version, memory.used [MiB], memory.total [MiB], utilization.gpu [%], ...
 # NVIDIA H200, 580.159.04, 3843 MiB, 143771 MiB, 9 %, 41
 # ```
-# (The values of one H200, 2026-11-26, read from the driver's library and set in this
-# format.)
+# (These values of one H200 come from the driver's library; we wrote them in this format,
+# 2026-11-26.)
 #
-# - The driver's version decides which CUDA version you can use, see below.
-# - The memory that is in use. A retelling of the book in PyTorch shows a card with 3446 of
-#   16130 MiB in use.
+# - The driver's version decides which CUDA version you can use (see below).
+# - Two columns show used and total memory. A PyTorch retelling of the book shows a GPU with
+#   3446 of 16130 MiB in use.
 # - The utilization is the share of time in which [at least one kernel
 #   ran](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html). It does not
-#   say how much of the GPU that kernel used. The retelling's rule: if it stays below half,
-#   the model has a problem or the batch is too small. Often the GPU waits for its input
-#   (not measured here).
+#   say how much of the GPU that kernel used. The retelling says: if the utilization stays
+#   below half, the model has a problem or the batch is too small. Often the GPU waits for
+#   its input (not measured here).
 #
-# Without `--query-gpu`, the header of the output also shows a CUDA version. It is the
-# newest version that the *driver* supports, not the one that is installed.
+# Without `--query-gpu`, the output also shows a CUDA version. It is the newest version that
+# the *driver* supports, not the installed one.
 
 # %%
 driver = ask_driver()
@@ -73,8 +73,8 @@ for i, gpu in enumerate(driver.gpus):
           f"{gpu.used_bytes / 2**20:.0f} of {gpu.total_bytes / 2**20:.0f} MiB in use")
 
 # %% [markdown]
-# This cell asks the driver's library (NVML) directly. JAX plays no part in it, which makes
-# it a good first test: if the driver does not show the GPU, JAX cannot use it.
+# This cell asks the driver's library (NVML) directly, without JAX. This is a good first
+# test: if the driver does not show the GPU, JAX cannot use it.
 #
 # ## Counting and naming devices
 # JAX counts the devices of its default backend. `device_count` includes all processes,
@@ -88,7 +88,7 @@ for d in jax.devices():
     print(f"{d}: platform {d.platform}, kind {d.device_kind}, id {d.id}")
 
 # %% [markdown]
-# The book's programs name a device with two functions, so that they also run on a laptop:
+# The book's programs choose devices with two functions, so that they also run on a laptop:
 
 # %%
 def gpus():
@@ -128,12 +128,12 @@ print(try_gpu(), try_gpu(10), try_all_gpus())
 # programs never name a device.
 #
 # ## The silent fall-back to the CPU
-# "Why is my GPU not faster?" The most common reason: JAX does not use it. If JAX cannot
-# start the GPU backend, it computes on the CPU and the program runs on. JAX prints one
-# warning, *"An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not
+# "Why is my GPU not faster?" The most common reason is that JAX does not use it. If JAX
+# cannot start the GPU backend, the program continues on the CPU. JAX prints one warning,
+# *"An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not
 # installed. Falling back to cpu"* ([one of many
-# reports](https://github.com/jax-ml/jax/issues/29068)), and log files bury it. `try_gpu`
-# falls back without any message. Let the program stop instead:
+# reports](https://github.com/jax-ml/jax/issues/29068)), which is easy to miss in a log
+# file. `try_gpu` falls back without any message. Let the program stop instead:
 
 # %%
 def require_gpu():
@@ -147,24 +147,25 @@ except RuntimeError as error:
     print("RuntimeError:", error)
 
 # %% [markdown]
-# You can also set `JAX_PLATFORMS=cuda` in the environment: then JAX raises an error where
-# it would fall back. If you see the error, compare three versions:
+# You can also set `JAX_PLATFORMS=cuda` in the environment. Then JAX raises an error instead
+# of falling back. If you see the error, check three things:
 #
-# - The **driver**, by `nvidia-smi`. CUDA 12 needs 525 or newer, CUDA 13 needs 580 or newer.
-# - The **wheel**, by `pip list`. It must list `jax-cuda12-plugin` or `jax-cuda13-plugin`,
-#   in the version of `jax` and `jaxlib`. The driver must be new enough for it.
-# - The **libraries**. `LD_LIBRARY_PATH` should be empty; otherwise JAX may load an older
+# - The **driver**: `nvidia-smi` shows its version. CUDA 12 needs 525 or newer, CUDA 13
+#   needs 580 or newer.
+# - The **wheel**: `pip list` must show `jax-cuda12-plugin` or `jax-cuda13-plugin`, in the
+#   same version as `jax` and `jaxlib`. The driver must be new enough for it.
+# - The **libraries**: `LD_LIBRARY_PATH` should be empty; otherwise JAX may load an older
 #   CUDA.
 #
-# `pip install "jax[cuda13]"` brings CUDA and cuDNN along; only the driver must be there
-# before. Plain `pip install jax` installs the CPU version ([JAX's installation
+# `pip install "jax[cuda13]"` also installs CUDA and cuDNN; only the driver must be
+# installed before. Plain `pip install jax` installs the CPU version ([JAX's installation
 # page](https://docs.jax.dev/en/latest/installation.html)).
 #
 # ## Where is an array?
 # Below, `first` and `second` are two different devices. `jax.device_put` copies an array to
-# a device. An operation runs where its operands are, and its result stays there. Nothing
-# moves to the GPU and back for each operation: if the data is on the GPU, the whole
-# training can be there.
+# a device. An operation runs where its operands are, and its result stays there. JAX does
+# not move data to the GPU and back for each operation. If the data is on the GPU, the whole
+# training can run there.
 
 # %%
 first, second = list(dict.fromkeys([*jax.devices(), *jax.devices("cpu")]))[:2]
@@ -174,12 +175,12 @@ print("X is on", X.device, "and X + 1 on", (X + 1).device)
 print("Z is on", Z.device, "and Z + 1 on", (Z + 1).device)
 
 # %% [markdown]
-# A retelling of the book remarks that an array that was copied to a GPU "is still reached
-# by its variable". In JAX there are two arrays now. `X` still names the old one, `Z` names
-# the copy. Neither can change, so they stay equal. If you need only the copy, write `X =
-# jax.device_put(X, second)`: the old array is freed when no variable names it.
+# A retelling of the book says that an array that was copied to a GPU "is still reached by
+# its variable". In JAX there are now two arrays. `X` still names the old one, and `Z` names
+# the copy. Neither can change, so they stay equal. If you need only the copy, write
+# `X = jax.device_put(X, second)`: JAX frees the old array when no variable names it.
 #
-# If the array is there already, `device_put` copies nothing:
+# If the array is already on the device, `device_put` copies nothing:
 
 # %%
 again = jax.device_put(Z, second)
@@ -187,7 +188,7 @@ print("same memory:", again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer()
 
 # %% [markdown]
 # ## Committed and uncommitted arrays
-# Z was *put* on a device, X just ended up on one. JAX knows the difference: Z is
+# You *put* Z on a device. You chose none for X. JAX knows the difference: Z is
 # **committed** to its device, X is **uncommitted**. This decides what happens when operands
 # are on different devices.
 #
@@ -195,13 +196,13 @@ print("same memory:", again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer()
 # one. Two uncommitted operands run on the default device. Two operands that are committed
 # to different devices are an error.](images/committed.svg)
 #
-# (A thick border: committed. A dashed border: uncommitted.)
+# (A thick border means committed, a dashed border uncommitted.)
 #
 # <details><summary>Predict: X is on the first device, Z on the second. Does X + Z run, and
 # where?</summary>
 #
-# It runs on the second device, to which Z is committed. JAX copies X, which is uncommitted,
-# without a word. If X were committed too, it would be an error.
+# It runs on the second device, to which Z is committed. JAX silently copies X, which is
+# uncommitted. If X were committed too, JAX would raise an error.
 #
 # </details>
 
@@ -238,12 +239,13 @@ s.claim("An uncommitted array and a NumPy array follow a committed one", since="
         observed=outcomes["NumPy + committed"])
 
 # %% [markdown]
-# The rules ([JAX's page on placement](https://docs.jax.dev/en/latest/201/placement.html)):
+# These are the rules ([JAX's page on
+# placement](https://docs.jax.dev/en/latest/201/placement.html)):
 # - `jnp.ones(...)`, `jax.random.normal(...)` and `jax.device_put(x)` without a device give
-#   uncommitted arrays. `jax.device_put(x, device)` and `jnp.ones(..., device=device)`
-#   commit.
+#   uncommitted arrays. `jax.device_put(x, device)` and `jnp.ones(..., device=device)` give
+#   committed arrays.
 # - The result of an operation with a committed operand is committed.
-# - NumPy arrays are copied to the device *in every call*. Convert them once.
+# - NumPy arrays are copied to the device *in every call*. Convert them to JAX arrays once.
 #
 # To find hidden copies, forbid them. A [transfer
 # guard](https://docs.jax.dev/en/latest/transfer_guard.html) allows `device_put`, which you
@@ -260,15 +262,15 @@ with jax.transfer_guard("disallow"):
             print(f"{name}: {str(error).split(': aval')[0]}")
 
 # %% [markdown]
-# Two things to know. Put the guard around the first step already: once JAX has cached a
-# call without the guard, it overlooks that call's copies between devices (JAX 0.10.2 and
-# 0.12.0). Repeat the cell with `X + Z`, and nothing is reported. And a Python number in an
-# operation outside of `jit`, as in `Z + 1`, counts as a copy. With `"log"` instead of
-# `"disallow"`, the program goes on and JAX logs each copy.
+# Put the guard around the very first step. Once JAX has cached a call without the guard,
+# the guard overlooks that call's copies between devices (JAX 0.10.2 and 0.12.0). If you
+# repeat the cell with `X + Z`, JAX reports nothing. A Python number in an operation outside
+# of `jit`, as in `Z + 1`, also counts as a copy. With `"log"` instead of `"disallow"`, the
+# program continues and JAX logs each copy.
 #
 # ## A network on a device
-# A network has no device of its own. It computes where its parameters are. So you move a
-# network by moving its parameters, all at once:
+# A network has no device of its own. It computes where its parameters are. To move a
+# network, move all its parameters:
 
 # %%
 net = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
@@ -301,10 +303,9 @@ print("after:  parameters on", where(net), "output on", net(X).device)
 # :::
 # ::::
 #
-# `X` is uncommitted, so it follows the parameters. An input that is committed elsewhere is
-# an error, as above. Two networks may be on two devices: call `to` for each. If you split
-# *one* network over devices, its parameters are on several; see [splitting the
-# model](model_parallelism).
+# `X` is uncommitted, so it follows the parameters. If an input is committed to another
+# device, JAX raises an error, as above. Two networks may be on two devices: call `to` for
+# each. To split *one* network over devices, see [splitting the model](model_parallelism).
 
 # %%
 s.claim("A network computes where its parameters are", source="retelling in PyTorch",
@@ -317,7 +318,7 @@ s.claim("A network computes where its parameters are", source="retelling in PyTo
 # ## What a copy costs
 # A copy takes a fixed time, plus the bytes divided by the bandwidth. Three kinds of copies
 # matter: from the host (NumPy) to a device, between devices, and back to the host. We
-# compare them with an operation that reads the array where it is.
+# compare them with a sum that reads the array in place.
 
 # %% tags=["slow"]
 host = np.random.default_rng(0).random((s.megabytes, 250_000), np.float32)
@@ -342,27 +343,28 @@ s.claim("Do not move data between devices more often than you must",
         cannot="both devices are in the host's memory" * one_memory)
 
 # %% [markdown]
-# A GPU has engines of its own for copies (DMA, direct memory access), so it can copy while
-# it computes. The host must not wait for each copy then. Whether that gained time on the
-# H200 is not decided: beside other programs, [section 8.3](auto_parallelism) measured 1.05
-# (0.95 to 1.28).
+# A GPU has separate engines for copies (DMA, direct memory access). It can copy while it
+# computes, if the host does not wait for each copy. Whether this saved time on the H200 is
+# undecided: beside other programs, [section 8.3](auto_parallelism) measured a speedup of
+# 1.05 (0.95 to 1.28).
 #
-# (Each copy to the host takes a new array, since JAX keeps the NumPy copy of an array.) On
-# CPU devices these are copies within one memory, so the figures say nothing about a GPU.
-# There, the two sides differ far more. One H200 read and wrote its own memory at 4,131 GB/s
-# (JAX 0.11.2, 2026-11-26). Everything from the host passes through a bus, usually PCIe,
-# whose fifth generation carries less than 64 GB/s in one direction (16 lanes of 32 Gbit/s).
-# From NumPy's ordinary memory, 256 MiB went to the H200 at 5.3 GB/s, and came back at
-# 1.4 GB/s (2026-11-27). The rules that follow:
-# - put the data on the GPU once, if it fits. Fashion-MNIST's training images are 47 MB;
+# (JAX keeps the NumPy copy of an array, so each timed copy to the host uses a new array.)
+# Between CPU devices, these copies stay within one memory, so the figures say nothing about
+# a GPU. A GPU's own memory is far faster than the path from the host. One H200 read and
+# wrote its own memory at 4,131 GB/s (JAX 0.11.2, 2026-11-26). Everything from the host
+# passes through a bus, usually PCIe, whose fifth generation carries less than 64 GB/s in
+# one direction (16 lanes of 32 Gbit/s). From NumPy's ordinary memory, 256 MiB went to the
+# H200 at 5.3 GB/s, and came back at 1.4 GB/s (2026-11-27). Three rules follow:
+# - put the data on the GPU once, if it fits (Fashion-MNIST's training images are 47 MB);
 # - otherwise copy whole batches, as bytes rather than floats, while the GPU computes
 #   ([section 8.3](auto_parallelism));
-# - look at a loss every hundred steps, not in every step: `float(loss)` waits and copies.
+# - print the loss every hundred steps, not in every step: `float(loss)` waits and copies.
 #
 # ## Memory
 # JAX takes 75% of a GPU's memory at its first operation, and manages it itself ([GPU memory
 # allocation](https://docs.jax.dev/en/latest/201/gpu-memory.html)). `nvidia-smi` therefore
-# shows what JAX has reserved, not what your arrays need. Ask the device:
+# shows what JAX has reserved, not what your arrays need. To see what they need, ask the
+# device:
 
 # %%
 stats = first.memory_stats()
@@ -373,7 +375,7 @@ else:
     print(f"{first} has no memory of its own: memory_stats() is {stats}")
 
 # %% [markdown]
-# Set these variables before Python starts:
+# Set these environment variables before Python starts:
 #
 # - `XLA_PYTHON_CLIENT_PREALLOCATE=false`: JAX takes memory when it is needed. The memory
 #   becomes more fragmented, so a program that needs nearly all of it may fail.
@@ -382,22 +384,22 @@ else:
 # - `XLA_PYTHON_CLIENT_ALLOCATOR=platform`: JAX gives memory back after each use. This is
 #   very slow, so use it only for debugging.
 #
-# If the memory does not suffice, the retelling advises a smaller network with fewer layers,
-# and preprocessing on the CPU before the data is copied. A smaller batch comes first, since
-# it changes nothing in the model.
+# If the memory is too small, the retelling advises a smaller network with fewer layers, and
+# preprocessing on the CPU before the data is copied. Try a smaller batch first, since it
+# does not change the model.
 #
 # ## float32 is not quite float32
 # A matrix product of float32 arrays on a recent NVIDIA GPU uses TF32 by default ([matmul
 # precision](https://docs.jax.dev/en/latest/201/precision.html)): its inputs are rounded
-# from 23 bits after the point to 10, its sums stay in float32. A CPU has no TF32, but we
-# can round like it.
+# from 23 bits after the point to 10, and its sums stay in float32. A CPU has no TF32, but
+# we can round in the same way.
 #
 # <details><summary>Predict: how large is TF32's relative error, compared with
 # float32's?</summary>
 #
-# Rounding to 10 bits changes a number by up to $2^{-11}$, or 0.05%. So expect a few parts
-# in ten thousand. float32 has 13 bits more; its error is hundreds to thousands of times
-# smaller.
+# Rounding to 10 bits changes a number by up to $2^{-11}$, or 0.05%. So expect an error of a
+# few parts in ten thousand. float32 has 13 bits more, so its error is hundreds to thousands
+# of times smaller.
 #
 # </details>
 
@@ -425,45 +427,46 @@ s.claim("TF32 is accurate to about three digits",
         observed=f"{tf32:.0e}, {tf32 / float32:.0f} times float32's", since="2026-11-26")
 
 # %% [markdown]
-# Training usually tolerates this: with TF32, ResNet-18 reached the book's accuracy (.91
-# after four epochs, book .92; one H200, JAX 0.11.2, 2026-11-27). A test that compares with
-# NumPy to six digits does not. Then write `with jax.default_matmul_precision("float32"):`,
-# or set `JAX_DEFAULT_MATMUL_PRECISION=float32`.
+# Training usually tolerates this error: with TF32, ResNet-18 reached the book's accuracy
+# (.91 after four epochs, .92 in the book; one H200, JAX 0.11.2, 2026-11-27). A test that
+# compares with NumPy to six digits fails. In such a test, write
+# `with jax.default_matmul_precision("float32"):`, or set
+# `JAX_DEFAULT_MATMUL_PRECISION=float32`.
 #
-# What does precision buy? The same card computed a product of 8192 × 8192 at 371 TFLOP/s in
-# TF32, and at 739 TFLOP/s in bfloat16. Full float32 was not measured.
+# What does lower precision gain? The same GPU computed a product of 8192 × 8192 matrices at
+# 371 TFLOP/s in TF32, and at 739 TFLOP/s in bfloat16. We did not measure full float32.
 #
 # ## Compiling and autotuning
-# A GPU has many kernels for a product or a convolution. While XLA compiles for a GPU, it
-# runs several of them and keeps the fastest; this is called autotuning. Therefore compiling
-# takes longer than on a CPU, and each shape and type is compiled anew. On the H200, LeNet's
-# training step took 4.1 s to compile, and ResNet-18's 7.8 to 16.4 s, depending on batch and
-# precision. Three consequences:
-# - compile few programs. The number `programs` in the first cell of a section is how many it
-#   compiles at most, and the last line of a run says how long that took;
+# There are many GPU kernels for a product or a convolution. While XLA compiles for a GPU,
+# it runs several of them and keeps the fastest; this is called autotuning. Therefore
+# compiling takes longer than on a CPU. JAX compiles anew for each shape and type. On the
+# H200, LeNet's training step took 4.1 s to compile, and ResNet-18's 7.8 to 16.4 s,
+# depending on batch and precision. Three rules follow:
+# - compile few programs. In a section's first cell, `programs` is how many programs it
+#   compiles at most. The last line of a run says how long compiling took;
 # - avoid changing shapes: drop the last, smaller batch;
 # - keep compiled programs on disk with the [persistent compilation
 #   cache](https://docs.jax.dev/en/latest/persistent_compilation_cache.html).
 #
 # Messages such as "Delay kernel timed out" come from autotuning and are harmless. When this
-# section runs as a script, they go to a file, and the last line says where it is.
-# `XLA_FLAGS=--xla_gpu_autotune_level=0` turns it off: compiling is faster and the program
-# may be slower (not measured here).
+# section runs as a script, they go to a file, and the last line names the file.
+# `XLA_FLAGS=--xla_gpu_autotune_level=0` turns autotuning off: compiling is faster and the
+# program may be slower (not measured here).
 #
 # ## An H200 beside this machine
-# The figures of one GPU are together here, with the same measured on the machine that runs
-# this section. The H200's are of 2026-11-26, the difference of precisions of 2026-11-27 (JAX
-# 0.11.2 with CUDA 13, driver 580.159.04). Compared with a CPU, a call costs more, products
-# and memory are far faster, and compiling takes seconds. The queue is as long ([section
-# 8.2](async_computation)). On a CPU, `x + 1` looks slow beside the bandwidth of [section
-# 8.0](performance_model), because it writes to new memory at each call.
+# The table below compares one H200 with the machine that runs this section. The H200's
+# figures are from 2026-11-26, the difference of precisions from 2026-11-27 (JAX 0.11.2 with
+# CUDA 13, driver 580.159.04). Compared with a CPU, a call takes longer, products and memory
+# are far faster, and compiling takes seconds. The queue is as long ([section
+# 8.2](async_computation)). On a CPU, `x + 1` looks slow compared with the bandwidth in
+# [section 8.0](performance_model), because each call writes to new memory.
 #
-# <details><summary>Predict: which rows of a CPU are better than the GPU's?</summary>
+# <details><summary>Predict: in which rows is a CPU better than the GPU?</summary>
 #
-# The calls: a CPU has no driver between Python and the program. And compiling, because XLA
-# tries no kernels on a CPU. All else is faster on the GPU. So a GPU needs large programs and
-# few calls. `lax.scan` over an epoch shortened LeNet's step of 256 images from 0.357 to
-# 0.280 ms on the H200.
+# Calls are faster on a CPU, because there is no driver between Python and the program.
+# Compiling is faster, because XLA tries no kernels there. Large computations are faster on
+# the GPU. So a GPU needs large programs and few calls. `lax.scan` over an epoch shortened LeNet's step
+# of 256 images from 0.357 to 0.280 ms on the H200.
 #
 # </details>
 
@@ -513,39 +516,39 @@ s.claim("Default precision is full float32 on a CPU, and TF32 on a GPU", source=
         observed=f"relative difference {default:.0e} on a {first.platform.upper()}")
 
 # %% [markdown]
-# ## If the GPU brings nothing
+# ## If the GPU is not faster
 # The retelling names three reasons: the GPU is not set up, data moves between CPU and GPU
-# too often, or the batch size is wrong. Check in this order. The figures are from one H200,
-# JAX 0.11.2, 2026-11-26.
+# too often, or the batch size is wrong. Check in this order. The figures are from one H200
+# (JAX 0.11.2, 2026-11-26).
 #
 # 1. **Does JAX use it?** Look at `jax.devices()`, or call `require_gpu()`.
-# 2. **Do you time compiling?** Leave out the first call. LeNet's step: 4.1 s to compile,
-#    then 0.36 ms.
+# 2. **Do you time compiling?** Leave out the first call. LeNet's step took 4.1 s to
+#    compile, and then 0.36 ms.
 # 3. **Is the whole step one program?** Put one `jit` around it. Even an empty program took
 #    55 µs from the call to its end, so a step of many small programs is slow on any GPU.
-# 4. **Does data come from the host in each step?** Use a transfer guard, or `jaxperf
-#    watch`. LeNet took 2.1 ms a step with batches from the host and three programs per
-#    step. With the images on the GPU and one program, it took 0.36 ms.
-# 5. **Is the batch too small?** Double it and see whether images/s rise. ResNet-18 in
-#    bfloat16: 70,400 images/s with 256 images, 115,000 with 1024.
-# 6. **Is the precision higher than you need?** ResNet-18 with 256 images: 5.97 ms in TF32,
-#    3.64 ms in bfloat16.
-# 7. **Is the model small?** Then the calls from Python take the time, and a GPU cannot
-#    shorten them. [Section 8.0](performance_model) shows how to tell.
+# 4. **Does data come from the host in each step?** Use a transfer guard, or
+#    `jaxperf watch`. LeNet's step took 2.1 ms with batches from the host and three
+#    programs. With the images on the GPU and one program, it took 0.36 ms.
+# 5. **Is the batch too small?** Double it, and see whether the images/s rise. ResNet-18 in
+#    bfloat16 trained 70,400 images/s with 256 images, and 115,000 with 1024.
+# 6. **Is the precision higher than you need?** ResNet-18's step with 256 images took 5.97
+#    ms in TF32 and 3.64 ms in bfloat16.
+# 7. **Is the model small?** Then Python's calls take the time, and a GPU cannot shorten
+#    them. [Section 8.0](performance_model) shows how to tell.
 #
 # ## Summary
-# - `jax.devices()` tells what JAX uses. Make a program that needs a GPU stop without one.
-# - Operations run where their operands are. Committed arrays decide; uncommitted and NumPy
-#   arrays are copied to them; two arrays committed to different devices are an error.
+# - `jax.devices()` shows what JAX uses. Make a program that needs a GPU stop without one.
+# - Operations run where their operands are. Committed arrays decide: JAX copies uncommitted
+#   and NumPy arrays to their device. Two arrays committed to different devices are an
+#   error.
 # - A network is where its parameters are: move its state with `jax.device_put`.
-# - Copies cost bytes divided by bandwidth, and each has a fixed price. Copy once, copy
-#   batches, and use a transfer guard to find the copies you did not write.
+# - A copy takes a fixed time, plus the bytes divided by the bandwidth. Copy once, copy
+#   batches, and find hidden copies with a transfer guard.
 # - On a GPU, float32 products use TF32, JAX reserves 75% of the memory, and compiling takes
 #   seconds.
 #
 # ## Exercises
-# **1.** Change `try_gpu` so that it never falls back in silence, but still works on a
-# laptop.
+# **1.** Change `try_gpu` so that it never falls back silently, but still works on a laptop.
 
 # %% tags=["answer"]
 def gpu_or_warn(i=0):
@@ -559,8 +562,9 @@ print(gpu_or_warn(10))
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# A printed warning is enough for a person who watches. For a job in a queue, `require_gpu`
-# is better: a job that stops at once costs less than one that trains on the CPU for a day.
+# A printed warning is enough if a person watches the output. For a job in a queue,
+# `require_gpu` is better: a job that stops at once costs less than one that trains on the
+# CPU for a day.
 #
 # </details>
 #
@@ -601,7 +605,7 @@ for name, x in {"fresh": fresh, "loaded": loaded, "loaded again": loaded}.items(
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Yes, once more. Committed and uncommitted arguments are different keys of `jit`'s cache,
+# Yes, once more. Committed and uncommitted arguments are different keys in `jit`'s cache,
 # since the result must be committed in one case and not in the other. For a large network
 # this costs seconds. Commit all parameters, or none.
 #
@@ -612,8 +616,8 @@ for name, x in {"fresh": fresh, "loaded": loaded, "loaded again": loaded}.items(
 #
 # <details><summary>Answer</summary>
 #
-# The first process reserves 75%, which is 12,098 MiB. The 4,032 MiB that are left are too
-# few for the second: it stops because it runs out of memory. With
+# The first process reserves 75%, which is 12,098 MiB. The remaining 4,032 MiB are too few
+# for the second process, which runs out of memory and stops. With
 # `XLA_CLIENT_MEM_FRACTION=.40`, each takes 6,452 MiB. `XLA_PYTHON_CLIENT_PREALLOCATE=false`
 # helps, too.
 #
@@ -633,10 +637,9 @@ for kilobytes in (1, 10, 100, 1000, 10_000):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs. Small copies are limited by
-# their fixed price, not by the bus: look at how the GB/s of the small ones rise with their
-# size. In that loop the host fetches a batch, copies images and labels, and calls three
-# programs, one after the other. The remedy is fewer and larger calls, or data that is on
-# the GPU before the loop starts.
+# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs. The fixed time limits small
+# copies, not the bus: their GB/s rise with their size. In the slow loop, the host fetches a
+# batch, copies images and labels, and calls three programs, one after the other. Make fewer
+# and larger calls, or put the data on the GPU before the loop starts.
 #
 # </details>
