@@ -148,7 +148,7 @@ def start(options: Processes) -> None:
             f"this process is one of several of {manager}, which JAX asks through the package {package}; "
             f"pip install {package}"
         )
-    _check_single_gpu(options)
+    _check_assigned_gpu(options)
     import jax
 
     try:
@@ -169,7 +169,7 @@ def start(options: Processes) -> None:
         _exchange_on_loopback()
 
 
-def _check_single_gpu(options: Processes) -> None:
+def _check_assigned_gpu(options: Processes) -> None:
     """Reject a process to which `jaxperf launch` has assigned a GPU that does not exist.
 
     Raises:

@@ -18,7 +18,7 @@ from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.distributed import (
     Processes,
-    _check_single_gpu,
+    _check_assigned_gpu,
     cluster,
     is_loopback,
     lost_another,
@@ -101,9 +101,9 @@ def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: 
     ):
         with monkeypatch.context() as changed:
             changed.setenv(name, value)
-            _check_single_gpu(Processes("host:1", 3, 2))
+            _check_assigned_gpu(Processes("host:1", 3, 2))
     monkeypatch.setattr("jax.config", SimpleNamespace(jax_platforms="cpu"))
-    _check_single_gpu(Processes("host:1", 3, 2))
+    _check_assigned_gpu(Processes("host:1", 3, 2))
 
 
 def test_loopback_is_told_from_other_addresses() -> None:
