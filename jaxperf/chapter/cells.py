@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -205,6 +206,7 @@ class CellRun:
             return
         self.output.begin(node.outputs, f"cell {number} of {len(self.cells)}, line {cell.line}")
         node.execution_count = number
+        node.metadata["execution"] = {"iopub.execute_input": _now()}  # named as Jupyter names them
         try:
             cell.run(self.path, namespace)
         except Exception as e:
@@ -214,6 +216,7 @@ class CellRun:
         except BaseException as e:
             node.outputs.append(_error(e))
             raise
+        node.metadata["execution"]["shell.execute_reply"] = _now()
         if self.section and self.options.json:
             save_so_far(self.section.result(), self.options.json)
 
@@ -255,6 +258,10 @@ class CellRun:
                 so_far(options.notebook).unlink(missing_ok=True)
         if incomplete and options.json:
             say(f"result so far, incomplete: {so_far(options.json)}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
 
 
 def modules() -> dict[str, str]:
