@@ -2,6 +2,8 @@
 
     python benchmarks/watch_overhead.py
 
+It runs where JAX runs by default: on a GPU if there is one.
+
 The speed of a shared machine changes from one half minute to the next by more than watch costs. So a watch
 alternates between two phases. In one it works. In the other its thread and its clock stand still, its hooks
 of reads are removed, and threads switch as without it; its hooks of rarer calls stay. The ratio of a run is
@@ -19,7 +21,7 @@ if __name__ == "__main__":
 
 import contextlib
 import io
-import os
+import json
 import runpy
 import statistics
 import sys
@@ -28,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 
@@ -53,9 +55,11 @@ CALL_S = 0.05  # of the program, after which a phase may end
 class Config:
     """How often, how long, and which programs."""
 
-    runs: Annotated[int, at_least(3)] = 5  # of each program, without and with the profiler
+    runs: Annotated[int, at_least(2)] = 5  # of each program, without and with the profiler
     seconds: Annotated[float, at_least(2)] = 10.0  # that watch works in each run; a run takes twice as long
     only: tuple[str, ...] = ()  # programs, by their titles; all of them if none are given
+    profiler: Literal["both", "with", "without"] = "both"  # one of the two, or each in its runs
+    json: Path | None = None  # the file that keeps the ratios
 
 
 class StoppableClock:
@@ -171,15 +175,17 @@ class Turns:
 
 def run_once(
     call: Callable[[], None], clock: StoppableClock, profile: bool, seconds: float
-) -> tuple[float, float]:
-    """Return the ratio of one run, and the overhead that watch reported."""
+) -> tuple[float, float, list[float]]:
+    """Return the ratio of one run, the overhead that watch reported, and each window's seconds."""
     with watch(profile=profile, show=False) as watched:
-        assert session._open_watch is not None
-        turns = Turns(clock, session._open_watch)
+        watcher = session._open_watch
+        assert watcher is not None
+        turns = Turns(clock, watcher)
         turns.run(call, seconds)
     record = watched.record
     assert record is not None
-    return turns.ratio, sum(record.overhead_s.values()) / record.wall_s
+    windows_s = watcher.profiler.windows_s if watcher.profiler else []
+    return turns.ratio, sum(record.overhead_s.values()) / record.wall_s, windows_s
 
 
 def interval(ratios: Sequence[float]) -> str:
@@ -190,8 +196,9 @@ def interval(ratios: Sequence[float]) -> str:
 
 def main(config: Config) -> int:
     """Print a line for each program, without and with the profiler."""
-    clock = StoppableClock()
+    clock, rows = StoppableClock(), []
     time.perf_counter = clock  # type: ignore[assignment]
+    ways = {"both": (False, True), "with": (True,), "without": (False,)}[config.profiler]
     for title, name in WORK.items():
         if config.only and title not in config.only:
             continue
@@ -205,17 +212,19 @@ def main(config: Config) -> int:
         start = clock.real()
         call()
         steps = max(1, round(20 * CALL_S / (clock.real() - start)))
-        for profile in (False, True):
+        for profile in ways:
             runs = [run_once(lambda: call(steps), clock, profile, config.seconds) for _ in range(config.runs)]  # noqa: B023
-            ratios, reported = zip(*runs, strict=True)
+            ratios, reported, windows_s = zip(*runs, strict=True)
             way = "with the profiler" if profile else "without the profiler"
             print(
                 f"{title}, {way}: {interval(ratios)}; watch reported {statistics.median(reported):.1%}",
                 flush=True,
             )
+            rows.append({"program": title, "profiler": profile, "ratios": ratios, "windows_s": windows_s})
+            if config.json:
+                config.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

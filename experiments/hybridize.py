@@ -36,7 +36,7 @@ from jaxperf.measure import count_ops, interleaved, per_round
 from jaxperf.result import both, ratio
 from jaxperf.section import section
 
-s = section("8.1", programs=125, calls=200, rounds=10, batches=(1, 32, 1024),
+s = section("8.1", programs=125, calls=100, rounds=10, batches=(1, 32, 1024),
             gpu_batches=(1, 1024, 131_072), images=8,
             smoke={"calls": 20, "rounds": 6, "batches": (1, 8), "gpu_batches": (1, 1024),
                    "images": 1},

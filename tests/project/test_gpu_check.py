@@ -133,9 +133,9 @@ ROWS = [
         ("interrupt", {}, 130, False),
         ("plan", {"low_s": 1.0, "high_s": 2.0, "measured_s": 1.5}, 0, True),
         ("plan", {"low_s": 1.0, "high_s": 2.0, "measured_s": 2.5}, 0, False),
-        ("watch", {"ratio": "1.05", "low": 1.0, "high": 1.09}, 0, True),
-        ("watch", {"ratio": "1.2", "low": 1.15, "high": 1.3}, 0, False),
-        ("watch", {"ratio": "1.1", "low": 1.0, "high": 1.3}, 0, None),
+        ("watch", {"rows": [{"ratios": [1.12, 1.06], "windows_s": [[0.5, 0.2], [0.2]]}]}, 0, True),
+        ("watch", {"rows": [{"ratios": [1.16, 1.06], "windows_s": [[0.5, 0.2], [0.2]]}]}, 0, False),
+        ("watch", {"rows": [{"ratios": [1.12, 1.06], "windows_s": [[0.5, 0.2], [0.2]]}]}, 1, None),
         ("peers", {"measurements": ROWS}, 0, True),
         ("peers", {"measurements": ROWS}, None, False),  # the rows are there, but it did not end
         ("peers", {"measurements": ROWS[1:]}, 0, False),

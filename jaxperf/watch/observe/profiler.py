@@ -44,11 +44,12 @@ class Profiler:
     def __init__(self, compiling: Callable[[], bool]) -> None:
         self.files: list[tuple[Path, float, float]] = []
         self.trouble = ""
-        self.cost_s = 0.0  # processor time
+        self.cost_s = 0.0  # processor time; where the main thread works, its time
+        self.windows_s: list[float] = []  # to open and close each window
         self._compiling = compiling
         self._folder = Path()
         self._session: Any = None
-        self._opened = self._first = self._next = 0.0
+        self._opened = self._first = self._next = self._opening_s = 0.0
         self._length_s = SHORT_S
         self._ended = self._asked = False  # asked: the main thread has yet to open or close a window
         self._lock = threading.RLock()  # `end` runs in the program's thread
@@ -100,18 +101,19 @@ class Profiler:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level, options.host_tracer_level = 0, 1
         options.enable_hlo_proto = False
-        worked = time.thread_time()
         safe_points.wait_for_cuda_devices(_cuda_devices())
+        began, worked = time.perf_counter(), time.thread_time()
         try:
             self._session = jax_internals.get(jax_internals.PROFILER)(options)
         except JaxperfError as e:  # this JAX has no such name
             self.trouble, self._ended = str(e), True
             return
         self._opened = time.perf_counter()
+        self._opening_s = self._opened - began
         self._first = self._first or self._opened
         with jax.profiler.TraceAnnotation(MARK):  # relates the profiler's clock to `time.perf_counter`
             self._tied = time.perf_counter()
-        self.cost_s += time.thread_time() - worked
+        self.cost_s += self._opening_s if _cuda_devices() else time.thread_time() - worked
 
     def _close(self) -> None:
         if self._session is None:
@@ -127,9 +129,10 @@ class Profiler:
             self.files.append((file, self._tied, ended))
         except Exception as e:  # such as another profiler session, or a full disk
             self.trouble = str(e).partition("\n")[0]
-        self.cost_s += time.thread_time() - worked
         now = time.perf_counter()
-        cost_s = now - ended
+        self.cost_s += now - ended if _cuda_devices() else time.thread_time() - worked
+        cost_s = self._opening_s + now - ended
+        self.windows_s.append(cost_s)
         self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
         share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE
         pause_s = (cost_s + SLOWDOWN * (ended - self._opened)) / share

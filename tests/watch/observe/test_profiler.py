@@ -42,6 +42,27 @@ def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_i
     assert len(waiting_threads) >= 2 * len(windows)
 
 
+@pytest.mark.parametrize("slow", ["opening", "closing"])
+def test_a_window_that_is_slow_to_open_or_close_is_followed_by_a_long_pause(
+    slow: str, waiting_threads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Session:
+        def __init__(self, options: Any) -> None:
+            time.sleep(0.2 * (slow == "opening"))
+
+        def stop(self) -> bytes:
+            time.sleep(0.2 * (slow == "closing"))
+            return b""
+
+    monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: Session)
+    windows = profiler.Profiler(compiling=lambda: False)
+    windows._open()
+    windows._close()
+    assert windows.windows_s[0] >= 0.2
+    assert windows.cost_s == pytest.approx(windows.windows_s[0])  # the main thread's time on a GPU
+    assert windows._next - time.perf_counter() > 0.9 * 0.2 / profiler.COST_SHARE
+
+
 def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
     waiting_threads: list[Any],
 ) -> None:
