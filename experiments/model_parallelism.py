@@ -30,7 +30,7 @@ from jaxperf.result import Measurement, ratio
 from jaxperf.section import section
 
 s = section("model_parallelism", programs=100, devices=2, width=784, hidden=1536,
-            batch_size=256, lr=0.1, micro_batches=(1, 2, 4, 8), rounds=8, full={"rounds": 40},
+            batch_size=256, lr=0.1, micro_batches=(1, 2, 4, 8), rounds=6, full={"rounds": 40},
             smoke={"width": 64, "hidden": 128, "batch_size": 16, "micro_batches": (1, 4),
                    "rounds": 6})
 
