@@ -220,8 +220,8 @@ if not real:
 # %% [markdown]
 # On CPU devices, compare the row "both" with the sum: the products share the cores, so they
 # take about as long as one after the other. Two GPUs behave differently, because each has
-# its own cores and memory. For one H200 and its host, the sum took 1.62 (1.34 to 2.16)
-# times as long as both together (JAX 0.11.2, 2026-11-27, beside other programs).
+# its own cores and memory. For one H200 and its host, the sum took 1.59 (1.26 to 1.70)
+# times as long as both together (JAX 0.11.2, 2026-11-27).
 #
 # ## 8.3.2 Parallel computation and communication
 # ![Two timelines of four results. Above, all results are computed and then copied. Below,
@@ -320,9 +320,9 @@ s.timeline(few, "Each copy begins when its result exists, while the device compu
 # %% [markdown]
 # (If copying beside computing does not save time in your run, no second core was free.) You
 # can save at most the shorter of the two times. If a copy takes ten times as long as
-# computing a result, you save less than a tenth. On one H200, beside other programs, the
-# gain was undecided: 1.05 (0.95 to 1.28) times as fast, where 1.68 was possible
-# (2026-11-27).
+# computing a result, you save less than a tenth. On one H200, computing and copying
+# together were 1.13 (1.06 to 1.47) times as fast as one after the other, where 1.63 was
+# possible (JAX 0.11.2, 2026-11-27).
 #
 # ## Inside one program
 # `run` multiplies the same matrix ten times. What if we compile all of it?

@@ -383,8 +383,8 @@ by_pmap = train(num_gpus=n_gpus, batch_size=n_gpus * batch_size, lr=n_gpus * s.l
 # | two GPUs, batch 512, rate 0.2 | 7.3, 6.7, 6.7, 6.7 | .69 .86 .89 .90 | .75 .86 .85 .76 |
 #
 # The two runs on two GPUs differ by 0.14 after four epochs. So judge an accuracy by several seeds,
-# not by one run. One H200 (JAX 0.11.2, 2026-11-27) takes 2.5 s per epoch with the program above,
-# and reaches .81 .90 .90 .90. With the images on the GPU and each epoch as one program
+# not by one run. One H200 (JAX 0.11.2, 2026-11-27) takes 2.3 s per epoch with the program above,
+# and reaches .85 .87 .90 .91. With the images on the GPU and each epoch as one program
 # (`experiments/train.py`), it takes 1.37 s, and reaches .86 .90 .91 .91.
 
 # %% tags=["slow"]

@@ -248,6 +248,8 @@ if "8.1 MLP" in studies:
 # - **A CPU says nothing about a GPU.** On one H200 (JAX 0.11.2, PyTorch 2.11,
 #   2026-11-26), with images on the card, a ResNet-18 step took 5.97 ms in JAX and 7.38 ms
 #   in PyTorch (TF32, batch 256). In bfloat16, it took 3.64 ms in JAX and 8.06 ms with
-#   `torch.compile`.
+#   `torch.compile`. For LeNet, `torch.compile` with CUDA graphs was as fast as JAX, and
+#   PyTorch's other ways took 1.5 to 9 times as long ([all
+#   figures](../docs/peers.md), 2026-11-27).
 # - **Two CPU devices are not two GPUs.** They share the cores. Even where two take less time
 #   than one, their rows compare how frameworks divide work, not what a second GPU gains.

@@ -344,9 +344,8 @@ s.claim("Do not move data between devices more often than you must",
 
 # %% [markdown]
 # A GPU has separate engines for copies (DMA, direct memory access). It can copy while it
-# computes, if the host does not wait for each copy. Whether this saved time on the H200 is
-# undecided: beside other programs, [section 8.3](auto_parallelism) measured a speedup of
-# 1.05 (0.95 to 1.28).
+# computes, if the host does not wait for each copy. On the H200, [section
+# 8.3](auto_parallelism) measured a speedup of 1.13 (1.06 to 1.47).
 #
 # (JAX keeps the NumPy copy of an array, so each timed copy to the host uses a new array.)
 # Between CPU devices, these copies stay within one memory, so the figures say nothing about
