@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import datetime
 import hashlib
 import re
 import sys
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -261,7 +261,7 @@ class CellRun:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat()
+    return datetime.datetime.now(datetime.UTC).isoformat()
 
 
 def modules() -> dict[str, str]:

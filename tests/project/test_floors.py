@@ -210,11 +210,12 @@ def wall_clocks(tree: ast.Module) -> list[str]:
 
 
 def test_no_duration_is_taken_from_a_clock_that_may_jump() -> None:
-    """The only use is the date of a run; lessons measure as the book does, with `time.time`, too."""
+    """The only uses are dates of runs and cells; lessons measure as the book does, with `time.time`, too."""
     package = {name: path for name, path in modules(ROOT).items() if not name.startswith("experiments.")}
     used = {name: clocks for name, path in package.items() if (clocks := wall_clocks(parse(path)))}
     assert used == {
-        n: ["datetime.datetime.now"] for n in ("jaxperf.chapter.recorder", "jaxperf.watch.report.text")
+        n: ["datetime.datetime.now"]
+        for n in ("jaxperf.chapter.cells", "jaxperf.chapter.recorder", "jaxperf.watch.report.text")
     }
     assert wall_clocks(ast.parse("from time import time\nimport time\ntime.time_ns()")) == [
         "time.time",
