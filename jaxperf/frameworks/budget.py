@@ -8,9 +8,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from jaxperf.frameworks.workloads import Workload
 
 Starts = Mapping[str, Mapping[str, float]]
-# Seconds that a start is expected to take, by network and precision. Those of LeNet, and of ResNet-18 with jit,
-# scan and (in bfloat16) channels-last, are about those of an H200 (JAX 0.11.2, PyTorch 2.11; 26 and 27 November
-# 2026). There, torch.compile was not done after 26 s for ResNet-18 in bfloat16. All others are guesses.
+# Seconds that a start is expected to take, by network and precision. Those of LeNet, and of ResNet-18 with
+# jit, scan and (in bfloat16) channels-last, are about those of an H200 (JAX 0.11.2, PyTorch 2.11; 26 and 27
+# November 2026). There, torch.compile was not done after 26 s for ResNet-18 in bfloat16. All others are
+# guesses.
 _RESNET = {"scan": 5.0, "CUDA graphs": 3.0, "eager": 5.0, "compiled": 35.0, "compiled, CUDA graphs": 10.0}
 _LENET = {
     "jit": 4.0, "scan": 1.2, "channels-last": 2.1, "CUDA graphs": 1.0, "eager": 1.7,
