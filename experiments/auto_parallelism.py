@@ -318,8 +318,8 @@ s.timeline(few, "Each copy begins when its result exists, while the device compu
                 "next one. Only the last copy has nothing to hide behind.")
 
 # %% [markdown]
-# (If copying beside computing does not save time in your run, no second core was free.) You
-# can save at most the shorter of the two times. If a copy takes ten times as long as
+# (If copying beside computing does not save time in your run, no second core was free.)
+# You can save at most the shorter of the two times. If a copy takes ten times as long as
 # computing a result, you save less than a tenth. On one H200, computing and copying
 # together were 1.13 (1.06 to 1.47) times as fast as one after the other, where 1.63 was
 # possible (JAX 0.11.2, 2026-11-27).

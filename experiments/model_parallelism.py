@@ -172,10 +172,10 @@ s.claim("LeNet cannot be cut between layers into stages of equal work", holds=le
         observed=f"at least {least:.0%}", source="PyTorch notes, 5.1")
 
 # %% [markdown]
-# The PyTorch notes therefore do not recommend this split unless the framework or the
-# operating system supports linking GPUs: the traffic may exceed the bandwidth of the GPUs'
-# bus. Today's GPU servers have such links (NVLink), and JAX uses them through NCCL (not
-# measured here).
+# A PyTorch retelling of the book therefore does not recommend this split unless the
+# framework or the operating system supports linking GPUs: the traffic may exceed the
+# bandwidth of the GPUs' bus. Today's GPU servers have such links (NVLink), and JAX uses
+# them through NCCL (not measured here).
 #
 # There is a third limit. Even with equal stages and a fast link, *only one device works at
 # a time*: device 1 waits for activations, then device 0 waits for gradients.

@@ -382,7 +382,8 @@ print(f"{steps} steps in one program on {card}: {seconds:.3f} s after compiling"
 #
 # ### 2. pmap and psum
 # You write what *one* device does with its share. `jax.pmap` compiles it and runs it on all
-# devices. `lax.psum` is the all-reduce. Together they replace three helpers and a loop.
+# devices. `lax.psum` is the all-reduce. Together they replace `get_params`, `allreduce`, and the
+# loop over devices. `shares` divides the batch, as `split_and_load` does.
 
 # %%
 def make_pmap_step(devices, lr):

@@ -193,11 +193,12 @@ print(f"ridge point: {peak / memory:.1f} FLOP per byte, from cache {peak / cache
 # %% [markdown]
 # The *ridge point* $\pi / \beta$ is the number of FLOPs that the machine can do while it
 # moves one byte. A program's *arithmetic intensity* is its number of FLOPs per byte. If
-# this is below the ridge point, the program waits for memory, and otherwise for arithmetic.
-# On one H200 (JAX 0.11.2, 2026-11-26), an empty program takes 55 µs. A product of 8192 x
-# 8192 reaches 371 TFLOP/s in TF32 (float32 rounded to 10 bits, see [Using a GPU](use_gpu)),
-# and 739 in bfloat16. `x + 1` over 1 GB reaches 4.1 TB/s. The ridge points are 90 and 179
-# FLOP per byte. A GPU needs more arithmetic per byte, and more work per call, than a CPU.
+# this is below the ridge point, the program waits for memory, and otherwise for
+# arithmetic. On one H200 (JAX 0.11.2, 2026-11-26), an empty program takes 55 µs (up to 76
+# µs in other runs). A product of 8192 x 8192 reaches 371 TFLOP/s in TF32 (float32 rounded
+# to 10 bits, see [Using a GPU](use_gpu)), and 739 in bfloat16. `x + 1` over 1 GB reaches
+# 4.1 TB/s. The ridge points are 90 and 179 FLOP per byte. A GPU needs more arithmetic per
+# byte, and more work per call, than a CPU.
 #
 # ### Overhead: a small network, op by op
 # The MLP of section 8.1 does 0.33 MFLOP for one example. Without `jit`, Python launches

@@ -89,8 +89,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise JaxperfError(f"cannot write {path}: {_reason(e)}; give another path") from None
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, advice: str = "give another path") -> None:
     """Check, before a long run, that `path` can be written; create its folder.
+
+    Args:
+      path: of the file.
+      advice: what to do if it cannot be written.
 
     Raises:
       JaxperfError: as `write_whole`.
@@ -103,7 +107,7 @@ def check_writable(path: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
     except OSError as e:
-        raise JaxperfError(f"cannot write {path}: {_reason(e)}; give another path") from None
+        raise JaxperfError(f"cannot write {path}: {_reason(e)}; {advice}") from None
 
 
 def _reason(error: OSError) -> str:

@@ -70,7 +70,7 @@ def main(began: float) -> int:
     with native_log.native_stderr_to(native_log.path_for("roofline")):
         environment = current_environment()
         path = path_for(environment)
-        check_writable(path)
+        check_writable(path, advice="set XDG_CACHE_HOME to another folder")
         roofline = tell(environment, ends=ends)
     save_result(roofline.result, path)
     print(to_one_line(f"kept: {path}"))

@@ -243,3 +243,4 @@ def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_me
     assert command_line.main(["roofline"]) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith("error: cannot write") and shown.err.count("\n") == 1 and shown.out == ""
+    assert shown.err.endswith("; set XDG_CACHE_HOME to another folder\n")
