@@ -1,8 +1,8 @@
 """Remove hooks for most of the time while a program reads thousands of scalars per second.
 
-Such a read takes about 80 us, and recording it 8 us more. So after `MANY` waits, and while they come at
-`RATE`, the hooks are removed for a multiple of the time for which they last recorded. For a pause, the report
-assumes the same waits as before it, while the samples are in the same functions.
+Such a read takes about 80 us, and recording it 8 us more. So after `FIRST_WAITS` waits, and while they come
+at `RATE`, the hooks are removed for a multiple of the time for which they last recorded. For a pause, the
+report assumes the same waits as before it, while the samples are in the same functions.
 
 Hooks of other calls, such as `block_until_ready`, stay: these calls are few, and each may wait for long.
 """
@@ -15,7 +15,7 @@ from jaxperf.result.intervals import Interval
 from jaxperf.watch.observe.hooks import Replacements
 
 KINDS = frozenset({"item", "float", "int", "complex", "if", "np.asarray"})  # of waits whose hooks pause
-MANY = 5000  # waits before the first pause, so that a short program has all of them
+FIRST_WAITS = 5000  # waits before the first pause, so that a short program has all of them
 RATE = 4000  # waits per second
 LONGER = 9  # ratio of a pause to the recorded time before it
 # shortest pause over the time since the first one, which limits the number of pauses: Python 3.13 no longer
@@ -59,7 +59,7 @@ class Pauses:
         if self._paused:
             if needed or now >= self._paused.end:
                 self.end(now)
-        elif not needed and count >= MANY and count - self._count >= RATE * (now - self._moment):
+        elif not needed and count >= FIRST_WAITS and count - self._count >= RATE * (now - self._moment):
             self._first = self._first or now
             pause_s = max(LONGER * (now - self._moment), GROWTH * (now - self._first))
             self._paused = Pause((self._moment, now), now, now + pause_s)

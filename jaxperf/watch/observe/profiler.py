@@ -31,7 +31,7 @@ COST_SHARE = 0.05  # cost of a window over the pause after it, at most
 EARLY_S, LATER_SHARE = 3.0, 0.01  # so long after the first window, this share replaces `COST_SHARE`
 SLOWDOWN = 0.05  # of a program in a window, roughly
 PAUSE = 0.02  # shortest pause over the time since the first window
-MOST = 6_000_000  # bytes of windows that are read after the program has ended; 1 MB takes about 0.3 s
+READ_BYTES = 6_000_000  # bytes of windows that are read after the program has ended; 1 MB takes about 0.3 s
 
 
 class Profiler:
@@ -139,9 +139,9 @@ class Profiler:
         self._next = now + max(pause_s, PAUSE * (now - self._first))
 
     def read(self) -> DeviceActivity:
-        """Return what the windows saw, and delete their files; some are left unread if all exceed `MOST`."""
+        """Return what the windows saw, and delete their files; of too many bytes, some are left unread."""
         activity = DeviceActivity()
-        every = -(-sum(file.stat().st_size for file, _, _ in self.files) // MOST)
+        every = -(-sum(file.stat().st_size for file, _, _ in self.files) // READ_BYTES)
         for file, tied, ended in self.files[:: every or 1]:
             read_window(file, tied, ended, activity)
         if self.files:

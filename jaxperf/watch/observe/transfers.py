@@ -22,7 +22,7 @@ from jaxperf.watch.observe.hooks import Replacements, Trouble, named_as
 from jaxperf.watch.observe.source_location import Place
 
 LARGE = 1 << 20  # bytes
-MANY = 100  # numbers in a list
+LONG_LIST = 100  # numbers in a list
 _ELEMENTS = 1000  # compared elements of a NumPy array
 _REMEMBERED = 4  # puts per line; a data set of so few batches should also stay on the device
 
@@ -86,10 +86,10 @@ class Puts:
             arrays: list[Any] = [a for a in several if isinstance(a, kinds)]
             nbytes, numbers = sum(a.nbytes for a in arrays), _numbers(value)
             start = time.perf_counter()
-            if leaves and nbytes < LARGE and numbers < MANY:
+            if leaves and nbytes < LARGE and numbers < LONG_LIST:
                 self._note_small(sys._getframe(1), start)
             result = function(*args, **kwargs)
-            if nbytes >= LARGE or numbers >= MANY:
+            if nbytes >= LARGE or numbers >= LONG_LIST:
                 with self.trouble.catch_errors("an array put on a device"):
                     put = leaves(result) if leaves else []
                     self._note(arrays, put if len(put) == len(arrays) else [], numbers, start)
@@ -106,7 +106,7 @@ class Puts:
     def _note(self, arrays: list[Any], put: list[Any], numbers: int, start: float) -> None:
         end = time.perf_counter()
         at = source_location.reader_place(sys._getframe(1))
-        if numbers >= MANY:
+        if numbers >= LONG_LIST:
             self.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
             return
         pairs = zip(arrays, put)

@@ -24,8 +24,8 @@ from jaxperf.watch.observe.instructions import ProgramInstruction
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
-LEAST = 64  # equal operations; fusion copies them, so that ten iterations may give 56
-FEW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
+EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations may give 56
+IN_A_ROW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
 LAYERS = 8  # operations that read so many different weights are layers; so many in a chain are a loop
 _CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
 _ORIGIN = re.compile(r"stack_frame_id=\d+")
@@ -74,7 +74,7 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
       few: also report loops with few iterations.
       outside: lines that call the program, whose loops are not part of it.
     """
-    least, instructions = FEW if few else LEAST, list(map(_instruction, facts.instructions))
+    least, instructions = IN_A_ROW if few else EQUAL_COUNT, list(map(_instruction, facts.instructions))
     equal = group_by((i for i in instructions if i.kind), lambda i: i.kind)
     if all(len(members) < least for members in equal.values()):
         return []
@@ -94,7 +94,7 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         written = math.prod(n for _, n in around) if around else math.inf
         if written < LAYERS:
             continue  # several operations of one iteration, or copies that fusion made
-        if iterations >= (LAYERS if max(sets[most].values()) >= LEAST else FEW):
+        if iterations >= (LAYERS if max(sets[most].values()) >= EQUAL_COUNT else IN_A_ROW):
             share = sum(len(equal[kind]) for kind in kinds) / described
             at = max(around, key=lambda loop: loop[1])[0] if around else at
             operation = most.op_name.rpartition("/")[2]

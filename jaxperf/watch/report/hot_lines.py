@@ -17,9 +17,9 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 
 ROWS, STORED_ROWS = 5, 20  # on a terminal, and in the result
-LEAST = 0.03  # smallest share of the devices' time that a row needs
+ROW_SHARE = 0.03  # smallest share of the devices' time that a row needs
 WORTH = 0.05  # smallest share of the run in which devices compute, for the table to appear
-MOST = 0.3  # share of the devices' time from which on an operation gets a hint
+HINT_SHARE = 0.3  # share of the devices' time from which on an operation gets a hint
 _INTEGERS = re.compile(r"[su]\d+\[")
 _HESSIAN = "vmap(jvp(vmap(transpose("  # part of the `op_name` of what `jax.hessian` computes
 _PRODUCTS = {"dot": "dot_general", "convolution": "conv_general_dilated"}  # `op_name` may be an operand's
@@ -49,14 +49,14 @@ def line_blocks(analysis: Analysis) -> Iterator[Block]:
             at.source[:40] if at else "no line of its own",
         )
         for at in sorted(lines, key=seconds.__getitem__, reverse=True)
-        if seconds[at] >= LEAST * total_s
+        if seconds[at] >= ROW_SHARE * total_s
     ]
     if rows:
         title = "Where devices spend their time in jitted functions"
         yield Grid(title, ("", "share", "at", ""), tuple(rows[:STORED_ROWS]), (1,), first=ROWS)
     for at, operations in lines.items():
         for name, hint in _HINTS.items():
-            if operations.get(name, 0.0) >= MOST * total_s:
+            if operations.get(name, 0.0) >= HINT_SHARE * total_s:
                 yield Note(
                     f"{name} takes {operations[name] / total_s:.0%} of the devices' time at {at}: {hint}"
                 )

@@ -18,12 +18,12 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.traces import together_s
 from jaxperf.watch.source import statements
 
-A_SHARE = 0.2  # of the run, or of a program's instructions
-LONG_S = 2.0  # seconds of a program's stages that are worth a note
-CACHED_S = 1.0  # JAX's default for the setting `LEAST`
-LEAST = "jax_persistent_cache_min_compile_time_secs"
+NOTE_SHARE = 0.2  # of the run, or of a program's instructions
+LONG_COMPILE_S = 2.0  # seconds of a program's stages that are worth a note
+CACHED_S = 1.0  # JAX's default for the setting `MIN_COMPILE_TIME`
+MIN_COMPILE_TIME = "jax_persistent_cache_min_compile_time_secs"
 CONSTANT = 1 << 20  # bytes
-MANY, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds and share of the run that are worth a note
+MANY_PROGRAMS, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds, share of the run: worth a note
 LAYERS = 8  # equal products for which `jax.lax.scan` compiles much less
 _MULTIPLYING = {"dot", "convolution", "custom-call"}  # opcodes
 _TUNED = ("__cublas", "__cudnn", "__triton")  # kernels that XLA autotunes
@@ -40,7 +40,7 @@ def compile_notes(analysis: Analysis) -> Iterator[str]:
 def _slowest(analysis: Analysis) -> Iterator[str]:
     """Yield a note on the program that took longest to trace and compile."""
     c = max(analysis.record.compiled, key=lambda c: c.total_s, default=None)
-    if c is None or c.total_s < max(LONG_S, A_SHARE * analysis.record.wall_s):
+    if c is None or c.total_s < max(LONG_COMPILE_S, NOTE_SHARE * analysis.record.wall_s):
         return
     stages = ", ".join(
         f"{format_quantity(c.seconds(stage), 's')} to {verb}"
@@ -60,7 +60,7 @@ def _inits(analysis: Analysis) -> Iterator[str]:
                 calls[at].append(c)
     for at, programs in calls.items():
         seconds = together_s(programs)
-        if len(programs) >= MANY and seconds >= max(INIT_S, INIT_SHARE * analysis.record.wall_s):
+        if len(programs) >= MANY_PROGRAMS and seconds >= max(INIT_S, INIT_SHARE * analysis.record.wall_s):
             name = statements.init_call(at)
             yield (
                 f"{name} compiles {len(programs)} small programs in {format_quantity(seconds, 's')} ({at}); "
@@ -72,7 +72,7 @@ def _parts(facts: Facts) -> Iterator[str]:
     """Yield what makes a program slow to compile: instructions by line, constants, autotuned kernels."""
     yield f"it has {len(facts.instructions):,} instructions"
     at, share = line_with_most(facts)
-    if share >= A_SHARE:
+    if share >= NOTE_SHARE:
         yield f"{share:.0%} of those that have a line come from {at}"
     at, count = equal_products(facts)
     if at and count >= LAYERS:
@@ -112,13 +112,13 @@ def cache_notes(analysis: Analysis) -> Iterator[str]:
     r = analysis.record
     spans = [c.stages[COMPILE] for c in r.compiled if COMPILE in c.stages]
     long_s = total_length((a, b) for a, b in spans if b - a >= CACHED_S)
-    if not r.compile_cache and long_s >= A_SHARE * r.wall_s:
+    if not r.compile_cache and long_s >= NOTE_SHARE * r.wall_s:
         yield (
             f"each start compiles for {format_quantity(long_s, 's')} of {format_quantity(r.wall_s, 's')} "
             'what a compile cache on disk would keep: jax.config.update("jax_compilation_cache_dir", FOLDER) '
             "before the first call saves most of it from the second start on"
         )
-    elif r.compile_cache and total_length(spans) >= A_SHARE * r.wall_s and _is_empty(r.compile_cache):
+    elif r.compile_cache and total_length(spans) >= NOTE_SHARE * r.wall_s and _is_empty(r.compile_cache):
         longest_s = max(b - a for a, b in spans)
         yield f"the compile cache in {r.compile_cache} is empty: {_why_empty(longest_s)}"
 
@@ -130,12 +130,12 @@ def _is_empty(folder: str) -> bool:
 
 def _why_empty(longest_s: float) -> str:
     config = getattr(sys.modules.get("jax"), "config", None)
-    least_s = float(getattr(config, LEAST, CACHED_S))
+    least_s = float(getattr(config, MIN_COMPILE_TIME, CACHED_S))
     if longest_s < least_s:
         longest, least = (format_quantity(seconds, "s") for seconds in (longest_s, least_s))
         return (
             f"JAX keeps programs that take {least} to compile, and the longest took {longest}; "
-            f'jax.config.update("{LEAST}", 0) keeps all'
+            f'jax.config.update("{MIN_COMPILE_TIME}", 0) keeps all'
         )
     return (
         "set it before anything is compiled, since JAX looks only once; programs that call back into Python "

@@ -18,7 +18,7 @@ from jaxperf.watch.source import loop_body, statements
 
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
 RATE = 200  # operations per second; fewer do not explain idle devices
-A_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
+CALLER_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
 IN_A_ROW = 3  # consecutive elementwise operations that are worth fusing
 SAVED = 0.5  # share of their time that one program saves, at least
 # the opcodes of a program that is only elementwise
@@ -105,7 +105,8 @@ def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
         chain = (s.at, *s.callers)
         if init := next(filter(statements.init_call, chain), None):
             return init
-        outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= A_SHARE * looks[s.at])
+        least = CALLER_SHARE * looks[s.at]
+        outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least)
         chain = chain[next(outer, 0) :]
         return _function_in_loop(chain) or chain[0]
 

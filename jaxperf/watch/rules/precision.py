@@ -23,7 +23,7 @@ from jaxperf.watch.source import statements
 WIDE = ("float64", "double", "complex128")
 WIDENED = 1 << 16  # bytes of an array below which its dtype does not matter
 LARGE = 1 << 20  # bytes of float64 arguments that are worth reporting
-A_SHARE = 0.2  # share of a program's time in matrix products that is worth a note
+PRODUCT_SHARE = 0.2  # share of a program's time in matrix products that is worth a note
 _CARRYING = {  # instructions that compute nothing
     "broadcast", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion", "get-tuple-element",
     "parameter", "tuple", "while",
@@ -148,7 +148,7 @@ def _products(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[s
         callers = {i.name for i in facts.instructions if any(f"calls=%{name}," in i.text for name in inside)}
         products_s = program.op_s({*callers, *(i.name for i in chosen)}.__contains__)
         total_s = program.op_s(facts.steps.__contains__)
-        if not chosen or not total_s or products_s < A_SHARE * total_s:
+        if not chosen or not total_s or products_s < PRODUCT_SHARE * total_s:
             continue
         at = next((at for i in chosen if (at := facts.at(i.text))), c.at)
         share = f"{products_s / total_s:.0%} of {c.called}'s time goes to products of float32 matrices ({at})"

@@ -22,8 +22,8 @@ from jaxperf.watch.source import statements
 
 MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
-A_SHARE = 0.2  # share of the devices' time that makes a program worth notes
-MOST = 0.5  # share of a program's time in a convolution that is worth a note
+BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
+CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _BODY = re.compile(r"body=%?([\w.-]+)")
 _BRANCHES = ("cond", "switch")
@@ -34,7 +34,7 @@ _GROUPS = re.compile(r"feature_group_count=(\d+)")
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield all notes."""
     for facts, c, program, program_s in called_programs(analysis):
-        if program_s >= A_SHARE * analysis.computing_s:
+        if program_s >= BUSY_SHARE * analysis.computing_s:
             for rule in (_collectives, _branches, _grouped, device_notes, precision_notes):
                 yield from map(Note, rule(facts, c, program))
     yield from map(Note, compile_notes(analysis))
@@ -135,7 +135,7 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
             continue
         names = {i.name, *(user.name for user in facts.instructions if f"calls=%{i.within}," in user.text)}
         grouped_s = program.op_s(names.__contains__)
-        if total_s and grouped_s >= MOST * total_s:
+        if total_s and grouped_s >= CONVOLUTION_SHARE * total_s:
             yield (
                 f"a convolution in {groups[1]} groups takes {grouped_s / total_s:.0%} of {c.called}'s time "
                 f"({facts.at(i.text) or c.at}); compilers often reach a small share of the machine "

@@ -30,8 +30,8 @@ CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting
 SMALL = 1 << 12  # bytes of a constant that does not count
 COMPILED = 60e6  # bytes/s at which constants compile, at most
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
-LONG_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
-A_SHARE = 0.2  # share of a program's time in constant work that is worth reporting
+COMPILE_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
+CONSTANT_SHARE = 0.2  # share of a program's time in constant work that is worth reporting
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
@@ -107,7 +107,7 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     explained = {c.program for c in analysis.record.compiled if c.explained}
     for facts in (f for f in analysis.record.programs if not f.old and f.program in explained):
         c = _call(analysis, facts)
-        if c and (loops := unrolled_loops(facts, few=c.total_s >= LONG_S, outside=(c.at, *c.callers))):
+        if c and (loops := unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers))):
             loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
             reason = (
                 f"{c.called} holds {loop.copies} copies of {loop.operation} from this loop, which Python "
@@ -141,7 +141,7 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
         instructions = facts.instructions if facts.layout[0] else []
         fixed = independent_instructions(instructions, facts.steps)
         total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
-        if total_s and fixed_s >= A_SHARE * total_s and max(program.calls, len(program.run_s)) >= 2:
+        if total_s and fixed_s >= CONSTANT_SHARE * total_s and max(program.calls, len(program.run_s)) >= 2:
             of_fixed = [
                 (program.op_s(i.name.__eq__), facts.at(i.text)) for i in instructions if i.name in fixed
             ]

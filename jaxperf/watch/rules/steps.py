@@ -27,7 +27,7 @@ from jaxperf.watch.rules.idle import (
 from jaxperf.watch.source import loop_body, statements
 
 WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a change
-MANY = 5  # small puts per step that are worth combining
+SMALL_PUTS = 5  # small puts per step that are worth combining
 
 
 def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
     for at, times in analysis.record.small_puts.items():
         count = sum(any(a <= t <= b for a, b in activity.windows) for t in times)
-        if at in idle and count >= max(OFTEN, MANY * steps):
+        if at in idle and count >= max(OFTEN, SMALL_PUTS * steps):
             each = count / max(1, steps)
             reason = (
                 f"jax.device_put is called {len(times)} times here, about {each:.0f} for each step, and "

@@ -10,7 +10,7 @@ import pytest
 
 from jaxperf.watch.observe import pauses
 from jaxperf.watch.observe.hooks import Replacements
-from jaxperf.watch.observe.pauses import MANY, RATE, Pause, Pauses
+from jaxperf.watch.observe.pauses import FIRST_WAITS, RATE, Pause, Pauses
 from jaxperf.watch.observe.sampler import EAGER, NUMPY, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
@@ -35,22 +35,22 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     monkeypatch.setattr(Array, "item", Array.item)  # restores it
     hooks = Pauses(Replacements())
     hooks.replace(Array, "item", hook)
-    hooks.look(1.0, MANY - 1, False)
+    hooks.look(1.0, FIRST_WAITS - 1, False)
     return hooks
 
 
 def test_hooks_rest_at_a_high_rate_of_waits_and_come_back(hooked: Pauses) -> None:
     assert Array().item() == "hook"
-    hooked.look(1.1, MANY + RATE // 5, False)
+    hooked.look(1.1, FIRST_WAITS + RATE // 5, False)
     assert Array().item() == "function"
-    hooked.look(1.95, MANY + RATE // 5, False)
+    hooked.look(1.95, FIRST_WAITS + RATE // 5, False)
     assert Array().item() == "function"
-    hooked.look(2.05, MANY + RATE // 5, False)
+    hooked.look(2.05, FIRST_WAITS + RATE // 5, False)
     assert Array().item() == "hook"
     assert hooked.pauses == [Pause((1.0, 1.1), 1.1, 2.05)]
 
 
-@pytest.mark.parametrize(("count", "needed"), [(MANY + RATE // 20, False), (MANY + RATE, True)])
+@pytest.mark.parametrize(("count", "needed"), [(FIRST_WAITS + RATE // 20, False), (FIRST_WAITS + RATE, True)])
 def test_hooks_stay_at_a_low_rate_and_in_windows_of_the_profiler(
     hooked: Pauses, count: int, needed: bool
 ) -> None:
@@ -59,13 +59,13 @@ def test_hooks_stay_at_a_low_rate_and_in_windows_of_the_profiler(
 
 
 def test_a_window_of_the_profiler_ends_a_pause(hooked: Pauses) -> None:
-    hooked.look(1.1, MANY + RATE, False)
-    hooked.look(1.2, MANY + RATE, True)
+    hooked.look(1.1, FIRST_WAITS + RATE, False)
+    hooked.look(1.2, FIRST_WAITS + RATE, True)
     assert Array().item() == "hook"
 
 
 def test_a_method_that_the_program_replaced_in_a_pause_stays(hooked: Pauses) -> None:
-    hooked.look(1.1, MANY + RATE, False)
+    hooked.look(1.1, FIRST_WAITS + RATE, False)
     Array.item = lambda self: "program"  # type: ignore[method-assign]
     hooked.end(1.2)
     assert Array().item() == "program"
@@ -110,7 +110,7 @@ def test_a_recorded_wait_in_a_pause_is_no_time_of_reads() -> None:
 def test_watch_pauses_its_hooks_in_a_program_of_reads_and_restores_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pauses, "MANY", 100)
+    monkeypatch.setattr(pauses, "FIRST_WAITS", 100)
     monkeypatch.setattr(pauses, "RATE", 0)  # any rate is high
     values = jax.block_until_ready(jnp.ones(100))
     methods = {name: getattr(type(values), name) for name in ("__float__", "item")}

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.unrolled import FEW, LEAST, Loop, unrolled_loops
+from jaxperf.watch.observe.unrolled import EQUAL_COUNT, IN_A_ROW, Loop, unrolled_loops
 
-TURNS = LEAST + 6
+TURNS = EQUAL_COUNT + 6
 W, X = jnp.ones((8, 8)), jnp.ones((4, 8))
 
 
@@ -74,7 +74,7 @@ def test_the_loop_comes_before_the_line_that_stacks_what_its_turns_made() -> Non
     gradient = jax.grad(lambda p, state: jnp.mean(collected(p, state) ** 2))
     loops = loops_of(gradient, jnp.ones(4), jnp.ones(2), few=True)
     assert "# collected" in loops[0].at.source and "return jnp.stack" in loops[-1].at.source
-    assert all(loop.iterations >= FEW for loop in loops)
+    assert all(loop.iterations >= IN_A_ROW for loop in loops)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def normal(key: jax.Array) -> jax.Array:
 
 @pytest.mark.thorough
 def test_where_compiling_takes_long_a_loop_of_few_turns_counts_and_layers_do_not() -> None:
-    for turns, count in ((FEW + 4, 1), (FEW - 4, 0)):
+    for turns, count in ((IN_A_ROW + 4, 1), (IN_A_ROW - 4, 0)):
         once = jax.tree_util.Partial(recurrent, turns=turns)
         assert len(loops_of(lambda w, x, once=once: once(w, x), W, X, few=True)) == count
         assert loops_of(lambda w, x, once=once: once(w, x), W, X) == []

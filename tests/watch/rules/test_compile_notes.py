@@ -82,12 +82,12 @@ def test_a_cache_that_stays_empty_is_explained(
     for number in range(files):
         (tmp_path / f"jit_step-{number}").write_bytes(b"program")
     analysis = record(compile_s, wall_s=compile_s + 1, cache=str(tmp_path))
-    before = jax.config.values[compile_notes.LEAST]
-    jax.config.update(compile_notes.LEAST, 1.0)
+    before = jax.config.values[compile_notes.MIN_COMPILE_TIME]
+    jax.config.update(compile_notes.MIN_COMPILE_TIME, 1.0)
     try:
         notes = list(compile_notes.cache_notes(analysis))
     finally:
-        jax.config.update(compile_notes.LEAST, before)
+        jax.config.update(compile_notes.MIN_COMPILE_TIME, before)
     assert len(notes) == bool(message) and all(message in note for note in notes)
 
 
