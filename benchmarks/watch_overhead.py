@@ -37,6 +37,7 @@ import jax
 from jaxperf.cli import flags
 from jaxperf.cli.flags import at_least
 from jaxperf.processes.exit_status import ended
+from jaxperf.result.store import check_writable, write_whole
 from jaxperf.watch import session, watch
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
@@ -55,7 +56,7 @@ CALL_S = 0.05  # of the program, after which a phase may end
 class Config:
     """How often, how long, and which programs."""
 
-    runs: Annotated[int, at_least(2)] = 5  # of each program, without and with the profiler
+    runs: Annotated[int, at_least(3)] = 5  # of each program, without and with the profiler
     seconds: Annotated[float, at_least(2)] = 10.0  # that watch works in each run; a run takes twice as long
     only: tuple[str, ...] = ()  # programs, by their titles; all of them if none are given
     profiler: Literal["both", "with", "without"] = "both"  # one of the two, or each in its runs
@@ -188,14 +189,20 @@ def run_once(
     return turns.ratio, sum(record.overhead_s.values()) / record.wall_s, windows_s
 
 
-def interval(ratios: Sequence[float]) -> str:
-    """Return the mean of the runs' ratios, with two standard errors to both sides."""
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean of the runs' ratios, and the ends two standard errors below and above it."""
     mean, error = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
-    return f"{mean:.3f} ({mean - 2 * error:.3f} to {mean + 2 * error:.3f})"
+    return mean, mean - 2 * error, mean + 2 * error
 
 
 def main(config: Config) -> int:
-    """Print a line for each program, without and with the profiler."""
+    """Print a line for each program, without and with the profiler.
+
+    Raises:
+      JaxperfError: the file of `--json` cannot be written.
+    """
+    if config.json:
+        check_writable(config.json)
     clock, rows = StoppableClock(), []
     time.perf_counter = clock  # type: ignore[assignment]
     ways = {"both": (False, True), "with": (True,), "without": (False,)}[config.profiler]
@@ -215,14 +222,17 @@ def main(config: Config) -> int:
         for profile in ways:
             runs = [run_once(lambda: call(steps), clock, profile, config.seconds) for _ in range(config.runs)]  # noqa: B023
             ratios, reported, windows_s = zip(*runs, strict=True)
+            mean, low, high = interval(ratios)
             way = "with the profiler" if profile else "without the profiler"
             print(
-                f"{title}, {way}: {interval(ratios)}; watch reported {statistics.median(reported):.1%}",
+                f"{title}, {way}: {mean:.3f} ({low:.3f} to {high:.3f}); "
+                f"watch reported {statistics.median(reported):.1%}",
                 flush=True,
             )
-            rows.append({"program": title, "profiler": profile, "ratios": ratios, "windows_s": windows_s})
+            figures = {"ratios": ratios, "mean": mean, "low": low, "high": high, "windows_s": windows_s}
+            rows.append({"program": title, "profiler": profile, **figures})
             if config.json:
-                config.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+                write_whole(config.json, json.dumps({"rows": rows}, indent=1) + "\n")
     return 0
 
 

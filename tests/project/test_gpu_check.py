@@ -110,6 +110,7 @@ def test_a_name_that_no_step_has_is_one_line(checked: Callable[..., dict[str, An
 
 EPOCHS = {"measurements": [{"values": [1.0, 0.4, 0.5]}], "facts": {"compile_s": 9.0, "test_accuracy": 0.9}}
 FAST = {"claims": [{"statement": "The fast recipe reaches", "verdict": "holds", "observed": "5 of 5"}]}
+WATCHED = {"windows_s": [[0.5, 0.2], [0.2], []]}
 ROWS = [
     {"workload": workload, "system": system, "configuration": configuration, "values": [1.0] * 3}
     for workload in (*steps.MAIN_TRAINING, *steps.SMALL)
@@ -133,9 +134,10 @@ ROWS = [
         ("interrupt", {}, 130, False),
         ("plan", {"low_s": 1.0, "high_s": 2.0, "measured_s": 1.5}, 0, True),
         ("plan", {"low_s": 1.0, "high_s": 2.0, "measured_s": 2.5}, 0, False),
-        ("watch", {"rows": [{"ratios": [1.12, 1.06], "windows_s": [[0.5, 0.2], [0.2]]}]}, 0, True),
-        ("watch", {"rows": [{"ratios": [1.16, 1.06], "windows_s": [[0.5, 0.2], [0.2]]}]}, 0, False),
-        ("watch", {"rows": [{"ratios": [1.12, 1.06], "windows_s": [[0.5, 0.2], [0.2]]}]}, 1, None),
+        ("watch", {"rows": [WATCHED | {"mean": 1.05, "low": 1.0, "high": 1.09}]}, 0, True),
+        ("watch", {"rows": [WATCHED | {"mean": 1.2, "low": 1.15, "high": 1.3}]}, 0, False),
+        ("watch", {"rows": [WATCHED | {"mean": 1.1, "low": 1.0, "high": 1.3}]}, 0, None),
+        ("watch", {"rows": [WATCHED | {"mean": 1.05, "low": 1.0, "high": 1.09}]}, 1, None),
         ("peers", {"measurements": ROWS}, 0, True),
         ("peers", {"measurements": ROWS}, None, False),  # the rows are there, but it did not end
         ("peers", {"measurements": ROWS[1:]}, 0, False),

@@ -57,10 +57,11 @@ def test_a_window_that_is_slow_to_open_or_close_is_followed_by_a_long_pause(
     monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: Session)
     windows = profiler.Profiler(compiling=lambda: False)
     windows._open()
+    before = time.perf_counter()
     windows._close()
     assert windows.windows_s[0] >= 0.2
     assert windows.cost_s == pytest.approx(windows.windows_s[0])  # the main thread's time on a GPU
-    assert windows._next - time.perf_counter() > 0.9 * 0.2 / profiler.COST_SHARE
+    assert windows._next - before >= windows.windows_s[0] / profiler.COST_SHARE
 
 
 def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
