@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
+from jaxperf.frameworks.study import Entry
 from jaxperf.frameworks.workloads import Workload
 
 Starts = Mapping[str, Mapping[str, float]]
@@ -36,6 +37,9 @@ class Budget:
       starts: seconds that a start is expected to take, until one is seen: by network and precision, and by
         configuration.
       clock: gives the seconds since any moment.
+
+    Attributes:
+      early: by workload that has not begun, its entries, of which some have been started already.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Budget:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock, self._end, self._rest = clock, clock() + seconds, list(workloads)
+        self.early: dict[str, list[Entry]] = {}
         self._starts = {(net, name): s for net, names in starts.items() for name, s in names.items()}
 
     @property
@@ -56,6 +61,10 @@ class Budget:
     def begin(self, workload: Workload) -> None:
         """Begin a workload: from now on, nothing is reserved for it."""
         self._rest.remove(workload)
+
+    def later_main(self) -> list[Workload]:
+        """Return the main workloads that have neither begun nor been started early."""
+        return [w for w in self._rest if w.main and w.name not in self.early]
 
     def spare(self, systems: Container[str]) -> float:
         """Return the seconds that are left without those that later main workloads need in these systems."""

@@ -69,11 +69,10 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End the live workers; `worker` starts new ones."""
-        for worker in self._live.values():
-            worker.close()
-        self._live.clear()
+    def close(self, lane: str | None = None) -> None:
+        """End the live workers, or only those in a lane; `worker` starts new ones."""
+        for key in [key for key in self._live if lane in (None, key[2])]:
+            self._live.pop(key).close()
 
     def threads(self, devices: int) -> int:
         """Return the threads that each of `devices` devices gets: an equal share of the cores."""

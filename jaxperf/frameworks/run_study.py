@@ -55,15 +55,14 @@ def study(
       pool: live workers of the systems; systems that are not in it are left out.
       limits: how long things may take.
       budget: the seconds of all workloads together; None for none. With a budget, the workers live on, since
-        their start would use much of it.
+        their start would use much of it, and torch.compile starts for all main workloads with the first one.
       say: gets a line for each configuration that is lost.
     """
     run = _Run(workload, pool, limits, budget, say)
     run.prepare_all()
     run.judge_all()
     run.take_turns()
-    if not budget:
-        pool.close()  # the next workload begins with processes that have done nothing yet
+    pool.close(lane=run.lane if budget else None)  # without: the next workload begins with new processes
     return Study(workload, run.entries, pool.threads(workload.devices))
 
 
@@ -90,8 +89,10 @@ class _Run:
     ) -> None:
         self.workload, self.pool, self.limits, self.budget, self.say = workload, pool, limits, budget, say
         self.keep_s = 0.0  # what this workload needs of a budget once an optional configuration has started
-        self.entries = [
-            Entry(system, name, calls=workload.calls, lane="compile" if budget and name in COMPILED else "")
+        self.lane = f"compile {workload.name}"
+        self.entries = budget.early.pop(workload.name, []) if budget else []
+        self.entries = self.entries or [
+            Entry(system, name, calls=workload.calls, lane=self.lane if budget and name in COMPILED else "")
             for system, configurations in workload.configurations.items()
             if system in pool.systems
             for name in configurations
@@ -117,19 +118,27 @@ class _Run:
         """Start what is not optional, beginning with JAX; then the rest, if there are seconds to spare.
 
         JAX and torch.compile need the processor to start, and hardly the GPU: they do so side by side, while
-        the other systems' workers start. Eager PyTorch, which times cuDNN's algorithms, does so alone.
+        the other systems' workers start. So does torch.compile for later workloads, since one after the other
+        would take too long. Eager PyTorch, which times cuDNN's algorithms, starts alone.
         """
-        slow = [e for e in self.entries if e.lane]
         optional = [e for e in self.entries if self.is_optional(e) and not e.lane]
         jax = [e for e in self.entries if e.system == BASE and e not in optional]
-        others = [e for e in self.entries if e not in (*slow, *optional, *jax)]
+        others = [e for e in self.entries if not e.lane and e not in (*optional, *jax)]
         starts_s = sum(budget.start_s(self.workload, e.configuration) for e in (*others, *optional))
-        self.keep_s = self.workload.rounds_s + starts_s
+        later = [_Run(w, self.pool, self.limits, budget, self.say) for w in budget.later_main()]
+        for run in (self, *later):
+            run.keep_s = self.workload.rounds_s + starts_s
+        compilers = [partial(run.start, run.not_compiled()) for run in (self, *later)]
         workers = [partial(self.attempt, e, partial(self.worker, e)) for e in others[:1]]
-        self.in_threads(partial(self.start, jax), partial(self.start, slow), *workers)
+        self.in_threads(partial(self.start, jax), *compilers, *workers)
+        budget.early |= {run.workload.name: run.entries for run in later}
         self.start(others)
         self.keep_s = self.workload.rounds_s
         self.start(optional)
+
+    def not_compiled(self) -> list[Entry]:
+        """Return torch.compile's configurations that have not been tried yet."""
+        return [e for e in self.entries if e.lane and e.answers is None and not e.lost]
 
     def is_optional(self, entry: Entry) -> bool:
         return entry.configuration in self.workload.optional

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,9 @@ WORKER_S = 6.0
 CALL_S = {"resnet": 0.015, "lenet": 0.0015, "mlp": 6e-5}
 MAIN = ["jax/jit", "torch/channels-last", "torch/CUDA graphs", "torch/eager"]
 WITH_SCAN = [*MAIN, "jax/scan"]
-ALL = ["jax/jit", "torch/compiled", "torch/compiled, CUDA graphs", *WITH_SCAN[1:]]
+COMPILED = ["torch/compiled", "torch/compiled, CUDA graphs"]
+WITH_COMPILED = [*MAIN, *COMPILED]
+ALL = [*WITH_SCAN, *COMPILED]
 SMALL = ["jax/jit", "jax/scan", "torch/eager", "torch/CUDA graphs"]
 EACH = ["jax/jit", "torch/eager"]
 ALL_SMALL = [SMALL, SMALL, EACH, SMALL, EACH]
@@ -35,7 +38,7 @@ class Machine:
     def __init__(self, scratch: Path, factor: float) -> None:
         self.scratch, self.factor, self.now = scratch, factor, 0.0
         self.systems, self.barred = {"jax": None, "torch": None}, dict[str, str]()
-        self.live, self.nets = {("jax", "")}, dict[str, str]()
+        self.live, self.nets = {("jax", "")}, dict[tuple[str, str], str]()
         self.starts: list[str] = []
 
     def sleep(self, seconds: float) -> None:
@@ -53,21 +56,25 @@ class Machine:
         if (system, lane) not in self.live:
             self.live.add((system, lane))
             self.sleep(WORKER_S)
-        return SimpleNamespace(call=self.call)
+        return SimpleNamespace(call=partial(self.call, lane))
 
     def forget(self, system: str, devices: int, lane: str) -> None:
         self.live.remove((system, lane))
 
+    def close(self, lane: str) -> None:
+        self.live -= {worker for worker in self.live if worker[1] == lane}
+
     def threads(self, devices: int) -> int:
         return 1
 
-    def call(self, op: str, *, limit_s: float, key: str, **asked: Any) -> dict[str, float]:
+    def call(self, lane: str, op: str, *, limit_s: float, key: str, **asked: Any) -> dict[str, float]:
         if op == "turn":
-            self.sleep((asked["calls"] + asked["lead"]) * CALL_S[self.nets[key]])
-            return {"": CALL_S[self.nets[key]]}
+            call_s = CALL_S[self.nets[lane, key]]
+            self.sleep((asked["calls"] + asked["lead"]) * call_s)
+            return {"": call_s}
         settings = asked["settings"]
         self.starts.append(key)
-        self.nets[key] = settings["net"]
+        self.nets[lane, key] = settings["net"]
         kind = f"{settings['net']} {settings.get('precision', '')}".strip()
         seconds = STARTS[kind][asked["configuration"]] * self.factor
         self.sleep(min(limit_s, seconds))
@@ -88,10 +95,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> list[Workload]:
 @pytest.mark.parametrize(
     ("seconds", "factor", "expected"),
     [
-        (130, 1.0, [WITH_SCAN, MAIN, MAIN, *ALL_SMALL]),
-        (130, 1.25, [MAIN, MAIN, MAIN, *ALL_SMALL]),
+        (130, 1.0, [WITH_SCAN, MAIN, WITH_COMPILED, *ALL_SMALL]),
+        (130, 1.25, [MAIN, MAIN, WITH_COMPILED, *ALL_SMALL]),
         (130, 2.0, [MAIN, MAIN]),
-        (200, 1.0, [ALL, WITH_SCAN, ALL, *ALL_SMALL]),
+        (200, 1.0, [ALL, ALL, ALL, *ALL_SMALL]),
+        (200, 1.5, [ALL, WITH_COMPILED, WITH_COMPILED, *ALL_SMALL[:2]]),
     ],
 )
 def test_the_main_rows_come_first_and_the_rest_has_what_they_leave(
@@ -102,7 +110,10 @@ def test_the_main_rows_come_first_and_the_rest_has_what_they_leave(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All starts take `factor` times as long as expected; `expected` has them in order, by workload."""
+    """All starts take `factor` times as long as expected; `expected` has what is timed, by workload.
+
+    torch.compile starts for all workloads that train while the first of them does.
+    """
     machine = Machine(tmp_path, factor)
     pool: Any = machine
     clock = SimpleNamespace(monotonic=lambda: machine.now, sleep=machine.sleep)
@@ -112,7 +123,8 @@ def test_the_main_rows_come_first_and_the_rest_has_what_they_leave(
     for workload, names in itertools.zip_longest(work, expected, fillvalue=[]):
         machine.starts.clear()
         study = frameworks.study(workload, pool, limits=Limits(), budget=budget)
-        assert machine.starts == names
+        in_order = [name for name in machine.starts if name not in COMPILED]
+        assert in_order == [name for name in names if name not in COMPILED]
         assert {e.name for e in study.timed} == set(names)
         assert all(len(e.values[""]) >= 3 for e in study.timed)
     assert machine.now + BEFORE_S < seconds + 15

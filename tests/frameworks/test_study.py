@@ -264,15 +264,19 @@ def test_jax_with_onednn_is_a_row_and_never_judged() -> None:
 # --- a budget
 
 
-def test_with_a_budget_workers_live_on_and_torch_compile_has_one_of_its_own(pool: Pool) -> None:
-    asked = workload(2, jax=("good", "slow"), torch=("good", "compiled"))
-    budget = Budget(600, [asked, asked], starts={})
-    for _ in range(2):
+def test_with_a_budget_workers_live_on_and_torch_compile_starts_for_all_in_workers_of_its_own(
+    pool: Pool,
+) -> None:
+    first = workload(2, jax=("good", "slow"), torch=("good", "compiled"))
+    both = [first, dataclasses.replace(first, name="8.2 net")]
+    budget = Budget(600, both, starts={})
+    for asked in both:
         study = frameworks.study(asked, pool, limits=LIMITS, budget=budget)
         assert set(timed(study).values()) == {2}
-    assert [row[0] for row in lines(pool) if row[1] == "start"].count("torch") == 2  # not two for each study
-    prepared = [row[2] for row in log(pool) if row[1] == "prepare"][:4]
-    assert prepared[-1] == "torch/good"  # after JAX and torch.compile, which start side by side
+    assert [row[0] for row in lines(pool) if row[1] == "start"].count("torch") == 3
+    prepared = [row[2] for row in log(pool) if row[1] == "prepare"]
+    assert prepared[4] == "torch/good"  # after JAX and both compilations, which start side by side
+    assert sorted(prepared[5:]) == ["jax/good", "jax/slow", "torch/good"]
 
 
 def test_what_has_no_time_to_start_is_named_in_one_line_and_spoils_no_agreement(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks.device_workloads import DEVICE_SMOKE, DeviceSizes, device_workloads
 from jaxperf.models.lenet import PARAM_SHAPES
@@ -81,7 +82,7 @@ def test_what_is_not_reached_is_said_and_a_second_call_goes_on_there(
 def test_no_step_begins_that_has_no_time_left(checked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     there = [step("first", WELL), step("second", WELL)]
     checked(*there, only=["first"])
-    assert checked(*there, seconds=check.LEAST_S) == {"first": "holds", "second": "not reached"}
+    assert checked(*there, seconds=5) == {"first": "holds", "second": "not reached"}
 
 
 def test_the_kit_sends_ctrl_c_during_a_compilation(checked: Callable[..., dict[str, Any]]) -> None:
@@ -115,7 +116,8 @@ ROWS = [
     {"workload": workload, "system": system, "configuration": configuration, "values": [1.0] * 3}
     for workload in (*steps.MAIN_TRAINING, *steps.SMALL)
     for system, configuration in (
-        ("jax", "jit"), ("torch", "eager"), ("torch", "channels-last"), ("torch", "CUDA graphs")
+        ("jax", "jit"), ("torch", "eager"), ("torch", "channels-last"), ("torch", "CUDA graphs"),
+        ("torch", "compiled"), ("torch", "compiled, CUDA graphs"),
     )
 ]  # fmt: skip
 
@@ -142,16 +144,13 @@ ROWS = [
         ("peers", {"measurements": ROWS}, None, False),  # the rows are there, but it did not end
         ("peers", {"measurements": ROWS[1:]}, 0, False),
         ("peers", {"measurements": []}, 0, None),
-        ("section-hybridize", {"failed": []}, 0, True),
-        ("section-hybridize", {"failed": [{"message": "KeyError"}]}, 1, False),
-        ("section-hybridize", {"failed": []}, None, False),
     ],
 )
 def test_each_statement_is_decided_by_what_its_command_wrote(
     name: str, result: dict[str, Any], status: int | None, expected: bool | None, tmp_path: Path
 ) -> None:
     there = {s.name: s for s in steps.steps(tmp_path, rehearse=False)}
-    (tmp_path / f"{name.removeprefix('section-')}.json").write_text(json.dumps(result))
+    (tmp_path / f"{name}.json").write_text(json.dumps(result))
     assert there[name].judge(Run(status, 30.0, "", tmp_path))[0] is expected
 
 
@@ -162,14 +161,47 @@ def test_the_main_workloads_are_those_of_the_comparison(tmp_path: Path) -> None:
     assert tuple(w.name for w in there if w.main) == (*steps.MAIN_TRAINING, *steps.SMALL)
 
 
+@pytest.mark.parametrize(
+    ("ending", "longest_s", "failed", "expected"),
+    [
+        ((0, 290.0), 60.0, [], True),
+        ((0, 310.0), 60.0, [], False),
+        ((0, 290.0), 95.0, [], False),
+        ((1, 290.0), 60.0, ["hybridize.py, line 3: KeyError: 1"], False),
+        ((None, 330.0), 60.0, [], False),
+        ((None, 170.0), 60.0, [], None),
+    ],
+)
+def test_the_chapter_has_five_minutes_and_each_section_90_s(
+    ending: tuple[int | None, float],
+    longest_s: float,
+    failed: list[str],
+    expected: bool | None,
+    tmp_path: Path,
+) -> None:
+    for name in [s.name for s in catalogue.SECTIONS if s.name != "peers"]:
+        result = {"wall_s": longest_s if name == "hybridize" else 20.0, "failed": failed}
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+    [chapter] = [s for s in steps.steps(tmp_path, rehearse=False) if s.name == "chapter"]
+    holds, figures = chapter.judge(Run(*ending, "", tmp_path))
+    assert holds is expected
+    assert "10 of 10 sections" in figures and all(message in figures for message in failed)
+
+
 def test_what_is_undecided_comes_first_and_a_rehearsal_asks_the_same(tmp_path: Path) -> None:
     real, toy = (steps.steps(tmp_path, rehearse=rehearse) for rehearse in (False, True))
     assert [s.name for s in real] == [s.name for s in toy]
-    kinds = list(dict.fromkeys(s.name.partition("-")[0] for s in real))
-    assert kinds[:4] == ["roofline", "watch", "section", "peers"]
+    assert [s.name for s in real[:3]] == ["peers", "watch", "chapter"]
     assert all("--smoke" not in s.command and "--rehearse" not in s.command for s in real)
-    first = [s for s in real if not s.name.startswith("section-")]
-    assert sum(s.limit_s for s in first) > 480  # so the limits alone do not bound the run; `seconds` does
+    assert sum(s.limit_s for s in real[:2]) + real[2].least_s > 480  # two calls decide all of them
+
+
+def test_a_step_that_needs_more_time_than_is_left_waits_for_the_next_call(
+    checked: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    there = [step("long", WELL, least_s=200), step("short", WELL)]
+    assert checked(*there, seconds=150) == {"long": "not reached", "short": "holds"}
+    assert checked(*there) == {"long": "holds", "short": "holds"}
 
 
 # --- what travels

@@ -22,7 +22,6 @@ from jaxperf.errors import JaxperfError
 from tools.gpu_check.steps import Run, Step, steps
 
 GRACE_S = 10.0  # after Ctrl-C, before a step is killed
-LEAST_S = 5.0  # a step with less time left does not begin
 HOLDS, DOES_NOT, UNDECIDED, NOT_REACHED = "holds", "does not hold", "undecided", "not reached"
 COMPILES = "Compiling "  # begins what JAX logs before it compiles, with JAX_LOG_COMPILES=1
 
@@ -44,7 +43,7 @@ def main(out: Path, *, seconds: float, only: Sequence[str] = (), rehearse: bool 
     summary = Summary(out, there, rehearse=rehearse)
     for step in there:
         left = ends - time.monotonic() - GRACE_S
-        if summary.is_decided(step) or (only and step.name not in only) or left < LEAST_S:
+        if summary.is_decided(step) or (only and step.name not in only) or left < step.least_s:
             continue
         print(f"[{seconds - (ends - time.monotonic()):.0f} s] {step.name}", flush=True)
         summary.add(step, run_step(step, out, min(step.limit_s, left)))
@@ -91,11 +90,6 @@ class Summary:
         for row in self.rows.values():
             figures = " ".join(str(row["figures"]).split()).replace("|", "/")
             lines.append(f"| {row['statement']} | {row['verdict']} | {figures} |")
-        chapter = [row for name, row in self.rows.items() if name.startswith("section-")]
-        if chapter and all("seconds" in row for row in chapter):
-            whole = sum(row["seconds"] for row in chapter)
-            verdict = HOLDS if whole <= 300 else DOES_NOT
-            lines.append(f"| All sections together take at most five minutes | {verdict} | {whole:.0f} s |")
         return "\n".join(lines)
 
     def pack(self) -> Path:
