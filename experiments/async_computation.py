@@ -174,10 +174,11 @@ s.grid(("elements", "ready when the call returned", "call, µs", "call and wait,
        title="x + 1, compiled")
 
 # %% [markdown]
-# Both times come from the same calls. Up to 999 elements, the value is always ready. At
-# 1001 and 2000 elements another thread computes, which may finish before Python asks. At
-# 100,000 elements and more the call returns first. A GPU has no such exception for small
-# programs (not measured here).
+# Both times come from the same calls. On a CPU, up to 999 elements, the value is always
+# ready. At 1001 and 2000 elements another thread computes, which may finish before Python
+# asks. At 100,000 elements and more the call returns first. A GPU has no such exception for
+# small programs: on one H200, the value of 500 elements was ready in 1 of 21 calls (JAX
+# 0.11.2, 2026-11-27).
 #
 # ### Does the speed of Python matter?
 # The front end does not compute. Therefore, the book says, Python's speed hardly matters,
@@ -278,8 +279,8 @@ s.claim("What turns an array into something else makes the front end wait",
 # If the computation is long, all ways take about equally long. Only the row *two products*
 # of the next table waits for two computations. `if y > 0` adds a second program, the
 # comparison, and copies one value to the host. For 2000 × 2000 on one H200, it took 0.69
-# ms, and `block_until_ready` took 0.23 ms (JAX 0.11.2, 2026-11-27). There the product takes
-# less time than the comparison and the copy.
+# ms, and `block_until_ready` took 0.23 ms (JAX 0.11.2, 2026-11-27). On the H200, this
+# product is so short that the comparison and the copy take longer.
 #
 # On a GPU, `np.asarray` also copies the whole product over the bus: on that H200, 16 MB
 # took 3.9 ms, and 400 MB took 0.26 s. On a CPU it copies nothing, because JAX and NumPy
@@ -377,8 +378,9 @@ s.claim("One call waits for everything that was queued before it, as waitall doe
 # Read the table row by row. `effects_barrier` waits only for side effects, such as
 # `jax.debug.print`. `live_arrays` lists only arrays that a variable still holds. Waiting
 # for a later program includes only work that the *same thread* queued on the *same device*,
-# because a device works in order. On a GPU, too, none of the three replaced `waitall` (one
-# H200, JAX 0.11.2, 2026-11-27).
+# because a device works in order. This is how a CPU behaves. On one H200, all three waited
+# for the work of both threads on the GPU, but for none on the other device, the CPU (JAX
+# 0.11.2, 2026-11-27). So none of the three replaces `waitall` there either.
 #
 # **The rule:** keep every result that you need, and pass all of them to
 # `jax.block_until_ready`. Waiting for the last result alone is a common mistake in
@@ -436,11 +438,11 @@ s.claim("An error appears where Python waits, not where the failing work was que
         observed=f"line {line} raises")
 
 # %% [markdown]
-# If an error seems to come from a harmless line, wait with `jax.block_until_ready` after each
-# earlier statement. The first wait that raises is at the faulty one. A NaN is not an
-# error. To find it, switch on
-# [`jax_debug_nans`](https://docs.jax.dev/en/latest/debugging/flags.html), which checks
-# each result. Every call then waits.
+# If an error seems to come from a harmless line, wait with `jax.block_until_ready` after
+# each earlier statement. The first wait that raises an error follows the statement that
+# caused it. A NaN is not an error. To find it, switch on
+# [`jax_debug_nans`](https://docs.jax.dev/en/latest/debugging/flags.html), which checks each
+# result. Every call then waits.
 #
 # ## 8.2.3 Using asynchronous computation to improve performance
 # The book's loop assigns `y = x + 1` a thousand times. One version waits in each turn, the
@@ -611,9 +613,9 @@ s.claim("A loop inside one program saves most of t1", holds=saving.above(2),
 # A GPU computes faster, and queueing work for it takes longer. On one H200 (JAX 0.11.2,
 # 2026-11-26), an empty program is queued in 27 µs and finished in 55 µs. On a CPU it is
 # queued in about 5 µs ([Using a GPU](use_gpu)). `lax.scan` over an epoch shortened LeNet's
-# step of 256 images from 0.357 to 0.280 ms, because queueing is a large part of such a short
-# step. For ResNet-18 in bfloat16 (batch 256), the step time fell only from 3.64 to 3.58
-# ms.
+# step of 256 images from 0.357 to 0.280 ms, because queueing is a large part of such a
+# short step. For ResNet-18 in bfloat16 (batch 256), the step time fell only from 3.64 to
+# 3.58 ms.
 #
 # ## 8.2.4 The impact of asynchronous computation on memory
 # Training usually reads the loss in every step with `asscalar` or `asnumpy`, which makes
@@ -766,10 +768,10 @@ for wait in ("each", "never"):
 # <details><summary>Predict: which way takes the most memory, and which the least
 # time?</summary>
 #
-# `never` takes the most memory: up to 32 batches are in the queue. The times differ little.
-# A step takes tens of milliseconds, and waiting costs microseconds. `each` can lose the
-# time to *make* the next batch, because the back end is idle meanwhile. `window` loses
-# neither time nor memory.
+# `never` takes the most memory: up to 32 batches are in the queue. On a CPU, the times
+# differ little. A step takes tens of milliseconds, and waiting costs microseconds. `each`
+# can lose the time to *make* the next batch, because the back end is idle meanwhile.
+# `window` loses neither time nor memory.
 #
 # A fast GPU may finish a step before the host has made the next batch. Then few batches
 # wait in the queue, and the three ways need about the same memory.
@@ -868,7 +870,8 @@ s.claim("With steps this long, waiting in each step costs no time",
 # - **Short steps, or batches that take the host time:** use a window. Read the loss of a
 #   step that is a few steps old. The back end always has work, and few batches are in
 #   memory.
-# - **Never waiting** gains nothing over the window, and may keep 32 batches in memory.
+# - **Never waiting** gains little or nothing over the window, and may keep 32 batches in
+#   memory.
 #
 # The same holds for predicting: read or print each batch's prediction, or use a window.
 #
@@ -979,9 +982,10 @@ s.table(times, title="200 times y = x + 1, 1024 elements", base="cores kept awak
 # <details><summary>Answer</summary>
 #
 # $t_3$ changes. While one end waits, its core goes to sleep, and every turn includes the
-# time to wake it. On an idle machine this is most of the turn, and the second row is
+# time to wake it. On an idle machine this can be most of the turn, and the second row
 # several times the first. Where other programs keep the cores busy, the two rows are alike.
-# So the same loop may take several times as long on another machine or at another moment.
+# So it was in the run that this page shows. The same loop may take several times as long on
+# another machine or at another moment.
 #
 # </details>
 #

@@ -344,7 +344,7 @@ else:
 # | way | at each call, Python | writes changed variables back |
 # |:--|:--|:--|
 # | `nnx.jit` | walks through all objects of the module | yes |
-# | `nnx.jit(graph=False)` | walks through it as a tree, without shared layers | yes |
+# | `nnx.jit(graph=False)` | walks through it as a tree; refuses shared layers | yes |
 # | `nnx.cached_partial` | uses a cached walk | yes |
 # | `jax.jit` of the module | lets JAX flatten the module's tree | **no, silently** |
 # | our `hybridize` | lets JAX flatten the variables | **no, silently** |
@@ -434,9 +434,13 @@ s.fact("break_even_calls", pays, meaning="calls that pay for compiling")
 # machine code on disk between runs with `jax_compilation_cache_dir`.
 #
 # How much does a call save when there is more to compute? We give the MLP larger batches,
-# and on a GPU much larger ones. On one H200 (JAX 0.11.2, 2026-11-27), a compiled call took
-# 59 µs for one row, 57 µs for 1024 rows, and 237 µs for 131,072 rows. Compiling made these
-# calls 27, 28, and 7.2 times as fast.
+# and on a GPU much larger ones. On one H200 (JAX 0.11.2, 2026-11-27):
+#
+# | rows in a batch | a compiled call | compiling made it |
+# |--:|--:|--:|
+# | 1 | 59 µs | 27 times as fast |
+# | 1024 | 57 µs | 28 times as fast |
+# | 131,072 | 237 µs | 7.2 times as fast |
 
 # %% tags=["slow"]
 batches = sorted(s.batches if jax.default_backend() == "cpu" else s.gpu_batches)
@@ -728,8 +732,8 @@ s.claim("jit's key: function object, tree, shapes, dtypes, weak types, shardings
 # The rule: values never matter, unless they are static. Everything else in a call is part
 # of the key: the function object, the tree (which includes keywords), shapes, dtypes, weak
 # types, and shardings. If you commit an array to a device, JAX keeps the trace and compiles
-# again. A trace takes as long as a hundred calls of the MLP, and a compilation as long as
-# thousands. So define and jit functions once, outside of loops.
+# again. On a CPU, a trace takes as long as a hundred calls of the MLP, and a compilation as
+# long as thousands. So define and jit functions once, outside of loops.
 # `jax.config.update("jax_explain_cache_misses", True)` logs why a call missed the cache
 # ([guide](https://docs.jax.dev/en/latest/debugging/slow_tracing_compilation.html)).
 #

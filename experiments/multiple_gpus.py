@@ -369,11 +369,11 @@ print(f"{steps} steps in one program on {card}: {seconds:.3f} s after compiling"
 # step is faster. `experiments/train.py` chooses between the two.
 #
 # Even in a `scan`, LeNet cannot keep such a GPU busy. The H200 multiplies large matrices at 371
-# TFLOP/s; LeNet's step in one program reaches 9.7. At 371, its 3.5 GFLOP would take 0.01 ms. This
-# is less than the 0.027 ms that Python and JAX take to queue an *empty* program. The rest is
-# overhead: a step is a chain of small kernels (we did not count them). Each kernel must start, read
-# its input, and end before the next one. A larger batch or network makes the kernels larger. A
-# second GPU makes them smaller, because it takes half of the batch.
+# TFLOP/s. LeNet's step in one program reaches 9.7 TFLOP/s. At 371 TFLOP/s, its 3.5 GFLOP would take
+# 0.01 ms. This is less than the 0.027 ms that Python and JAX take to queue an *empty* program. The
+# rest is overhead: a step is a chain of small kernels (`jaxperf plan` counts 35 for an H100). Each
+# kernel must start, read its input, and end before the next one. A larger batch or network makes
+# the kernels larger. A second GPU makes them smaller, because it takes half of the batch.
 
 # %% [markdown]
 # ## 8.4.7 The same step, five ways
@@ -617,7 +617,8 @@ s.claim("A second GPU does not shorten a step of LeNet", holds=second.at_least(1
 # ## 8.4.8 Summary
 # - Each device holds all parameters and a share of the batch. The gradients are summed, and every
 #   device makes the same update.
-# - The result does not depend on the number of devices, except for rounding.
+# - The result does not depend on the number of devices, except for rounding, and except for layers
+#   that average over a device's batch, as BatchNorm does.
 # - JAX queues work and returns, so even a plain Python loop makes devices work at the same time.
 # - On a GPU, keep the images on the device, and make an epoch one program with `lax.scan`.
 # - First choice: write the step for the whole batch, and let `jit` and the arrays' sharding divide
@@ -658,14 +659,15 @@ s.grid(["batch", f"accuracy after {s.epochs} epochs, seeds {s.seeds}"], rows,
 # ResNet-18 trains 42,900 images per second in batches of 256 and 55,600 in batches of 1024 (JAX
 # 0.11.2, 2026-11-26).
 #
-# Rate: compare the accuracies with those for batch 256 above. If all are 0.10, LeNet is still
-# on its plateau, and you cannot compare the rates: only `--full` trains long enough to leave it. At
+# Rate: compare the accuracies with those for batch 256 above. If all are 0.10, LeNet is still on
+# its plateau, and you cannot compare the rates: only `--full` trains long enough to leave it. At
 # the old rate there are half as many steps of the same size, so LeNet should learn less per epoch.
 # Twice the rate follows the *linear scaling rule* (section 8.5), which assumes that the gradient
 # changes little from one step to the next. This is not true where LeNet leaves its plateau. If the
 # accuracies differ more between seeds than between rates, you cannot tell which rate is better. One
-# reader of the book reports the same time, and a rate of 0.2 on a GPU and the CPU instead of 0.17
-# on a single GPU. In a retelling, twice the batch with 1.5 times the rate is slightly better.
+# reader of the book used a GPU together with the CPU. The time stayed the same, and the best rate
+# was 0.2; on the GPU alone it was 0.17. In a retelling, twice the batch with 1.5 times the rate is
+# slightly better.
 #
 # </details>
 #

@@ -111,21 +111,21 @@ print(try_gpu(), try_gpu(10), try_all_gpus())
 # ::::{tab-set}
 # :::{tab-item} Gluon
 # ```python
-# mx.context.num_gpus()                    # jax.device_count()
+# mx.context.num_gpus()                    # len(gpus())
 # x = nd.ones((2, 3), ctx=mx.gpu(0))       # jnp.ones((2, 3), device=try_gpu(0))
 # ```
 # MXNet calls a device a context.
 # :::
 # :::{tab-item} PyTorch
 # ```python
-# torch.cuda.device_count()                # jax.device_count()
+# torch.cuda.device_count()                # len(gpus())
 # X = torch.ones(2, 3, device="cuda:0")    # jnp.ones((2, 3), device=try_gpu(0))
 # ```
 # :::
 # ::::
 #
-# New arrays go to `jax.devices()[0]`. If JAX finds a GPU, this is the first GPU, so many
-# programs never name a device.
+# New arrays go to the process's first device, `jax.local_devices()[0]`. If JAX finds a GPU,
+# this is the first GPU, so many programs never name a device.
 #
 # ## The silent fall-back to the CPU
 # "Why is my GPU not faster?" The most common reason is that JAX does not use it. If JAX
@@ -230,7 +230,7 @@ here = f"runs on {second}, result committed: True"
 s.claim("Operands must be on the same device", source="retelling in PyTorch",
         holds=all("Error" in outcomes[name] for name in list(mixtures)[1:]),
         expected="an error whenever the operands are on different devices",
-        observed="an error only if both arrays are committed; JAX copies all others",
+        observed="; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()),
         since="2026-11-26",
         first="an error in all cases (only two committed arrays were tried)")
 s.claim("An uncommitted array and a NumPy array follow a committed one", since="2026-11-26",
@@ -264,9 +264,10 @@ with jax.transfer_guard("disallow"):
 # %% [markdown]
 # Put the guard around the very first step. Once JAX has cached a call without the guard,
 # the guard overlooks that call's copies between devices (JAX 0.10.2 and 0.12.0). If you
-# repeat the cell with `X + Z`, JAX reports nothing. A Python number in an operation outside
-# of `jit`, as in `Z + 1`, also counts as a copy. With `"log"` instead of `"disallow"`, the
-# program continues and JAX logs each copy.
+# repeat the cell with `X + Z`, JAX reports nothing. Outside of `jit`, a Python number in an
+# operation, as in `Z + 1`, also counts as a copy, and so do the numbers in `Z[0, 0]` and
+# `jnp.ones((2, 3))`. With `"log"` instead of `"disallow"`, the program continues and JAX
+# logs each copy.
 #
 # ## A network on a device
 # A network has no device of its own. It computes where its parameters are. To move a
@@ -352,8 +353,9 @@ s.claim("Do not move data between devices more often than you must",
 # a GPU. A GPU's own memory is far faster than the path from the host. One H200 read and
 # wrote its own memory at 4,131 GB/s (JAX 0.11.2, 2026-11-26). Everything from the host
 # passes through a bus, usually PCIe, whose fifth generation carries less than 64 GB/s in
-# one direction (16 lanes of 32 Gbit/s). From NumPy's ordinary memory, 256 MiB went to the
-# H200 at 5.3 GB/s, and came back at 1.4 GB/s (2026-11-27). Three rules follow:
+# one direction (16 lanes of 32 Gbit/s). From NumPy's ordinary memory, 64 to 256 MB went to
+# the H200 at 4.1 to 6.1 GB/s, and came back at 0.9 to 1.6 GB/s (2026-11-27). Three rules
+# follow:
 # - put the data on the GPU once, if it fits (Fashion-MNIST's training images are 47 MB);
 # - otherwise copy whole batches, as bytes rather than floats, while the GPU computes
 #   ([section 8.3](auto_parallelism));
@@ -426,9 +428,9 @@ s.claim("TF32 is accurate to about three digits",
         observed=f"{tf32:.0e}, {tf32 / float32:.0f} times float32's", since="2026-11-26")
 
 # %% [markdown]
-# Training usually tolerates this error: with TF32, ResNet-18 reached the book's accuracy
-# (.91 after four epochs, .92 in the book; one H200, JAX 0.11.2, 2026-11-27). A test that
-# compares with NumPy to six digits fails. In such a test, write
+# Training usually tolerates this error: with TF32, ResNet-18 came close to the book's
+# accuracy (.91 after four epochs, .92 and .93 in the book; one H200, JAX 0.11.2,
+# 2026-11-27). A test that compares with NumPy to six digits fails. In such a test, write
 # `with jax.default_matmul_precision("float32"):`, or set
 # `JAX_DEFAULT_MATMUL_PRECISION=float32`.
 #
@@ -440,9 +442,10 @@ s.claim("TF32 is accurate to about three digits",
 # it runs several of them and keeps the fastest; this is called autotuning. Therefore
 # compiling takes longer than on a CPU. JAX compiles anew for each shape and type. On the
 # H200, LeNet's training step took 4.1 s to compile, and ResNet-18's 7.8 to 16.4 s,
-# depending on batch and precision. Three rules follow:
-# - compile few programs. In a section's first cell, `programs` is how many programs it
-#   compiles at most. The last line of a run says how long compiling took;
+# depending on batch and precision (2026-11-26). A whole epoch as one program took 6.6 s for
+# LeNet, and 6.0 to 19.0 s for ResNet-18 (2026-11-27). Three rules follow:
+# - compile few programs. In the first cell of most sections, `programs` is how many
+#   programs it compiles at most. The last line of a run says how long compiling took;
 # - avoid changing shapes: drop the last, smaller batch;
 # - keep compiled programs on disk with the [persistent compilation
 #   cache](https://docs.jax.dev/en/latest/persistent_compilation_cache.html).
@@ -454,18 +457,18 @@ s.claim("TF32 is accurate to about three digits",
 #
 # ## An H200 beside this machine
 # The table below compares one H200 with the machine that runs this section. The H200's
-# figures are from 2026-11-26, the difference of precisions from 2026-11-27 (JAX 0.11.2 with
-# CUDA 13, driver 580.159.04). Compared with a CPU, a call takes longer, products and memory
-# are far faster, and compiling takes seconds. The queue is as long ([section
-# 8.2](async_computation)). On a CPU, `x + 1` looks slow compared with the bandwidth in
-# [section 8.0](performance_model), because each call writes to new memory.
+# figures are from 2026-11-26, the difference of precisions and the compile time from
+# 2026-11-27 (JAX 0.11.2 with CUDA 13, driver 580.159.04). Compared with a CPU, a call takes
+# longer, products and memory are far faster, and compiling takes seconds. The queue is as
+# long ([section 8.2](async_computation)). On a CPU, `x + 1` looks slow compared with the
+# bandwidth in [section 8.0](performance_model), because each call writes to new memory.
 #
 # <details><summary>Predict: in which rows is a CPU better than the GPU?</summary>
 #
 # Calls are faster on a CPU, because there is no driver between Python and the program.
 # Compiling is faster, because XLA tries no kernels there. Large computations are faster on
-# the GPU. So a GPU needs large programs and few calls. `lax.scan` over an epoch shortened LeNet's step
-# of 256 images from 0.357 to 0.280 ms on the H200.
+# the GPU. So a GPU needs large programs and few calls. `lax.scan` over an epoch shortened
+# LeNet's step of 256 images from 0.357 to 0.280 ms on the H200.
 #
 # </details>
 
@@ -537,9 +540,9 @@ s.claim("Default precision is full float32 on a CPU, and TF32 on a GPU", source=
 #
 # ## Summary
 # - `jax.devices()` shows what JAX uses. Make a program that needs a GPU stop without one.
-# - Operations run where their operands are. Committed arrays decide: JAX copies uncommitted
-#   and NumPy arrays to their device. Two arrays committed to different devices are an
-#   error.
+# - An operation runs where its operands are. If an operand is committed, the operation runs
+#   on its device, and JAX copies uncommitted and NumPy operands there. Two arrays committed
+#   to different devices are an error.
 # - A network is where its parameters are: move its state with `jax.device_put`.
 # - A copy takes a fixed time, plus the bytes divided by the bandwidth. Copy once, copy
 #   batches, and find hidden copies with a transfer guard.
