@@ -363,7 +363,7 @@ def test_the_line_that_made_the_largest_arrays_is_named() -> None:
     with jaxperf.watch(show=False, profile=False) as outcome:
         table = jnp.ones((1021, 1023)) * 2
         watching = session._open_watch.sampler  # type: ignore[union-attr]
-        watching._listed_at = 0.0
+        watching._listed_at = watching._list_after = 0.0
         watching._weigh()
     assert outcome.record is not None and table.size
     (live,) = (live for live in outcome.record.live_arrays if live.kind == "float32[1021,1023]")

@@ -30,12 +30,23 @@ def bytes_in_use(jax: Any) -> int:
 def live_arrays(jax: Any) -> list[LiveArrays]:
     """Return the live arrays by type, the type with the most bytes first."""
     try:
-        by_kind = group_by(jax.live_arrays(), lambda a: f"{a.dtype}[{','.join(map(str, a.shape))}]")
-        rows = [(kind, len(arrays), sum(a.nbytes for a in arrays)) for kind, arrays in by_kind.items()]
-        most = sorted(rows, key=lambda row: -row[2])[:_LISTED]
-        return [LiveArrays(*row, _made_at(by_kind[row[0]][:_LOOKED_UP])) for row in most]
+        by_type = group_by(jax.live_arrays(), lambda a: (a.dtype, a.shape))
+        most = sorted(by_type.values(), key=lambda arrays: -_bytes_of(arrays))[:_LISTED]
+        return [
+            LiveArrays(_type_of(arrays[0]), len(arrays), _bytes_of(arrays), _made_at(arrays[:_LOOKED_UP]))
+            for arrays in most
+        ]
     except Exception:  # the program may delete arrays, or start its backend, meanwhile
         return []
+
+
+def _type_of(array: Any) -> str:
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+
+
+def _bytes_of(arrays: list[Any]) -> int:
+    """Return the bytes of arrays that have the same type."""
+    return len(arrays) * int(arrays[0].nbytes)
 
 
 def _made_at(arrays: list[Any]) -> Place:

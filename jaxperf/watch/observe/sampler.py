@@ -55,6 +55,7 @@ _MEMORY_CLOSE_S, _MEMORY_WIDE_S = 0.05, 0.25  # between readings of memory; one 
 _MEMORY_WIDER = 0.05  # this interval over the time since the first sample
 ASLEEP_S = 0.02  # a call of a jitted function or an operation takes less, unless the queue is full
 _PEAK_STEP = 1.05  # growth of memory after which live arrays are listed again
+_LISTING_PAUSE = 100.0  # times the seconds of the last listing, before the next one
 
 
 class StackSample(NamedTuple):
@@ -99,6 +100,7 @@ class Sampler:
         self.on_look, self.spent_s = on_look, 0.0
         self._known: set[tuple[Place, Place, tuple[Place, ...]]] = set()
         self._codes: dict[int, CodeType] = {}
+        self._list_after = 0.0
         self._listed_at = 0.0
         self._stop, self._stopped = threading.Event(), threading.Event()
         self._process = psutil.Process()
@@ -193,9 +195,12 @@ class Sampler:
             used["device"] = on_devices
         self.peaks |= Counter(used)
         last = [*used.values()][-1]  # device memory if it is known
-        if lists and last > self._listed_at * _PEAK_STEP:
+        began = time.perf_counter()
+        if lists and last > self._listed_at * _PEAK_STEP and began > self._list_after:
             self._listed_at = last
             self.live_arrays = live_arrays.live_arrays(jax)
+            ended = time.perf_counter()  # 100,000 small arrays take tens of milliseconds
+            self._list_after = ended + _LISTING_PAUSE * (ended - began)
 
 
 @contextlib.contextmanager

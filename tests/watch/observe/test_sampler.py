@@ -92,3 +92,24 @@ def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_los
     count = len(looking.samples)
     looking.close()
     assert count >= 5
+
+
+def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that keeps every loss has 100,000 arrays, and each listing looks at all of them."""
+    now, listed = 0.0, 0
+
+    def list_them(jax: object) -> list[object]:
+        nonlocal now, listed
+        now, listed = now + 0.04, listed + 1
+        return []
+
+    weighing = sampler.Sampler(Trouble(), started=lambda: True)
+    monkeypatch.setattr(sampler.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(sampler.live_arrays, "bytes_in_use", lambda jax: round(1e6 * 2**now))
+    monkeypatch.setattr(sampler.live_arrays, "live_arrays", list_them)
+    while now < 40:
+        weighing._weigh()
+        now += 0.25
+    assert 8 <= listed <= 10
