@@ -26,6 +26,7 @@ from jaxperf.chapter import run_sections
 from jaxperf.cli.flags import at_least, between
 from jaxperf.compare.rows import measurements_by_key
 from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.processes.exit_status import release_signals
 from jaxperf.result.record import Result
 from jaxperf.result.store import check_writable, load_result, write_whole
 
@@ -144,7 +145,7 @@ def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
     with tempfile.TemporaryFile() as log:
         try:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            status = run_sections.run_child(arguments, os.environ, **streams)
+            status = run_sections.run_child(arguments, os.environ, preexec_fn=release_signals, **streams)
         except OSError as e:
             raise JaxperfError(f"cannot start {arguments[0]!r}: {e.strerror or e}; give a command") from None
         log.seek(0)

@@ -148,14 +148,19 @@ def end_at_once() -> None:
 def held_back() -> Iterator[Callable[[], None]]:
     """Block the signals until the function that this yields is called, at the latest until the block ends.
 
-    A process started meanwhile blocks them too, until it calls `end_at_once`. So no signal arrives while it
-    is half started or before we know it.
+    A process started meanwhile blocks them too, until it calls `end_at_once` or `release_signals`. So no
+    signal arrives while it is half started or before we know it.
     """
     _mask("SIG_BLOCK")
     try:
         yield lambda: _mask("SIG_UNBLOCK")
     finally:
         _mask("SIG_UNBLOCK")
+
+
+def release_signals() -> None:
+    """Unblock the signals: in a child of `held_back`, before it becomes a program that is not ours."""
+    _mask("SIG_UNBLOCK")
 
 
 def _mask(how: str) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jaxperf.cli import command_line
-from jaxperf.compare.gate import Gate, load_baseline, store_baseline
+from jaxperf.compare.gate import Gate, load_baseline, run_once, store_baseline
+from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
 from jaxperf.result.record import SCHEMA_VERSION
 from jaxperf.user_function.options import Measure
@@ -178,6 +180,13 @@ def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixtu
     assert command_line.main(["gate", "kept", "--update", "--", *arguments]) == 2
     assert capfd.readouterr().err.startswith("no such data\nerror: the command failed with status 1")
     assert not any(Path("kept").iterdir())
+
+
+def test_the_command_starts_with_no_signal_blocked(tmp_path: Path) -> None:
+    """Else Ctrl-C would not end it, nor `terminate` the processes that it starts."""
+    program = "import signal, sys; sys.exit(len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+    with pytest.raises(JaxperfError, match="wrote no result but ended with status 0"):
+        run_once([sys.executable, "-c", program], tmp_path / "result.json", "run 1 of 1")
 
 
 def test_the_command_needs_no_environment_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
