@@ -282,7 +282,7 @@ class Watcher:
             and not any(p.calls for p in activity.programs.values())
         ):
             yield (
-                f"the profiler of JAX {version} does not tell when programs are called, although devices "
+                f"no window of the profiler of JAX {version} saw a program being called, although devices "
                 "compute; findings about calls and copies lack it"
             )
 

@@ -199,7 +199,7 @@ def test_devices_that_compute_without_a_call_are_a_remark(
         while time.perf_counter() < end:
             x = step(x)
     assert outcome.record is not None
-    remarks = [r for r in outcome.record.remarks if "does not tell when programs are called" in r]
+    remarks = [r for r in outcome.record.remarks if "saw a program being called" in r]
     assert bool(remarks) == renamed
 
 

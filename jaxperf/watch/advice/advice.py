@@ -58,6 +58,10 @@ def _cause(finding: Finding) -> str:
         return "eager init"
     if finding.cause == "eager" and finding.argument:
         return "eager method" if statements.is_method(finding.at) else "eager function"
+    if finding.cause == "eager" and statements.yields(finding.at):
+        return "eager generator"
+    if finding.cause == "callback" and "debug." in finding.at.source:
+        return "debug callback"
     if finding.cause == "donation" and finding.argument:
         return "donation of arguments"
     if finding.cause == "data" and finding.argument:
@@ -70,7 +74,7 @@ def _cause(finding: Finding) -> str:
         return "wait for the next turn"
     if finding.cause == "wait" and isinstance(statements.innermost(finding.at, ast.stmt), ast.Return):
         return "wait for what is returned"
-    if finding.cause == "wait" and loop_body.decides(finding.at):
+    if finding.cause == "wait" and (loop_body.decides(finding.at) or statements.is_branch(finding.at)):
         return "wait for a test"
     if finding.cause == "python" and statements.gives_a_value(finding.at):
         return "python for the next step"

@@ -14,8 +14,8 @@ with concurrent.futures.ThreadPoolExecutor(8) as threads:
     for batch in threads.map(abs, range(100)):    # from Python 3.14 on, buffersize bounds them
         x = batch    # then the step with x""",
     "dispatch": """\
-import jax    # where a step needs the one before: 100 steps in one program; else jax.vmap
-w, _ = jax.lax.scan(lambda w, _: (w - 0.1 * w, None), 1.0, length=100)""",
+import jax
+w, _ = jax.lax.scan(lambda w, _: (w - 0.1 * w, None), 1.0, length=100)    # 100 steps""",
     "module dispatch": """\
 from flax import nnx
 model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
@@ -27,6 +27,6 @@ x = np.ones(300, np.float32)
 x = np.pad(x, (0, (1 << (len(x) - 1).bit_length()) - len(x)))    # 512: few sizes, not many""",
     "static value": """\
 import jax
-step = jax.jit(lambda w, rate: w - rate * w)    # without static_argnames
+step = jax.jit(lambda w, rate: w - rate * w)    # no argument is static
 step(1.0, 0.1), step(1.0, 0.2)    # traced once""",
 }

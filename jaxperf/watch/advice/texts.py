@@ -105,6 +105,10 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
             "float() and print() stay outside, an if on an array becomes jnp.where, and a loop over examples "
             "jax.vmap.",
         ),
+        "eager generator": (
+            "operations are dispatched one by one",
+            "Put what this generator computes for each item into one jitted function, and yield its result.",
+        ),
         "eager init": (
             "operations are dispatched one by one",
             "Make jax.jit({argument}) once, and call that here: one program in place of many small ones.",
@@ -168,13 +172,17 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         "constant": (
             "a large array is compiled into a program",
             "Put {argument} on the device once, with jax.device_put, and pass it to {name}, which only "
-            "refers to it, as an argument.",
+            "refers to it, as an argument. What {name} computes from it alone, compute once, and pass that.",
         ),
     },
     "8.2.1 Asynchronous computation in JAX": {
         "callback": (
             "the program stops for Python on the host",
-            "Do the same with jnp or lax, and use jax.debug.print only where somebody reads it.",
+            "Do the same with jnp or lax.",
+        ),
+        "debug callback": (
+            "the program stops for Python on the host",
+            "Leave it out where nobody reads it, or return the value, and print it after the call.",
         ),
         "debug setting": (
             "a debug setting of JAX is on",
@@ -210,7 +218,11 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "8.2.3 Using asynchronous computation to improve performance": {
-        "dispatch": ("dispatching a step takes longer than computing it", ""),
+        "dispatch": (
+            "dispatching a step takes longer than computing it",
+            "Make many steps one program, with jax.lax.scan if a step needs the one before, and with "
+            "jax.vmap otherwise:",
+        ),
         "module dispatch": (
             "nnx.jit takes modules apart in each call",
             "Bind {argument} to {name} once, before the loop, with nnx.cached_partial, and call the result "

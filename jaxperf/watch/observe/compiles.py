@@ -207,7 +207,7 @@ class Listener:
                     for n, v in frame_arguments.captured_values(function).items()
                 }
                 compiled.refers_to = frame_arguments.referenced_arrays(function)
-        self._remember(compiled, function)
+        self._remember(compiled, getattr(function, "__func__", function))
         self.look_at_settings(compiled.at)
 
     def look_at_settings(self, at: Place = NOWHERE) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import itertools
 from collections.abc import Mapping
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from jaxperf.watch.advice.explanations import Change
@@ -93,16 +93,16 @@ def placement_changes(before: Mapping[str, Placement], now: Mapping[str, Placeme
     )
 
 
-def traced_function(frame: FrameType, reader: FrameType | None, defined: str) -> FunctionType | None:
-    """Return the traced function, whose file and line are `defined`, from a variable in JAX's frames."""
+def traced_function(frame: FrameType, reader: FrameType | None, defined: str) -> Any:
+    """Return the traced function or method, whose line is `defined`, from a variable in JAX's frames."""
     inner = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
     values = (value for f in inner for value in f.f_locals.values())
-    functions = (inspect.unwrap(value) for value in values if isinstance(value, FunctionType))
+    functions = (inspect.unwrap(value) for value in values if isinstance(value, FunctionType | MethodType))
     codes = ((f, getattr(f, "__code__", None)) for f in functions)
     return next((f for f, c in codes if c and f"{c.co_filename}:{c.co_firstlineno}" == defined), None)
 
 
-def captured_values(function: FunctionType) -> dict[str, Any]:
+def captured_values(function: Any) -> dict[str, Any]:
     """Return a function's closure variables and default values, by name."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
@@ -113,12 +113,19 @@ def captured_values(function: FunctionType) -> dict[str, Any]:
     return captured
 
 
-def referenced_arrays(function: FunctionType) -> dict[str, str]:
-    """Return the types of the arrays in a function's closure, defaults and module variables, by name."""
-    names = function.__code__.co_names
-    referenced = captured_values(function) | {
-        n: function.__globals__[n] for n in names if n in function.__globals__
-    }
+def referenced_arrays(function: Any) -> dict[str, str]:
+    """Return the types of the arrays that a function refers to, by name.
+
+    They are in its closure, its defaults, the module's variables, or attributes of an object that it captures
+    or is a method of.
+    """
+    code, captured = function.__code__, captured_values(function)
+    if isinstance(function, MethodType) and code.co_argcount:
+        captured[code.co_varnames[0]] = function.__self__
+    referenced = captured | {n: function.__globals__[n] for n in code.co_names if n in function.__globals__}
+    for name, value in captured.items():
+        attributes = getattr(value, "__dict__", None) or {}
+        referenced |= {f"{name}.{n}": attributes[n] for n in code.co_names if n in attributes}
     return {name: describe_value(value) for name, value in referenced.items() if _is_array(value)}
 
 

@@ -35,8 +35,7 @@ _ELEMENTWISE = frozenset({
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
     line, elsewhere = _outermost(analysis), analysis.record.small_puts  # `find_small_puts` covers those
-    read = {x.at for x in analysis.lines if loop_body.element_read(x.at)}  # and `find_waits` these
-    idle = _front_bound(analysis, line, {*elsewhere, *read})
+    idle = _front_bound(analysis, line, {*elsewhere, *_waits(analysis)})
     traced = Counter(c.at for c, _ in analysis.called)
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
@@ -61,6 +60,12 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     for finding in findings_by_function("eager", both, reason):
         whole = finding.name if statements.is_definition(finding.at) else ""
         yield replace(finding, argument=whole or statements.init_call(finding.at))
+
+
+def _waits(analysis: Analysis) -> set[Place]:
+    """Return the lines whose only operation makes the value that they wait for: `find_waits` covers these."""
+    lines = (x.at for x in analysis.lines)
+    return {at for at in lines if loop_body.element_read(at) or statements.is_test(at)}
 
 
 def _front_bound(

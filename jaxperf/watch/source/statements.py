@@ -89,6 +89,30 @@ def gives_a_value(at: Place) -> bool:
     return isinstance(innermost(at, ast.stmt), ast.Assign | ast.AugAssign | ast.AnnAssign)
 
 
+def yields(at: Place) -> bool:
+    """Return whether a statement of a generator gives an item to the caller."""
+    statement = innermost(at, ast.stmt)
+    return statement is not None and any(isinstance(n, ast.Yield) for n in ast.walk(statement))
+
+
+def is_test(at: Place) -> bool:
+    """Return whether a line is the test of an `if` or a `while`."""
+    return isinstance(innermost(at, ast.stmt), ast.If | ast.While)
+
+
+def is_branch(at: Place) -> bool:
+    """Return whether a line tests for what only Python can do: leave the block, or change an attribute."""
+    node = innermost(at, ast.stmt)
+    if not isinstance(node, ast.If):
+        return False
+    inside = [n for statement in (*node.body, *node.orelse) for n in ast.walk(statement)]
+    leaves = ast.Break | ast.Continue | ast.Return | ast.Raise
+    return any(
+        isinstance(n, leaves) or (isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+        for n in inside
+    )
+
+
 def in_jitted(at: Place) -> bool:
     """Return whether a line is in a function that a decorator jits."""
     return any(_wrapper(d) for f in enclosing_nodes(at, FUNCTION) for d in f.decorator_list)

@@ -43,6 +43,12 @@ value = float(w[0])
 class Agent:
     def act(self, x):
         return int(x.argmax())
+
+    def stops(self, loss):
+        if loss < self.best:
+            self.best = loss
+        jax.debug.print("{}", loss)
+        yield loss + 1
 """
 
 
@@ -79,6 +85,12 @@ def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
         ("wait", 6, "", "jax.lax.while_loop"),  # not after the loop, as the test needs it
         ("wait", 10, "", "jnp.where"),
         ("wait", 17, "", "return the array itself"),
+        ("wait", 20, "", "test every tenth turn"),  # jnp.where cannot change self
+        ("callback", 22, "", "Leave it out where nobody reads it"),
+        ("callback", 5, "", "Do the same with jnp or lax"),
+        ("eager", 23, "", "this generator computes for each item"),
+        ("dispatch", 5, "", "jax.lax.scan if a step needs the one before"),
+        ("constant", 5, "TABLE", "compute once, and pass that"),
         ("wait", 13, "large arrays", "compute on the device what the host needs"),
         ("eager", 16, "act", "a function that takes the arrays"),  # self is no array
         ("eager", 1, "step", "@jax.jit above it"),

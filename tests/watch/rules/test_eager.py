@@ -60,6 +60,13 @@ def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tm
     assert line(sample(call, 1.0)) == call  # an operation of the loop itself
 
 
+def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("for x in xs:\n    if f(x) < best:\n        best = x\n    y = float(x) + g(x)\n")
+    lines = [SimpleNamespace(at=Place(str(path), number)) for number in (2, 4)]
+    assert eager._waits(SimpleNamespace(lines=lines)) == {lines[0].at}  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("each_s", "seconds"), [(1e-5, 0.9), (1e-3, 0.0)])
 def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(
     each_s: float, seconds: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -108,6 +109,23 @@ def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is
     assert [f.memory_bytes for f in find_constants(Analysis(twice))] == [2 * TABLE.nbytes]
     passed = record(jax.jit(lambda x, table: x * table + 1), jnp.float32(2), TABLE)
     assert list(find_constants(Analysis(passed))) == []
+
+
+class Model:
+    def __init__(self) -> None:
+        self.table, self.norms = TABLE + 3, 7
+
+    def scale(self, x: jax.Array) -> jax.Array:
+        return x * self.table / self.norms
+
+    def scaled(self) -> Callable[[jax.Array], jax.Array]:
+        return lambda x: x * self.table
+
+
+@pytest.mark.parametrize("function", [Model().scale, Model().scaled()])
+def test_an_array_that_belongs_to_an_object_is_named_with_it(function: Callable[..., jax.Array]) -> None:
+    (finding,) = find_constants(Analysis(record(jax.jit(function), jnp.float32(2))))
+    assert finding.argument == "self.table"
 
 
 def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
