@@ -53,12 +53,16 @@ class Placed:
 
 def makes_step(step: Any) -> bool:
     """Return whether a function makes a step: its only parameter is named `devices` or `mesh`."""
-    if hasattr(step, "lower"):  # it is jitted
+    if _is_jitted(step):
         return False
     try:
         return list(inspect.signature(step).parameters) in (["devices"], ["mesh"])
     except (TypeError, ValueError):
         return False
+
+
+def _is_jitted(step: Any) -> bool:
+    return callable(step) and hasattr(step, "lower")  # what Equinox jits has no `trace`
 
 
 def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) -> Mesh:
@@ -106,19 +110,32 @@ def place(
       batch: positions of the arguments that are the batch; found by their first axis if None.
 
     Raises:
-      JaxperfError: the step is not jitted, or a mesh or batch does not fit.
+      JaxperfError: the step is not jitted, its arguments are missing, or a mesh or batch does not fit.
     """
     mesh = mesh_of(devices, axes, mesh_of_arguments((args, kwargs)))
     made, placed = makes_step(step), False
     if made:
-        step, args, placed = _made(step, args, mesh)
-    if not hasattr(step, "lower"):
+        make, (step, args, placed) = step, _made(step, args, mesh)
+        if not _is_jitted(step):
+            raise JaxperfError(
+                f"{_name(make)} returned {_name(step)}, not a jitted step; return what jax.jit returned, or "
+                "(step, arguments)"
+            )
+    if not _is_jitted(step):
         raise JaxperfError(
             f"{_name(step)} is not jitted, so nothing can be compiled; give what jax.jit returned, or a "
             "function of `devices` that makes the step"
         )
-    positions = tuple(batch) if batch is not None else batch_positions(args)
-    examples = max((_lead(args[i]) for i in positions if i < len(args)), default=0)
+    if not args and not kwargs and (missing := _required(step)):
+        raise JaxperfError(
+            f"{_name(step)} needs arguments ({', '.join(missing)}), but none are given; give them by --setup "
+            "or --args"
+        )
+    positions = tuple(sorted(set(batch))) if batch is not None else batch_positions(args)
+    for i in positions:
+        if not 0 <= i < len(args):
+            raise JaxperfError(f"--batch names argument {i}, but the step has {len(args)}, counted from 0")
+    examples = max((_lead(args[i]) for i in positions), default=0)
     if placed:
         return Placed(step, jax.tree.map(_shape, args), kwargs, mesh, examples, positions, 0, made)
     split = mesh.shape[mesh.axis_names[0]]
@@ -146,6 +163,17 @@ def _made(make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> tuple[
 
 def _name(step: Any) -> str:
     return str(getattr(step, "__name__", type(step).__name__))
+
+
+def _required(step: Any) -> list[str]:
+    """Return the names of the parameters without default; none where Python does not know them."""
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [
+        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
 
 
 def mesh_of_arguments(tree: Any) -> Mesh | None:
@@ -182,7 +210,7 @@ def batch_positions(args: tuple[Any, ...]) -> tuple[int, ...]:
     """
     positions: list[int] = []
     length = 0
-    for i in reversed(range(min(1, len(args) - 1), len(args))):
+    for i in reversed(range(int(len(args) > 1), len(args))):
         lead = _lead(args[i])
         if not lead and not positions and all(not np.shape(leaf) for leaf in jax.tree.leaves(args[i])):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 import jax
@@ -33,21 +34,27 @@ def main(asked: Plan) -> int:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     if asked.json:
         check_writable(asked.json)
+    path = asked.json and asked.json.absolute()  # the reader's code may change the folder
     with native_stderr_to(path_for("plan")):  # XLA logs that there is no GPU
         made = _plan(asked)
     console = terminal.console()
     for block in made.blocks():
         terminal.show(console, block)
-    if asked.json:
-        write_whole(asked.json, json.dumps(made.to_json(), indent=1) + "\n")
+    if path:
+        write_whole(path, json.dumps(made.to_json(), indent=1) + "\n")
         print(to_one_line(f"plan: {asked.json}"))
     return 0
 
 
 def _plan(asked: Plan) -> StepPlan:
     """Load the step and its arguments, and plan them."""
-    counts, axes = numbers(asked.devices, "--devices", least=1), mesh_axes(asked.mesh)
-    positions = numbers(asked.batch, "--batch", least=0) if asked.batch else None
+    counts, axes = numbers(asked.devices, "--devices", least=1, example="1,8,64"), mesh_axes(asked.mesh)
+    positions = numbers(asked.batch, "--batch", least=0, example="1,2") if asked.batch else None
+    if axes and (size := math.prod(axes.values())) not in counts:
+        raise JaxperfError(
+            f"--mesh {asked.mesh} takes {size} devices, which are not among --devices {asked.devices}; "
+            "give lengths whose product is one of these"
+        )
     if asked.for_ == "this":
         deviceless.card_of_this_machine()  # before the reader's program starts JAX, which logs a traceback
     elif not jax.config.jax_platforms:  # type: ignore[attr-defined]
@@ -81,8 +88,14 @@ def _arguments(asked: Plan) -> Arguments:
     return load_arguments(asked.args, asked.setup, asked.npz)
 
 
-def numbers(text: str, flag: str, *, least: int) -> tuple[int, ...]:
+def numbers(text: str, flag: str, *, least: int, example: str) -> tuple[int, ...]:
     """Return the numbers of "1,8,64".
+
+    Args:
+      text: the flag's value.
+      flag: its name, for the message.
+      least: the smallest number allowed.
+      example: a value that the message advises.
 
     Raises:
       JaxperfError: a part is not a whole number, or too small.
@@ -91,7 +104,7 @@ def numbers(text: str, flag: str, *, least: int) -> tuple[int, ...]:
     for part in text.split(","):
         if not part.strip().isdecimal() or len(part) > 9 or int(part) < least:
             raise JaxperfError(
-                f"{flag}: {part!r} is not a number from {least} on; give some as in {flag} 1,8,64"
+                f"{flag}: {part!r} is not a number from {least} on; give some as in {flag} {example}"
             )
         values.append(int(part))
     return tuple(values)

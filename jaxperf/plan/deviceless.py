@@ -151,7 +151,7 @@ def toolkit() -> tempfile.TemporaryDirectory[str]:
     assembler, library = Path(folder.name, "bin/ptxas"), Path(folder.name, "nvvm/libdevice/libdevice.10.bc")
     for path, text in ((assembler, ASSEMBLER), (library, "; LLVM IR without functions\n")):
         path.parent.mkdir(parents=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     assembler.chmod(0o755)
     return folder
 
@@ -210,7 +210,7 @@ def target_config(card: Card) -> str:
         "pcie_bandwidth": int(card.pcie_bandwidth),
         "shared_bytes_per_block": card.shared_bytes - 1024,
     }
-    return string.Template((DATA / "gpu.txtpb").read_text()).substitute(figures)
+    return string.Template((DATA / "gpu.txtpb").read_text(encoding="utf-8")).substitute(figures)
 
 
 def dump(card: Card, lowered: Any, folder: str, options: Mapping[str, Any]) -> None:

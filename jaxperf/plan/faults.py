@@ -139,7 +139,9 @@ def atomics(dtype: str, card: Card) -> set[str]:
     lowered = jax.jit(lambda i, v: jnp.zeros(16, v.dtype).at[i].add(v)).lower(index, value)
     with tempfile.TemporaryDirectory() as folder:
         deviceless.dump(card, lowered, folder, _PTX_OPTIONS)
-        ptx = "\n".join(path.read_text(errors="replace") for path in Path(folder).rglob("*.ptx"))
+        ptx = "\n".join(
+            path.read_text(encoding="utf-8", errors="replace") for path in Path(folder).rglob("*.ptx")
+        )
     if not (ways := set(re.findall(r"\b(?:atom|red)\.[\w.]*?\b(add|cas)\.", ptx))):
         raise JaxperfError("XLA wrote no PTX with an atomic addition")
     return ways

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import tyro
 
-from jaxperf.cli.flags import at_least, more_than
+from jaxperf.cli.flags import between, more_than
+
+MOST_EXAMPLES = 10**12
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,14 @@ class Plan:
     """Called once, without arguments; returns the arguments as a tuple, or the only one."""
     npz: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Arrays arr_0, arr_1, ... become arguments by position, others by name."""
-    per_device: Annotated[int | None, at_least(1), tyro.conf.arg(metavar="N")] = None
+    per_device: Annotated[int | None, between(1, MOST_EXAMPLES), tyro.conf.arg(metavar="N")] = None
     """Examples on each device; by default as many as the arguments have."""
-    total: Annotated[int | None, at_least(1), tyro.conf.arg(metavar="N")] = None
+    total: Annotated[int | None, between(1, MOST_EXAMPLES), tyro.conf.arg(metavar="N")] = None
     """Examples of the whole batch, whatever the number of devices."""
     batch: Annotated[str, tyro.conf.arg(metavar="I,I,...")] = ""
     """Positions of the arguments that are the batch, from 0 on; by default the last of equal first axis."""
     mesh: Annotated[str, tyro.conf.arg(metavar="NAME=N,...")] = ""
-    """Lengths of the mesh's axes, e.g. data=8,model=8; the first takes what the others leave."""
+    """Axes for one of --devices, e.g. data=8,model=8 for 64; for others, the first takes what is left."""
     network: str = "infiniband"
     """What connects the nodes: infiniband, efa, tcpxo."""
     step_ms: Annotated[float | None, more_than(0), tyro.conf.arg(metavar="MS")] = None

@@ -7,7 +7,6 @@ import importlib
 import itertools
 import sys
 import traceback
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,18 +161,20 @@ def load_arguments(specs: Sequence[str], setup: str, npz: Path | None) -> Argume
 
 
 def _read(npz: Path) -> Arguments:
+    damaged = f"{npz} is not an .npz file of plain arrays; write it with np.savez"
     try:
         with npz.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: jax.numpy.asarray(file[name]) for name in file.files}
+            read = {name: file[name] for name in file.files}
     except OSError as e:
         raise JaxperfError(f"cannot read {npz}: {e.strerror or e}") from None
-    except (
-        ValueError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-    ):  # TypeError: an .npy file, which is not a context manager
-        raise JaxperfError(f"{npz} is not an .npz file of plain arrays; write it with np.savez") from None
+    except MemoryError:
+        raise JaxperfError(f"{npz} does not fit in memory; write fewer or smaller arrays") from None
+    except Exception:  # for a damaged file, zipfile, zlib and NumPy raise errors of many types
+        raise JaxperfError(damaged) from None
+    try:
+        arrays = {name: jax.numpy.asarray(read.pop(name)) for name in list(read)}
+    except TypeError:
+        raise JaxperfError(damaged) from None
     positions = list(itertools.takewhile(arrays.__contains__, (f"arr_{i}" for i in itertools.count())))
     named = {name: array for name, array in arrays.items() if name not in positions}
     return Arguments(tuple(arrays[name] for name in positions), named)

@@ -58,6 +58,7 @@ def main(asked: Measure) -> int:
     """
     if asked.json:
         check_writable(asked.json)
+    path = asked.json and asked.json.absolute()  # the reader's code may change the folder
     refuse_debug_flags()
     environment = current_environment()
     functions = _named(asked.functions, jit=asked.jit)
@@ -70,8 +71,8 @@ def main(asked: Measure) -> int:
     section = SectionEntry("measure", "", title, "Where does the time of a call go, and what limits it?", 0)
     recorder = Recorder(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
     tell(recorder, functions, call_arguments, rounds=asked.rounds, budget_s=asked.budget_s)
-    if asked.json:
-        save_result(recorder.result(), asked.json)
+    if path:
+        save_result(recorder.result(), path)
     print(to_one_line(f"result: {asked.json or 'not kept; give --json PATH to keep it'}"))
     return 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -40,6 +42,7 @@ def test_the_last_arguments_of_one_length_are_the_batch() -> None:
     assert batch_positions(([W, W], {"x": X, "y": Y})) == (1,)
     assert batch_positions((X,)) == (0,)
     assert batch_positions((W, 3)) == ()
+    assert batch_positions(()) == ()
 
 
 def test_the_batch_grows_with_the_devices() -> None:
@@ -57,8 +60,16 @@ def test_examples_per_device_or_of_the_whole_batch() -> None:
 
 
 def test_the_batch_may_be_named() -> None:
-    on_eight = placed(W, X, Y, batch=(1,))
-    assert [a.shape for a in on_eight.args] == [(5, 3), (128, 5), (16, 3)]
+    for batch in ((1,), (1, 1)):
+        on_eight = placed(W, X, Y, batch=batch)
+        assert [a.shape for a in on_eight.args] == [(5, 3), (128, 5), (16, 3)]
+        assert on_eight.batch_arguments == (1,)
+
+
+@pytest.mark.parametrize("position", [7, -1])
+def test_a_batch_that_is_no_argument(position: int) -> None:
+    with pytest.raises(JaxperfError, match=f"--batch names argument {position}, but the step has 3, counted"):
+        placed(W, X, Y, batch=(1, position))
 
 
 def test_no_batch_to_change() -> None:
@@ -96,6 +107,17 @@ def test_a_function_of_devices_makes_the_step() -> None:
     assert placed(W, X, Y, fn=make).made and seen == [8]
 
 
+@pytest.mark.parametrize(
+    ("made", "name"), [("step", "str"), (None, "NoneType"), (("step", (X,)), "str"), (step, "step")]
+)
+def test_a_function_of_devices_that_makes_no_step(made: Any, name: str) -> None:
+    def make(devices: list[Any]) -> Any:
+        return made
+
+    with pytest.raises(JaxperfError, match=f"^make returned {name}, not a jitted step; return what"):
+        placed(W, X, Y, fn=make)
+
+
 def test_a_function_of_a_mesh_may_give_its_arguments() -> None:
     def make(mesh: Mesh) -> Any:
         x = jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=NamedSharding(mesh, P(mesh.axis_names[0])))
@@ -116,6 +138,12 @@ def test_what_cannot_be_planned() -> None:
         check_plannable(pure.trace(X).jaxpr.jaxpr)
 
 
+@pytest.mark.parametrize("fn", [jax.jit(step), lambda devices: jax.jit(step)], ids=["step", "made"])
+def test_missing_arguments(fn: Any) -> None:
+    with pytest.raises(JaxperfError, match=r"^step needs arguments \(w, x, y\), .* by --setup or --args$"):
+        placed(fn=fn)
+
+
 def test_a_pallas_kernel() -> None:
     pallas = pytest.importorskip("jax.experimental.pallas")
 
@@ -133,6 +161,14 @@ def test_a_pallas_kernel() -> None:
 )
 def test_nodes(count: int, nodes: tuple[int, int]) -> None:
     assert deviceless.nodes_of(CARDS["h100"], count) == nodes
+
+
+def test_the_description_of_a_card_is_read_as_utf8() -> None:
+    code = (
+        "import warnings; from jaxperf.plan import cards, deviceless\n"
+        "warnings.simplefilter('error', EncodingWarning); deviceless.target_config(cards.CARDS['h100'])"
+    )
+    subprocess.run([sys.executable, "-X", "warn_default_encoding", "-c", code], check=True)
 
 
 def test_counts_that_fill_no_nodes() -> None:
@@ -159,6 +195,12 @@ def test_a_plan_of_a_data_parallel_step() -> None:
     body = step_plan.to_json()
     assert body["format"] == "jaxperf-plan"
     assert body["sizes"][2]["exchanges"][0]["collective"]["group_size"] == 8
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_plan_of_a_step_without_parameters() -> None:
+    step_plan = planning.plan(jax.jit(lambda size=4: jnp.sin(jnp.arange(float(size)))), devices=(1, 8))
+    assert [(size.devices, size.batch) for size in step_plan.sizes] == [(1, 0), (8, 0)]
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")

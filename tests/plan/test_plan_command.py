@@ -27,6 +27,12 @@ def step(w, x, y):
 def plain(w, x, y):
     return w
 
+def moves():
+    import os
+    os.mkdir("elsewhere")
+    os.chdir("elsewhere")
+    return shapes()
+
 def shapes():
     return tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((5, 3), (16, 5), (16, 3)))
 """
@@ -40,6 +46,13 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "train_to_plan", raising=False)  # another test's
     return str(path)
+
+
+@pytest.mark.parametrize("flag", ["--per-device", "--total"])
+@pytest.mark.parametrize("value", ["0", "99999999999999999999"])
+def test_examples_out_of_bounds(flag: str, value: str) -> None:
+    with pytest.raises(JaxperfError, match=rf"^{flag} is {value}; give at least 1 and at most "):
+        flags.parse(Plan, args=["train:step", flag, value], prog="jaxperf plan")
 
 
 def test_flags() -> None:
@@ -74,6 +87,25 @@ def test_a_plan(
     assert [size["batch"] for size in body["sizes"]] == [4, 32]
     assert body["sizes"][1]["collectives"] == {"all-reduce": 1}
     assert body["sizes"][1]["exchanges"][0]["collective"]["source"] == "train_to_plan.py:6"
+
+
+@pytest.mark.usefixtures("cpus_as_gpus")
+def test_a_plan_is_written_where_the_command_began(
+    train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = Plan(f"{train}:step", setup="train_to_plan.py:moves", devices="1", json=Path("plan.json"))
+    assert command.main(asked) == 0
+    assert (tmp_path / "plan.json").is_file() and not list(tmp_path.glob("elsewhere/*"))
+    assert capsys.readouterr().out.endswith("plan: plan.json\n")
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_mesh_counts_for_one_number_of_devices_and_its_first_axis_grows(train: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    asked = Plan(f"{train}:step", args=ARGS, devices="4,8", mesh="data=2,model=2", json=path)
+    assert command.main(asked) == 0
+    meshes = [size["mesh"] for size in json.loads(path.read_text())["sizes"]]
+    assert meshes == [{"data": 2, "model": 2}, {"data": 4, "model": 2}]
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
@@ -116,7 +148,14 @@ def test_threads_that_compile_leave_the_cache_setting_as_it_was(
         ({"devices": "0"}, "'0' is not a number from 1 on"),
         ({"mesh": "data"}, "--mesh: 'data' is not NAME=N"),
         ({"mesh": "data=2,data=4"}, "'data=4' is not NAME=N"),
-        ({"batch": "one"}, "--batch: 'one'"),
+        (
+            {"devices": "8", "mesh": "data=3"},
+            "--mesh data=3 takes 3 devices, which are not among --devices 8",
+        ),
+        ({"devices": "8", "mesh": "data=2"}, "--mesh data=2 takes 2 devices"),
+        ({"batch": "one"}, "--batch: 'one' is not a number from 0 on; give some as in --batch 1,2$"),
+        ({"batch": "7"}, "--batch names argument 7, but the step has 3, counted from 0"),
+        ({"args": ()}, "step needs arguments"),
         ({"for_": "k80"}, "no card 'k80'"),
         ({"for_": "v5e", "step_ms": 1.0}, "v5e has no model of kernels"),
         ({"network": "token ring"}, "no network 'token ring'"),

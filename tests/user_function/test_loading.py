@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,6 +143,47 @@ def test_a_file_of_arrays_gives_positions_and_names(tmp_path: Path) -> None:
     np.testing.assert_array_equal(from_file.by_position[0], x)
     np.testing.assert_array_equal(from_file.by_position[1], y)
     np.testing.assert_array_equal(from_file.by_name["scale"], y)
+
+
+def npz_of_header(path: Path, shape: str) -> None:
+    """Write an .npz file with the header of an array of this shape, without its values."""
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("arr_0.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+
+
+def with_zip_field(content: bytes, offset: int, value: int) -> bytes:
+    """Return a zip file of one member with another two-byte field in both of its headers.
+
+    Args:
+      content: of the file.
+      offset: of the field in the member's own header; in the directory's, it is two bytes further on.
+      value: of the field.
+    """
+    changed = bytearray(content)
+    for at in (offset, content.index(b"PK\x01\x02") + offset + 2):
+        changed[at : at + 2] = struct.pack("<H", value)
+    return bytes(changed)
+
+
+def test_damaged_files_of_arrays_are_one_line(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "whole.npz", np.arange(1000))
+    whole = (tmp_path / "whole.npz").read_bytes()
+    at = 30 + sum(struct.unpack("<HH", whole[26:30]))  # where the compressed values begin
+    (tmp_path / "flipped.npz").write_bytes(whole[:at] + b"\xff" * 8 + whole[at + 8 :])
+    (tmp_path / "encrypted.npz").write_bytes(with_zip_field(whole, 6, 1))
+    (tmp_path / "unknown_compression.npz").write_bytes(with_zip_field(whole, 8, 77))
+    np.savez(tmp_path / "text.npz", np.array(["text"]))
+    npz_of_header(tmp_path / "no_number.npz", f"({10**30},)")
+    npz_of_header(tmp_path / "large.npz", f"({10**15},)")
+    damaged = ("flipped", "encrypted", "unknown_compression", "text", "no_number")
+    for name, says in {
+        **dict.fromkeys(damaged, "is not an .npz file of plain arrays; write it with np.savez"),
+        "large": "does not fit in memory; write fewer or smaller arrays",
+    }.items():
+        with pytest.raises(JaxperfError) as caught:
+            load_arguments([], "", Path(f"{name}.npz"))
+        assert str(caught.value) == f"{name}.npz {says}"
 
 
 def test_mistakes_in_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

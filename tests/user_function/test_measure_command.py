@@ -67,6 +67,12 @@ def stays_in_c():
     print("waiting", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # many minutes
 
+def moves():
+    import os
+    os.mkdir("elsewhere")
+    os.chdir("elsewhere")
+    return data()
+
 def data():
     return jnp.ones((4, 4)), jnp.ones((4, 4))
 """
@@ -127,6 +133,15 @@ def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
     assert "plain: arithmetic" not in result.facts
     jitted = measured("own_step:plain", "--setup=own_step:data", "--jit")
     assert names(jitted, 0)[0] == "plain: trace" and jitted.facts["plain: matrix products"] == 1
+
+
+def test_a_result_is_written_where_the_command_began(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["own_step:step", "--setup=own_step:moves", "--rounds=2", "--budget-s=0", "--json=r.json"]
+    assert command_line.main(["measure", *arguments]) == 0
+    assert (tmp_path / "r.json").is_file() and not list(tmp_path.glob("elsewhere/*"))
+    assert capsys.readouterr().out.endswith("result: r.json\n")
 
 
 def test_donated_arguments_are_copied_for_every_call() -> None:
