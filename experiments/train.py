@@ -209,6 +209,9 @@ def run(config: Config, recipe: Recipe) -> int:
     shown["processes"] = check_same((shown, here.versions)) if config.processes.several else 1
     toy = config.smoke and config.data_source == "auto" and not config.data_folder
     data = fashion_mnist(source="mini" if toy else config.data_source, folder=config.data_folder)
+    book = config.recipe == "book"
+    images = data if book else with_mirrored(data)
+    updates_per_epoch(len(images.train_labels), recipe.batch_size)  # refuses a batch that is larger
     here = dataclasses.replace(here, data_source=data.source)
     command = shlex.join(["python", "experiments/train.py", *sys.argv[1:]])
     record = Recorder(ABOUT, here, shown, command=command, smoke=config.smoke)
@@ -216,8 +219,6 @@ def run(config: Config, recipe: Recipe) -> int:
     print(f"{recipe.model}, {recipe.batch_size} images a step, rate {recipe.lr:g}, data: {data.source}")
     print(f"devices: {', '.join(map(str, devices))}")
 
-    book = config.recipe == "book"
-    images = data if book else with_mirrored(data)
     models = models_of(recipe, config)
     optimizer = optax.sgd(recipe.lr) if book else one_cycle(recipe.lr, recipe.epochs * recipe.updates)
     step = make_step(config.way, models[recipe.seeds[0]], optimizer, devices)

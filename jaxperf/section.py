@@ -59,6 +59,9 @@ class Options:
     notebook: Path | None = None
     """Keep the executed notebook in this file."""
 
+    def __post_init__(self) -> None:
+        flags.check_exclusive(smoke=self.smoke, full=self.full)
+
 
 def section(
     number: str,

@@ -69,13 +69,13 @@ def find(word: str) -> SectionEntry:
     """Return the section with this name or number ("hybridize", "8.1").
 
     Raises:
-      JaxperfError: there is none; the message names the nearest.
+      JaxperfError: there is none; the message names the nearest, which may be "all".
     """
     wanted = word.strip().lower().removesuffix(".py")
     for section in SECTIONS:
         if wanted in (section.name, section.number) and wanted:
             return section
-    names = [w for s in SECTIONS for w in (s.name, s.number) if w]
+    names = ["all", *(w for s in SECTIONS for w in (s.name, s.number) if w)]
     near = difflib.get_close_matches(wanted, names, n=1)
     suggestion = f"did you mean {near[0]!r}? " if near else ""
     raise JaxperfError(f"no section {word!r}; {suggestion}`jaxperf list` shows all")

@@ -36,7 +36,7 @@ from jaxperf.cli.commands import (
     Watch,
 )
 from jaxperf.compare import gate
-from jaxperf.errors import JaxperfError, escape_control
+from jaxperf.errors import JaxperfError, escape_control, to_one_line
 from jaxperf.processes.exit_status import ended, program_name, say
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
@@ -72,7 +72,7 @@ def _dispatch(arguments: list[str]) -> int:
     if "" in options[1:]:
         raise JaxperfError(f"a word after `{options[0]}` is empty; give a value, or leave the flag out")
     if extra and options[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
-        raise JaxperfError(f"only `run`, `launch` and `gate` take arguments after --: {extra[0]!r}")
+        raise JaxperfError(f"only `run`, `launch`, `gate` and `watch` take arguments after --: {extra[0]!r}")
     match _parse(options):
         case List():
             return show_list()
@@ -146,8 +146,9 @@ def _parse(arguments: list[str]) -> Any:
     if not arguments:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1, cutoff=0.0)[0]
-        raise JaxperfError(f"no command {arguments[0]!r}; did you mean {near!r}? see `jaxperf --help`")
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        right = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)};"
+        raise JaxperfError(f"no command {arguments[0]!r}; {right} see `jaxperf --help`")
     named = f"jaxperf {arguments[0]}" if arguments[0] in COMMANDS else "jaxperf"
     try:
         return flags.parse(Command, args=arguments, prog="jaxperf", description=DESCRIPTION)
@@ -308,19 +309,35 @@ def watch_program(watch: Watch, arguments: tuple[str, ...]) -> int:
 
 
 def _side(paths: str) -> list[Result]:
-    """Return the results that a side of a comparison names: files or folders, with commas between them."""
-    results: list[Result] = []
+    """Return the results that a side of a comparison names: files or folders, with commas between them.
+
+    Raises:
+      JaxperfError: nothing before or after a comma, an unreadable file, or one that is named twice.
+    """
+    results: dict[Path, Result] = {}
     for word in paths.split(","):
+        if not word:
+            raise JaxperfError(
+                f"{to_one_line(repr(paths))} has nothing on one side of a comma; give A1,A2 without blanks"
+            )
         folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises if a name is too long
-        results += _load(Path(word)).values() if folder else [load_result(Path(word))]
-    return results
+        by_path = _load(Path(word)) if folder else {Path(word): load_result(Path(word))}
+        for path, result in by_path.items():
+            if path.resolve() in results:
+                raise JaxperfError(f"{path} is named twice; each result counts once")
+            results[path.resolve()] = result
+    return list(results.values())
 
 
 def _load(where: Path) -> dict[Path, Result]:
     """Results by path, in the book's order; each other file is named in a line."""
-    if where.suffix == ".json" and not where.exists():
-        raise JaxperfError(f"no file {where}; give a result's JSON file, or a folder of them")
     if not where.exists():
+        if parent := next((path for path in where.parents if path.is_file()), None):
+            raise JaxperfError(
+                f"cannot read {where}: {parent} is a file; give a folder, or a result's JSON file"
+            )
+        if where.suffix == ".json":
+            raise JaxperfError(f"no file {where}; give a result's JSON file, or a folder of them")
         raise JaxperfError(f"no folder {where}; `{program_name()} run all --out {where}` makes it")
     by_path = {}
     inside = where.iterdir() if where.is_dir() else [where]  # glob silently ignores a forbidden folder

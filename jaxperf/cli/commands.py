@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from jaxperf.cli.flags import at_least, between
+from jaxperf.cli.flags import at_least, between, check_exclusive
 from jaxperf.compare.gate import Gate
 from jaxperf.plan.options import Plan
 from jaxperf.user_function.options import Measure, MeasureRoofline
@@ -52,6 +52,9 @@ class Run:
         tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=PATH")
     ] = ()
     """Compare with a framework that another Python has already, as in torch=/usr/bin/python3."""
+
+    def __post_init__(self) -> None:
+        check_exclusive(smoke=self.smoke, full=self.full)
 
 
 @dataclass(frozen=True)

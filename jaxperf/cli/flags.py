@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import io
 import math
 import os
@@ -78,6 +79,16 @@ def check_bounds(instance: Any) -> None:
                 raise JaxperfError(f"{flag} is {number}; give {bounds[0]}")
 
 
+def check_exclusive(**given: bool) -> None:
+    """Reject switches that exclude each other, by their names.
+
+    Raises:
+      JaxperfError: more than one is given.
+    """
+    if sum(given.values()) > 1:
+        raise JaxperfError(f"{' and '.join(f'--{name}' for name in given)} exclude each other; give one")
+
+
 def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, description: str = "") -> Any:
     """Parse the flags `args` into an instance of the dataclass `kind`.
 
@@ -110,7 +121,7 @@ def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, des
         if e.code in (0, None):  # --help
             sys.stderr.write(shown.getvalue())
             raise
-        raise JaxperfError(f"{_first_paragraph(shown.getvalue())}; see `{prog} --help`") from None
+        raise JaxperfError(f"{_first_paragraph(shown.getvalue(), args, prog)}; see `{prog} --help`") from None
 
 
 def parse_argv(kind: Any, about: str = "") -> Any:
@@ -146,8 +157,8 @@ def _columns(count: int) -> Iterator[None]:
             os.environ["COLUMNS"] = before
 
 
-def _first_paragraph(box: str) -> str:
-    """Return the sentence in tyro's box: the text before the first rule, plus its suggestion.
+def _first_paragraph(box: str, args: Sequence[str], prog: str) -> str:
+    """Return the sentence in tyro's box: the text before the first rule, plus a suggestion.
 
     The title is in the frame, or, if the terminal has no UTF-8 and so no frame, a separate part.
     """
@@ -159,11 +170,28 @@ def _first_paragraph(box: str) -> str:
             parts.append([])
         elif content and content[0] not in "╭╰":
             parts[-1].append(content)
-    texts = [" ".join(rows) for rows in parts[0 if framed else 1 :]] or [""]
-    text = "".join(c for c in texts[0].rstrip(".") if c.isprintable())  # no escape codes from the arguments
+    parts = parts[0 if framed else 1 :] or [[]]
+    text = "".join(c for c in " ".join(parts[0]).rstrip(".") if c.isprintable())  # no escape codes from args
     number = r"(\bINT\b.* instantiated from \[|int\(\) with base 10: |float: )'(.*?)'"
-    if value := re.search(rf"Error parsing (--[\w-]+): .*{number}", text):
+    if value := re.search(rf"Error parsing (?:-\w/)?(--[\w-]+): .*{number}", text):
         text = f"{value[1]} is {value[3]!r}; give a {'number' if 'float' in value[2] else 'whole number'}"
-    hint = next((p for p in texts[1:] if p.startswith("Perhaps you meant")), "")
-    flag = re.search(r"--[\w-]+", hint)
-    return f"{text} (did you mean {flag.group()}?)" if flag else text or "these flags are not understood"
+    near = next((_near_flag(rows, args, prog) for rows in parts[1:] if "Perhaps you meant:" in rows), "")
+    if wrong := re.match(r"invalid choice '(.*)' for argument .*Expected one of \((.+)\)", text):
+        choices = [choice for choice in re.findall("'(.*?)'", wrong[2]) if choice != "None"]
+        text = text.replace(wrong[2], ", ".join(map(repr, choices)))
+        near = next(iter(difflib.get_close_matches(wrong[1], choices, n=1)), "")
+    return f"{text} (did you mean {near}?)" if near else text or "these flags are not understood"
+
+
+def _near_flag(rows: Sequence[str], args: Sequence[str], prog: str) -> str:
+    """Return the first flag among tyro's suggestions that was not typed and that the command has, or ""."""
+    commands: dict[str, list[str]] = {}  # of each flag; none if the program has no commands
+    flag = ""
+    for row in rows:
+        if option := re.match(r"(?:-\w, )?(--[\w-]+)", row):
+            flag = option[1]
+            commands.setdefault(flag, [])
+        elif flag and re.fullmatch(r"in .* --help", row):
+            commands[flag].append(row)
+    own = f"in {prog} {args[0]} --help"
+    return next((f for f, where in commands.items() if f not in args and (not where or own in where)), "")

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -70,6 +70,17 @@ def main(asked: Gate, command: Sequence[str]) -> int:
       JaxperfError: a mistake in the flags, a command that fails or writes no result, a damaged baseline, or
         one that was measured with other settings.
     """
+    made = not asked.baseline.exists()
+    try:
+        return _run(asked, command)
+    except BaseException:
+        if made:
+            with suppress(OSError):  # it was not made, or it has something in it
+                asked.baseline.rmdir()
+        raise
+
+
+def _run(asked: Gate, command: Sequence[str]) -> int:
     update = asked.update or not stored_machines(asked.baseline)  # before --out adds to the folder
     _check(asked, command, update=update)
     with _folder(asked.out) as folder:

@@ -58,7 +58,7 @@ def stated_requirements(extra: str = "") -> list[Requirement]:
     """Return what this package requires, or what `extra` adds, from the checkout's file or pip's metadata."""
     root = checkout_folder()
     if root:
-        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
         return [Requirement(line) for line in lines]
     every = [Requirement(line) for line in importlib.metadata.requires("jaxperf") or []]

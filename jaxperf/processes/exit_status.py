@@ -107,11 +107,11 @@ def leave(status: int) -> NoReturn:
 def say(line: str) -> None:
     """Print a line to standard error, with our commands written as they can be typed here.
 
-    Control characters are escaped, and the terminal may have been closed.
+    Control characters and newlines are escaped, and the terminal may have been closed.
     """
     text = line.replace("`jaxperf ", f"`{program_name()} ") if "`jaxperf " in line else line
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(escape_control(text), file=sys.stderr, flush=True)
+        print(escape_control(text).replace("\n", "\\n"), file=sys.stderr, flush=True)
 
 
 def program_name() -> str:

@@ -90,6 +90,7 @@ def run(plan: LaunchPlan) -> int:
     """
     not_on_windows("`jaxperf launch`")
     run_sections.make_folder(plan.logs, flag="--logs")
+    _check_logs(plan)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # children of a process that has ended become ours, and end with all
     status = _run_once(plan)
     for restart in range(1, plan.max_restarts + 1):
@@ -97,6 +98,19 @@ def run(plan: LaunchPlan) -> int:
             say(f"starting all again, {restart} of {plan.max_restarts}")
             status = _run_once(plan)
     return status
+
+
+def _log_path(plan: LaunchPlan, number: int) -> Path:
+    return plan.logs / f"process-{number}.log"
+
+
+def _check_logs(plan: LaunchPlan) -> None:
+    """Check, before anything starts, that each process's log can be written and read; create it."""
+    for path in (_log_path(plan, number) for number in range(plan.processes)):
+        try:
+            path.open("a+b").close()
+        except OSError as e:
+            raise JaxperfError(f"cannot write {path}: {e.strerror or e}; give another --logs") from None
 
 
 def free_port(port: int = 0) -> int:
@@ -155,7 +169,7 @@ def _start(plan: LaunchPlan, number: int, address: str) -> LaunchedProcess:
         if share:
             os.sched_setaffinity(0, share)
 
-    path = plan.logs / f"process-{number}.log"
+    path = _log_path(plan, number)
     with path.open("ab") as output:
         begin = output.tell()  # an earlier attempt may have written to it
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}

@@ -8,7 +8,7 @@ import errno
 import functools
 import json
 import math
-import os
+import secrets
 import stat
 import tempfile
 import types
@@ -74,7 +74,8 @@ def so_far(path: Path) -> Path:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write `content` (text as UTF-8) to a temporary file, and rename it to `path`.
 
-    Links are followed. Anything but a regular file (/dev/stdout, a pipe) is written to directly.
+    A file that exists keeps its permissions. Links are followed. Anything but a regular file (/dev/stdout, a
+    pipe) is written to directly.
 
     Raises:
       JaxperfError: the path cannot be written.
@@ -118,14 +119,17 @@ def _reason(error: OSError) -> str:
 
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".part")
+    part = path.with_name(
+        f".{path.name[:40]}.{secrets.token_hex(8)}.part"
+    )  # `mkstemp` would exclude other users
     try:
-        with os.fdopen(handle, "wb") as f:
+        with part.open("xb") as f:
+            if path.exists():
+                part.chmod(stat.S_IMODE(path.stat().st_mode))
             f.write(data)
-        Path(part).chmod(0o644)  # `mkstemp` excludes other users
-        Path(part).replace(path)
+        part.replace(path)
     except BaseException:
-        Path(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
 
 

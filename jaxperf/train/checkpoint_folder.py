@@ -154,9 +154,9 @@ def _locked(path: Path, *, resume: bool) -> FileLock:
             on_error.enter_context(lock.acquire(blocking=False))
             if not resume and any(path.glob("*/step-*")):
                 raise JaxperfError(f"{path} holds checkpoints; add --resume to go on, or give another folder")
-            holder.write_text(str(os.getpid()))
+            holder.write_text(str(os.getpid()), encoding="utf-8")
         except Timeout:
-            process = holder.read_text() if holder.exists() else "of unknown number"
+            process = holder.read_text(encoding="utf-8") if holder.exists() else "of unknown number"
             raise JaxperfError(
                 f"another run (process {process}) saves to {path}; give another folder"
             ) from None

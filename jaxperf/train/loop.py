@@ -54,7 +54,6 @@ class Trainer:
     ) -> None:
         self.step, self.data, self.batch_size = step, data, batch_size
         self.updates = updates or updates_per_epoch(FULL_TRAIN, batch_size)
-        self.evaluator = evaluator or evaluator_of(step, data, batch_size)
         size: dict[str, int] = {"batch_size": batch_size, "updates": self.updates}
         feed, self._compiled = feed_of(feed, step, saves=saves), False
         self._feed = (
@@ -62,6 +61,7 @@ class Trainer:
             if feed == "host"
             else DeviceFeed(step, data, **size, scan=feed == "epoch")
         )
+        self.evaluator = evaluator or evaluator_of(step, data, batch_size)
 
     def train(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -78,15 +79,26 @@ def deliver_report(
     "watch-1.json".
     """
     number = _process()
-    if show and number == 0:
+    stream = stream or sys.stderr
+    if show and number == 0 and not _is_closed(stream):
         from jaxperf.report.terminal import render_text
 
-        stream = stream or sys.stderr
         color = stream.isatty() and "NO_COLOR" not in os.environ
         stream.write(render_text([result], color=color))
         stream.flush()
     if json:
         save_result(result, json.with_stem(f"{json.stem}-{number}") if number else json)
+
+
+def _is_closed(stream: TextIO) -> bool:
+    """Return whether the program has closed a stream, or the file descriptor below it."""
+    try:
+        os.fstat(stream.fileno())
+    except io.UnsupportedOperation:  # no file, such as StringIO
+        return stream.closed
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def _process() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterator
 
 from jaxperf.errors import JaxperfError
@@ -30,11 +31,15 @@ def parse_kinds(text: str) -> frozenset[str]:
     """Return the kinds in a comma-separated list, such as "retrace,sync"; none for "".
 
     Raises:
-      JaxperfError: the list has an unknown kind.
+      JaxperfError: the list has an unknown kind, or commas alone.
     """
-    kinds = frozenset(filter(None, text.split(",")))
-    if unknown := sorted(kinds - {ANY, *KINDS}):
-        raise JaxperfError(f"--fail-on has no kind {unknown[0]!r}; it takes {', '.join((*KINDS, ANY))}")
+    kinds, known = frozenset(filter(None, text.split(","))), (*KINDS, ANY)
+    if text and not kinds:
+        raise JaxperfError(f"--fail-on {text!r} names no kind; it takes {', '.join(known)}")
+    if unknown := sorted(kinds.difference(known)):
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        suggestion = f"did you mean {near[0]!r}? " if near else ""
+        raise JaxperfError(f"--fail-on has no kind {unknown[0]!r}; {suggestion}it takes {', '.join(known)}")
     return kinds
 
 

@@ -137,6 +137,12 @@ def test_sizes_follow_the_flag(run: Run, tmp_path: Path, flag: str, n: int) -> N
     assert result(tmp_path)["facts"] == {"n": 7}
 
 
+def test_smoke_and_full_exclude_each_other(run: Run) -> None:
+    status, printed, errors = run("", "--smoke", "--full")
+    assert (status, printed) == (2, "")
+    assert errors == "error: --smoke and --full exclude each other; give one\n"
+
+
 def test_answers_run_only_when_asked_for(run: Run) -> None:
     answer = '\n# %% tags=["answer"]\nprint("forty-two")\n'
     assert "forty-two" not in run(answer)[1]

@@ -103,9 +103,11 @@ def test_the_list_tells_number_name_time_and_question_of_each_section(
 MISTAKES = {
     "": "no command given",
     "rnu first": "did you mean 'run'",
-    "help nothing": "no command 'nothing'",
+    "help nothing": "no command 'nothing'; there are list, run, ",
+    "version x": "no command 'version'; there are list, run, ",
     "run": "no section named",
     "run frist": "did you mean 'first'",
+    "run alll": "did you mean 'all'",
     "run first 9.3": "no section '9.3'",
     "run first --smok": "did you mean --smoke",
     "run first --size 3": "a section's own flags come after `--`",
@@ -114,13 +116,17 @@ MISTAKES = {
     "run first --devices 0": "--devices is 0; give at least 1",
     "run first --devices 999999999999999999999": "at most 1024",
     "run first --platform tpu": "'auto', 'cpu', 'gpu'",
+    "run first --smoke --full": "--smoke and --full exclude each other; give one",
     "run all -- --size=3": "first, second",
     "list all": "list --help`",
-    "list -- --size=3": "only `run`, `launch` and `gate` take arguments after --",
+    "list -- --size=3": "only `run`, `launch`, `gate` and `watch` take arguments after --",
+    "-- run": "only `run`, `launch`, `gate` and `watch` take arguments after --",
     "launch": "nothing to launch; give a command",
     "launch -n 0 -- 8.4": "--processes is 0; give at least 1",
+    "launch -n x -- true": "--processes is 'x'; give a whole number",
     "report nowhere": "no folder nowhere",
     "report nowhere.json": "no file nowhere.json; give a result's JSON file",
+    f"report {__file__}/x": f"cannot read {__file__}/x: {__file__} is a file; give a folder",
     "report --format pdf": "--format",
     "--nonsense": "--nonsense",
 }
@@ -141,6 +147,17 @@ def test_a_mistake_is_one_line_and_status_2_before_anything_runs(
         assert shown.out == "", mistake
         assert shown.err.startswith("error: ") and shown.err.count("\n") == 1 and says in shown.err, mistake
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "mistake", ["list --json", "list --smok", "measure f --platfor", "--json", "run --json=3"]
+)
+def test_no_flag_is_suggested_that_was_typed_or_that_only_another_command_has(
+    mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(mistake.split()) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: Unrecognized") and "did you mean" not in message
 
 
 # --- running
@@ -288,7 +305,12 @@ def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
     empty.mkdir()
     for arguments, says in (
         ([str(tmp_path / "none.json")], "cannot read"),
-        ([f"{good},"], "cannot read"),
+        ([f"{good},"], "has nothing on one side of a comma; give A1,A2 without blanks"),
+        (
+            [f"{good},{tmp_path / 'empty' / '..' / 'a.json'}"],
+            "a.json is named twice; each result counts once",
+        ),
+        ([f"{tmp_path},{good}"], f"{good} is named twice; each result counts once"),
         (["x" * 300], "cannot read"),
         ([str(empty)], "no result to compare on one side"),
         ([str(good), "--alpha", "2"], "--alpha is 2.0; give at least 0 and at most 1"),

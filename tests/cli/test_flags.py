@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+import tyro
 
 from jaxperf.cli import flags
 from jaxperf.cli.flags import at_least, between, more_than
@@ -30,6 +31,10 @@ class Config:
     """Say less."""
     out: Path | None = None
     """Where to write."""
+    model: Literal["small", "large"] | None = None
+    """What to train."""
+    count: Annotated[int, tyro.conf.arg(aliases=["-c"])] = 1
+    """How many."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -66,7 +71,10 @@ MISTAKES = {
     "--size": "Missing value for argument '--size'",
     "--rate fast": "--rate is 'fast'; give a number",
     "--sizes 1 b": "--sizes",
-    "--mode lazy": "'lazy'",
+    "--mode lazy": "Expected one of ('eager', 'jit');",
+    "--mode jti": "Expected one of ('eager', 'jit') (did you mean jit?)",
+    "--model larg": "Expected one of ('small', 'large') (did you mean large?)",
+    "-c x": "--count is 'x'; give a whole number",
     "--quiet yes": "yes",
     "extra": "extra",
     "--size 3 --size x": "'x'",

@@ -179,7 +179,10 @@ def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixtu
     arguments = ["sh", "-c", "echo no such data; exit 1", "{}"]
     assert command_line.main(["gate", "kept", "--update", "--", *arguments]) == 2
     assert capfd.readouterr().err.startswith("no such data\nerror: the command failed with status 1")
-    assert not any(Path("kept").iterdir())
+    assert not Path("kept").exists()
+    Path("kept").mkdir()
+    assert command_line.main(["gate", "kept", "--", *arguments]) == 2
+    assert Path("kept").is_dir()  # it was there before
 
 
 def test_the_command_starts_with_no_signal_blocked(tmp_path: Path) -> None:

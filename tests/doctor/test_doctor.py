@@ -65,6 +65,20 @@ def test_a_machine_that_runs_this_suite_is_usable_and_jax_is_asked_in_a_process_
     assert last.startswith("usable")
 
 
+def test_what_is_required_is_read_in_a_locale_without_utf_8(tmp_path: Path) -> None:
+    project = 'description = "zwölf"\ndependencies = ["jax>=1"]'
+    (tmp_path / "pyproject.toml").write_text(f"[project]\n{project}\n", encoding="utf-8")
+    program = (
+        "import pathlib, sys; from jaxperf.doctor import check_result\n"
+        "check_result.checkout_folder = lambda: pathlib.Path(sys.argv[1])\n"
+        "print(*check_result.stated_requirements())"
+    )
+    env = child_environment() | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("jax>=1\n", "")
+
+
 def test_something_broken_gives_status_1_and_its_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,6 +173,7 @@ def test_nonsense_flags_are_one_line_and_status_2(
         (["--lr", "nan"], "--lr is nan; give more than 0"),
         (["--epochs", "2.5"], "--epochs"),
         (["--way", "mpi"], "invalid choice 'mpi'"),
+        (["--model", "resnet"], "(did you mean resnet18?)"),
         (["--resume"], "--resume is given without a folder; add --checkpoints DIR"),
         (
             ["--recipe", "fast", "--model", "lenet"],
@@ -192,6 +193,7 @@ def test_nonsense_flags_are_one_line_and_status_2(
     "flags",
     [
         ("--batch-size", "15"),
+        pytest.param(("--batch-size", "999999998"), marks=pytest.mark.thorough),
         pytest.param(("--platform", "gpu"), marks=pytest.mark.thorough),
         pytest.param(("--checkpoints", "/proc/none"), marks=pytest.mark.thorough),
         pytest.param(("--lr", "1e30", "--updates", "9"), marks=pytest.mark.thorough),

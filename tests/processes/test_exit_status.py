@@ -37,6 +37,7 @@ def test_every_end_has_its_status_and_its_line(capsys: pytest.CaptureFixture[str
         (lambda: 7, 7, ""),
         (lambda: raising(JaxperfError("no such thing; give another")), USER_MISTAKE, "error: no such thing"),
         (lambda: raising(JaxperfError("no \x1b[31mfile")), USER_MISTAKE, "error: no \\x1b[31mfile\n"),
+        (lambda: raising(JaxperfError("no a\nb.json")), USER_MISTAKE, "error: no a\\nb.json\n"),
         (lambda: raising(KeyboardInterrupt()), INTERRUPTED, "stopped"),
         (
             lambda: raising(PermissionError(13, "Permission denied", "a")),

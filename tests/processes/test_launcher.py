@@ -198,11 +198,17 @@ def test_a_mistake_is_one_line(
         launcher, "_end", lambda processes, grace_s: None
     )  # it ends all children of this process
     (tmp_path / "file").touch()
+    log = tmp_path / "logs" / "process-1.log"
+    log.mkdir(parents=True)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
         for arguments, line in (
+            (
+                f"--logs {log.parent} -- touch {tmp_path}/started",
+                f"cannot write {log}: Is a directory; give another --logs",
+            ),
             (f"--port {port} -- x", f"port {port} cannot be used: Address already in use; leave --port out"),
             (f"--logs {tmp_path}/file -- x", "give another --logs"),
             ("-- no-such-program", "cannot start no-such-program: No such file"),
@@ -212,6 +218,7 @@ def test_a_mistake_is_one_line(
             assert command_line.main(["launch", *arguments.split()]) == 2
             err = capsys.readouterr().err
             assert err.startswith("error: ") and line in err and err.count("\n") == 1, err
+    assert not (tmp_path / "started").exists()
 
 
 def test_train_and_any_command_are_launched_and_a_section_is_refused(

@@ -65,9 +65,21 @@ def test_a_reader_never_sees_half(tmp_path: Path) -> None:
     assert seen <= texts
 
 
-def test_others_may_read_what_was_written(tmp_path: Path) -> None:
-    write_whole(tmp_path / "out", "x")
-    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o644
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_a_new_file_has_the_permissions_of_the_umask_and_an_old_one_keeps_its_own(
+    tmp_path: Path, umask: int, mode: int
+) -> None:
+    path = tmp_path / "out"
+    before = os.umask(umask)
+    try:
+        write_whole(path, "x")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        for kept in (0o600, 0o664, 0o444):
+            path.chmod(kept)
+            write_whole(path, "y")
+            assert stat.S_IMODE(path.stat().st_mode) == kept
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.parametrize("act", [check_writable, lambda path: write_whole(path, "x")])

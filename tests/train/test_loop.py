@@ -206,6 +206,7 @@ def test_an_epoch_says_the_books_line_and_its_speed():
         ({"epochs": 0}, "^0 epochs leave nothing to train; give at least 1$"),
         ({"batch_size": 15}, "^batch size 15 is not divisible by 2 devices; use 14 or 16$"),
         ({"batch_size": 64}, "batch size 64 is larger than the data, 37 examples"),
+        ({"batch_size": 10**12}, "batch size 1000000000000 is larger than the data, 37 examples"),
         ({"batch_size": 0}, "batch size 0 is not"),
         ({"updates": -1}, "updates -1 is too small"),
         ({"seed": -1}, "seed -1 is too small"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -27,8 +28,13 @@ def test_every_cause_that_a_rule_names_has_exactly_one_kind() -> None:
 
 def test_kinds_are_named_with_commas_and_an_unknown_one_is_one_line() -> None:
     assert parse_kinds("retrace,sync") == {"retrace", "sync"} and parse_kinds("") == set()
-    with pytest.raises(JaxperfError, match=r"^--fail-on has no kind 'syncs'; it takes retrace, sync, "):
-        parse_kinds("retrace,syncs")
+    for text, line in (
+        ("retrace,syncs", "--fail-on has no kind 'syncs'; did you mean 'sync'? it takes retrace, sync, "),
+        ("zz", "--fail-on has no kind 'zz'; it takes retrace, sync, "),
+        (",", "--fail-on ',' names no kind; it takes retrace, sync, "),
+    ):
+        with pytest.raises(JaxperfError, match=f"^{re.escape(line)}"):
+            parse_kinds(text)
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,12 @@ def test_a_program_may_replace_its_streams_await_all_threads_and_pickle_wrapped_
     assert load_result(tmp_path / "watch.json").title == "watch: train.py"
 
 
+def test_a_program_that_closes_its_streams_ends_as_it_would_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, sys\nsys.stdout.close()\nos.close(2)\n")
+    assert run(tmp_path, "watch", "--json", "watch.json", "train.py") == (0, "", "")
+    assert load_result(tmp_path / "watch.json").title == "watch: train.py"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments", cases([(("train.py",),), (("-m", "train"),)], quick=lambda arguments: len(arguments) == 1)
