@@ -137,10 +137,12 @@ class Turns:
         sys.setswitchinterval(sampler._before)
         if hooked:
             pauses._set(hooked=False)
-        yield
-        if hooked:
-            pauses._set(hooked=True)
-        sys.setswitchinterval(sampler._switch_interval_s)
+        try:
+            yield
+        finally:
+            if hooked:
+                pauses._set(hooked=True)
+            sys.setswitchinterval(sampler._switch_interval_s)
 
     def _run_phase(self, call: Callable[[], None], *, watched: bool) -> None:
         start, calls = self.clock.real(), 0

@@ -1,7 +1,7 @@
 """The gallery "Why is my JAX program slow?", made from the tested pairs in tests/slow_programs.
 
     python docs/gallery.py record [NAMES]     # run watch on the slow programs and store what it says
-    python docs/gallery.py measure [NAMES]    # run slow and repaired programs in turns for 12 minutes
+    python docs/gallery.py measure [NAMES]    # run slow and repaired programs in turns, up to 12 minutes
     python docs/gallery.py measure SLOW.py REPAIRED.py    # two programs of yours that have a function main()
 
 The first two write docs/gallery.json after each program. The page is made when the book is built: code and
