@@ -15,7 +15,7 @@ import dataclasses
 import io
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,8 +28,7 @@ from jaxperf.chapter.display import Figure, in_notebook, show
 from jaxperf.chapter.recorder import Recorder
 from jaxperf.cli import flags
 from jaxperf.doctor.driver import ask_driver
-from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import USER_MISTAKE, leave, say
+from jaxperf.processes.exit_status import leave, mistakes_end
 from jaxperf.result import Block, Timeline
 from jaxperf.result.intervals import union
 from jaxperf.startup import environment
@@ -97,28 +96,18 @@ def section(
     values = {"devices": devices, **parameters}
     for flag, replaced in (("--smoke", smoke), ("--full", full)):
         values |= (replaced or {}) if flag in arguments else {}
-    with _mistakes_end():
+    with mistakes_end():
         options = _parse(about, values, arguments)
     is_script = sys._getframe(1).f_globals.get("__name__") == "__main__" and not in_notebook()
     if is_script and cells.current is None:
         leave(cells.main(Path(sys.argv[0]), options))
     _choose_devices(options.devices, max(options.devices, cpu_devices), options.platform)
     matplotlib.style.use(STYLE)
-    with _mistakes_end():
+    with mistakes_end():
         new = Section(about, {name: getattr(options, name) for name in values}, options, programs)
     for began in cells.on_begin:
         began(new)
     return new
-
-
-@contextlib.contextmanager
-def _mistakes_end() -> Iterator[None]:
-    """End the program with one line where a user's mistake shows."""
-    try:
-        yield
-    except JaxperfError as e:
-        say(f"error: {e}")
-        raise SystemExit(USER_MISTAKE) from None
 
 
 def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: Sequence[str]) -> Any:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from jaxperf.result import (
-    Axis,
     Block,
     Claim,
     Code,
-    Curve,
     Environment,
     Fact,
     Failed,
     Grid,
     Heading,
-    Lines,
     Measurement,
     Note,
     Reference,
@@ -59,7 +56,6 @@ def blocks(text: str = "text") -> tuple[Block, ...]:
         Measurement("jit", "s", (1.0, 1.1, 1.2, 1.05, 1.15, 1.1), rounds="r", items=10),
     )
     reference = Reference(text, 0.5, "s", text, text, beside="jit")
-    curve = Curve(text, (1.0, 2.0, 3.0), (1.0, None, 2.0))
     return (
         Heading(text),
         Text(text),
@@ -67,7 +63,6 @@ def blocks(text: str = "text") -> tuple[Block, ...]:
         Table(text, rows, "jit", (reference,)),
         Table(text, rows, detail=True),
         Grid(text, ("", text), ((text, text), ("a", "1")), (1,), first=1),
-        Lines(text, (curve,), Axis(text, "s"), Axis(text, "bytes")),
         Claim(text, "holds", text, text, text, "2026-11-26", text),
         Claim(text, "not measurable here", text, text),
         Fact(text or "name", 1.5, "s", text),
@@ -95,3 +90,8 @@ def result(text: str = "text", *, name: str = "hybridize") -> Result:
 def all_results() -> list[Result]:
     """Results with plain text, and with every hostile one."""
     return [result(), *map(result, HOSTILE)]
+
+
+def notes_of(result: Result) -> tuple[str, ...]:
+    """The notes of a result, in order."""
+    return tuple(note.text for note in result.of(Note))

@@ -19,12 +19,13 @@ from jaxperf.frameworks.command import peer_status
 from jaxperf.frameworks.device_workloads import DEVICE_SMOKE, DeviceSizes, device_workloads
 from jaxperf.frameworks.environments import look, named_interpreters, named_peers, running_python
 from jaxperf.frameworks.inputs import Shapes
-from jaxperf.frameworks.pool import GivenUpError, Pool, available_cores
+from jaxperf.frameworks.pool import GivenUpError, Pool
 from jaxperf.frameworks.sizes import SMOKE, Sizes
 from jaxperf.frameworks.worker import System
 from jaxperf.frameworks.workloads import ONEDNN, Workload, workloads
 from jaxperf.onednn import trial
-from jaxperf.processes import exit_status
+from jaxperf.processes.exit_status import mistakes_end
+from jaxperf.result.machine import available_cores
 
 BUSY_PERCENT = 10
 IMAGES = 2048
@@ -95,7 +96,7 @@ def prepared(
     with ExitStack() as stack:
         folder = TemporaryDirectory(prefix="jaxperf-peers-", ignore_cleanup_errors=True)
         scratch = Path(stack.enter_context(folder))
-        try:
+        with mistakes_end():
             choice.check()
             work = chosen_of(define(choice, images, labels, lenet, scratch), choice.only)
             shared = environment(choice.omp_wait, say)
@@ -111,9 +112,6 @@ def prepared(
             )
             if choice.platform == "gpu":
                 check_gpu(pool)
-        except JaxperfError as e:
-            exit_status.say(f"error: {e}")
-            raise SystemExit(exit_status.USER_MISTAKE) from None
         yield work, pool
 
 

@@ -13,16 +13,13 @@ from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.report import terminal
 from jaxperf.report.formatting import format_scalar
 from jaxperf.result import (
-    Axis,
     Block,
     Claim,
-    Curve,
     Decision,
     Environment,
     Fact,
     Grid,
     Heading,
-    Lines,
     Measurement,
     Note,
     Reference,
@@ -164,10 +161,6 @@ class Recorder:
         plain = value.item() if hasattr(value, "item") else value
         finite = None if isinstance(plain, float) and not math.isfinite(plain) else plain
         self.add(Fact(name, finite, unit, meaning))
-
-    def lines(self, title: str, curves: Iterable[Curve], *, x: Axis, y: Axis) -> None:
-        """Keep curves over a common x."""
-        self.add(Lines(title, tuple(curves), x, y))
 
     @property
     def facts(self) -> dict[str, Any]:

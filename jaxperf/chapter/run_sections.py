@@ -115,7 +115,7 @@ def make_folder(folder: Path, *, flag: str) -> None:
 def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome:
     """Run one section to its end; its output goes where ours goes.
 
-    Ctrl-C, SIGTERM and SIGHUP (see `exits.ended`) end the child first and are then raised here.
+    Ctrl-C, SIGTERM and SIGHUP (see `exit_status.ended`) end the child first and are then raised here.
 
     Raises:
       BrokenPipeError: nobody reads the child's output any more, so nobody reads ours.

@@ -1,7 +1,7 @@
 """The command line: `jaxperf list`, `run`, `report`, `compare`, `measure`, `gate` and so on.
 
 Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section runs in its own
-process (`launch`), and `--help` answers at once.
+process, and `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -68,49 +68,49 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    options, extra = _split_program(arguments) if arguments[:1] == ["watch"] else _split(arguments)
-    if "" in options[1:]:
-        raise JaxperfError(f"a word after `{options[0]}` is empty; give a value, or leave the flag out")
-    if extra and options[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
+    words, extra = _split_program(arguments) if arguments[:1] == ["watch"] else _split(arguments)
+    if "" in words[1:]:
+        raise JaxperfError(f"a word after `{words[0]}` is empty; give a value, or leave the flag out")
+    if extra and words[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
         raise JaxperfError(f"only `run`, `launch`, `gate` and `watch` take arguments after --: {extra[0]!r}")
-    match _parse(options):
+    match _parse(words):
         case List():
             return show_list()
         case Run() as run:
             say_if_jax_is_untested()
             return run_all(run, extra)
-        case Launch() as asked:
+        case Launch() as options:
             say_if_jax_is_untested()
-            return launch_processes(asked, extra)
+            return launch_processes(options, extra)
         case Report() as report:
             return show_report(report)
         case Compare() as compare:
             return show_comparison(compare)
-        case Measure() as asked:
+        case Measure() as options:
             import_jax()
             from jaxperf.user_function import measure_command
 
-            return measure_command.main(asked)
+            return measure_command.main(options)
         case MeasureRoofline():
             began = time.monotonic()
             import_jax()
             from jaxperf.user_function import roofline_command
 
             return roofline_command.main(began)
-        case Plan() as asked:
+        case Plan() as options:
             import_jax()
             from jaxperf.plan import command as plan_command
 
-            return plan_command.main(asked)
-        case Gate() as asked:
-            return gate.main(asked, extra)
+            return plan_command.main(options)
+        case Gate() as options:
+            return gate.main(options, extra)
         case Watch() as watch:
             say_if_jax_is_untested()
             return watch_program(watch, extra)
-        case Peers() as asked:
+        case Peers() as options:
             from jaxperf.frameworks import command
 
-            return command.main(asked.arguments, program=program_name(), warn=say)
+            return command.main(options.arguments, program=program_name(), warn=say)
         case Selfcheck() as check:
             from jaxperf import selfcheck
 
@@ -200,22 +200,22 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
 
 
-def launch_processes(asked: Launch, arguments: tuple[str, ...]) -> int:
+def launch_processes(options: Launch, arguments: tuple[str, ...]) -> int:
     """Run a command in several processes; the exit status is that of the first that fails."""
     from jaxperf.processes import launcher  # imports psutil, which other commands do not need
 
     command = launcher.command_of(arguments)
-    logs = asked.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
-    print(escape_control(f"{asked.processes} processes, logs in {logs}"), flush=True)
+    logs = options.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
+    print(escape_control(f"{options.processes} processes, logs in {logs}"), flush=True)
     return launcher.run(
         launcher.LaunchPlan(
             command,
-            asked.processes,
+            options.processes,
             logs,
-            asked.port,
-            asked.max_restarts,
-            asked.grace_s,
-            asked.split_cores,
+            options.port,
+            options.max_restarts,
+            options.grace_s,
+            options.split_cores,
         )
     )
 
@@ -270,7 +270,7 @@ def show_report(report: Report) -> int:
     return 0
 
 
-def show_comparison(asked: Compare) -> int:
+def show_comparison(options: Compare) -> int:
     """Print the comparison of two runs; return 1 if anything became slower, else 0.
 
     Raises:
@@ -280,12 +280,12 @@ def show_comparison(asked: Compare) -> int:
     from jaxperf.compare.results import compare
     from jaxperf.report.terminal import console
 
-    a, b = _side(asked.a), _side(asked.b)
+    a, b = _side(options.a), _side(options.b)
     if toys := sorted({r.experiment for r in (*a, *b) if r.smoke}):
         raise JaxperfError(
             f"{', '.join(toys)}: smoke runs, whose toy sizes decide nothing; compare runs without --smoke"
         )
-    comparison = compare(a, b, alpha=asked.alpha, least=asked.least)
+    comparison = compare(a, b, alpha=options.alpha, least=options.least)
     print(render_comparison(comparison, color=console().is_terminal), end="")
     return comparison.status
 

@@ -63,34 +63,34 @@ class Gate:
     """Write the outcome here as Markdown; under GitHub Actions the job's page shows it too."""
 
 
-def main(asked: Gate, command: Sequence[str]) -> int:
+def main(options: Gate, command: Sequence[str]) -> int:
     """Run the command, judge it, store a baseline if requested, report, and return the exit status.
 
     Raises:
       JaxperfError: a mistake in the flags, a command that fails or writes no result, a damaged baseline, or
         one that was measured with other settings.
     """
-    made = not asked.baseline.exists()
+    made = not options.baseline.exists()
     try:
-        return _run(asked, command)
+        return _run(options, command)
     except BaseException:
         if made:
             with suppress(OSError):  # it was not made, or it has something in it
-                asked.baseline.rmdir()
+                options.baseline.rmdir()
         raise
 
 
-def _run(asked: Gate, command: Sequence[str]) -> int:
-    update = asked.update or not stored_machines(asked.baseline)  # before --out adds to the folder
-    _check(asked, command, update=update)
-    with _folder(asked.out) as folder:
-        paths = [folder / f"run-{i}.json" for i in range(1, asked.runs + 1)]
-        first = run_once(command, paths[0], f"[1/{asked.runs}]")
-        baseline_folder = asked.baseline / first.environment.fingerprint
-        baseline = _baseline_to_judge_by(baseline_folder, update=asked.update)
+def _run(options: Gate, command: Sequence[str]) -> int:
+    update = options.update or not stored_machines(options.baseline)  # before --out adds to the folder
+    _check(options, command, update=update)
+    with _folder(options.out) as folder:
+        paths = [folder / f"run-{i}.json" for i in range(1, options.runs + 1)]
+        first = run_once(command, paths[0], f"[1/{options.runs}]")
+        baseline_folder = options.baseline / first.environment.fingerprint
+        baseline = _baseline_to_judge_by(baseline_folder, update=options.update)
         other = _otherwise_measured(baseline[0], first) if baseline else ""
         if not update and not baseline:
-            return _tell_missing(asked, first, command)
+            return _tell_missing(options, first, command)
         if not update and other:
             raise JaxperfError(
                 f"{baseline_folder} {other}; give the command what it had, give another command a folder "
@@ -98,8 +98,8 @@ def _run(asked: Gate, command: Sequence[str]) -> int:
             )
         results = [first]
         for i, path in enumerate(paths[1:], start=2):
-            results.append(run_once(command, path, f"[{i}/{asked.runs}]"))
-        status = _judge(asked, baseline, results) if baseline and not other else 0
+            results.append(run_once(command, path, f"[{i}/{options.runs}]"))
+        status = _judge(options, baseline, results) if baseline and not other else 0
         if not update:
             return status
         store_baseline(paths, baseline_folder)
@@ -110,7 +110,7 @@ def _run(asked: Gate, command: Sequence[str]) -> int:
         return 0
 
 
-def _check(asked: Gate, command: Sequence[str], *, update: bool) -> None:
+def _check(options: Gate, command: Sequence[str], *, update: bool) -> None:
     """Raise JaxperfError for options that cannot work, before the command runs."""
     if not command:
         raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
@@ -119,16 +119,20 @@ def _check(asked: Gate, command: Sequence[str], *, update: bool) -> None:
             f"no {{}} among the command's arguments, so it cannot know where to write its result: "
             f"{shlex.join(command)}; give e.g. --json {{}}"
         )
-    if asked.size <= asked.least:
-        raise JaxperfError(f"--size is {asked.size:g}, --least is {asked.least:g}; give a size above --least")
-    if not 0 < asked.alpha < 1:
-        raise JaxperfError(f"--alpha is {asked.alpha:g}; give a chance between 0 and 1, e.g. 0.05")
-    if asked.baseline.exists() and not asked.baseline.is_dir():
-        raise JaxperfError(f"{asked.baseline} is a file; the baselines of all machines are kept in a folder")
-    if asked.summary:
-        check_writable(asked.summary)
+    if options.size <= options.least:
+        raise JaxperfError(
+            f"--size is {options.size:g}, --least is {options.least:g}; give a size above --least"
+        )
+    if not 0 < options.alpha < 1:
+        raise JaxperfError(f"--alpha is {options.alpha:g}; give a chance between 0 and 1, e.g. 0.05")
+    if options.baseline.exists() and not options.baseline.is_dir():
+        raise JaxperfError(
+            f"{options.baseline} is a file; the baselines of all machines are kept in a folder"
+        )
+    if options.summary:
+        check_writable(options.summary)
     if update:
-        check_writable(asked.baseline / "probe")
+        check_writable(options.baseline / "probe")
 
 
 @contextmanager
@@ -222,30 +226,30 @@ def _otherwise_measured(before: Result, now: Result) -> str:
     return "" if common else "has no measurement in common with this run"
 
 
-def _tell_missing(asked: Gate, first: Result, command: Sequence[str]) -> int:
+def _tell_missing(options: Gate, first: Result, command: Sequence[str]) -> int:
     """Report that this machine has no baseline, and return the exit status for "undecided"."""
     from jaxperf.compare.gate_verdict import UNDECIDED
     from jaxperf.result import Code, Heading, Text
 
-    again = shlex.join(["jaxperf", "gate", str(asked.baseline), "--update", "--", *command])
-    others = ", ".join(stored_machines(asked.baseline))
+    again = shlex.join(["jaxperf", "gate", str(options.baseline), "--update", "--", *command])
+    others = ", ".join(stored_machines(options.baseline))
     text = (
-        f"{asked.baseline} has no baseline of this machine ({first.environment.machine}). It has baselines "
+        f"{options.baseline} has no baseline of this machine ({first.environment.machine}). It has baselines "
         f"of {others}. Store one from the code you trust:"
     )
-    _show(asked, [Heading("Undecided: no baseline of this machine"), Text(text), Code(again)])
+    _show(options, [Heading("Undecided: no baseline of this machine"), Text(text), Code(again)])
     return UNDECIDED
 
 
-def _judge(asked: Gate, baseline: Sequence[Result], results: Sequence[Result]) -> int:
+def _judge(options: Gate, baseline: Sequence[Result], results: Sequence[Result]) -> int:
     from jaxperf.compare.gate_verdict import judge, summary_blocks  # SciPy, which other commands do not need
 
-    judgement = judge(baseline, results, alpha=asked.alpha, least=asked.least, size=asked.size)
-    _show(asked, list(summary_blocks(judgement, machine=results[0].environment.machine)))
+    judgement = judge(baseline, results, alpha=options.alpha, least=options.least, size=options.size)
+    _show(options, list(summary_blocks(judgement, machine=results[0].environment.machine)))
     return judgement.status
 
 
-def _show(asked: Gate, shown: Sequence[object]) -> None:
+def _show(options: Gate, shown: Sequence[object]) -> None:
     """Print a summary, and write it as Markdown if that was requested."""
     from jaxperf.report.markdown import block_lines
     from jaxperf.report.terminal import console, show
@@ -254,8 +258,8 @@ def _show(asked: Gate, shown: Sequence[object]) -> None:
     for item in shown:
         show(screen, item)  # type: ignore[arg-type]
     text = "\n".join(line for item in shown for line in block_lines(item))  # type: ignore[arg-type]
-    if asked.summary:
-        write_whole(asked.summary, text)
+    if options.summary:
+        write_whole(options.summary, text)
     if page := os.environ.get(STEP_SUMMARY):
         try:
             with Path(page).open("a", encoding="utf-8") as file:

@@ -46,7 +46,7 @@ def folder_to_read(folder: str | os.PathLike[str] | None = None) -> Path:
 
 def check_folder(folder: Traversable) -> None:
     """Raise a JaxperfError unless `folder` is a folder that can be read."""
-    if not _asked(folder.is_dir, folder):
+    if not _checked(folder.is_dir, folder):
         raise JaxperfError(
             f"{folder}: no such folder; name one that holds the four IDX files, or another source"
         )
@@ -67,14 +67,14 @@ def read_folder(folder: Traversable) -> Splits:
 def _find(folder: Traversable, stem: str) -> Traversable:
     for name in (f"{stem}.gz", stem):
         path = folder.joinpath(name)
-        if _asked(path.is_file, path):
+        if _checked(path.is_file, path):
             return path
     raise JaxperfError(
         f"{folder} lacks {stem}.gz (or {stem}); name a folder of the four IDX files, or another source"
     )
 
 
-def _asked(question: Callable[[], bool], path: Traversable) -> bool:
+def _checked(question: Callable[[], bool], path: Traversable) -> bool:
     """Return the answer to a question about a path; a JaxperfError if permissions do not allow it."""
     try:
         return question()

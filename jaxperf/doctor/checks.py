@@ -25,7 +25,7 @@ from jaxperf.doctor.probe import JaxReport
 from jaxperf.errors import JaxperfError
 from jaxperf.processes.exit_status import program_name
 from jaxperf.report.formatting import format_quantity
-from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, cores, cpu_model, versions
+from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, available_cores, cores, cpu_model, versions
 
 SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 OLDEST_DRIVER = 525  # for CUDA 12
@@ -278,8 +278,8 @@ def machine_results() -> list[CheckResult]:
 
 def _on_fewer_cores(count: int) -> str:
     """Return the command that runs everything on only as many cores as the limit allows."""
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
-    return f"taskset -c {','.join(map(str, usable[: max(count, 1)]))} {program_name()} run all"
+    chosen = available_cores()[: max(count, 1)]
+    return f"taskset -c {','.join(map(str, chosen))} {program_name()} run all"
 
 
 def cpu_quota(path: Path = CPU_QUOTA) -> float:

@@ -8,7 +8,6 @@ again and again is given up.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.frameworks.worker import System, TaskError, Worker, WorkerGoneError
+from jaxperf.result.machine import available_cores
 
 START_S = 120  # that a worker may take to import its framework
 LOSSES = 5  # of workers of one system in a run, in one lane
@@ -142,13 +142,6 @@ class Pool:
             "PYTHONNOUSERSITE": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"),  # so that compile times are cold
         }
-
-
-def available_cores() -> list[int]:
-    """Return the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _threading(threads: int, devices: int, *, is_jax: bool) -> dict[str, str]:

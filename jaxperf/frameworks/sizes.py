@@ -15,8 +15,6 @@ class Sizes:
     """Calls of the MLP in one turn."""
     square: int = 2000
     """Rows and columns of the matrices of section 8.2."""
-    dots: int = 1
-    """Products of them in one turn."""
     loops: int = 40
     """Times `x + 1` in one turn, each way."""
     pair: int = 1000
@@ -27,8 +25,6 @@ class Sizes:
     """LeNet steps in one turn."""
     resnet_batch: int = 32
     """Images in a ResNet step, over all devices together."""
-    resnet_turn: int = 1
-    """ResNet steps in one turn."""
     resnet_lr: float = 0.005
     """Its learning rate: so small that rounding does not grow over the steps that are compared."""
     stages: tuple[tuple[int, int], ...] = ((64, 2), (128, 2), (256, 2), (512, 2))

@@ -56,7 +56,7 @@ class Entry:
         """Return its raw values of one quantity; `values[i]` of a workload's entries are from one round."""
         return Measurement(
             f"{self.system} {self.configuration}",
-            workload.unit,
+            "s",
             tuple(self.values[quantity]),
             warmup=(self.warmup[quantity],) if quantity in self.warmup else (),
             loops=self.calls,

@@ -31,7 +31,6 @@ class Workload:
       settings: what the workers are told; "task" is what to do.
       configurations: of each system that runs it; all must agree with JAX's first one.
       quantities: what a turn measures; each becomes a measurement per configuration.
-      unit: of all quantities.
       calls: how often the work is done in one turn.
       turn_s: seconds that a turn lasts at least, by the warm-up round: a configuration that needs less for
         `calls` does more of them. 0 if all do the same number.
@@ -51,7 +50,6 @@ class Workload:
     settings: Mapping[str, Any]
     configurations: Mapping[str, tuple[str, ...]]
     quantities: tuple[str, ...] = ("",)
-    unit: str = "s"
     calls: int = 1
     turn_s: float = 0.0
     lead: int = 0
@@ -165,7 +163,6 @@ def _section82(sizes: Sizes, files: Mapping[str, str]) -> tuple[Workload, ...]:
             {"task": "dot", **square},
             {"jax": ("eager", "jit"), "mxnet": ("imperative",), "torch": ("eager",)},
             quantities=("queued", "finished"),
-            calls=sizes.dots,
             turn_s=sizes.turn_s,
             lead=1,
             rounds=sizes.rounds,
@@ -226,7 +223,6 @@ def _resnet(sizes: Sizes, files: Mapping[str, str], devices: int) -> Workload:
             "mxnet": ("imperative", "hybridized", "static"),
             "torch": _training_of_torch(sizes, devices),
         },
-        calls=sizes.resnet_turn,
         items=sizes.resnet_batch,
         rounds=sizes.resnet_rounds,
         rtol=1e-3,

@@ -40,26 +40,26 @@ MEMORY_SHARE = 16  # free memory over the size of an array, at least
 SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays with which memory is measured
 TRAFFIC, MOST_ITERATIONS = 2**35, 2000  # bytes and largest number of iterations of a call on a GPU
 LARGEST_COPY = 2**28  # bytes of the largest copied array
+RATE_S = 0.3  # for the measured values of a rate
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-def call_costs(*, budget_s: float = 0.5) -> Iterator[Measurement]:
+def call_costs() -> Iterator[Measurement]:
     """Yield the seconds per call of an empty program, waiting after each call, and then once at the end."""
     names: dict[Wait, str] = {"each": "empty program, waited for", "end": "empty program, queued"}
     empty = jax.jit(lambda: jnp.zeros(()))
     for wait, name in names.items():
-        cost = measure(empty, name=name, wait=wait, budget_s=budget_s)
+        cost = measure(empty, name=name, wait=wait, budget_s=0.5)
         yield dataclasses.replace(cost, quantity=DISPATCH, configuration=wait)
 
 
-def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
+def matrix_rate(dtype: str) -> Measurement:
     """Return FLOP/s of the product of two square matrices, under the current `jax_default_matmul_precision`.
 
     Of products shorter than `LONG_S`, so many are queued that they last as long together.
 
     Args:
       dtype: of both matrices; the product of integers is int32.
-      budget_s: seconds for the measured values.
     """
     with jax.enable_x64(dtype == "float64"):
         result = jnp.int32 if dtype == "int8" else None
@@ -67,7 +67,7 @@ def matrix_rate(dtype: str, *, budget_s: float = 0.3) -> Measurement:
         x, elapsed_s = _long_product(product, dtype)
         count = math.ceil(LONG_S / elapsed_s)
         queued = functools.partial(asynchronous_loop, product, x, count)
-        seconds = measure(queued, name=dtype, budget_s=budget_s, min_values=3, loops=1)
+        seconds = measure(queued, name=dtype, budget_s=RATE_S, min_values=3, loops=1)
     return _rate(f"matrix product, {dtype}", "FLOP/s", seconds, 2 * count * len(x) ** 3, MATRIX, dtype)
 
 
@@ -93,14 +93,13 @@ def _first_side(dtype: str) -> int:
     return LARGEST_SIDE if dtype in FAST else SLOW_SIDE
 
 
-def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
+def memory_rate(size: int) -> Measurement:
     """Return bytes/s of a program that reads and writes an array again and again, in place.
 
     The array is donated, so that no call allocates memory, whose pages would have to be mapped first.
 
     Args:
       size: bytes of the array.
-      budget_s: seconds for the measured values.
     """
     cpu = jax.default_backend() == "cpu"
     # If XLA does not know the number of iterations, a GPU asks the host before each of them.
@@ -115,7 +114,7 @@ def memory_rate(size: int, *, budget_s: float = 0.3) -> Measurement:
 
     while cpu and (elapsed_s := _seconds(again)) < LONG_S:
         times *= _growth(elapsed_s, most=64)
-    seconds = measure(again, name="sweep", budget_s=budget_s, warmup_s=0, min_values=3, loops=1)
+    seconds = measure(again, name="sweep", budget_s=RATE_S, warmup_s=0, min_values=3, loops=1)
     return _rate(f"array of {_binary(size)}", "bytes/s", seconds, 2 * size * times, MEMORY, size)
 
 

@@ -67,12 +67,6 @@ def busy(timeline: Timeline, lane: str) -> list[Interval]:
     return union(timeline.intervals(lane))
 
 
-def devices(timeline: Timeline) -> tuple[str, ...]:
-    """Return the lanes that are devices."""
-    others = (trace.PYTHON, trace.WAIT, trace.COPIES)
-    return tuple(lane for lane in timeline.lanes if lane not in others)
-
-
 def lane_of(device: jax.Device) -> str:
     """Return the name of a device's lane, such as "cpu 0"."""
     return f"{device.platform} {device.id}"

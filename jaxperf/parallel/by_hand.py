@@ -17,8 +17,8 @@ import jax
 from jax import lax
 
 from jaxperf.parallel.collectives import allreduce
+from jaxperf.parallel.devices import AXIS
 
-AXIS = "devices"
 Tree = TypeVar("Tree")
 State = TypeVar("State")
 Sums = TypeVar("Sums")

@@ -26,7 +26,6 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
@@ -34,8 +33,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_together import compile_lowered
-from jaxperf.parallel.by_hand import AXIS, get_params, pmap_train_batch, train_batch
+from jaxperf.parallel.by_hand import get_params, pmap_train_batch, train_batch
 from jaxperf.parallel.collectives import compile_sum
+from jaxperf.parallel.devices import AXIS, mesh_of
 from jaxperf.parallel.model import Model, Tree
 from jaxperf.parallel.multihost import load_rows, of_this_process, processes_of, replicate
 from jaxperf.parallel.split import check_divisible, split_and_load
@@ -101,7 +101,7 @@ class Step:
         # Copied first, because the step donates its state, and `device_put` to a sharding reuses the memory
         # of an array that is already on one of the devices, whatever its `may_alias` says (JAX 0.10)
         devices = of_this_process(self.devices) if self.way == "pmap" else self.devices
-        return replicate(_copy(state), _mesh(devices))
+        return replicate(_copy(state), mesh_of(devices))
 
     def read(self, state: State) -> TrainState:
         """Return the state as one `TrainState`; by hand it is the first device's, which equals the others."""
@@ -196,12 +196,8 @@ def _copy(tree: Tree) -> Tree:
     return jax.tree.map(jnp.copy, tree)
 
 
-def _mesh(devices: Sequence[jax.Device]) -> Mesh:
-    return Mesh(np.array(devices), (AXIS,))
-
-
 def _pmap(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
-    mesh, here = _mesh(devices), len(of_this_process(devices))
+    mesh, here = mesh_of(devices), len(of_this_process(devices))
 
     def load_split(X: Any, y: Any) -> Shares:
         check_divisible(len(y), here)
@@ -211,7 +207,7 @@ def _pmap(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> 
 
 
 def _shard_map(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
-    k, mesh = len(devices), _mesh(devices)
+    k, mesh = len(devices), mesh_of(devices)
 
     # Unchecked, so that the sums are only where we write them: with the check, `jax.grad` with respect to
     # what all devices share (the parameters) would sum over devices by itself.
@@ -224,7 +220,7 @@ def _shard_map(gradient: Gradient, update: Update, devices: Sequence[jax.Device]
 
 
 def _jit(gradient: Gradient, update: Update, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
-    mesh = _mesh(devices)
+    mesh = mesh_of(devices)
 
     def step(state: TrainState, X: jax.Array, y: jax.Array) -> tuple[TrainState, Metrics]:
         return update(state, gradient(state, X, y), len(y))

@@ -6,9 +6,20 @@ share the cores. That is enough to check equality and to count messages, but nev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from jaxperf.errors import JaxperfError
+
+AXIS = "devices"
+
+
+def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
+    """Return the mesh of the devices, with the one axis `AXIS`."""
+    return Mesh(np.array(devices), (AXIS,))
 
 
 def first_devices(count: int | None = None, *, platform: str | None = None) -> list[jax.Device]:

@@ -90,6 +90,16 @@ def ended(main: Callable[[], int]) -> int:
         return 128 + e.number
 
 
+@contextlib.contextmanager
+def mistakes_end() -> Iterator[None]:
+    """End the program with one line where a user's mistake shows."""
+    try:
+        yield
+    except JaxperfError as e:
+        say(f"error: {e}")
+        raise SystemExit(USER_MISTAKE) from None
+
+
 def leave(status: int) -> NoReturn:
     """End this process; unless all went well, at once.
 

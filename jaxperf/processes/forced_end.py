@@ -19,20 +19,19 @@ import psutil
 
 from jaxperf.processes.exit_status import SIGNALS, Stopped, say
 
-GRACE_S = 1.2  # from the signal until the process is ended; most of it for Python's own way to end
+GRACE_S = 1.2  # for Python's own way to end: its handler raises, and the block is left
 CLEANUP_S = 0.4  # for `clean_up`, after that
 
 
 @contextlib.contextmanager
-def forced_end(clean_up: Callable[[], object] = lambda: None, *, grace_s: float = GRACE_S) -> Iterator[None]:
-    """End this process `grace_s` seconds after a signal that comes inside, unless the block ends before.
+def forced_end(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """End this process `GRACE_S` seconds after a signal that comes inside, unless the block ends before.
 
     After a signal, all child processes get SIGKILL. The exit status is 128 and the signal's number: 130 after
     Ctrl-C. In any thread but the main one, and on Windows, nothing happens.
 
     Args:
       clean_up: is called before the process ends, in another thread than the main one.
-      grace_s: seconds for Python's own way to end: its handler raises, and the block is left.
     """
     if threading.current_thread() is not threading.main_thread() or os.name != "posix":
         yield
@@ -41,12 +40,12 @@ def forced_end(clean_up: Callable[[], object] = lambda: None, *, grace_s: float 
     os.set_blocking(writer, False)
     over = threading.Event()
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    watch = threading.Thread(target=_watch, args=(reader, over, clean_up, grace_s), daemon=True)
+    watch = threading.Thread(target=_watch, args=(reader, over, clean_up), daemon=True)
     watch.start()
     try:
         yield
     except (KeyboardInterrupt, Stopped):
-        _kill_children()  # those that the block has not ended itself
+        signal_descendants(signal.SIGKILL)  # those that the block has not ended itself
         raise
     finally:
         over.set()
@@ -57,22 +56,23 @@ def forced_end(clean_up: Callable[[], object] = lambda: None, *, grace_s: float 
         os.close(reader)
 
 
-def _watch(reader: int, over: threading.Event, clean_up: Callable[[], object], grace_s: float) -> None:
+def _watch(reader: int, over: threading.Event, clean_up: Callable[[], object]) -> None:
     """Wait for one of our signals, then for the end of the block, and end the process."""
     while not over.is_set():
         number = os.read(reader, 1)[0]
-        if number in SIGNALS and not over.wait(grace_s):
+        if number in SIGNALS and not over.wait(GRACE_S):
             _end_now(number, clean_up)
 
 
-def _kill_children() -> None:
-    for child in psutil.Process().children(recursive=True):
+def signal_descendants(number: int) -> None:
+    """Send a signal to all children of this process, and to theirs."""
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            child.kill()
+            process.send_signal(number)
 
 
 def _end_now(number: int, clean_up: Callable[[], object]) -> None:
-    _kill_children()
+    signal_descendants(signal.SIGKILL)
     cleaning = threading.Thread(target=clean_up, daemon=True)
     cleaning.start()
     cleaning.join(CLEANUP_S)

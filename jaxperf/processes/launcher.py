@@ -27,6 +27,7 @@ import psutil
 from jaxperf.chapter import catalogue, run_sections
 from jaxperf.errors import JaxperfError, not_on_windows
 from jaxperf.processes.exit_status import SIGNALS, say
+from jaxperf.processes.forced_end import signal_descendants
 from jaxperf.processes.parent import PATIENCE_S
 
 LOOPBACK = "127.0.0.1"
@@ -211,15 +212,9 @@ def _report(failed: LaunchedProcess) -> None:
 def _end(processes: Sequence[psutil.Popen], grace_s: float) -> None:
     """Send SIGTERM to all processes and their children, and SIGKILL to those left after `grace_s` seconds."""
     try:
-        _signal_descendants(signal.SIGTERM)
+        signal_descendants(signal.SIGTERM)
         psutil.wait_procs(processes, timeout=grace_s)
     finally:  # also after a second Ctrl-C
-        _signal_descendants(signal.SIGKILL)
+        signal_descendants(signal.SIGKILL)
         psutil.wait_procs(processes)
-        _signal_descendants(signal.SIGKILL)  # what they started meanwhile
-
-
-def _signal_descendants(number: int) -> None:
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            process.send_signal(number)
+        signal_descendants(signal.SIGKILL)  # what they started meanwhile

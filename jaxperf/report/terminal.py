@@ -21,7 +21,6 @@ from jaxperf.result import (
     Failed,
     Grid,
     Heading,
-    Lines,
     Note,
     Result,
     Table,
@@ -42,12 +41,10 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def console(*, color: bool | None = None, width: int | None = None) -> Console:
+def console() -> Console:
     """Return a console that uses color on a terminal and is plain, 100 columns wide, when piped."""
-    if color is False:
-        return _Console(no_color=True, width=width or 100, highlight=False, force_terminal=False)
-    sized = _Console(highlight=False, force_terminal=color, width=width)
-    return sized if sized.is_terminal else _Console(highlight=False, width=width or 100, force_jupyter=False)
+    sized = _Console(highlight=False)
+    return sized if sized.is_terminal else _Console(highlight=False, width=100, force_jupyter=False)
 
 
 def show(console: Console, block: Block) -> None:
@@ -61,9 +58,6 @@ def show(console: Console, block: Block) -> None:
             print_line(console, _indented(block.source), style="cyan")
         case Table() | Grid():
             _table(console, rows_of(block))
-        case Lines():
-            names = ", ".join(curve.name for curve in block.curves)
-            print_line(console, f"{block.title}: {names}; the curves are in the result's file", style="dim")
         case Claim():
             _claim(console, block)
         case Fact():
@@ -141,15 +135,13 @@ def head(console: Console, result: Result) -> None:
         print_line(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
 
 
-def render_text(
-    results: Sequence[Result], *, left_out: Sequence[str] = (), color: bool = False, width: int | None = None
-) -> str:
+def render_text(results: Sequence[Result], *, color: bool = False, width: int = 100) -> str:
     """Return complete results as text."""
     out = io.StringIO()
     # rich would show HTML in a notebook, and write nothing to `out`
     con = Console(
         file=out,
-        width=width or 100,
+        width=width,
         highlight=False,
         force_terminal=color,
         no_color=not color,
@@ -162,6 +154,4 @@ def render_text(
                 show(con, block)
             except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
                 print_line(con, f"{block.kind} left out, its values cannot be shown: {e}")
-    for reason in left_out:
-        print_line(con, f"left out: {reason}")
     return "\n".join(row.rstrip() for row in out.getvalue().splitlines()) + "\n"

@@ -8,7 +8,6 @@ from jaxperf.result.blocks import (
     Failed,
     Grid,
     Heading,
-    Lines,
     Note,
     Table,
     Text,
@@ -17,21 +16,18 @@ from jaxperf.result.blocks import (
 from jaxperf.result.ratio import Decision, Ratio, both, interval, ratio, ratio_of, turns
 from jaxperf.result.record import Environment, Result
 from jaxperf.result.store import load_result, save_result
-from jaxperf.result.values import Axis, Curve, Measurement, Reference, Span, Timeline
+from jaxperf.result.values import Measurement, Reference, Span, Timeline
 
 __all__ = [
-    "Axis",
     "Block",
     "Claim",
     "Code",
-    "Curve",
     "Decision",
     "Environment",
     "Fact",
     "Failed",
     "Grid",
     "Heading",
-    "Lines",
     "Measurement",
     "Note",
     "Ratio",

@@ -1,4 +1,4 @@
-"""The blocks of a result: headings, text, code, tables, curves, claims, facts.
+"""The blocks of a result: headings, text, code, tables, claims, facts.
 
 Renderers use a block's fields and never interpret names. Blocks are frozen dataclasses that convert to JSON
 and back. This module uses the standard library only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxperf.result.values import Axis, Curve, Measurement, Reference
+from jaxperf.result.values import Measurement, Reference
 
 Scalar = float | int | str | bool | None
 Verdict = Literal["holds", "does not hold", "undecided", "not measurable here"]
@@ -88,17 +88,6 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Curves over a common x, with the axes' labels."""
-
-    title: str
-    curves: tuple[Curve, ...]
-    x: Axis
-    y: Axis
-    kind: str = _kind("lines")
-
-
-@dataclass(frozen=True)
 class Claim:
     """A sentence and its verdict on this machine.
 
@@ -150,4 +139,4 @@ class Failed:
     kind: str = _kind("failed")
 
 
-Block = Heading | Text | Code | Table | Grid | Lines | Claim | Fact | Note | Failed
+Block = Heading | Text | Code | Table | Grid | Claim | Fact | Note | Failed

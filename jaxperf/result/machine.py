@@ -50,9 +50,16 @@ def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     return by_package
 
 
+def available_cores() -> list[int]:
+    """Return the cores that this process may use, which a container or `taskset` may limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def cores() -> int:
-    """Return the number of cores that this process may use, which a container or `taskset` may limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use."""
+    return len(available_cores())
 
 
 def threads() -> int:

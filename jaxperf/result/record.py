@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from jaxperf.result.blocks import Block, Claim, Fact, Note, Scalar, Table
+from jaxperf.result.blocks import Block, Claim, Fact, Scalar, Table
 from jaxperf.result.values import Measurement
 
 SCHEMA_VERSION = 4
@@ -114,19 +114,3 @@ class Result:
     def facts(self) -> dict[str, Scalar]:
         """Return the facts' values by name."""
         return {fact.name: fact.value for fact in self.of(Fact)}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return the notes, in order."""
-        return tuple(note.text for note in self.of(Note))
-
-    def measurement(self, name: str) -> Measurement:
-        """Return the first measurement called `name`.
-
-        Raises:
-          KeyError: there is none.
-        """
-        for m in self.measurements:
-            if m.name == name:
-                return m
-        raise KeyError(f"no measurement {name!r}; there are {[m.name for m in self.measurements]}")

@@ -161,6 +161,8 @@ def load_result(path: Path) -> Result:
     if version != SCHEMA_VERSION:
         fix = "upgrade jaxperf" if version > SCHEMA_VERSION else "run it again"
         raise JaxperfError(f"{path} has schema version {version}, this jaxperf reads {SCHEMA_VERSION}; {fix}")
+    if isinstance(blocks := body.get("blocks"), list):  # earlier versions also stored curves
+        body["blocks"] = [b for b in blocks if not (isinstance(b, dict) and b.get("kind") == "lines")]
     try:
         return _as(Result, body, "result")
     except (TypeError, ValueError, OverflowError, RecursionError) as e:

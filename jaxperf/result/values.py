@@ -1,4 +1,4 @@
-"""The contents of blocks: measurements, curves, time spans and published figures.
+"""The contents of blocks: measurements, time spans and published figures.
 
 Raw values are kept; medians and intervals are computed when needed. This module uses the standard library
 only.
@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Literal
 
 NOISY_REL_IQR = 0.10  # as in torch.utils.benchmark
 RARE = 0.1  # share of values that hardly changes a median; services of an idle machine disturb 3 %
-
-Draw = Literal["line and points", "line", "points", "thin line", "hollow points"]
 
 
 @dataclass(frozen=True)
@@ -121,43 +118,6 @@ class Reference:
     source: str
     hardware: str = "unstated"
     beside: str = ""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The label of an axis, and the unit of its values; "" for plain numbers."""
-
-    label: str
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A curve in a figure: `y[i]` over `x[i]`; None in `y` is a missing point.
-
-    Attributes:
-      name: its label in the legend.
-      x, y: the points.
-      draw: the style; "hollow points" are published figures, "thin line" is one of several runs.
-      color: curves with the same value share a color; "" gives the curve its own.
-      dash: curves with the same value share a dash pattern; "" is a solid line.
-      system, workload, configuration, quantity: as for a `Measurement`.
-    """
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float | None, ...]
-    draw: Draw = "line and points"
-    color: str = ""
-    dash: str = ""
-    system: str = ""
-    workload: str = ""
-    configuration: str = ""
-    quantity: str = ""
-
-    def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise ValueError(f"curve {self.name!r} has {len(self.x)} x for {len(self.y)} y")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ WAYS: tuple[Callable[[float], Checked], ...] = (known.counted, known.clocked, kn
 # Below this, a call's own time is no longer much less than the work, or varies by 1 % of it: a tick has no
 # room for a call of 1 us, and waking the thread that waits for a callback takes 0.1 to 0.3 ms.
 QUICKEST: dict[Callable[[float], Checked], float] = {known.clocked: 1e-5, known.called_back: 0.1}
-Trials = Sequence[verdicts.Trial]
 
 
 @dataclass(frozen=True)

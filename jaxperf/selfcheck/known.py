@@ -129,7 +129,7 @@ def duration_text(seconds: float) -> str:
 
 
 def spin(steps: int) -> bool:
-    """Run `steps` steps of a loop in C, about 5 ns each, that touch no memory."""
+    """Run `steps` steps of a loop in C, 2 to 5 ns each, that touch no memory."""
     return any(itertools.repeat(False, steps))
 
 

@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.data import padded_batches
 from jaxperf.errors import JaxperfError
+from jaxperf.parallel.devices import mesh_of
 from jaxperf.parallel.multihost import load_rows, replicate, rows_of
 
 Tree = Any
@@ -57,7 +58,7 @@ class Evaluator:
         rows, batches = rows_of(batch_size, devices), []
         for X, y, real in padded_batches(images, labels, batch_size=batch_size):
             batches.append((X[rows], np.where(real, y, NO_LABEL)[rows]))
-        self._mesh, self._count = Mesh(np.array(devices), ("devices",)), len(labels)
+        self._mesh, self._count = mesh_of(devices), len(labels)
         self._batches = load_rows([np.stack(each) for each in zip(*batches)], self._mesh, axis=1)
         self._scan = devices[0].platform != "cpu" if scan is None else scan
         self._calls = 1 if self._scan else len(batches)
@@ -93,5 +94,5 @@ def _program(apply: Apply, devices: tuple[jax.Device, ...], scan: bool) -> Any:
         batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, keepdims=False), batches)
         return i + 1, count(variables, total, batch)
 
-    everywhere = NamedSharding(Mesh(np.array(devices), ("devices",)), P())
+    everywhere = NamedSharding(mesh_of(devices), P())
     return jax.jit(evaluate if scan else evaluate_batch, out_shardings=everywhere)

@@ -12,20 +12,20 @@ more than ten times the processor time (JAX 0.10 and 0.12): XLA leaves its fast 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.data import FashionMNIST, epoch_batches
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel.by_hand import AXIS
 from jaxperf.parallel.data_parallel import Shares, State, Step
+from jaxperf.parallel.devices import AXIS, mesh_of
 from jaxperf.parallel.multihost import processes_of, rows_of
 from jaxperf.parallel.update import Metrics
 
@@ -104,7 +104,7 @@ class DeviceFeed:
 
     def __init__(self, step: Step, data: FashionMNIST, *, batch_size: int, updates: int, scan: bool) -> None:
         rows_of(batch_size, step.devices)  # refuses what does not divide
-        mesh = _mesh(step.devices)
+        mesh = mesh_of(step.devices)
         self._shuffle = _shuffle_of(data, batch_size, updates)
         self._scan, self._everywhere = scan, NamedSharding(mesh, P())
         self._order_sharding = NamedSharding(mesh, P(None, AXIS))
@@ -151,7 +151,7 @@ class DeviceFeed:
 @functools.lru_cache(8)
 def _program(body: Any, devices: tuple[jax.Device, ...], scan: bool) -> Any:
     """Return the jitted epoch, or update, of a step's body; trainings of the same step share it."""
-    mesh = _mesh(devices)
+    mesh = mesh_of(devices)
     everywhere, split = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
 
     def update(data: Any, state: State, rows: jax.Array) -> tuple[State, Metrics]:
@@ -167,10 +167,6 @@ def _program(body: Any, devices: tuple[jax.Device, ...], scan: bool) -> Any:
         return state, i, metrics
 
     return jax.jit(train_epoch if scan else train_step, donate_argnums=(0, 1), out_shardings=everywhere)
-
-
-def _mesh(devices: Sequence[jax.Device]) -> Mesh:
-    return Mesh(np.array(devices), (AXIS,))
 
 
 def _shuffle_of(data: FashionMNIST, batch_size: int, updates: int) -> dict[str, Any]:

@@ -50,30 +50,31 @@ class First:
 
 
 @forced_end()
-def main(asked: Measure) -> int:
+def main(options: Measure) -> int:
     """Measure what the command line names, print the result, and write it to the path given by `--json`.
 
     Raises:
       JaxperfError: a function, an argument or a file is not what it should be, or the reader's code raised.
     """
-    if asked.json:
-        check_writable(asked.json)
-    path = asked.json and asked.json.absolute()  # the reader's code may change the folder
+    if options.json:
+        check_writable(options.json)
+    path = options.json and options.json.absolute()  # the reader's code may change the folder
     refuse_debug_flags()
     environment = current_environment()
-    functions = _named(asked.functions, jit=asked.jit)
-    call_arguments = load_arguments(asked.args, asked.setup, asked.npz)
+    functions = _named(options.functions, jit=options.jit)
+    call_arguments = load_arguments(options.args, options.setup, options.npz)
     config = {
-        "functions": asked.functions, "args": asked.args, "setup": asked.setup,
-        "npz": str(asked.npz or ""), "jit": asked.jit, "rounds": asked.rounds, "budget_s": asked.budget_s,
+        "functions": options.functions, "args": options.args, "setup": options.setup,
+        "npz": str(options.npz or ""), "jit": options.jit, "rounds": options.rounds,
+        "budget_s": options.budget_s,
     }  # fmt: skip
     title = format_list(list(functions)) if len(functions) <= 3 else f"{len(functions)} functions"
     section = SectionEntry("measure", "", title, "Where does the time of a call go, and what limits it?", 0)
     recorder = Recorder(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
-    tell(recorder, functions, call_arguments, rounds=asked.rounds, budget_s=asked.budget_s)
+    tell(recorder, functions, call_arguments, rounds=options.rounds, budget_s=options.budget_s)
     if path:
         save_result(recorder.result(), path)
-    print(to_one_line(f"result: {asked.json or 'not kept; give --json PATH to keep it'}"))
+    print(to_one_line(f"result: {options.json or 'not kept; give --json PATH to keep it'}"))
     return 0
 
 

@@ -20,7 +20,7 @@ from jaxperf.measure.roofline import DEFAULT_DTYPE, Roofline, from_result, path_
 from jaxperf.processes.forced_end import forced_end
 from jaxperf.report import terminal
 from jaxperf.report.formatting import format_on_page
-from jaxperf.result import Axis, Curve, Environment, Measurement, save_result
+from jaxperf.result import Environment, Measurement, save_result
 from jaxperf.result.store import check_writable
 from jaxperf.startup import environment as current_environment
 
@@ -90,14 +90,6 @@ def tell(environment: Environment, *, ends: float) -> Roofline:
     rows, notes = measure_in_time(parts(), ends=ends)
     for quantity, title in TITLES.items():
         recorder.table([m for m in rows if m.quantity == quantity], title=title, fold=True)
-    memory = sorted((m for m in rows if m.quantity == ceilings.MEMORY), key=lambda m: int(m.configuration))
-    sizes = [float(m.configuration) for m in memory]
-    recorder.lines(
-        "Memory by the size of the array",
-        [Curve("best value", tuple(sizes), tuple(max(m.values) for m in memory))],
-        x=Axis("array", "bytes"),
-        y=Axis("read and written", "bytes/s"),
-    )
     for note in notes:
         recorder.note(note)
     summary(recorder, from_result(recorder.result()))
@@ -108,11 +100,16 @@ def parts() -> list[RooflinePart]:
     """Return all parts, the most important first."""
     sizes = ceilings.array_sizes()
     products = {
-        dtype: RooflinePart(f"matrix product, {dtype}", ceilings.MATRIX, partial(_product, dtype))
+        dtype: RooflinePart(
+            f"matrix product, {dtype}", ceilings.MATRIX, partial(map, ceilings.matrix_rate, [dtype])
+        )
         for dtype in ceilings.DTYPES
     }
     arrays = {
-        size: RooflinePart(f"array of {size:,} B", ceilings.MEMORY, partial(_array, size)) for size in sizes
+        size: RooflinePart(
+            f"array of {size:,} B", ceilings.MEMORY, partial(map, ceilings.memory_rate, [size])
+        )
+        for size in sizes
     }
     first = [
         RooflinePart("calls", ceilings.DISPATCH, ceilings.call_costs),
@@ -123,14 +120,6 @@ def parts() -> list[RooflinePart]:
     second = [products.pop(dtype) for dtype in ("bfloat16",) if dtype in products]
     needed = [dataclasses.replace(part, needed=True) for part in first]
     return [*needed, *second, *arrays.values(), *products.values()]
-
-
-def _product(dtype: str) -> list[Measurement]:
-    return [ceilings.matrix_rate(dtype)]
-
-
-def _array(size: int) -> list[Measurement]:
-    return [ceilings.memory_rate(size)]
 
 
 def measure_in_time(

@@ -13,7 +13,7 @@ from jaxperf import section
 from jaxperf.chapter import display
 from jaxperf.chapter.catalogue import SectionEntry as About
 from jaxperf.chapter.recorder import Recorder
-from jaxperf.result import Claim, Environment, Fact, Grid, Lines, Measurement, Span, Table, Timeline
+from jaxperf.result import Claim, Code, Environment, Fact, Grid, Measurement, Span, Table, Timeline
 
 ROW = Measurement("eager", "s", (1.0, 2.0, 3.0))
 
@@ -84,6 +84,11 @@ def test_a_claim_has_an_anchor_and_says_what_was_expected_first() -> None:
     assert "(since 2026-11-26)" in shown and "First expectation: less, and 1.2 was seen." in shown
 
 
+def test_code_is_for_the_terminal_and_the_file_only() -> None:
+    with pytest.raises(TypeError, match="Code is not shown in a notebook"):
+        display.bundle(next(block for block in blocks() if isinstance(block, Code)))
+
+
 def test_figures_are_drawn_alike_every_time_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     plt.style.use(section.STYLE)
     drawn: list[display.Figure] = []
@@ -93,8 +98,3 @@ def test_figures_are_drawn_alike_every_time_and_closed(monkeypatch: pytest.Monke
         section.Section.timeline(section.Section.__new__(section.Section), run, "Both are busy.")
     assert drawn[0] == drawn[1] and drawn[0].caption == "Both are busy." and "cpu 1" in drawn[0].svg
     assert plt.get_fignums() == []
-
-
-def test_curves_are_for_the_terminal_and_the_file_only() -> None:
-    with pytest.raises(TypeError, match="Lines is not shown in a notebook"):
-        display.bundle(next(block for block in blocks() if isinstance(block, Lines)))

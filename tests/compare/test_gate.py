@@ -122,7 +122,7 @@ def test_updating_replaces_the_baseline_and_says_how_it_moved(
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     assert gate(recorded(tmp_path / "b", 2e-3), "--update") == 0
     assert "Slower: step" in capsys.readouterr().out
-    assert load_baseline(Path("kept", MACHINE.fingerprint))[0].measurement("step").values[0] == 2e-3
+    assert load_baseline(Path("kept", MACHINE.fingerprint))[0].measurements[0].values[0] == 2e-3
     assert gate(recorded(tmp_path / "c", 4e-3, config={"n": 2}), "--update") == 0
     assert "lower" not in capsys.readouterr().out  # other settings, so there is nothing to judge by
     assert gate(recorded(tmp_path / "d", 4e-3, config={"n": 2})) == 0

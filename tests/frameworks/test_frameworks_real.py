@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from report_results import notes_of
 
 from jaxperf import frameworks
 from jaxperf.chapter import comparison
@@ -107,9 +108,9 @@ def test_an_interpreter_that_has_the_framework_serves_as_it_is(
     assert done.returncode == 0, done.stderr
     result = load_result(tmp_path / "peers.json")
     assert {m.system for m in result.measurements} == {"jax", name}
-    assert any(str(python) in note for note in result.notes)
+    assert any(str(python) in note for note in notes_of(result))
     version, _, _ = str(result.facts[f"versions_{name}"]).partition(",")
-    assert any(version in note for note in result.notes)
+    assert any(version in note for note in notes_of(result))
 
 
 def test_an_interpreter_without_the_framework_is_refused_in_one_line(pool: Pool, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import optax
 import pytest
 from cases import cases
 from flax import nnx
+from report_results import notes_of
 
 from jaxperf import frameworks
 from jaxperf.chapter import comparison, run_sections
@@ -271,7 +272,7 @@ def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     arguments = ["run", "peers", "--smoke", "--out", str(out), "--", "--only", "8.2 dot"]
     assert command_line.main(arguments) == 0, capfd.readouterr().err
     result = load_result(out / "peers.json")
-    notes = [note for note in result.notes if "is not measured" in note]
+    notes = [note for note in notes_of(result) if "is not measured" in note]
     assert [note.split(" ")[0] for note in notes] == ["mxnet", "torch"]
     assert all("jaxperf peers install" in note or "none is here" in note for note in notes)
     assert {(m.system, m.workload, m.quantity, m.configuration) for m in result.measurements} == {

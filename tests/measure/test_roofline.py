@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
+from report_results import notes_of
 
 from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
@@ -143,7 +144,9 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
         16 * KIB,
         64 * KIB,
     }
-    assert limits.result.facts["others_share"] == 0.5 and any("50%" in note for note in limits.result.notes)
+    assert limits.result.facts["others_share"] == 0.5 and any(
+        "50%" in note for note in notes_of(limits.result)
+    )
     [grid] = limits.result.of(Grid)
     printed = capsys.readouterr().out
     assert all(row[1] in printed for row in grid.rows) and len(printed.splitlines()) < 30

@@ -15,16 +15,13 @@ import pytest
 from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
 from jaxperf.result import (
-    Axis,
     Claim,
     Code,
-    Curve,
     Environment,
     Fact,
     Failed,
     Grid,
     Heading,
-    Lines,
     Measurement,
     Note,
     Reference,
@@ -47,7 +44,6 @@ BLOCKS = (
     Code("def f():\n    pass", "experiments/hybridize.py", 12),
     Table("calls", (EAGER,), "eager", (BOOK,), True),
     Grid("words", ("a", "b"), (("1", "2"),), (1,)),
-    Lines("loss", (Curve("seed 0", (1.0, 2.0), (None, 0.5), "thin line"),), Axis("epoch"), Axis("loss")),
     *(Fact(f"n{i}", v, "s", "words") for i, v in enumerate((3, 0.25, "é", True, None))),
     Claim("a", "holds", "b", "c", "section 8.1", "2026-01-01", "less"),
     Claim("a", "not measurable here", "b", "c"),
@@ -137,6 +133,13 @@ def test_a_result_from_before_values_were_set_aside_has_none(tmp_path: Path) -> 
     assert (row.set_aside, row.disturbed, row.trusted) == ((), 0, True)
 
 
+def test_a_result_from_before_curves_were_left_out_is_read_without_them(tmp_path: Path) -> None:
+    body = json.loads(to_json(FULL))
+    body["blocks"].insert(5, {"title": "loss", "curves": [], "x": {}, "y": {}, "kind": "lines"})
+    (tmp_path / "r.json").write_text(json.dumps(body))
+    assert load_result(tmp_path / "r.json") == FULL
+
+
 def edited(*path: Any, value: Any = ...) -> str:
     """FULL as JSON with the value at `path` replaced, or removed."""
     body = json.loads(to_json(FULL))
@@ -164,7 +167,7 @@ DAMAGED = {
     "NaN": edited("wall_s", value=float("nan")),
     "NaN in the config": edited("config", "rate", value=float("nan")),
     "Infinity": edited("blocks", 3, "references", 0, "value", value=float("inf")),
-    "a number beyond floats": edited("blocks", 7, "value", value=10**400),
+    "a number beyond floats": edited("blocks", 6, "value", value=10**400),
     "1e999": to_json(FULL).replace("0.4943", "1e999"),
     "a newer schema": edited("schema_version", value=SCHEMA_VERSION + 1),
     "no schema": edited("schema_version"),
@@ -183,7 +186,6 @@ DAMAGED = {
     "a block's kind is a list": edited("blocks", 0, "kind", value=[]),
     "rows of words": edited("blocks", 3, "rows", 0, value="eager"),
     "a row too short": edited("blocks", 4, "rows", 0, value=["1"]),
-    "drawn in another way": edited("blocks", 5, "curves", 0, "draw", value="in blood"),
     "a measurement without unit": edited("blocks", 3, "rows", 0, "unit"),
     "no values": edited("blocks", 3, "rows", 0, "values", value=[]),
     "values of words": edited("blocks", 3, "rows", 0, "values", value=["1.0"]),
@@ -191,12 +193,10 @@ DAMAGED = {
     "values beyond floats": edited("blocks", 3, "rows", 0, "values", value=[10**400]),
     "loops is a fraction": edited("blocks", 3, "rows", 0, "loops", value=1.5),
     "loops is true": edited("blocks", 3, "rows", 0, "loops", value=True),
-    "a point of words": edited("blocks", 5, "curves", 0, "y", value=["a", 1]),
-    "unequal curves": edited("blocks", 5, "curves", 0, "y", value=[1]),
-    "the verdict is another word": edited("blocks", 11, "verdict", value="yes"),
+    "the verdict is another word": edited("blocks", 10, "verdict", value="yes"),
     "devices of numbers": edited("environment", "devices", value=[1]),
     "versions of numbers": edited("environment", "versions", value={"jax\n": 1}),
-    "a fact is a list": edited("blocks", 6, "value", value=[1]),
+    "a fact is a list": edited("blocks", 5, "value", value=[1]),
     "smoke is a word": edited("smoke", value="no"),
 }
 

@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from jaxperf.result import Curve, Grid, Measurement, Span
+from jaxperf.result import Grid, Measurement, Span
 
 
 def measured(*values: float, **more: object) -> Measurement:
@@ -69,8 +69,6 @@ def test_what_makes_no_sense_is_refused() -> None:
         for make in (measured, lambda v: measured(1.0, warmup=(v,)), lambda v: measured(1.0, set_aside=(v,))):
             with pytest.raises(ValueError, match="'m' holds a value that is not finite"):
                 make(bad)
-    with pytest.raises(ValueError, match="'loss' has 2 x for 1 y"):
-        Curve("loss", (1.0, 2.0), (0.5,))
     with pytest.raises(ValueError, match="runs from 2 to 1"):
         Span("cpu 0", "dot", 2, 1)
     with pytest.raises(ValueError, match="'g' has 2 columns, a row has 1"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 from flax import nnx
+from report_results import notes_of
 
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
@@ -129,7 +130,7 @@ def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
 ) -> None:
     result = measured("own_step:plain", "--setup=own_step:data")
     assert names(result, 0) == ["plain: first call"]
-    assert any(note.startswith("plain: called as it is") for note in result.notes)
+    assert any(note.startswith("plain: called as it is") for note in notes_of(result))
     assert "plain: arithmetic" not in result.facts
     jitted = measured("own_step:plain", "--setup=own_step:data", "--jit")
     assert names(jitted, 0)[0] == "plain: trace" and jitted.facts["plain: matrix products"] == 1
@@ -148,7 +149,7 @@ def test_donated_arguments_are_copied_for_every_call() -> None:
     result = measured("own_step:update", "own_step:step", *ARGS)
     update, step = list(result.of(Table))[1].rows
     assert (update.loops, step.loops, len(update.values), len(step.values)) == (1, 1, 2, 2)
-    assert any("update: arguments are donated" in note for note in result.notes)
+    assert any("update: arguments are donated" in note for note in notes_of(result))
 
 
 def test_static_arguments_are_given_by_name() -> None:
@@ -190,14 +191,14 @@ def stored_roofline() -> None:
 
 def test_a_stored_roofline_places_the_program_and_a_missing_one_is_asked_for() -> None:
     without = measured("own_step:step", *ARGS)
-    assert any("`jaxperf roofline` measures it" in note for note in without.notes)
+    assert any("`jaxperf roofline` measures it" in note for note in notes_of(without))
     assert "step: limited by" not in without.facts
     stored_roofline()
     placed = measured("own_step:step", "own_step:loop", *ARGS)
     assert placed.facts["step: limited by"] == "dispatch"
     assert placed.facts["step: least time under the roofline"] == 1e-6
     assert "loop: limited by" not in placed.facts  # a loop's body is counted once
-    assert any(note.startswith("loop: the compiler counts") for note in placed.notes)
+    assert any(note.startswith("loop: the compiler counts") for note in notes_of(placed))
 
 
 def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[str]) -> None:

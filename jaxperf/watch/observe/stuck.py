@@ -18,13 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from jaxperf.processes.exit_status import leave, say
+from jaxperf.processes.exit_status import SIGNALS, leave, say
 from jaxperf.watch.observe import source_location
 
 ANSWER_S = 2.0  # time limit for the main thread to leave the instruction at which a signal arrived
 REPORT_S = 20.0  # time limit for the report of a program that hangs
 AGAIN_S = 0.5  # a second signal after this time does not wait for the report
-_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Guard:
@@ -38,7 +37,7 @@ class Guard:
         self.finish = finish
         self._turn = threading.Lock()
         self._main, self._pid = threading.main_thread().ident, os.getpid()
-        self._handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, *_ENDING)}
+        self._handlers = {n: signal.getsignal(n) for n in SIGNALS}
 
     def claim(self) -> None:
         """Take the right to close the watch, or wait for the end of the process if another thread has it."""
@@ -78,7 +77,7 @@ class Guard:
             at = self._position()
             before, then = last.get(number, (now, (0, 0)))
             again, last[number] = now - before > AGAIN_S, (now, at)
-            if number in _ENDING or (again and at == then):  # the first Ctrl-C had no effect
+            if number != signal.SIGINT or (again and at == then):  # the first Ctrl-C had no effect
                 threading.Thread(target=self._judge, args=(number, at, again), daemon=True).start()
         os.close(reading)
 

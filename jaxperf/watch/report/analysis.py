@@ -153,9 +153,9 @@ class Analysis:
         return call_sites.called_at(r.compiled, r.call_sites, r.activity.programs)
 
     @functools.cached_property
-    def jitted(self) -> frozenset[str]:
-        """Return the program names of the reader's jitted functions; others are operations outside jit."""
-        return frozenset(c.program for c, _ in self.called)
+    def jitted(self) -> dict[str, Compiled]:
+        """Return the reader's jitted functions by program name; other programs are operations outside jit."""
+        return {c.program: c for c, _ in self.called}
 
     @functools.cached_property
     def programs(self) -> dict[str, list[Facts]]:

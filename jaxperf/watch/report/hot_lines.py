@@ -66,7 +66,7 @@ def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], flo
     """Return seconds by line (NOWHERE if unknown) and by operation, and the seconds of all lines."""
     lines: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     total_s = 0.0
-    for name in analysis.jitted & analysis.record.activity.programs.keys():
+    for name in analysis.jitted.keys() & analysis.record.activity.programs.keys():
         instructions = _origins(analysis.programs.get(name, []))
         for (_, op), times in analysis.record.activity.programs[name].ops.items():
             opcode, operation, at = instructions.get(op, ("", op.rstrip(".0123456789"), NOWHERE))

@@ -145,10 +145,9 @@ def _why_empty(longest_s: float) -> str:
 
 def _faults(analysis: Analysis) -> Iterator[str]:
     """Yield a note on each known fault of the installed version that affects a program on a GPU."""
-    calls = {c.program: c for c, _ in analysis.called}
     lines: dict[str, Compiled] = {}
     for facts in analysis.record.programs:
-        c = calls.get(facts.program)
+        c = analysis.jitted.get(facts.program)
         if c and facts.text and facts.platform not in ("cpu", "tpu"):
             lines |= {line: c for line in fault_lines(facts.text) if line not in lines}
     for line, c in lines.items():

@@ -77,7 +77,7 @@ def _replaced(at: Place) -> set[str]:
     """Return the variables ("w", "self.w") that a statement passes to a call and then assigns."""
     for node in statements.enclosing_nodes(at, ast.Assign):
         assigned = {name for target in node.targets for name in _assigned(target)}
-        calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
+        calls = statements.calls_in(node.value)
         return assigned & {name for call in calls for a in call.args for name in _names(a, ast.Load)}
     return set()
 
@@ -166,8 +166,8 @@ def _caller_reads(callers: tuple[Place, ...], function: Any, name: str) -> bool:
     """Return whether the caller of a function later reads the variable that it passes for a parameter."""
     parameters = [a.arg for a in function.args.args] if function else []
     statement = statements.innermost(callers[0], ast.stmt) if callers and name in parameters else None
-    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement else []
-    if not statement or function.name not in [statements.last_name(call.func) for call in calls]:
+    names = [statements.last_name(call.func) for call in statements.calls_in(statement)]
+    if not statement or function.name not in names:
         return False
     passed = statements.argument_expression(callers[0], function.name, f"argument {parameters.index(name)}")
     if not isinstance(passed, ast.Name | ast.Attribute) or (variable := ast.unparse(passed)) in _replaced(

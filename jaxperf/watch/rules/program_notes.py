@@ -113,8 +113,7 @@ def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
 
 def _lines_of_branches(at: Place) -> set[int]:
     """Return the lines of the branch functions of a statement's `lax.cond` or `lax.switch`."""
-    statement = statements.innermost(at, ast.stmt)
-    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement else []
+    calls = statements.calls_in(statements.innermost(at, ast.stmt))
     argument_nodes = {
         id(n): n for call in calls if statements.last_name(call.func) in _BRANCHES for n in ast.walk(call)
     }.values()
@@ -145,12 +144,11 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:
     """Yield a note on the program with the largest temporaries, and on the scan whose gradient needs them."""
-    called = {c.program: c for c, _ in analysis.called}
-    new = [f for f in analysis.record.programs if not f.old and f.program in called]
+    new = [f for f in analysis.record.programs if not f.old and f.program in analysis.jitted]
     facts = max(new, key=lambda f: f.temporary_bytes, default=None)
     if facts is None or facts.temporary_bytes < TEMPORARY:
         return
-    name, size = called[facts.program].called, format_quantity(facts.temporary_bytes, "bytes")
+    name, size = analysis.jitted[facts.program].called, format_quantity(facts.temporary_bytes, "bytes")
     message = f"temporaries of {name}: {size}"
     scans = (i for i in facts.instructions if i.opcode == "while" and "jvp(" in i.text)
     if line := next(filter(None, (facts.at(i.text) for i in scans)), NOWHERE):

@@ -87,7 +87,7 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put the same large array on a device again and again."""
     programs = analysis.record.activity.programs
-    busy = [span for name in analysis.jitted & programs.keys() for span in programs[name].spans]
+    busy = [span for name in analysis.jitted.keys() & programs.keys() for span in programs[name].spans]
     idle = difference(analysis.steady, busy)  # the copy itself may run then
     for at, made in group_by((p for p in analysis.record.puts if p.nbytes), lambda put: put.at).items():
         again = [put for put in made if put.again]
@@ -121,7 +121,7 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
 
 def _copying(analysis: Analysis, at: Place) -> list[Interval]:
     """Return the intervals in which devices ran JAX's own programs that copy this line's arrays."""
-    names = {c.program for c in analysis.record.compiled if c.at == at} - analysis.jitted
+    names = {c.program for c in analysis.record.compiled if c.at == at} - analysis.jitted.keys()
     programs = (p for n, p in analysis.record.activity.programs.items() if n in names and p.copies)
     return [span for program in programs for span in program.spans]
 

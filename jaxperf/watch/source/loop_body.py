@@ -43,7 +43,7 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
     stepping = [f for f in flows if _is_step(f.node, at.file, steps)]
     computed = _reached(_writes(stepping), flows)
     if called:
-        calls = (n for n in ast.walk(statement) if isinstance(n, ast.Call) and _last(n.func) == called)
+        calls = (call for call in statements.calls_in(statement) if _last(call.func) == called)
         return any(not _share(_reads(call), computed) for call in calls)
     flow = next((f for f in flows if f.node is statement), None)
     if flow is None or not isinstance(flow.node, ast.Assign | ast.AnnAssign | ast.AugAssign):
@@ -115,8 +115,7 @@ def element_read(at: Place) -> str:
     if loop is None or loop is statement:
         return ""
     changed = _writes(f for f in _flows(at.file, loop) if f.node is not loop)
-    calls = (n for n in ast.walk(statement) if isinstance(n, ast.Call))
-    for call in calls:
+    for call in statements.calls_in(statement):
         reads = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "item" else None
         if isinstance(call.func, ast.Name) and call.func.id in ("float", "int", "bool") and call.args:
             reads = call.args[0]

@@ -67,6 +67,11 @@ def turns_written(loop: ast.AST) -> float:
     return math.inf
 
 
+def calls_in(node: ast.AST | None) -> list[ast.Call]:
+    """Return the calls in a statement or an expression; none for None."""
+    return [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node else []
+
+
 def last_name(function: ast.expr) -> str:
     """Return the last part of a function's dotted name: "jit" for `jax.jit`."""
     return ast.unparse(function).rpartition(".")[2]
@@ -142,8 +147,7 @@ def _wrapper(decorator: ast.expr) -> str:
 
 def made_at(at: Place, kind: str) -> Place | None:
     """Return the only line in the file that creates an object of class `kind`; None if it is not unique."""
-    calls = (n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, ast.Call))
-    lines = [call.lineno for call in calls if last_name(call.func) == kind]
+    lines = [call.lineno for call in calls_in(syntax_tree(at.file)) if last_name(call.func) == kind]
     return at._replace(line=lines[0]) if len(lines) == 1 else None
 
 
@@ -163,8 +167,7 @@ def variable_passed(at: Place, function: str, argument: str) -> str:
 
 def argument_expression(at: Place, function: str, argument: str) -> ast.expr | None:
     """Return the expression that a call passes for an argument ("rate", "argument 2"); None if unclear."""
-    statement = innermost(at, ast.stmt)
-    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement else []
+    calls = calls_in(innermost(at, ast.stmt))
     named = [call for call in calls if last_name(call.func) == function]
     position, keyword = argument.removeprefix("argument "), parameter_name(at.file, function, argument)
     values = [value for call in named or calls for value in _values_for(call, position, keyword)]
