@@ -77,9 +77,9 @@ print(c)
 # loop in which each step needs the step before?</summary>
 #
 # The product uses all of them, because its rows can be computed independently. The loop
-# uses little more than one core. (The figure counts all threads of the process.) On CPU
-# devices, a third line shows that they share the cores: two products together cannot use
-# more cores than one alone.
+# uses fewer than two: one core computes, and other threads of the process add up to 0.8. On
+# CPU devices, a third line shows that they share the cores: two products together cannot
+# use more cores than one alone.
 #
 # </details>
 
@@ -199,8 +199,8 @@ s.claim("A loop over devices looks serial, but it runs in parallel",
         observed=f"{shared:.0%} overlaps in the best of three recordings")
 
 # %% [markdown]
-# Two devices that work at the same time need not save time. Together, they take at worst
-# the sum of their times, and at best the longer time.
+# Two devices that work at the same time need not save time. At worst, both together take as
+# long as one after the other. At best, they take as long as the slower one.
 
 # %% tags=["slow"]
 parts = {f"run on {x.device}": lambda x=x: run(x) for x in xs}
@@ -219,9 +219,9 @@ if not real:
 
 # %% [markdown]
 # On CPU devices, compare the row "both" with the sum: the products share the cores, so they
-# take about as long as one after the other. Two GPUs behave differently, because each has
-# its own cores and memory. For one H200 and its host, the sum took 1.59 (1.26 to 1.70)
-# times as long as both together (JAX 0.11.2, 2026-11-27).
+# take about as long as one after the other. Two GPUs have cores and memory of their own, so
+# they should take less (not measured here). For one H200 and its host, the sum took 1.59
+# (1.26 to 1.70) times as long as both together (JAX 0.11.2, 2026-11-27).
 #
 # ## 8.3.2 Parallel computation and communication
 # ![Two timelines of four results. Above, all results are computed and then copied. Below,
@@ -287,10 +287,10 @@ def work(x, count=s.products):
 # moving averages, and let Python copy with `np.array` on another.
 #
 # On a GPU, a copy takes far longer than a product. One H200 (JAX 0.11.2, 2026-11-27)
-# computes 364 TFLOP/s, but copies 1.3 GB/s to the host's ordinary memory. A product of 6000
-# × 6000 takes 1.2 ms, and copying its result takes 110 ms, so there is almost nothing to
-# save. So on a GPU we compute a power of a smaller matrix. It needs many products for one
-# copy, and both parts take milliseconds.
+# computes 354 to 368 TFLOP/s, but copies 1.4 to 1.6 GB/s to the host's ordinary memory. A
+# product of 6000 × 6000 takes 1.2 ms, and copying its result takes 90 to 103 ms, so there
+# is almost nothing to save. So on a GPU we compute a power of a smaller matrix. It needs
+# many products for one copy, and both parts take milliseconds.
 
 # %% tags=["slow"]
 n = 2 * s.size
@@ -346,7 +346,6 @@ x = jax.random.uniform(jax.random.key(1), (64, 64))
 operands = [x + i for i in range(s.products)]
 equal, different = dots(run, x), dots(each, operands)
 print(f"products in the program: {equal} if the operands are equal, {different} if not")
-assert (equal, different) == (1, s.products)
 s.claim("Under jit, the book's run is one product",
         holds=(equal, different) == (1, s.products),
         expected=f"1 product with equal operands, {s.products} with operands of their own",

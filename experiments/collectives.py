@@ -55,8 +55,9 @@ print(f"{k} devices: {devices}")
 # its array, a color the device that a number comes from; stripes are
 # sums.](images/collective_kinds.svg)
 #
-# JAX has a function for each. The function in `shard_map` is one device's program. Here, each
-# device gets one row of `x` and returns its result.
+# JAX has a function for each. We use three here; the fourth, `lax.all_to_all`, comes with FSDP. The
+# function in `shard_map` is one device's program. Here, each device gets one row of `x` and returns
+# its result.
 
 # %%
 def on_devices(function, mesh=mesh):
@@ -194,8 +195,9 @@ print("device 0 gets", on_devices(ring)(x)[0])
 #
 # ## Two levels
 # Machines with several GPUs are called *nodes*. Within a node the links are fast, for example
-# NVLink with 450 GB/s per GPU. Between nodes they are slower, for example 50 GB/s per GPU. So first
-# do a reduce-scatter within each node. Then each device sends only its piece to other nodes.
+# NVLink with 450 GB/s per GPU. Between nodes they are slower, for example 50 GB/s per GPU
+# (published figures of an H200 and a network card of 400 Gbit/s). So first do a reduce-scatter
+# within each node. Then each device sends only its piece to other nodes.
 #
 # ![Three steps on two nodes of four devices: a reduce-scatter in each node, an all-reduce between
 # devices that have the same piece, and an all-gather in each node.](images/two_levels.svg)
@@ -234,7 +236,8 @@ def row_of(way, sent):
 
 flat, split = messages(ring, mesh), messages(two_levels, levels)
 m, c = s.nodes, k // s.nodes
-s.grid(["way", "messages in a row", "arrays sent within nodes", "arrays sent to any device"],
+s.grid(["way", "messages in a row", "arrays sent within nodes",
+        "arrays sent to other nodes (star, ring: to any device)"],
        [("star, device 0", 2 * (k - 1), "0", f"{k - 1}"), row_of("ring", flat),
         row_of("two levels", split)],
        title=f"What one device sends and waits for: {k} devices, {m} nodes")
@@ -377,10 +380,11 @@ s.figure(fig, f"Short arrays cost a delay, long ones their bytes. {k} parts of o
 
 # %% [markdown]
 # ## How long on GPUs?
-# The package `jaxperf.plan` uses the same model with figures of real machines: published bandwidths
-# of NVLink and InfiniBand, a delay, and a term for filling a pipeline of small chunks ([how it
-# predicts](../docs/plan.md)). We compare it with a published measurement on one node of eight H200,
-# by [ML Engineering](https://github.com/stas00/ml-engineering/tree/master/network).
+# The package `jaxperf.plan` uses a similar model: published bandwidths of NVLink and InfiniBand,
+# one delay per collective instead of $2(k-1)\alpha$, and a term for filling a pipeline of small
+# chunks ([how it predicts](../docs/plan.md)). We compare it with a published measurement on one
+# node of eight H200, by [ML
+# Engineering](https://github.com/stas00/ml-engineering/tree/master/network).
 
 # %%
 card = find_card("h200")
@@ -455,9 +459,9 @@ s.claim("The gradient of an all-gather is a reduce-scatter; both replace an all-
         since="2026-11-26")
 
 # %% [markdown]
-# If FSDP drops the weights after the forward pass, it gathers them again for the backward pass.
-# Then it sends $3(k-1)/k$ arrays, one and a half times the $2(k-1)/k$ of data parallelism, for
-# $1/k$ of the memory.
+# If FSDP drops the weights after the forward pass, it gathers them again for the backward pass. It
+# then sends $3(k-1)/k$ arrays. Data parallelism sends $2(k-1)/k$. In return, each device stores
+# only $1/k$ of the weights.
 #
 # In an *all-to-all*, each device sends a different piece to each other device, like a
 # transposition. Networks with *experts* on different devices use it to send each word to its

@@ -110,11 +110,12 @@ print(f"{len(params)} blocks, {N / 1e6:.3g} MB of parameters")
 # `jax.device_put` copies the activations to the next device.
 
 # %%
+run_stage = jax.jit(stage)
 stages = [jax.device_put(weights, d) for weights, d in zip(params, devices)]
 
 def forward(stages, X):
     for weights, device in zip(stages, devices):
-        X = jax.jit(stage)(weights, jax.device_put(X, device))
+        X = run_stage(weights, jax.device_put(X, device))
     return X
 
 print("the scores are on", forward(stages, X).device)
@@ -199,7 +200,6 @@ s.claim("LeNet cannot be cut between layers into stages of equal work", holds=le
 # stage's activations again instead of keeping them for all micro-batches.
 
 # %%
-run_stage = jax.jit(stage)
 loss_gradient = jax.jit(jax.grad(cross_entropy))
 update = jax.jit(sgd)
 add = jax.jit(partial(jax.tree.map, jnp.add))
@@ -413,9 +413,9 @@ s.grid(["way", "in the program", "MB in a step", "MB of weights on a device"],
 # - **Data parallelism** adds up as many bytes as the parameters occupy, whatever the batch
 #   is.
 # - **Tensor parallelism** and the **pipeline** send activations, so their bytes grow with
-#   the batch. `jit` inserts the sums that we wrote by hand: one per block forward, and
-#   one per block backward except the first, because the step does not use the gradient of
-#   `X`.
+#   the batch. `jit` inserts the sums that we wrote by hand: forward, each block needs one;
+#   backward, each block but the first needs one. The first needs none, because nothing uses
+#   the gradient of `X`.
 # - **FSDP** holds only a part of the weights, and therefore also sends them. On CPUs the
 #   compiler adds up whole gradients and then cuts the sum. A *reduce-scatter* would send
 #   half as much. XLA uses one on GPUs and TPUs (not measured here), but on a CPU only if

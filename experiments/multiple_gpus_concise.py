@@ -256,8 +256,9 @@ def make_jit_step(devices):
 # machine](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html). Its
 # counterpart in JAX is the same step in several processes, as in `experiments/train.py`.
 #
-# With `pmap` and `psum`, you write the step for one device. Our loss is a mean, so we divide the
-# sum of the gradients by the number of devices. `lax.pmean` does both.
+# With `pmap` and `psum`, you write the step for one device. You meet `pmap` in older code;
+# `jax.shard_map` takes the same step ([section 8.4](multiple_gpus)). Our loss is a mean, so we
+# divide the sum of the gradients by the number of devices. `lax.pmean` does both.
 
 # %%
 @functools.cache  # one compiled step per tuple of devices
@@ -284,7 +285,8 @@ def make_pmap_step(devices):
 # Parameters and statistics must be equal on all devices, because `out_axes=None` takes one copy and
 # drops the others.
 #
-# `train` works with both steps.
+# `train` works with both steps. It waits for each step, because programs with collectives that run
+# at once on CPU devices can block each other.
 
 # %%
 sgd = functools.cache(optax.sgd)  # one object per rate: jit compiles anew for another one
@@ -330,9 +332,10 @@ def train(num_gpus, batch_size, lr, make_step=make_jit_step, seed=0, epochs=epoc
 #
 # We compile first, so that the epochs' times exclude compiling. XLA compiles without holding
 # Python's lock, so on a CPU we compile all programs at the same time, each in a thread. For a GPU,
-# XLA also times several kernels for each convolution on the GPU, and two threads disturb each
-# other. On one H200, compiling two of these steps took 45 s at the same time, and 12 s one after
-# the other (JAX 0.11.2, 2026-11-27). `train` then finds the programs compiled.
+# XLA tries several kernels for each convolution and keeps the fastest. Two threads would disturb
+# each other's timing, so we compile one program after another. On one H200, compiling two of these
+# steps took 45 s at the same time, and 12 s one after the other (JAX 0.11.2, 2026-11-27). `train`
+# then finds the programs compiled.
 
 # %%
 def compile_all(*lowered):
@@ -572,8 +575,9 @@ s.table(times, title=f"One step of {n_gpus * batch_size} images on {n_gpus} devi
 
 # %% [markdown]
 # ### Mixed precision
-# GPUs multiply bfloat16 numbers much faster than float32. In Flax, a layer computes in its `dtype`,
-# and the parameters stay float32.
+# One H200 multiplies matrices in bfloat16 1.9 times as fast as in float32, which it rounds to TF32
+# ([figures](../docs/performance.md)). In Flax, a layer computes in its `dtype`, and the parameters
+# stay float32.
 
 # %%
 half = nnx.clone(net)
@@ -685,11 +689,11 @@ for way, program in programs.items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Under `pmap` there are few: the compiler combines the sums of gradients, statistics, and loss.
-# Under `jit` the 17 BatchNorm layers need more all-reduces, for mean and variance in the forward
-# pass and for their gradients in the backward pass. Each all-reduce moves only a few numbers per
-# channel. On real devices it also adds a delay, and cannot be combined with the next, which depends
-# on it.
+# Under `pmap` there is one: the compiler combines the sums of gradients, statistics, and loss.
+# Under `jit` there are 35. The 17 BatchNorm layers need their own all-reduces, for mean and
+# variance in the forward pass and for their gradients in the backward pass. Each all-reduce moves
+# only a few numbers per channel. On real devices it also adds a delay, and cannot be combined with
+# the next, which depends on it.
 #
 # </details>
 #

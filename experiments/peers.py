@@ -51,7 +51,9 @@ on_device = s.on_device or platform == "gpu"
 #   number of threads. Workers report their CPU time. A configuration that used more cores
 #   than it was given is shown, but not judged.
 # - **JAX as installed.** No row that is judged uses jaxperf's convolutions, and no system
-#   gets allocator settings. `--onednn` adds JAX with jaxperf's oneDNN as a separate row.
+#   gets allocator settings, except that on a GPU JAX does not reserve memory at its
+#   start, because several processes share the card. `--onednn` adds JAX with jaxperf's
+#   oneDNN as a separate row.
 # - **The moment.** The systems take turns, round by round, in random order, so a busy
 #   moment slows all equally.
 #
@@ -60,7 +62,7 @@ on_device = s.on_device or platform == "gpu"
 # | | configuration | what it is |
 # |:--|:--|:--|
 # | JAX | eager | operation by operation |
-# | | nnx.jit | `nnx.jit` of the module, which is taken apart at each call |
+# | | nnx.jit | `nnx.jit`, which takes the module apart at each call |
 # | | jit | `jax.jit` of a function of the module's arrays |
 # | | aot | the same, compiled ahead of time for one shape: no cache lookup |
 # | | pmap, shard_map, manual | the other ways of [section 8.4](multiple_gpus) |
@@ -242,14 +244,17 @@ if "8.1 MLP" in studies:
 #   computes during the call.
 # - **Large products measure a library.** Each framework calls a different library for
 #   matrix products. A ratio far from 1 says that one library uses this processor worse.
-# - **Convolutions on a CPU measure the kernels.** JAX as installed gives them to XLA, MXNet
-#   and PyTorch to oneDNN. JAX can call oneDNN, too: see [jaxperf's
+# - **Convolutions on a CPU measure the kernels.** JAX as installed gives them to XLA,
+#   MXNet and PyTorch to oneDNN. JAX can call oneDNN, too: see [jaxperf's
 #   oneDNN](../docs/onednn.md), and try `--onednn`.
 # - **A CPU says nothing about a GPU.** On one H200 (JAX 0.11.2, PyTorch 2.11,
-#   2026-11-26), with images on the card, a ResNet-18 step took 5.97 ms in JAX and 7.38 ms
-#   in PyTorch (TF32, batch 256). In bfloat16, it took 3.64 ms in JAX and 8.06 ms with
-#   `torch.compile`. For LeNet, `torch.compile` with CUDA graphs was as fast as JAX, and
-#   PyTorch's other ways took 1.5 to 9 times as long ([all
-#   figures](../docs/peers.md), 2026-11-27).
-# - **Two CPU devices are not two GPUs.** They share the cores. Even where two take less time
-#   than one, their rows compare how frameworks divide work, not what a second GPU gains.
+#   2026-11-27), with images on the card, a ResNet-18 step took 6.02 ms in JAX and 7.14 ms
+#   in PyTorch with CUDA graphs (TF32, batch 256). In bfloat16 with batch 1024, it took
+#   8.98 and 14.9 ms. These are three and five rounds, too few for an interval, and
+#   `torch.compile` was not measured for ResNet-18. For LeNet, `torch.compile` with CUDA
+#   graphs was as fast as JAX, and PyTorch's other ways took 1.5 to 9 times as long ([all
+#   figures](../docs/peers.md)).
+# - **Two CPU devices are not two GPUs.** They share the cores. In 8.3's products, each
+#   device has its own half of the cores, so the claim that they run together says only
+#   that the calls overlap. Even where two take less time than one, their rows compare how
+#   frameworks divide work, not what a second GPU gains.

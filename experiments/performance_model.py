@@ -827,8 +827,8 @@ print(f"LeNet: scan takes {ratio(times['scan'], times['loop'])} times as long as
 #
 # If the ratio is above 1, `scan` is slower. This happens on a CPU, because XLA does not use
 # its fast convolutions in the body of a loop. On one H200 the same change makes the step
-# 1.28 times as fast (0.357 to 0.280 ms, batch 256). Measure on the machine that you will
-# use.
+# 1.28 times as fast (0.357 to 0.280 ms, batch 256), and in another program it gained
+# nothing ([figures](../docs/peers.md)). Measure on the machine that you will use.
 # </details>
 #
 # **4.** A variance is the mean of $(x - \bar x)^2$, or the mean of $x^2$ minus $\bar x^2$.
