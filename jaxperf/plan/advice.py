@@ -42,11 +42,11 @@ def _does_not_fit(plan: SizePlan) -> str:
 def _does_not_divide(plan: SizePlan) -> str:
     if not plan.padded:
         return ""
-    split = next(iter(plan.mesh.values()))
     batch = plan.batch - plan.padded
+    less = f" or {plan.batch - plan.split}" if plan.batch > plan.split else ""
     return (
-        f"the batch of {batch} does not divide by {split}, which JAX refuses; planned with {plan.batch}: "
-        f"take {plan.batch} or {batch // split * split}"
+        f"the batch of {batch} does not divide by {plan.split}, which JAX refuses; planned with "
+        f"{plan.batch}: take {plan.batch}{less}"
     )
 
 

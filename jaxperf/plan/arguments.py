@@ -39,6 +39,7 @@ class Placed:
       batch_arguments: positions of the arguments that are the batch.
       padded: examples that were added so that the batch divides evenly.
       made: whether the reader's function made the step for these devices.
+      split: into how many parts the mesh divides the batch.
     """
 
     step: Any
@@ -49,6 +50,7 @@ class Placed:
     batch_arguments: tuple[int, ...]
     padded: int
     made: bool
+    split: int = 1
 
 
 def makes_step(step: Any) -> bool:
@@ -135,11 +137,22 @@ def place(
     for i in positions:
         if not 0 <= i < len(args):
             raise JaxperfError(f"--batch names argument {i}, but the step has {len(args)}, counted from 0")
-    examples = max((_lead(args[i]) for i in positions), default=0)
+    examples = max((_lead(args[i], scalars=batch is not None) for i in positions), default=0)
+    if batch and not examples:
+        shapes = sorted(
+            {str(np.shape(x)) for i in positions for x in jax.tree.leaves(args[i]) if np.shape(x)}
+        )
+        raise JaxperfError(
+            f"--batch {','.join(map(str, positions))}: these arrays have no common first axis: "
+            f"{', '.join(shapes[:6])}; name arguments whose arrays begin with the examples"
+        )
     if placed:
         return Placed(step, jax.tree.map(_shape, args), kwargs, mesh, examples, positions, 0, made)
-    split = mesh.shape[mesh.axis_names[0]]
-    whole, padded = _whole(examples, _shares_of(args, positions), split, per_device, total)
+    names, shares = _batch_axes(args, positions)
+    if not names or not set(names) <= set(mesh.axis_names):
+        names = (mesh.axis_names[0],)
+    split = math.prod(mesh.shape[name] for name in names)
+    whole, padded = _whole(examples, shares, split, per_device, total)
     new = tuple(
         jax.tree.map(lambda leaf, i=i: _leaf(leaf, mesh, whole if i in positions else 0), arg)
         for i, arg in enumerate(args)
@@ -147,7 +160,7 @@ def place(
     named = {name: jax.tree.map(lambda leaf: _leaf(leaf, mesh, 0), value) for name, value in kwargs.items()}
     if type(step).__module__.startswith("equinox"):
         step, new, named = _of_arrays(step, new, named)
-    return Placed(step, new, named, mesh, whole, positions if examples else (), padded, made)
+    return Placed(step, new, named, mesh, whole, positions if examples else (), padded, made, split)
 
 
 def _made(make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> tuple[Any, tuple[Any, ...], bool]:
@@ -196,11 +209,19 @@ def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _lead(arg: Any) -> int:
-    """Return the length of the first axis if all arrays of an argument share it; else 0."""
+def _lead(arg: Any, *, scalars: bool = False) -> int:
+    """Return the length of the first axis if all arrays of an argument share it; else 0.
+
+    With `scalars`, an argument may also have scalars.
+    """
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(arg)]
     leads = {shape[0] for shape in shapes if shape}
-    return leads.pop() if len(leads) == 1 and all(shapes) else 0
+    return leads.pop() if len(leads) == 1 and (scalars or all(shapes)) else 0
+
+
+def _is_key(leaf: Any) -> bool:
+    """Return whether a leaf is what `jax.random.PRNGKey` returns."""
+    return np.shape(leaf) == (2,) and getattr(leaf, "dtype", None) == np.uint32
 
 
 def batch_positions(args: tuple[Any, ...]) -> tuple[int, ...]:
@@ -212,7 +233,8 @@ def batch_positions(args: tuple[Any, ...]) -> tuple[int, ...]:
     length = 0
     for i in reversed(range(int(len(args) > 1), len(args))):
         lead = _lead(args[i])
-        if not lead and not positions and all(not np.shape(leaf) for leaf in jax.tree.leaves(args[i])):
+        leaves = jax.tree.leaves(args[i])
+        if not positions and all(not np.shape(leaf) or _is_key(leaf) for leaf in leaves):
             continue
         if not lead or (length and lead != length):
             break
@@ -221,16 +243,16 @@ def batch_positions(args: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(sorted(positions))
 
 
-def _shares_of(args: tuple[Any, ...], positions: tuple[int, ...]) -> int:
-    """Return over how many devices the sharding of the arguments splits the batch."""
+def _batch_axes(args: tuple[Any, ...], positions: tuple[int, ...]) -> tuple[tuple[str, ...], int]:
+    """Return the axes over which the arguments' sharding splits the batch, and into how many parts."""
     for i in positions:
         for leaf in jax.tree.leaves(args[i]):
             sharding = getattr(leaf, "sharding", None)
             if isinstance(sharding, NamedSharding) and sharding.spec and sharding.spec[0]:
                 names = sharding.spec[0]
                 names = names if isinstance(names, tuple) else (names,)
-                return math.prod(sharding.mesh.shape[name] for name in names)
-    return 1
+                return names, math.prod(sharding.mesh.shape[name] for name in names)
+    return (), 1
 
 
 def _whole(

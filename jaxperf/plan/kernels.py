@@ -135,9 +135,16 @@ def _fusion(module: Module, computation: str, instruction: HloInstruction) -> Ke
 def _traffic(
     module: Module, computation: str, fusion: HloInstruction, inner: tuple[HloInstruction, ...]
 ) -> float:
-    """Return the bytes that a fusion reads and writes; only the slices of a parameter that it only slices."""
+    """Return the bytes that a fusion reads and writes.
+
+    Of a parameter that it only slices, these are the slices. Of one that it changes in place, they are the
+    changed parts, which a scatter also reads.
+    """
     read = 0
-    updated = {i.operands[0] for i in inner if i.opcode == "dynamic-update-slice" and i.operands}
+    parameter_names = {i.name for i in inner if i.opcode == "parameter"}
+    updates = [i for i in inner if i.opcode == "dynamic-update-slice" and i.operands]
+    scatters = [i for i in inner if i.opcode == "scatter" and i.operands and i.operands[0] in parameter_names]
+    updated = {i.operands[0] for i in (*updates, *scatters)}
     parameters = {int(i.inside): i for i in inner if i.opcode == "parameter" and i.inside.isdecimal()}
     for number, name in enumerate(fusion.operands):
         outer = module.operand(computation, name)
@@ -149,11 +156,14 @@ def _traffic(
             elif parameter.name in updated:
                 size = 0
         read += size
-    updates = [i for i in inner if i.opcode == "dynamic-update-slice"]
     written = fusion.traffic
     for update in updates:
         new = module.operand(fusion.called, update.operands[1])
         written -= update.bytes - (new.bytes if new else 0)
+    for scatter in scatters:
+        new = module.operand(fusion.called, scatter.operands[-1])
+        written -= scatter.bytes - (new.bytes if new else 0)
+        read += new.bytes if new else 0
     return read + max(0, written)
 
 

@@ -186,6 +186,7 @@ def _work(
         "batch": placed.batch,
         "batch_arguments": placed.batch_arguments,
         "padded": placed.padded,
+        "split": placed.split,
         "flops": work.flops,
         "bytes": work.bytes,
         "kernels": work.kernels,

@@ -127,7 +127,7 @@ def _lower(placed: Placed) -> Any:
                 return traced.lower()
             return step.lower(*args, **kwargs)
     except JaxperfError as e:
-        if "incompatible devices" in str(e) or "different devices" in str(e):
+        if any(words in str(e) for words in ("incompatible devices", "different devices", "context mesh")):
             raise JaxperfError(
                 f"{name} is bound to devices that are here; give a function of `devices` that makes it: "
                 "def make(devices): mesh = jax.sharding.Mesh(devices, ('data',)); ...; return step"

@@ -49,6 +49,7 @@ class SizePlan:
       batch: examples of the whole batch; 0 if there is none.
       batch_arguments: positions of the arguments that are the batch.
       padded: examples that were added so that the batch divides evenly.
+      split: into how many parts the mesh divides the batch.
       exchanges: the collectives.
       flops, bytes: FLOPs of one device's matrix products and convolutions, and bytes that its kernels read
         and write.
@@ -75,6 +76,7 @@ class SizePlan:
     batch: int
     batch_arguments: tuple[int, ...]
     padded: int
+    split: int
     exchanges: tuple[Exchange, ...]
     flops: float
     bytes: float

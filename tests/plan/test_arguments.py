@@ -39,6 +39,8 @@ def placed(*args: Any, count: int = 8, fn: Any = None, **options: Any) -> Any:
 def test_the_last_arguments_of_one_length_are_the_batch() -> None:
     assert batch_positions((W, X, Y)) == (1, 2)
     assert batch_positions((W, X, Y, jnp.float32(1))) == (1, 2)
+    assert batch_positions((W, X, Y, jax.random.PRNGKey(0))) == (1, 2)
+    assert batch_positions((W, X, Y, jax.random.key(0))) == (1, 2)
     assert batch_positions(([W, W], {"x": X, "y": Y})) == (1,)
     assert batch_positions((X,)) == (0,)
     assert batch_positions((W, 3)) == ()
@@ -64,6 +66,24 @@ def test_the_batch_may_be_named() -> None:
         on_eight = placed(W, X, Y, batch=batch)
         assert [a.shape for a in on_eight.args] == [(5, 3), (128, 5), (16, 3)]
         assert on_eight.batch_arguments == (1,)
+
+
+def test_a_named_batch_may_have_scalars_but_needs_a_common_first_axis() -> None:
+    on_eight = placed(W, {"x": X, "y": Y, "scale": jnp.float32(1)}, batch=(1,))
+    assert on_eight.batch == 128 and on_eight.args[1]["scale"].shape == ()
+    with pytest.raises(
+        JaxperfError, match=r"^--batch 0,1: these arrays have no common first axis: \(16, 5\)"
+    ):
+        placed({"w": W, "x": X}, jnp.float32(1), batch=(0, 1))
+
+
+@pytest.mark.parametrize(("options", "batch", "padded"), [({"per_device": 4}, 32, 0), ({"total": 20}, 24, 4)])
+def test_a_batch_over_two_axes_is_divided_by_both(options: dict[str, int], batch: int, padded: int) -> None:
+    alone = NamedSharding(Mesh(np.array(devices(1)).reshape(1, 1), ("data", "fsdp")), P(("data", "fsdp")))
+    x, y = (jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=alone) for a in (X, Y))
+    on_eight = placed(W, x, y, axes={"data": 4, "fsdp": 2}, **options)
+    assert on_eight.args[1].shape == (batch, 5)
+    assert (on_eight.batch, on_eight.padded, on_eight.split) == (batch, padded, 8)
 
 
 @pytest.mark.parametrize("position", [7, -1])
@@ -222,9 +242,12 @@ def test_a_batch_that_does_not_divide() -> None:
 @pytest.mark.usefixtures("cpus_as_gpus")
 def test_a_step_bound_to_devices() -> None:
     mesh = Mesh(np.array(devices(2)), ("data",))
-    bound = jax.jit(step, out_shardings=NamedSharding(mesh, P()))
-    with pytest.raises(JaxperfError, match="bound to devices that are here; give a function of `devices`"):
-        planning.plan(bound, W, X, Y, devices=(8,))
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=P())
+    for bound in (jax.jit(step, out_shardings=NamedSharding(mesh, P())), jax.jit(mapped)):
+        with pytest.raises(
+            JaxperfError, match="bound to devices that are here; give a function of `devices`"
+        ):
+            planning.plan(bound, W, X, Y, devices=(8,))
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")

@@ -29,7 +29,7 @@ NO_MEMORY = {f"{name}_size_in_bytes": 0 for name in ("argument", "output", "temp
 def kinds_of(name: str, memory: dict[str, int] = NO_MEMORY, *, batch: int = 0, padded: int = 0) -> set[str]:
     """The kinds of advice for a recorded program on eight devices."""
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
-    placed = arguments.Placed(None, (), {}, mesh, batch, (), padded, True)
+    placed = arguments.Placed(None, (), {}, mesh, batch, (), padded, True, split=8)
     module = hlo.parse((PROGRAMS / f"{name}.hlo").read_text())
     compiled = Program(module, SimpleNamespace(**memory), 1.0)
     (size,) = planning.plan_of(CARDS["h100"], [placed], [compiled]).sizes

@@ -164,3 +164,34 @@ ENTRY %main (x: f32[1000,4], j: s32[]) -> f32[1,4] {
 def test_text_of_another_kind() -> None:
     with pytest.raises(JaxperfError, match="no ENTRY"):
         hlo.parse("module @jit_f {}")
+
+
+SCATTER = """HloModule jit_f, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+%fused (table: f32[1000,64], rows: s32[8,1], new: f32[8,1,64]) -> f32[1000,64] {
+  %table = f32[1000,64]{1,0} parameter(0)
+  %rows = s32[8,1]{1,0} parameter(1)
+  %new = f32[8,1,64]{2,1,0} parameter(2)
+  ROOT %scattered = f32[1000,64]{1,0} scatter(%table, %rows, %new), update_window_dims={1,2}, to_apply=%add
+}
+
+ENTRY %main (x: f32[1000,64], i: s32[8,1], v: f32[8,1,64]) -> f32[1000,64] {
+  %x = f32[1000,64]{1,0} parameter(0)
+  %i = s32[8,1]{1,0} parameter(1)
+  %v = f32[8,1,64]{2,1,0} parameter(2)
+  ROOT %changed = f32[1000,64]{1,0} fusion(%x, %i, %v), kind=kInput, calls=%fused
+}
+"""
+
+
+def test_a_scatter_in_a_fusion_moves_the_rows_that_it_changes_and_not_the_table() -> None:
+    module = hlo.parse(SCATTER)
+    (work,) = [work for c, i, _ in hlo.executed_instructions(module) if (work := kernel_of(module, c, i))]
+    row_bytes, index_bytes = 8 * 64 * 4, 8 * 4
+    assert work.bytes == 3 * row_bytes + index_bytes  # the updates are read; the rows are read and written
