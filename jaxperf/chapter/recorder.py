@@ -149,7 +149,9 @@ class Recorder:
         verdict = "not measurable here" if cannot else VERDICTS[None if holds is None else bool(holds)]
         self.add(Claim(statement, verdict, expected, cannot or observed, source or "jaxperf", since, first))
 
-    def fact(self, name: str, value: Any, *, unit: str = "", meaning: str = "") -> None:
+    def fact(
+        self, name: str, value: Any, *, unit: str = "", meaning: str = "", in_table: bool = False
+    ) -> None:
         """Show and keep a named number; a value that is not finite is kept as None.
 
         Args:
@@ -157,10 +159,11 @@ class Recorder:
           value: a Python, NumPy or JAX scalar.
           unit: "s", "bytes", ... SI, unscaled; "" for a plain number.
           meaning: what it is, in words, which is what readers see.
+          in_table: whether a table shows it, so that it needs no line of its own.
         """
         plain = value.item() if hasattr(value, "item") else value
         finite = None if isinstance(plain, float) and not math.isfinite(plain) else plain
-        self.add(Fact(name, finite, unit, meaning))
+        self.add(Fact(name, finite, unit, meaning, in_table))
 
     @property
     def facts(self) -> dict[str, Any]:

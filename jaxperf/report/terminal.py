@@ -60,7 +60,7 @@ def show(console: Console, block: Block) -> None:
             _table(console, rows_of(block))
         case Claim():
             _claim(console, block)
-        case Fact():
+        case Fact() if not block.in_table:
             print_line(console, f"{block.meaning or block.name}: {format_scalar(block.value, block.unit)}")
         case Note():
             print_line(console, f"note: {block.text}", style="dim")

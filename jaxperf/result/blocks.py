@@ -113,12 +113,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Fact:
-    """A named scalar with its unit, and its `meaning` in words; if that is "", the name is shown."""
+    """A named scalar with its unit, and its `meaning` in words; if that is "", the name is shown.
+
+    One with `in_table` has no line of its own, because a table shows it.
+    """
 
     name: str
     value: Scalar
     unit: str = ""
     meaning: str = ""
+    in_table: bool = False
     kind: str = _kind("fact")
 
 

@@ -200,7 +200,7 @@ def programs(
     columns = [_numbers(f.program, places[name], used[name]) for name, f in firsts.items()]
     for name, column in zip(firsts, columns):
         for what, (value, unit) in column.items():
-            recorder.fact(f"{name}: {what}", value, unit=unit)
+            recorder.fact(f"{name}: {what}", value, unit=unit, in_table=True)
     names = dict.fromkeys([*max(columns, key=len), *(what for column in columns for what in column)])
     rows = [[what, *(_cell(column.get(what)) for column in columns)] for what in names]
     recorder.grid(["", *firsts], rows, title="The program, as the compiler sees it")
@@ -233,7 +233,9 @@ def _numbers(program: Program | None, position: Position | None, used: int) -> d
             "least time under the roofline": (position.bound_s, "s"),
             "limited by": (position.limit, ""),
         }
-    return numbers | {"memory in use above the start": (used, "bytes")}
+    if program and used < program.temp_bytes:  # the call got memory that the C library had kept
+        return numbers
+    return numbers | {"memory that a warm call adds": (used, "bytes")}
 
 
 def _cell(number: Number | None) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -18,6 +19,7 @@ from jaxperf.cli import command_line
 from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.environment import current_environment
 from jaxperf.result import Grid, Measurement, Result, Table, load_result, save_result
+from jaxperf.user_function import measure_command
 from jaxperf.user_function.measure_command import is_jitted
 
 MODULE = """
@@ -78,6 +80,10 @@ def data():
     return jnp.ones((4, 4)), jnp.ones((4, 4))
 """
 ARGS = ("--args", "f32[4,4]", "f32[4,4]")
+NUMBERS = (
+    "flops", "bytes_accessed", "argument_bytes", "output_bytes", "peak_bytes", "jaxpr_equations", "fusions",
+    "dots", "convolutions",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +129,19 @@ def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports
     assert command_line.main(["report", "r.json"]) == 0
     assert "twice: " in capsys.readouterr().out
     assert command_line.main(["compare", "r.json", "r.json"]) == 0
+
+
+def test_each_figure_of_a_program_is_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["measure", "own_step:step", *ARGS, "--rounds", "2", "--budget-s", "0"]) == 0
+    rows = [row for row in capfd.readouterr().out.splitlines() if "temporaries" in row]
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize(("used", "rows"), [(10, 0), (1000, 1)])
+def test_memory_that_the_c_library_had_kept_is_not_shown_as_none(used: int, rows: int) -> None:
+    program = SimpleNamespace(temp_bytes=100, collectives={}, **dict.fromkeys(NUMBERS, 0))
+    names = measure_command._numbers(program, None, used)  # type: ignore[arg-type]
+    assert len([name for name in names if "warm call" in name]) == rows
 
 
 def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
