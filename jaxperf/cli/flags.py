@@ -177,7 +177,7 @@ def _first_paragraph(box: str, args: Sequence[str], prog: str) -> str:
         text = f"{value[1]} is {value[3]!r}; give a {'number' if 'float' in value[2] else 'whole number'}"
     near = next((_near_flag(rows, args, prog) for rows in parts[1:] if "Perhaps you meant:" in rows), "")
     if wrong := re.match(r"invalid choice '(.*)' for argument .*Expected one of \((.+)\)", text):
-        choices = [choice for choice in re.findall("'(.*?)'", wrong[2]) if choice != "None"]
+        choices = sorted(set(re.findall("'(.*?)'", wrong[2])) - {"None"})  # tyro's order varies
         text = text.replace(wrong[2], ", ".join(map(repr, choices)))
         near = next(iter(difflib.get_close_matches(wrong[1], choices, n=1)), "")
     return f"{text} (did you mean {near}?)" if near else text or "these flags are not understood"

@@ -73,7 +73,7 @@ MISTAKES = {
     "--sizes 1 b": "--sizes",
     "--mode lazy": "Expected one of ('eager', 'jit');",
     "--mode jti": "Expected one of ('eager', 'jit') (did you mean jit?)",
-    "--model larg": "Expected one of ('small', 'large') (did you mean large?)",
+    "--model larg": "Expected one of ('large', 'small') (did you mean large?)",
     "-c x": "--count is 'x'; give a whole number",
     "--quiet yes": "yes",
     "extra": "extra",
