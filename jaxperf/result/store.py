@@ -119,9 +119,8 @@ def _reason(error: OSError) -> str:
 
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(
-        f".{path.name[:40]}.{secrets.token_hex(8)}.part"
-    )  # `mkstemp` would exclude other users
+    # `mkstemp` would exclude other users
+    part = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.part")
     try:
         with part.open("xb") as f:
             if path.exists():

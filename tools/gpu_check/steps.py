@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxperf.chapter import catalogue
+from jaxperf.chapter.run_sections import choose_sections
 
 
 @dataclass(frozen=True)
@@ -214,14 +214,15 @@ def _main_rows(rehearse: bool) -> Callable[[Run], Verdict]:
 
 
 def _chapter(run: Run) -> Verdict:
-    names = [s.name for s in catalogue.SECTIONS if s.name != "peers"]
+    names = [section.name for section in choose_sections(["all"])]
     results = {name: result for name in names if (result := run.result(name))}
     around_s = (run.seconds - sum(r["wall_s"] for r in results.values())) / len(names)  # each one's process
     took = {name: result["wall_s"] + around_s for name, result in results.items()}
     failed = [message for result in results.values() for message in result["failed"]]
-    figures = ", ".join(f"{name} {seconds:.0f}" for name, seconds in took.items())
-    figures = f"{len(results)} of {len(names)} sections, in s: {figures}"
-    figures = "; ".join([run.ending, *failed[:1], figures])
+    seconds = ", ".join(f"{name} {section_s:.0f}" for name, section_s in took.items())
+    figures = "; ".join(
+        [run.ending, *failed[:1], f"{len(results)} of {len(names)} sections, in s: {seconds}"]
+    )
     if run.status is None and run.seconds < CHAPTER_S:
         return None, figures
     in_time = run.seconds <= CHAPTER_S and max(took.values(), default=0) <= SECTION_S
