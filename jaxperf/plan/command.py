@@ -32,9 +32,7 @@ def main(asked: Plan) -> int:
         return 0
     if not asked.step:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
-    if asked.json:
-        check_writable(asked.json)
-    path = asked.json and asked.json.absolute()  # the reader's code may change the folder
+    path = asked.json and check_writable(asked.json)
     with native_stderr_to(path_for("plan")):  # XLA logs that there is no GPU
         made = _plan(asked)
     console = terminal.console()

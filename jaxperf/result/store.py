@@ -90,12 +90,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise JaxperfError(f"cannot write {path}: {_reason(e)}; give another path") from None
 
 
-def check_writable(path: Path, advice: str = "give another path") -> None:
+def check_writable(path: Path, advice: str = "give another path") -> Path:
     """Check, before a long run, that `path` can be written; create its folder.
 
     Args:
       path: of the file.
       advice: what to do if it cannot be written.
+
+    Returns:
+      the absolute path, which stays the same if the reader's code changes the working directory.
 
     Raises:
       JaxperfError: as `write_whole`.
@@ -109,6 +112,7 @@ def check_writable(path: Path, advice: str = "give another path") -> None:
             tempfile.TemporaryFile(dir=folder).close()
     except OSError as e:
         raise JaxperfError(f"cannot write {path}: {_reason(e)}; {advice}") from None
+    return path.absolute()
 
 
 def _reason(error: OSError) -> str:

@@ -56,9 +56,7 @@ def main(options: Measure) -> int:
     Raises:
       JaxperfError: a function, an argument or a file is not what it should be, or the reader's code raised.
     """
-    if options.json:
-        check_writable(options.json)
-    path = options.json and options.json.absolute()  # the reader's code may change the folder
+    path = options.json and check_writable(options.json)
     refuse_debug_flags()
     environment = current_environment()
     functions = _named(options.functions, jit=options.jit)

@@ -136,8 +136,7 @@ def _watched(
     fail_on: Collection[str],
 ) -> int:
     if json:
-        check_writable(json)
-        json = json.absolute()  # the program may change the working directory
+        json = check_writable(json)
     sys.argv, stderr = argv, sys.stderr  # the program may replace its streams
     watcher, process = Watcher(name, profile=profile), os.getpid()
     refused: list[str] = []
