@@ -1,0 +1,440 @@
+"""Read compiled programs: the text that `compiled.as_text()` returns, and what the compiler estimates.
+
+    module = parse(compiled.as_text())
+    for instruction, times in module.executed():
+        print(instruction.opcode, instruction.shapes, times, module.frames(instruction)[:1])
+
+`Module` has the program's computations, each a sequence of `Instruction`s. The entry computation is
+scheduled: its instructions are in the order in which they run, and an asynchronous one overlaps those between
+its start and its end. This is the only reader of such texts in jaxperf. It does not import JAX.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from jaxperf.errors import JaxperfError
+
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
+    "ragged-all-to-all",
+)  # fmt: skip
+# "ROOT %name = f32[2,3]{1,0} opcode(": the type, which may be a tuple, ends in one of three brackets
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
+_SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
+_NUMPY = re.compile(r"([a-z_0-9]*?)\[([\d,]*)\]")
+_BITS = re.compile(r"\d+")
+_NAME = re.compile(r"%([\w.-]+)")
+_PARENTHESIS = re.compile(r"[()]")
+_BODY = re.compile(r"\bbody=%?([\w.-]+)")
+_CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
+_BRANCHES = re.compile(
+    r"branch_computations=\{([^}]*)\}|true_computation=%?([\w.-]+), false_computation=%?([\w.-]+)"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
+_LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, \w+=|$)")
+_ALIASES = re.compile(r"input_output_alias=\{(.*?)\}, \w+=")
+_ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_ROW = re.compile(r"(\d+) (.*)")
+# HLO's names of dtypes, where they are not NumPy's shortened
+_DTYPES = {"pred": "bool", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+_LETTERS = {"f": "float", "s": "int", "u": "uint", "c": "complex"}
+
+
+def dtype_name(hlo: str) -> str:
+    """Return NumPy's name of HLO's dtype: "float32" for "f32", "bool" for "pred"; others stay as they are."""
+    match = re.fullmatch(r"([fsuc])(\d+)", hlo)
+    return _LETTERS[match[1]] + match[2] if match else _DTYPES.get(hlo, hlo)
+
+
+def hlo_dtype(name: str) -> str:
+    """Return HLO's name of NumPy's dtype: "f32" for "float32", "pred" for "bool"; others stay as they are."""
+    if match := re.fullmatch(r"(float|int|uint|complex)(\d+)", name):
+        return next(letter for letter, long in _LETTERS.items() if long == match[1]) + match[2]
+    return next((short for short, long in _DTYPES.items() if long == name), name)
+
+
+class Shape(NamedTuple):
+    """An array's HLO dtype ("bf16") and its dimensions; it compares and hashes as a tuple."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.dims)
+
+    @property
+    def itemsize(self) -> float:
+        """Return the bytes of an element: 0.5 for "s4", 1 for "pred", 0 for a token."""
+        if self.dtype in ("token", "opaque"):
+            return 0
+        bits = _BITS.search(self.dtype)
+        return (int(bits.group()) if bits else 8) / 8
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the array."""
+        return math.ceil(self.size * self.itemsize)
+
+
+def shapes_in(text: str) -> tuple[Shape, ...]:
+    """Return the shapes in a part of a program's text, such as "(f32[2,3]{1,0}, s32[])"."""
+    return tuple(Shape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(text))
+
+
+def shape_of(described: str) -> Shape | None:
+    """Return the shape of an array as JAX prints it, "float32[3,4]"; None for anything else."""
+    match = _NUMPY.fullmatch(described)
+    dtype = hlo_dtype(match[1]) if match else ""
+    return Shape(dtype, _dims(match[2])) if match and dtype_name(dtype) == match[1] else None
+
+
+def _dims(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+class Frame(NamedTuple):
+    """A stack frame of the Python program: `line` of `file`, in `function` ("" where it is not recorded)."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One line of a computation.
+
+    Attributes:
+      name: its name without the percent sign.
+      opcode: "fusion", "all-reduce-start", ...
+      type: the text of its results' types, "(f32[2]{0}, s32[])".
+      computation: the name of the computation that contains it.
+      root: whether it is that computation's result.
+      text: the whole line.
+      start: the position of the parenthesis before its operands.
+    """
+
+    name: str
+    opcode: str
+    type: str
+    computation: str
+    root: bool
+    text: str
+    start: int
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Return the shapes of its results."""
+        return shapes_in(self.type)
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all results."""
+        return sum(shape.bytes for shape in self.shapes)
+
+    @cached_property
+    def _end(self) -> int:
+        depth = 0
+        for match in _PARENTHESIS.finditer(self.text, self.start):
+            depth += 1 if match[0] == "(" else -1
+            if not depth:
+                return match.start()
+        return len(self.text)
+
+    @property
+    def inside(self) -> str:
+        """Return the text between its parentheses: its operands, a parameter's number, a constant's value."""
+        return self.text[self.start + 1 : self._end]
+
+    @property
+    def attributes(self) -> str:
+        """Return the text after its operands: attributes, metadata, backend_config."""
+        return self.text[self._end + 1 :]
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Return the names of its operands."""
+        return tuple(_NAME.findall(self.inside))
+
+    @property
+    def number(self) -> int | None:
+        """Return the number of a parameter; None for other instructions."""
+        return int(self.inside) if self.opcode == "parameter" and self.inside.isdecimal() else None
+
+    @property
+    def called(self) -> str:
+        """Return the computation that it calls or fuses, or the body of a loop; "" for none."""
+        match = _BODY.search(self.attributes) or _CALLED.search(self.attributes)
+        return match[1] if match else ""
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """Return the branch computations of a conditional."""
+        match = _BRANCHES.search(self.attributes)
+        if not match:
+            return ()
+        if match[1] is None:
+            return match[2], match[3]
+        return tuple(name.strip().removeprefix("%") for name in match[1].split(","))
+
+    @property
+    def trips(self) -> int | None:
+        """Return the number of iterations of a loop; None if XLA does not know it."""
+        match = _TRIPS.search(self.attributes)
+        return int(match[1]) if match else None
+
+    @property
+    def op_name(self) -> str:
+        """Return the path of JAX's operation, as in "jit(step)/while/body/dot_general"; "" if it has none."""
+        match = _OP_NAME.search(self.text)
+        return match[1] if match else ""
+
+    @property
+    def operation(self) -> str:
+        """Return the last part of `op_name`, as in "dot_general"; "" if it has none."""
+        return self.op_name.rpartition("/")[2]
+
+    @property
+    def target(self) -> str:
+        """Return the function that a custom call calls; "" for other instructions."""
+        match = _TARGET.search(self.text)
+        return match[1] if match else ""
+
+    @property
+    def collective(self) -> str:
+        """Return the kind of collective that it runs or starts, of `COLLECTIVES`; "" for none."""
+        kind = self.opcode.removesuffix("-start")
+        return kind if kind in COLLECTIVES else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """A compiled program.
+
+    Attributes:
+      name: the jitted function's name with the prefix "jit_".
+      computations: instructions by computation, in the text's order: a computation comes before its callers.
+      entry: the name of the entry computation; "" if the text has none.
+      head: the first line, with the attributes of the whole program.
+      tables: the text's tables of files, functions, locations and stack frames; older versions have none.
+    """
+
+    name: str
+    computations: Mapping[str, tuple[Instruction, ...]]
+    entry: str
+    head: str = ""
+    tables: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+    @cached_property
+    def _by_name(self) -> dict[str, dict[str, Instruction]]:
+        return {name: {i.name: i for i in body} for name, body in self.computations.items()}
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        """Yield all instructions, including those inside fusions, loops and branches."""
+        for body in self.computations.values():
+            yield from body
+
+    def inside(self, instruction: Instruction) -> tuple[Instruction, ...]:
+        """Return the instructions of the computation that one calls: a fusion's, or a loop body's."""
+        return self.computations.get(instruction.called, ())
+
+    def operand(self, instruction: Instruction, name: str) -> Instruction | None:
+        """Return an operand of an instruction by its name; None if there is none."""
+        return self._by_name[instruction.computation].get(name)
+
+    def operands(self, instruction: Instruction) -> list[Instruction]:
+        """Return the instructions that an instruction reads."""
+        read = (self.operand(instruction, name) for name in instruction.operands)
+        return [each for each in read if each]
+
+    def operand_shapes(self, instruction: Instruction) -> list[Shape]:
+        """Return the shapes of an instruction's operands."""
+        return [shape for each in self.operands(instruction) for shape in each.shapes]
+
+    def executed(self, computation: str = "", times: float = 1.0) -> Iterator[tuple[Instruction, float]]:
+        """Yield (instruction, number of runs) of everything that runs, in order, also in loops.
+
+        Fusions are not entered. A loop whose number of iterations XLA does not know counts once. All branches
+        of a conditional count.
+        """
+        for instruction in self.computations.get(computation or self.entry, ()):
+            yield instruction, times
+            if instruction.opcode == "while":
+                yield from self.executed(instruction.called, times * (instruction.trips or 1))
+            elif instruction.opcode == "call":
+                yield from self.executed(instruction.called, times)
+            elif instruction.opcode == "conditional":
+                for branch in instruction.branches:
+                    yield from self.executed(branch, times)
+
+    @cached_property
+    def layout(self) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+        """Return the shapes of the program's arguments and of its results; empty if the text lacks them."""
+        match = _LAYOUT.search(self.head)
+        return (shapes_in(match[1]), shapes_in(match[2])) if match else ((), ())
+
+    @cached_property
+    def aliases(self) -> dict[int, int]:
+        """Return the number of the argument whose memory a result takes over, by the number of the result."""
+        match = _ALIASES.search(self.head)
+        return {int(m[1] or 0): int(m[2]) for m in _ALIAS.finditer(match[1])} if match else {}
+
+    @cached_property
+    def _frames(self) -> dict[int, tuple[Frame, ...]]:
+        places = {i: _numbers(row) for i, row in self.tables.get("FileLocations", {}).items()}
+        files, functions = self.tables.get("FileNames", {}), self.tables.get("FunctionNames", {})
+        frames: dict[int, tuple[Frame, ...]] = {}
+        for i, row in sorted(self.tables.get("StackFrames", {}).items()):
+            numbers = _numbers(row)
+            place = places.get(numbers.get("file_location_id", 0), {})
+            frame = Frame(
+                files.get(place.get("file_name_id", 0), ""),
+                place.get("line", 0),
+                functions.get(place.get("function_name_id", 0), ""),
+            )
+            # a parent is counted from 1, and 0 or itself means that there is none
+            frames[i] = (frame, *frames.get(numbers.get("parent_frame_id", 1) - 1, ()))
+        return frames
+
+    def frames(self, instruction: Instruction) -> tuple[Frame, ...]:
+        """Return the stack frames that an instruction comes from, innermost first; none if it has no source.
+
+        JAX before 0.8 records the innermost frame only, without its function.
+        """
+        if match := _FRAME.search(instruction.text):
+            return self._frames.get(int(match[1]), ())
+        match = _SOURCE.search(instruction.text)
+        return (Frame(match[1], int(match[2] or 0), ""),) if match else ()
+
+    @cached_property
+    def matrix_dtype(self) -> str:
+        """Return the dtype of most operands of matrix products and convolutions ("float32"); else "".
+
+        It may differ from the function's: CPUs multiply bfloat16 as float32.
+        """
+        read: Counter[str] = Counter()
+        for instruction in self.instructions:
+            if operation(instruction) in ("dot", "convolution"):
+                read.update(shape.dtype for shape in self.operand_shapes(instruction)[:2])
+        return dtype_name(read.most_common(1)[0][0]) if read else ""
+
+    def count_ops(self) -> Counter[str]:
+        """Return the number of instructions by `operation`, also inside fusions and loops."""
+        done = (i for i in self.instructions if not i.opcode.endswith("-done"))
+        return Counter(operation(i) for i in done)
+
+
+def operation(instruction: Instruction) -> str:
+    """Return what an instruction does: its opcode without "-start", or a library call's operation.
+
+    A cuBLAS product is "dot", and a cuDNN convolution is "convolution"; other calls are "custom-call".
+    """
+    if instruction.opcode != "custom-call":
+        return instruction.opcode.removesuffix("-start")
+    target = instruction.target.lower()
+    if "conv" in target and "convert" not in target:
+        return "convolution"
+    if any(part in target for part in ("gemm", "matmul", "dot")):
+        return "dot"
+    return "custom-call"
+
+
+def _numbers(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", text)}
+
+
+def parse(text: str) -> Module:
+    """Parse a program's text, `compiled.as_text()` or an executable's `hlo_modules()[0].to_string()`.
+
+    Raises:
+      JaxperfError: the text has no entry.
+    """
+    computations: dict[str, list[Instruction]] = {}
+    tables: dict[str, dict[int, str]] = {}
+    entry, table, name = "", "", ""
+    body: list[Instruction] | None = None
+    for line in text.splitlines():
+        if body is not None:
+            if match := _INSTRUCTION.match(line):
+                body.append(
+                    Instruction(match[2], match[4], match[3], name, bool(match[1]), line, match.end() - 1)
+                )
+            elif line.startswith("}"):
+                body = None
+        elif line in _TABLES:
+            table = line
+            tables[table] = {}
+        elif table and (row := _ROW.match(line)):
+            tables[table][int(row[1])] = row[2].strip('"')
+        elif start := _COMPUTATION.match(line):
+            name, table = start[2], ""
+            body = computations.setdefault(name, [])
+            if start[1]:
+                entry = name
+    if not entry:
+        raise JaxperfError("the compiled program's text has no ENTRY; this JAX version prints it differently")
+    head = text.partition("\n")[0]
+    named = re.match(r"HloModule ([\w.-]+)", head)
+    return Module(
+        named[1] if named else "", {k: tuple(v) for k, v in computations.items()}, entry, head, tables
+    )
+
+
+class Costs(NamedTuple):
+    """The compiler's estimates for one execution on one device.
+
+    Attributes:
+      flops, bytes_accessed: with one iteration of each loop; 0 if there is no estimate.
+      argument_bytes, output_bytes, temp_bytes, alias_bytes: memory; results that take over an argument's
+        memory count in both arguments and outputs, and in aliases.
+    """
+
+    flops: float
+    bytes_accessed: float
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    alias_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the bytes of arguments, outputs and temporaries, without counting aliased ones twice."""
+        return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
+
+
+def costs(executable: Any) -> Costs:
+    """Return the compiler's estimates, from a `jax.stages.Compiled` or one of a client's executables."""
+    try:
+        cost = executable.cost_analysis() or {}
+    except (AttributeError, NotImplementedError, RuntimeError):  # a device that is not there has none
+        cost = {}
+    cost = cost[0] if isinstance(cost, list) else cost
+    stats = getattr(executable, "memory_analysis", None) or executable.get_compiled_memory_stats
+    memory = stats()
+    argument, output, temp, alias = (
+        int(getattr(memory, f"{part}_size_in_bytes", 0)) for part in ("argument", "output", "temp", "alias")
+    )
+    return Costs(
+        max(0.0, float(cost.get("flops", 0.0))),
+        max(0.0, float(cost.get("bytes accessed", 0.0))),
+        argument,
+        output,
+        temp,
+        alias,
+    )

@@ -1,0 +1,172 @@
+"""The reader of compiled programs, on texts of four versions of JAX and on programs compiled here."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf import hlo
+from jaxperf.errors import JaxperfError
+
+# As JAX 0.5.3 prints a scan with a gradient on a CPU: each instruction names its file and line.
+SOURCE_FILE = """HloModule jit_f, is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }, entry_computation_layout={(f32[8,8]{1,0}, bf16[4,8]{1,0})->f32[8,8]{1,0}}, allow_spmd_sharding_propagation_to_output={true}
+
+%body (p: (s32[], f32[4,8], f32[5,4,8], f32[8,8], /*index=5*/f32[4,8])) -> (s32[], f32[4,8], f32[5,4,8], f32[8,8], f32[4,8]) {
+  %p = (s32[], f32[4,8]{1,0}, f32[5,4,8]{2,1,0}, f32[8,8]{1,0}, /*index=5*/f32[4,8]{1,0}) parameter(0)
+  %x = f32[4,8]{1,0} get-tuple-element(%p), index=1
+  %w = f32[8,8]{1,0} get-tuple-element(%p), index=3
+  ROOT %dot.11 = f32[4,8]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={1}, metadata={op_name="jit(f)/jit(main)/while/body/dot_general" source_file="/home/me/train.py" source_line=3}
+}
+
+ENTRY %main.70 (Arg_0.1: f32[8,8], Arg_1.2: bf16[4,8]) -> f32[8,8] {
+  %Arg_0.1 = f32[8,8]{1,0} parameter(0), metadata={op_name="w"}
+  %Arg_1.2 = bf16[4,8]{1,0} parameter(1)
+  %c = bf16[2]{0} constant({1, 2})
+  %while.53 = (s32[], f32[4,8]{1,0}, f32[5,4,8]{2,1,0}, f32[8,8]{1,0}, /*index=5*/f32[4,8]{1,0}) while(%tuple.17), condition=%cond, body=%body, metadata={op_name="jit(f)/while" source_file="/home/me/train.py" source_line=4}, backend_config={"known_trip_count":{"n":"5"}}
+  ROOT %r = f32[8,8]{1,0} copy(%Arg_0.1)
+}
+"""  # noqa: E501
+# As JAX 0.12 prints it: tables of stack frames.
+TABLES = """HloModule jit_g, is_scheduled=true, entry_computation_layout={(f32[4]{0})->(f32[4]{0}, s32[])}
+
+FileNames
+1 "/home/me/train.py"
+2 "/site-packages/flax/nnx.py"
+
+FunctionNames
+1 "<module>"
+2 "Dense.__call__"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=9 end_line=9 column=1 end_column=6}
+2 {file_name_id=2 function_name_id=2 line=77 end_line=77 column=1 end_column=6}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+ENTRY %main (x: f32[4]) -> (f32[4], s32[]) {
+  %x = f32[4]{0} parameter(0)
+  %y = f32[4]{0} all-reduce-start(%x), replica_groups={}, metadata={op_name="jit(g)/psum" stack_frame_id=2}
+  %z = f32[4]{0} all-reduce-done(%y)
+  %n = s32[] constant(7)
+  %i = f32[4]{0} conditional(%n, %x, %x), branch_computations={%one, %two}
+  ROOT %t = (f32[4]{0}, s32[]) tuple(%z, %n)
+}
+"""
+
+
+def named(module: hlo.Module, name: str) -> hlo.Instruction:
+    return next(i for i in module.instructions if i.name == name)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("f32[2,3]", 24),
+        ("bf16[4]", 8),
+        ("pred[5]", 5),
+        ("s4[8]", 4),
+        ("s4[7]", 4),
+        ("f32[]", 4),
+        ("token[]", 0),
+    ],
+)
+def test_bytes(text: str, size: int) -> None:
+    (shape,) = hlo.shapes_in(f"{text}{{0:T(8,128)S(1)}}")
+    assert shape.bytes == size
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "int4", "uint8", "complex64", "bool", "float8_e4m3fn"]
+)
+def test_names_of_dtypes(dtype: str) -> None:
+    assert hlo.dtype_name(hlo.hlo_dtype(dtype)) == dtype
+    assert hlo.shape_of(f"{dtype}[3,4]") == (hlo.hlo_dtype(dtype), (3, 4))
+
+
+@pytest.mark.parametrize("described", ["3", "key<fry>[]", "thing[2]x", ""])
+def test_what_is_no_array(described: str) -> None:
+    assert hlo.shape_of(described) is None
+
+
+def test_a_text_with_source_files() -> None:
+    module = hlo.parse(SOURCE_FILE)
+    assert (module.name, module.entry) == ("jit_f", "main.70")
+    assert module.aliases == {0: 0}
+    assert module.layout == ((("f32", (8, 8)), ("bf16", (4, 8))), (("f32", (8, 8)),))
+    loop, dot = named(module, "while.53"), named(module, "dot.11")
+    assert (loop.called, loop.trips, len(loop.shapes), loop.operands) == ("body", 5, 5, ("tuple.17",))
+    assert module.frames(dot) == (("/home/me/train.py", 3, ""),)
+    assert (dot.operation, dot.computation, dot.root) == ("dot_general", "body", True)
+    assert [i.name for i in module.operands(dot)] == ["x", "w"]
+    assert {i.name: times for i, times in module.executed()}["dot.11"] == 5
+    assert [i.number for i in module.instructions if i.opcode == "parameter"] == [0, 0, 1]
+    assert named(module, "c").inside == "{1, 2}" and named(module, "c").bytes == 4
+
+
+def test_a_text_with_tables_of_stack_frames() -> None:
+    module = hlo.parse(TABLES)
+    start = named(module, "y")
+    assert start.collective == "all-reduce" and named(module, "z").collective == ""
+    assert module.frames(start) == (
+        ("/site-packages/flax/nnx.py", 77, "Dense.__call__"),
+        ("/home/me/train.py", 9, "<module>"),
+    )
+    assert module.frames(named(module, "x")) == ()
+    assert named(module, "i").branches == ("one", "two")
+    assert module.layout[1] == (("f32", (4,)), ("s32", ()))
+    assert module.aliases == {}
+    assert module.count_ops()["all-reduce"] == 1
+
+
+@pytest.mark.parametrize("text", ["", "module @jit_f {}", "HloModule x\n"])
+def test_a_text_of_another_kind(text: str) -> None:
+    with pytest.raises(JaxperfError, match="no ENTRY"):
+        hlo.parse(text)
+
+
+def compiled(fn: Any, *args: Any, **options: Any) -> tuple[hlo.Module, Any]:
+    program = jax.jit(fn, **options).lower(*args).compile()
+    return hlo.parse(program.as_text()), program
+
+
+def test_a_program_compiled_here() -> None:
+    """All of it on this version of JAX: operands, loops, lines, dtypes, aliases and costs."""
+
+    def step(w: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def body(c: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return jnp.tanh(c @ w), None
+
+        return w + 1, jax.lax.scan(body, x, None, length=6)[0]
+
+    w, x = jnp.ones((32, 32)), jnp.ones((16, 32))
+    module, program = compiled(step, w, x, donate_argnums=0)
+    (dot,) = [i for i in module.instructions if hlo.operation(i) == "dot"]
+    line = step.__code__.co_firstlineno + 2
+    assert [f.line for f in module.frames(dot) if f.file == __file__][:1] == [line]
+    assert module.matrix_dtype == "float32"
+    assert module.aliases == {0: 0}
+    assert sorted(module.layout[0]) == [("f32", (16, 32)), ("f32", (32, 32))]
+    # the loop may have been peeled or fused otherwise; its body still runs six times
+    assert [i.trips for i in module.instructions if i.opcode == "while"] == [6]
+    for each in module.instructions:
+        if each.opcode not in ("parameter", "constant", "iota"):
+            assert len(module.operands(each)) == len(each.operands), each.text
+    costs = hlo.costs(program)
+    assert costs.argument_bytes == w.nbytes + x.nbytes and costs.alias_bytes == w.nbytes
+    assert costs.flops >= 2 * 16 * 32 * 32
+    assert hlo.costs(program.runtime_executable())[2:] == costs[2:]
+
+
+def test_every_line_of_a_program_with_a_convolution_is_read() -> None:
+    x, k = jnp.ones((2, 8, 8, 4)), jnp.ones((3, 3, 4, 4))
+    fn = jax.grad(lambda k: jnp.tanh(jax.lax.conv_general_dilated(
+        x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))).sum())  # fmt: skip
+    module, program = compiled(fn, k)
+    lines = [line for line in program.as_text().splitlines() if re.match(r"\s+(ROOT )?%?[\w.-]+ = ", line)]
+    assert [i.text for i in module.instructions] == lines
