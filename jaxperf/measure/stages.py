@@ -8,7 +8,6 @@ Section 8.1 of the book has two of these stages: define the graph, and compile i
 from __future__ import annotations
 
 import functools
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -18,16 +17,9 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError
+from jaxperf.hlo import COLLECTIVES, costs, parse
 from jaxperf.measure.timing import block, measure
 from jaxperf.result.values import Measurement
-
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-# "ROOT %name = f32[2,3]{1,0} opcode(": the type, which may be a tuple, ends in one of three brackets
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
-_NAMED = re.compile(r"%([\w.-]+) = \(?([a-z]+\d+)\[")
-_OPERANDS = re.compile(r" [a-z-]+\(([^)]*)\)")
-_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64", "s8": "int8"}
-_TARGET = re.compile(r'custom_call_target="([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -178,13 +170,7 @@ def _untraced(fn: Callable[..., Any], static_argnames: tuple[str, ...]) -> Any:
 
 def describe_program(traced: Any, compiled: Any) -> Program:
     """Return a description of a program, from its `jax.stages` objects `Traced` and `Compiled`."""
-    ops = count_ops(compiled.as_text() or "")
-    cost = compiled.cost_analysis() or {}
-    cost = cost[0] if isinstance(cost, list) else cost
-    memory = compiled.memory_analysis()
-    sizes = {
-        k: int(getattr(memory, f"{k}_size_in_bytes", 0)) for k in ("argument", "output", "temp", "alias")
-    }
+    ops, cost = count_ops(compiled.as_text() or ""), costs(compiled)
     return Program(
         jaxpr_equations=count_equations(traced.jaxpr.jaxpr),
         matrix_dtype=matrix_dtype(traced.jaxpr.jaxpr),
@@ -193,20 +179,13 @@ def describe_program(traced: Any, compiled: Any) -> Program:
         convolutions=ops["convolution"],
         loops=ops["while"],
         collectives={k: ops[k] for k in COLLECTIVES if ops[k]},
-        flops=max(0.0, float(cost.get("flops", 0.0))),
-        bytes_accessed=max(0.0, float(cost.get("bytes accessed", 0.0))),
-        argument_bytes=sizes["argument"],
-        output_bytes=sizes["output"],
-        temp_bytes=sizes["temp"],
-        peak_bytes=sizes["argument"] + sizes["output"] + sizes["temp"] - sizes["alias"],
+        flops=cost.flops,
+        bytes_accessed=cost.bytes_accessed,
+        argument_bytes=cost.argument_bytes,
+        output_bytes=cost.output_bytes,
+        temp_bytes=cost.temp_bytes,
+        peak_bytes=cost.peak_bytes,
     )
-
-
-def instructions(hlo: str) -> Iterator[tuple[str, str, str]]:
-    """Yield opcode, result type and whole line of each instruction in a program's text."""
-    for line in hlo.splitlines():
-        if match := _INSTRUCTION.match(line):
-            yield match[2], match[1], line
 
 
 def count_ops(hlo: str) -> Counter[str]:
@@ -215,21 +194,7 @@ def count_ops(hlo: str) -> Counter[str]:
     Library calls count as their operation (a cuBLAS product as "dot", a cuDNN convolution as "convolution"),
     and the two halves of an asynchronous instruction count as one.
     """
-    ops: Counter[str] = Counter()
-    for opcode, _, line in instructions(hlo):
-        if opcode.endswith("-done"):
-            continue
-        if opcode == "custom-call" and (target := _TARGET.search(line)):
-            opcode = _library_call(target.group(1))
-        ops[opcode.removesuffix("-start")] += 1
-    return ops
-
-
-def _library_call(target: str) -> str:
-    name = target.lower()
-    if "conv" in name:
-        return "convolution"
-    return "dot" if any(part in name for part in ("gemm", "matmul", "dot")) else "custom-call"
+    return parse(hlo).count_ops() if hlo else Counter()
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:
@@ -254,19 +219,3 @@ def matrix_dtype(jaxpr: Any) -> str:
             for operand in eqn.invars[:2]:
                 read[str(operand.aval.dtype)] += operand.aval.size
     return read.most_common(1)[0][0] if read else ""
-
-
-def compiled_matrix_dtype(hlo: str) -> str:
-    """Return the dtype of most operands of matrix products and convolutions in a program's text; else "".
-
-    It may differ from the function's: CPUs multiply bfloat16 as float32.
-    """
-    types = dict(_NAMED.findall(hlo))
-    read: Counter[str] = Counter()
-    for _, _, line in instructions(hlo):
-        ops = count_ops(line)
-        if ops["dot"] or ops["convolution"]:
-            operands = _OPERANDS.search(line)
-            named = re.findall(r"%([\w.-]+)", operands[1]) if operands else []
-            read.update(types[name] for name in named[:2] if name in types)
-    return _DTYPES.get(most_common := read.most_common(1)[0][0], most_common) if read else ""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any
 
 import jax
 
-from jaxperf.measure.stages import COLLECTIVES, instructions
-
-_SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
-_BITS = re.compile(r"\d+")
+from jaxperf.hlo import COLLECTIVES, parse
 
 
 def collective_bytes(hlo: str) -> dict[str, int]:
@@ -23,21 +19,15 @@ def collective_bytes(hlo: str) -> dict[str, int]:
     Args:
       hlo: text of an optimized program, from `compiled.as_text()`.
     """
+    module = parse(hlo)
     totals: Counter[str] = Counter()
-    for opcode, result, _ in instructions(hlo):
-        kind = opcode.removesuffix("-done")
+    for instruction in module.instructions:
+        kind = instruction.opcode.removesuffix(
+            "-done"
+        )  # a "-start" may name both sides; its end has the result
         if kind in COLLECTIVES:
-            totals[kind] += sum(_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(result))
+            totals[kind] += instruction.bytes
     return dict(totals)
-
-
-def _bytes(dtype: str, dims: str) -> int:
-    """Return an array's bytes: digits in an HLO type such as "bf16" are bits, and "pred" is a byte."""
-    bits = _BITS.search(dtype)
-    count = 1
-    for dim in filter(None, dims.split(",")):
-        count *= int(dim)
-    return count * (int(bits.group()) if bits else 8) // 8
 
 
 def device_bytes(tree: Any) -> dict[jax.Device, int]:

@@ -8,10 +8,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxperf.measure.stages import COLLECTIVES
+from jaxperf.hlo import COLLECTIVES as KINDS
 from jaxperf.plan.hlo import HloInstruction, Module, executed_instructions
 
-KINDS = (*COLLECTIVES, "collective-broadcast", "ragged-all-to-all")
 GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,{}]*\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\][^{]*\{[^}]*\})"
 )

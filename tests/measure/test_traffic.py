@@ -11,10 +11,14 @@ from jax.sharding import PartitionSpec as P
 from jaxperf.measure.traffic import collective_bytes, device_bytes
 
 
+def program(lines: str) -> str:
+    return f"HloModule jit_f\n\nENTRY %main (a: f32[10]) -> f32[10] {{\n{lines}}}\n"
+
+
 def test_an_arrays_bytes_are_its_dtypes():
     for dtype, size in {"f32": 4, "bf16": 2, "s8": 1, "pred": 1}.items():
         line = f"  %gathered = {dtype}[3,5]{{1,0}} all-gather(%x), dimensions={{0}}\n"
-        assert collective_bytes(line) == {"all-gather": 15 * size}
+        assert collective_bytes(program(line)) == {"all-gather": 15 * size}
 
 
 def test_a_sum_over_devices_counts_what_each_has_afterwards():
@@ -30,7 +34,7 @@ def test_tuples_count_all_their_arrays_and_asynchronous_pairs_once():
         "  ROOT %done = (f32[10]{0}, f32[2]{0}) all-reduce-done(%start)\n"
         "  %both = (f32[4]{0}, f32[]) all-reduce(%c, %d), to_apply=%add\n"
     )
-    assert collective_bytes(text) == {"all-reduce": (10 + 2 + 4 + 1) * 4}
+    assert collective_bytes(program(text)) == {"all-reduce": (10 + 2 + 4 + 1) * 4}
 
 
 def test_device_bytes_count_copies_on_each_and_shards_where_they_are():

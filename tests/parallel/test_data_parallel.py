@@ -19,9 +19,9 @@ from cases import cases
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
+from jaxperf.hlo import COLLECTIVES
 from jaxperf.measure import count_ops
 from jaxperf.measure.compile_log import nothing_compiles
-from jaxperf.measure.stages import COLLECTIVES
 from jaxperf.models import lenet, lenet_params
 from jaxperf.parallel import WAYS, allreduce, first_devices, make_step, model_of, model_of_function
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jaxperf import hlo
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.instructions import ProgramInstruction, parse_instructions
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -75,9 +76,7 @@ class Facts:
     @functools.cached_property
     def matrix_dtype(self) -> str:
         """Return the dtype of matrix products and convolutions ("float32"); "" if there are none."""
-        from jaxperf.measure.stages import compiled_matrix_dtype  # which imports JAX
-
-        return compiled_matrix_dtype(self.text)
+        return hlo.parse(self.text).matrix_dtype if self.text else ""
 
     @functools.cached_property
     def steps(self) -> frozenset[str]:

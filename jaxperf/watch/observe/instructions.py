@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from jaxperf import hlo
+
 _CALLS = re.compile(r"calls=%?([\w.-]+)")
 _FILLING = {
     "constant", "broadcast", "iota", "bitcast", "reshape", "copy", "tuple", "get-tuple-element", "fusion",
@@ -47,13 +49,8 @@ class ProgramInstruction(NamedTuple):
 
 def parse_instructions(text: str) -> Iterator[ProgramInstruction]:
     """Yield the instructions of a program's text, each with the name of its computation."""
-    from jaxperf.measure.stages import instructions as lines  # which imports JAX
-
-    for part in re.split(r"\n(?=%|ENTRY )", text):
-        within = re.match(r"(?:ENTRY )?%?([\w.-]+)", part)
-        for opcode, kind, line in lines(part):
-            if name := re.match(r"\s*(?:ROOT )?%?([\w.-]+) = ", line):
-                yield ProgramInstruction(name[1], opcode, kind, within[1] if within else "", line)
+    for i in hlo.parse(text).instructions if text else ():
+        yield ProgramInstruction(i.name, i.opcode, i.type, i.computation, i.text)
 
 
 def independent_instructions(instructions: Sequence[ProgramInstruction], entry: frozenset[str]) -> set[str]:
