@@ -14,13 +14,14 @@ INK = re.compile("#1f2328|#6b7280")
 NUMBER, ANCHOR, UNIQUE = "%number%", "%anchor%", "%unique%"  # what `OfThePage` fills in
 
 
-def figure(svg: str, caption: str, kind: str) -> str:
+def figure(svg: str, caption: str, kind: str, alt: str = "") -> str:
     """Return a drawing as part of the page, so that its text takes the page's font and color.
 
     Args:
       svg: the drawing.
       caption: what there is to see in it; for `kind` "bare" the alternative text.
       kind: "plot", "drawing" or "bare", which has no caption and no number.
+      alt: the drawing in words, for readers who cannot see it; by default the caption.
     """
     drawing = svg[svg.index("<svg") :]
     drawing = re.sub(
@@ -34,8 +35,12 @@ def figure(svg: str, caption: str, kind: str) -> str:
     if kind == "bare":
         label = html.escape(caption)
         return f'<figure class="drawing" role="group" aria-label="{label}"><div>{drawing}</div></figure>'
+    label = html.escape(alt or caption)
     line = f'<figcaption><a href="#{ANCHOR}">{NUMBER}</a> {html.escape(caption)}</figcaption>'
-    return f'<figure class="drawing {kind}" id="{ANCHOR}"><div>{drawing}</div>{line}</figure>'
+    return (
+        f'<figure class="drawing {kind}" id="{ANCHOR}">'
+        f'<div role="img" aria-label="{label}">{drawing}</div>{line}</figure>'
+    )
 
 
 class OfThePage(SphinxPostTransform):
@@ -57,7 +62,7 @@ class OfThePage(SphinxPostTransform):
                 path = Path(self.env.srcdir, node["uri"])
                 svg = path.read_text(encoding="utf-8") if path.is_file() else "<svg/>"  # Sphinx warns of it
                 text = node.get("alt", "")
-                self.place(node, figure(svg, node.get("title", text), "drawing" if lesson else "bare"))
+                self.place(node, figure(svg, node.get("title", text), "drawing" if lesson else "bare", text))
             elif isinstance(node, nodes.raw) and UNIQUE in node.astext():
                 self.place(node, node.astext())
             elif (

@@ -15,6 +15,7 @@ from nbformat import v4
 from page_figures import figure
 
 from jaxperf.chapter import catalogue, cells
+from jaxperf.chapter.display import ALT
 from jaxperf.result import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,6 +77,9 @@ def page(script: Path, run: Run | None) -> Any:
         metadata: dict[str, Any] = {"lines": f"L{cell.line}-L{last}", "tags": list(cell.tags)}
         if cells.ANSWER in cell.tags:
             metadata["tags"].append("hide-cell")
+        elif cells.FOLDED in cell.tags:
+            prompts = {"code_prompt_show": "Code of the verdicts", "code_prompt_hide": "Code of the verdicts"}
+            metadata["mystnb"] = prompts
         shown = outputs[number] if number < len(outputs) else []
         made.append(v4.new_code_cell(cell.source, metadata=metadata, outputs=shown))
         if number == changed:
@@ -105,9 +109,17 @@ def outputs_of(code: list[str], run: Run | None) -> tuple[list[list[Any]], int |
 def as_html(output: Any) -> Any:
     """Turn a figure into HTML, so that it becomes part of the page."""
     data = output.get("data", {})
+    alt = data.pop(ALT, "")
     if svg := data.pop("image/svg+xml", None):
-        data["text/html"] = figure(svg, data["text/plain"], "plot")
+        data["text/html"] = figure(svg, data["text/plain"], "plot", alt)
+    elif "<p" in (shown := data.get("text/html", "")):
+        data["text/html"] = with_formulas(shown)
     return output
+
+
+def with_formulas(text: str) -> str:
+    """Write what stands between dollars as MathML."""
+    return re.sub(r"\$([^$]+)\$", lambda math: tex2mathml(math[1], as_block=False), text)
 
 
 def prose(text: str, *, first: bool = False) -> str:
@@ -123,7 +135,7 @@ def folded(details: re.Match[str]) -> str:
     """Write a folded part so that Markdown works inside it; `class` says whether it asks or answers."""
     summary, text, end = details.groups()
     title = re.sub("`([^`]+)`", lambda code: f"<code>{code[1]}</code>", " ".join(summary.split()))
-    title = re.sub(r"\$([^$]+)\$", lambda math: tex2mathml(math[1], as_block=False), title)
+    title = with_formulas(title)
     kind = "predict" if summary.lower().startswith("predict") else "answer"
     inside = f"{text.strip()}\n\n" if text.strip() else ""
     return f'<details class="{kind}"><summary>{title}</summary>\n\n{inside}{end}'

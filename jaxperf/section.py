@@ -2,10 +2,12 @@
 
     s = section("8.4", devices=2, epochs=4, lr=0.2, smoke={"epochs": 1}, full={"epochs": 10})
     s.table(interleaved({...}, count=12), title="One step", base="by hand")
-    s.claim("All ways compute the same", holds=worst < 1e-6, expected="under 1e-6", observed=f"{worst:.0e}")
+    s.claim("All ways compute the same", holds=worst < 1e-6, expected="under 1e-6", observed=f"{worst:.0e}",
+            if_holds="So you may take the shortest.", if_not="The longest way is the reference.")
 
 In a script, `--epochs 1` replaces a value, `--smoke` takes the toy sizes, `--full` the long ones, and `--json
-FILE` keeps what was measured. In a notebook the values are those that the cell gives.
+FILE` keeps what was measured. On a GPU, `gpu={...}` replaces values that the command line does not set. In a
+notebook the values are those that the cell gives.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ def section(
     programs: int = 0,
     smoke: Mapping[str, Any] | None = None,
     full: Mapping[str, Any] | None = None,
+    gpu: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Section:
     """Begin a section: read the flags, and tell JAX into how many devices to divide a CPU.
@@ -88,6 +91,7 @@ def section(
         small network takes XLA 1 to 2 s on a GPU, ResNet-18 8 to 16 s.
       smoke: the parameters' values for `--smoke`, with which everything runs in seconds.
       full: the parameters' values for `--full`, the long version.
+      gpu: the parameters' values where JAX runs on a GPU, which needs larger ones; toy sizes stay.
       **parameters: names and default values; each is a flag of the script, and an attribute of the section.
         A default of None is a path that need not be given.
     """
@@ -103,8 +107,11 @@ def section(
         leave(cells.main(Path(sys.argv[0]), options))
     _choose_devices(options.devices, max(options.devices, cpu_devices), options.platform)
     matplotlib.style.use(STYLE)
+    settings = {name: getattr(options, name) for name in values}
+    if gpu and not options.smoke and jax.default_backend() == "gpu":
+        settings |= {name: value for name, value in gpu.items() if not _is_given(name, arguments)}
     with mistakes_end():
-        new = Section(about, {name: getattr(options, name) for name in values}, options, programs)
+        new = Section(about, settings, options, programs)
     for began in cells.on_begin:
         began(new)
     return new
@@ -119,6 +126,12 @@ def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: 
     default = kind(**values)
     prog = Path(sys.argv[0]).name
     return flags.parse(kind, args=arguments, default=default, prog=prog, description=about.question)
+
+
+def _is_given(name: str, arguments: Sequence[str]) -> bool:
+    """Return whether the command line sets a parameter."""
+    flag = "--" + name.replace("_", "-")
+    return any(word.partition("=")[0].replace("_", "-") == flag for word in arguments)
 
 
 def _flag_type(value: Any) -> Any:
@@ -162,15 +175,21 @@ class Section(Recorder):
         """Show a block where this runs."""
         show(block)
 
-    def figure(self, figure: Any, caption: str) -> None:
-        """Show a Matplotlib figure and close it; the caption says what there is to see in it."""
+    def figure(self, figure: Any, caption: str, *, alt: str = "") -> None:
+        """Show a Matplotlib figure and close it.
+
+        Args:
+          figure: from Matplotlib.
+          caption: what the figure shows. `Recorder.sentence` chooses a sentence that depends on the outcome.
+          alt: axes and curves in words, for readers who cannot see the figure; by default the caption.
+        """
         from matplotlib import pyplot
 
         figure.savefig(svg := io.StringIO(), format="svg", metadata={"Date": None})
         pyplot.close(figure)
-        show(Figure(svg.getvalue(), caption))
+        show(Figure(svg.getvalue(), caption, alt))
 
-    def timeline(self, run: Timeline, caption: str) -> None:
+    def timeline(self, run: Timeline, caption: str, *, alt: str = "") -> None:
         """Show when each lane of a timeline was busy."""
         from matplotlib import pyplot
 
@@ -179,7 +198,7 @@ class Section(Recorder):
             spans = [(1e3 * start, 1e3 * (end - start)) for start, end in union(run.intervals(lane))]
             ax.broken_barh(spans, (-i - 0.3, 0.6), color=f"C{i}")
         ax.set(yticks=range(0, -len(run.lanes), -1), yticklabels=run.lanes, xlabel="ms")
-        self.figure(figure, caption)
+        self.figure(figure, caption, alt=alt)
 
     def data_source(self, source: str) -> None:
         """Record where the images came from."""

@@ -37,6 +37,7 @@ from jaxperf.result import Fact, Failed, Note
 from jaxperf.result.store import check_writable, save_result, save_so_far, so_far, write_whole
 
 MINI = "jaxperf.data.mini"  # stands for the images in this package
+FOLDED = "hide-input"  # the tag of a cell whose code pages and notebooks fold, as of claims
 ANSWER = "answer"  # the tag of a cell that runs only with --answers
 current: Path | None = None  # the script whose cells run in this process
 on_begin: list[Callable[[Recorder], None]] = []  # are called with the section that a script begins
@@ -58,7 +59,9 @@ class Cell:
 
     def node(self) -> Any:
         """Make the notebook's cell, without outputs."""
-        metadata = {"line": self.line} | ({"tags": list(self.tags)} if self.tags else {})
+        metadata: dict[str, Any] = {"line": self.line} | ({"tags": list(self.tags)} if self.tags else {})
+        if FOLDED in self.tags:
+            metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}  # of Jupyter, and of Colab
         if not self.markdown:
             return v4.new_code_cell(self.source, metadata=metadata)
         tabs = re.sub(r"^:{3,}\{tab-item\} (.*)$", r"**\1**", self.source, flags=re.M)  # headings, where

@@ -17,13 +17,15 @@ from jaxperf.result import Block, Claim, Fact, Failed, Grid, Note, Table, Text
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawn figure, and what there is to see in it."""
+    """A drawn figure, its caption, and `alt`: the picture in words, for who cannot see it."""
 
     svg: str
     caption: str
+    alt: str = ""
 
 
 Shown = Block | Figure
+ALT = "application/x-jaxperf-alt"  # the MIME type under which a notebook keeps a figure's text for the blind
 
 
 def on_terminal(item: Shown, *, verbose: bool = False) -> None:
@@ -48,7 +50,7 @@ def bundle(item: Shown) -> dict[str, str]:
     """Return an item in the forms that notebooks show, by MIME type."""
     match item:
         case Figure():
-            return {"image/svg+xml": item.svg, "text/plain": item.caption}
+            return {"image/svg+xml": item.svg, "text/plain": item.caption, ALT: item.alt or item.caption}
         case Table() | Grid():
             rows = rows_of(item)
             return {"text/markdown": _markdown_table(rows), "text/plain": rows.title}
@@ -79,14 +81,27 @@ def _claim_html(claim: Claim) -> str:
     verdict, statement, expected, observed, source = map(
         html.escape, (claim.verdict, claim.statement, claim.expected, claim.observed, claim.source)
     )
-    since = f" (since {html.escape(claim.since)})" if claim.since else ""
-    first = f" First expectation: {html.escape(claim.first)}." if claim.first else ""
     by = "" if claim.source == "jaxperf" else f' <span class="source">{source}</span>'
     kind = claim.verdict.replace(" ", "-")
-    return (
-        f'<div class="claim {kind}" id="{anchor}"><p><a href="#{anchor}">{verdict}</a>'
-        f" {statement}.{by}</p><p>Expected{since}: {expected}.{first} Observed: {observed}.</p></div>"
-    )
+    parts = [f'<p><a href="#{anchor}">{verdict}</a> {statement}.{by}</p>']
+    if claim.conclusion:
+        parts.append(f'<p class="conclusion">{inline(claim.conclusion)}</p>')
+    parts.append(f'<p class="evidence">Expected: {expected}. Observed: {observed}.</p>')
+    if history := ". ".join(_history(claim)):
+        parts.append(f"<details><summary>Earlier expectation</summary>{html.escape(history)}.</details>")
+    return f'<div class="claim {kind}" id="{anchor}">{"".join(parts)}</div>'
+
+
+def _history(claim: Claim) -> list[str]:
+    """Return when and why the expectation was changed, in phrases."""
+    since = f"The expectation stands since {claim.since}" if claim.since else ""
+    first = f"At first it was: {claim.first}" if claim.first else ""
+    return [phrase for phrase in (since, first) if phrase]
+
+
+def inline(text: str) -> str:
+    """Return a sentence as HTML; words between backticks are code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
 
 
 def in_notebook() -> Any:

@@ -28,8 +28,10 @@ from jaxperf.result import (
     Text,
     Verdict,
 )
+from jaxperf.result.values import Basis
 
 VERDICTS: dict[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "undecided"}
+turned: Mapping[Verdict, Verdict] = {}  # a test gives each verdict another one, to read the other sentences
 
 
 class Recorder:
@@ -133,8 +135,13 @@ class Recorder:
         since: str = "",
         first: str = "",
         cannot: str = "",
+        needs: Sequence[str] = (),
+        if_holds: str = "",
+        if_not: str = "",
+        if_open: str = "",
+        basis: Basis = "measured",
     ) -> None:
-        """Show and keep a sentence with its verdict.
+        """Show and keep a sentence with its verdict, and what follows from it.
 
         Args:
           statement: what is claimed.
@@ -142,15 +149,63 @@ class Recorder:
           expected: what is seen where it holds.
           observed: what was seen.
           source: whose claim it is, e.g. "section 8.4.6" of the book; "" for jaxperf's.
+          if_holds: the sentence that the page says where the claim holds. Words between backticks are code,
+            and between dollars formulas.
+          if_not: the sentence where it does not hold.
+          if_open: the sentence where the run decides nothing, or where the claim cannot be measured.
+          basis: "predicted" if `holds` judges a model by data that it has not seen, "fitted" if by the data
+            that it was fitted to.
           since: since when the expectation stands, e.g. "2026-11-26".
           first: what was expected first and what was seen then, if the expectation was changed afterwards.
           cannot: why it cannot be measured here, which replaces the verdict; "" if it can.
+          needs: what it takes to measure it, which is looked up: "size" (no toy size), "gpu", "devices"
+            (several, which are not parts of one CPU), "cores" (several).
         """
+        cannot = cannot or self._lacks(needs)
+        verdict = self._verdict(holds, cannot)
+        conclusion = _sentence(verdict, if_holds, if_not, if_open)
+        self.add(Claim(statement, verdict, expected, cannot or observed, source or "jaxperf", since, first,
+                       conclusion, basis))  # fmt: skip
+
+    def sentence(
+        self, holds: Decision, *, if_holds: str, if_not: str, if_open: str = "", cannot: str = ""
+    ) -> str:
+        """Return the sentence that belongs to an outcome, e.g. for the caption of a figure."""
+        return _sentence(self._verdict(holds, cannot), if_holds, if_not, if_open)
+
+    def say(
+        self, holds: Decision, *, if_holds: str, if_not: str, if_open: str = "", cannot: str = ""
+    ) -> None:
+        """Show and keep the paragraph that belongs to an outcome; one that is "" is left out."""
+        if text := self.sentence(holds, if_holds=if_holds, if_not=if_not, if_open=if_open, cannot=cannot):
+            self.text(text)
+
+    def _lacks(self, needs: Sequence[str]) -> str:
+        """Return what this run lacks of `needs`, in words; "" if nothing."""
+        if isinstance(needs, str):
+            raise TypeError(f"needs={needs!r} is a string; give a list of strings")
+        e = self.environment
+        lacking = {
+            "size": "the sizes are those of a toy" if self.smoke else "",
+            "gpu": "" if e.backend == "gpu" else "this needs a GPU",
+            "devices": _why_not_devices(e),
+            "cores": "there is only one core" if e.cores == 1 else "",
+        }
+        return next((lacking[need] for need in needs if lacking[need]), "")
+
+    def _verdict(self, holds: Decision, cannot: str) -> Verdict:
         verdict = "not measurable here" if cannot else VERDICTS[None if holds is None else bool(holds)]
-        self.add(Claim(statement, verdict, expected, cannot or observed, source or "jaxperf", since, first))
+        return turned.get(verdict, verdict)
 
     def fact(
-        self, name: str, value: Any, *, unit: str = "", meaning: str = "", in_table: bool = False
+        self,
+        name: str,
+        value: Any,
+        *,
+        unit: str = "",
+        meaning: str = "",
+        in_table: bool = False,
+        basis: Basis = "measured",
     ) -> None:
         """Show and keep a named number; a value that is not finite is kept as None.
 
@@ -160,10 +215,11 @@ class Recorder:
           unit: "s", "bytes", ... SI, unscaled; "" for a plain number.
           meaning: what it is, in words, which is what readers see.
           in_table: whether a table shows it, so that it needs no line of its own.
+          basis: whether it is measured, fitted to measurements, or predicted before them.
         """
         plain = value.item() if hasattr(value, "item") else value
         finite = None if isinstance(plain, float) and not math.isfinite(plain) else plain
-        self.add(Fact(name, finite, unit, meaning, in_table))
+        self.add(Fact(name, finite, unit, meaning, in_table, basis))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -185,6 +241,18 @@ class Recorder:
             started_at=self._started_at.isoformat(timespec="seconds"),
             wall_s=time.perf_counter() - self._start,
         )
+
+
+def _sentence(verdict: Verdict, if_holds: str, if_not: str, if_open: str) -> str:
+    """Return the sentence of a verdict, on one line."""
+    chosen = {"holds": if_holds, "does not hold": if_not}.get(verdict, if_open)
+    return " ".join(chosen.split())
+
+
+def _why_not_devices(environment: Environment) -> str:
+    if environment.devices_are_fake:
+        return "all devices are parts of one CPU"
+    return "" if len(environment.devices) > 1 else "there is only one device"
 
 
 _NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?\b|-?$)")

@@ -57,7 +57,9 @@ def rows_of(table: Table | Grid) -> Rows:
 
 
 def _label(m: Measurement) -> str:
-    return f"{m.name} ({m.note})" if m.note else m.name
+    basis = "" if m.basis == "measured" else m.basis
+    remarks = ", ".join(filter(None, (basis, m.note)))
+    return f"{m.name} ({remarks})" if remarks else m.name
 
 
 def _remarks(table: Table, names: set[str]) -> tuple[str, ...]:

@@ -102,6 +102,7 @@ def _claim(console: Console, claim: Claim) -> None:
     first.append(f"[{claim.verdict}] ", style=f"bold {STYLES[claim.verdict]}")
     first.append(literal_text(claim.statement))
     console.print(first, soft_wrap=True)
+    print_line(console, f"    {claim.conclusion}" if claim.conclusion else "")
     print_line(console, f"    expected: {claim.expected}; observed: {claim.observed}", style="dim")
 
 

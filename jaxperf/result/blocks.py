@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxperf.result.values import Measurement, Reference
+from jaxperf.result.values import Basis, Measurement, Reference
 
 Scalar = float | int | str | bool | None
 Verdict = Literal["holds", "does not hold", "undecided", "not measurable here"]
@@ -99,6 +99,8 @@ class Claim:
       source: origin of the sentence: "section 8.2.1" of the book, or "jaxperf".
       since: date of the expectation.
       first: the first expectation and its result, if the expectation was changed after a measurement.
+      conclusion: what follows from this verdict, in a sentence; other verdicts have other ones.
+      basis: whether what was judged is measured, predicted, or only fitted.
     """
 
     statement: str
@@ -108,6 +110,8 @@ class Claim:
     source: str = ""
     since: str = ""
     first: str = ""
+    conclusion: str = ""
+    basis: Basis = "measured"
     kind: str = _kind("claim")
 
 
@@ -115,7 +119,8 @@ class Claim:
 class Fact:
     """A named scalar with its unit, and its `meaning` in words; if that is "", the name is shown.
 
-    One with `in_table` has no line of its own, because a table shows it.
+    One with `in_table` has no line of its own, because a table shows it. `basis` says whether the number is
+    measured, fitted or predicted.
     """
 
     name: str
@@ -123,6 +128,7 @@ class Fact:
     unit: str = ""
     meaning: str = ""
     in_table: bool = False
+    basis: Basis = "measured"
     kind: str = _kind("fact")
 
 

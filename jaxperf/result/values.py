@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
+from typing import Literal
+
+Basis = Literal["measured", "fitted", "predicted"]  # fitted: it agrees with the data that it was chosen from
 
 NOISY_REL_IQR = 0.10  # as in torch.utils.benchmark
 RARE = 0.1  # share of values that hardly changes a median; services of an idle machine disturb 3 %
@@ -34,6 +37,7 @@ class Measurement:
       quantity: the measured quantity ("queued", "finished"), if there are several.
       set_aside: further values, during which another program had the core; no statistic uses them.
       disturbed: the number of `values` during which another program had the core, but that were kept.
+      basis: whether the values are measured, or of a model: predicted, or fitted to such measurements.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Measurement:
     quantity: str = ""
     set_aside: tuple[float, ...] = ()
     disturbed: int = 0
+    basis: Basis = "measured"
 
     def __post_init__(self) -> None:
         if not self.values:

@@ -34,7 +34,7 @@ HEAD = """# %% [markdown]
 # %%
 from jaxperf.section import section
 
-s = section("8.4", n=3, smoke={"n": 2}, full={"n": 30})
+s = section("8.4", n=3, smoke={"n": 2}, full={"n": 30}, gpu={"n": 300})
 s.claim("Three is three", holds=s.n == 3, expected="3", observed=str(s.n))
 s.fact("n", s.n, meaning="a number")
 """
@@ -135,6 +135,15 @@ def test_sizes_follow_the_flag(run: Run, tmp_path: Path, flag: str, n: int) -> N
     assert result(tmp_path)["facts"] == {"n": n}
     assert run("", flag, "--n=7")[0] == 0
     assert result(tmp_path)["facts"] == {"n": 7}
+
+
+def test_a_gpu_has_sizes_of_its_own_that_flags_replace(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(section.jax, "default_backend", lambda: "gpu")
+    for flags, n in (((), 300), (("--full",), 300), (("--smoke",), 2), (("--n=4",), 4), (("--n", "5"), 5)):
+        run("", *flags)
+        assert json.loads((tmp_path / "page.json").read_text())["facts"]["n"] == n
 
 
 def test_smoke_and_full_exclude_each_other(run: Run) -> None:

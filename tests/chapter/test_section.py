@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import re
+from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
@@ -13,7 +17,20 @@ from jaxperf import section
 from jaxperf.chapter import display
 from jaxperf.chapter.catalogue import SectionEntry as About
 from jaxperf.chapter.recorder import Recorder
-from jaxperf.result import Claim, Code, Environment, Fact, Grid, Measurement, Span, Table, Timeline
+from jaxperf.result import (
+    Claim,
+    Code,
+    Environment,
+    Fact,
+    Grid,
+    Measurement,
+    Span,
+    Table,
+    Text,
+    Timeline,
+    load_result,
+    save_result,
+)
 
 ROW = Measurement("eager", "s", (1.0, 2.0, 3.0))
 
@@ -46,6 +63,65 @@ def test_one_expression_decides(recorder: Recorder) -> None:
     claims = recorder.result().claims
     assert [c.verdict for c in claims] == ["holds", "does not hold", "undecided", "not measurable here"]
     assert claims[-1].observed == "one device only"
+
+
+SENTENCES = {"if_holds": "Take `jit`.", "if_not": "Take\n  neither.", "if_open": "Measure again."}
+
+
+def test_the_sentence_of_a_claim_is_that_of_its_outcome(recorder: Recorder) -> None:
+    wanted = {True: "Take `jit`.", False: "Take neither.", None: "Measure again."}
+    for holds, sentence in wanted.items():
+        recorder.claim("s", holds=holds, expected="e", observed="o", **SENTENCES)
+        assert recorder.result().claims[-1].conclusion == sentence
+        assert recorder.sentence(holds, **SENTENCES) == sentence
+        recorder.say(holds, **SENTENCES)
+        assert recorder.result().blocks[-1] == Text(sentence)
+    recorder.claim("s", holds=True, expected="e", observed="o", cannot="one device only", **SENTENCES)
+    assert recorder.result().claims[-1].conclusion == "Measure again."
+    before = len(recorder.blocks)
+    recorder.say(True, if_holds="", if_not="x")
+    assert len(recorder.blocks) == before
+
+
+def test_a_test_can_turn_all_verdicts_around(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    opposite = {"holds": "does not hold", "does not hold": "holds", "not measurable here": "holds"}
+    monkeypatch.setattr("jaxperf.chapter.recorder.turned", opposite)
+    recorder.claim("s", holds=True, expected="e", observed="o", **SENTENCES)
+    recorder.claim("s", holds=True, expected="e", observed="o", cannot="no GPU", **SENTENCES)
+    assert [c.verdict for c in recorder.result().claims] == ["does not hold", "holds"]
+    assert [c.conclusion for c in recorder.result().claims] == ["Take neither.", "Take `jit`."]
+    assert recorder.sentence(False, **SENTENCES) == "Take `jit`."
+
+
+def test_a_claim_says_what_it_lacks_to_be_measured() -> None:
+    def lacks(*needs: str, smoke: bool = False, **environment: Any) -> str:
+        about = About("page", "9.1", "A page", "?", 1)
+        recorder = Recorder(about, Environment(**environment), {}, command="", smoke=smoke)
+        recorder.claim("s", holds=True, expected="e", observed="o", needs=needs)
+        (claim,) = recorder.result().claims
+        return "" if claim.verdict == "holds" else claim.observed
+
+    two = ("cpu:0 cpu", "cpu:1 cpu")
+    assert lacks("size") == "" and lacks("size", smoke=True) == "the sizes are those of a toy"
+    assert lacks("gpu", backend="cpu") == "this needs a GPU" and lacks("gpu", backend="gpu") == ""
+    assert lacks("cores", cores=1) == "there is only one core" and lacks("cores", cores=2) == ""
+    assert lacks("devices", devices=two, devices_are_fake=True) == "all devices are parts of one CPU"
+    assert lacks("devices", devices=two) == "" and "one device" in lacks("devices", devices=two[:1])
+    with pytest.raises(TypeError, match="give a list"):
+        lacks_string = Recorder(About("page", "9.1", "A page", "?", 1), Environment(), {}, command="")
+        lacks_string.claim("s", holds=True, expected="e", observed="o", needs="size")
+
+
+def test_a_result_tells_fitted_figures_from_predicted_ones(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.table([ROW, dataclasses.replace(ROW, name="model", basis="predicted")], title="Calls")
+    recorder.fact("t1", 1.0, basis="fitted")
+    recorder.claim("s", holds=True, expected="e", observed="o", basis="predicted")
+    save_result(recorder.result(), tmp_path / "r.json")
+    body = json.loads((tmp_path / "r.json").read_text())
+    assert [m["basis"] for m in body["measurements"]] == ["measured", "predicted"]
+    assert [b["basis"] for b in body["blocks"][1:]] == ["fitted", "predicted"]
+    assert load_result(tmp_path / "r.json").blocks == recorder.result().blocks
+    assert "model (predicted)" in display.bundle(recorder.blocks[0])["text/markdown"]
 
 
 def test_a_table_names_a_row_that_it_lacks(recorder: Recorder) -> None:
@@ -81,7 +157,9 @@ def test_a_claim_has_an_anchor_and_says_what_was_expected_first() -> None:
     claim = Claim("a < b", "does not hold", "e", "o", "section 8.2.3", "2026-11-26", "less, and 1.2 was seen")
     shown = display.bundle(claim)["text/html"]
     assert 'class="claim does-not-hold" id="a-b"' in shown and 'href="#a-b"' in shown and "a &lt; b" in shown
-    assert "(since 2026-11-26)" in shown and "First expectation: less, and 1.2 was seen." in shown
+    history = shown.partition("<details>")[2]
+    assert "since 2026-11-26" in history and "At first it was: less, and 1.2 was seen." in history
+    assert "<details>" not in display.bundle(Claim("a", "holds", "e", "o"))["text/html"]
 
 
 def test_code_is_for_the_terminal_and_the_file_only() -> None:

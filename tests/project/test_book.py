@@ -43,6 +43,9 @@ print(b)
 
 # %% tags=["answer"]
 print(a + b)
+
+# %% tags=["hide-input"]
+print("claimed")
 """
 SVG = (
     '<svg viewBox="0 0 1 1"><metadata>x</metadata><style>*{}</style>'
@@ -118,13 +121,14 @@ def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(
 ) -> None:
     notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
     page = section_page.page(script, section_page.Run.of(notebook))
-    first, second, answer = code_of(page)
+    first, second, answer, claimed = code_of(page)
     assert first.outputs[0].text == "1\n"
     assert "<figure" in first.outputs[1].data["text/html"] and "image/svg+xml" not in first.outputs[1].data
     assert second.outputs[0].text == answer.outputs[0].text == "printed\n"
     assert "hide-cell" in answer.metadata.tags and "hide-cell" not in second.metadata.tags
     lines = script.read_text().split("\n")
-    for cell in (first, second, answer):
+    assert "hide-input" in claimed.metadata.tags and "verdicts" in claimed.metadata.mystnb.code_prompt_show
+    for cell in (first, second, answer, claimed):
         start, end = (int(n) for n in re.findall(r"\d+", cell.metadata.lines))
         assert "\n".join(lines[start - 1 : end]) == cell.source
     assert "changed since" not in text_of(page)
@@ -136,7 +140,7 @@ def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_s
     notebook = keep(run_of(script), script.with_suffix(".ipynb"))
     script.write_text(SCRIPT.replace("a + 1", "a + 2").replace("What does it ask?", "What else?"))
     page = section_page.page(script, section_page.Run.of(notebook))
-    assert [len(cell.outputs) for cell in code_of(page)] == [1, 0, 0]
+    assert [len(cell.outputs) for cell in code_of(page)] == [1, 0, 0, 0]
     (remark,) = (i for i, cell in enumerate(page.cells) if "Outputs from here on are left out" in cell.source)
     assert page.cells[remark - 1].source.startswith("b = a + 2")
     assert "The code of this page has changed since this run" in page.cells[-1].source
@@ -211,6 +215,15 @@ def test_prose_keeps_markdown_within_folded_parts(section_page: Any) -> None:
     )
 
 
+def test_a_claim_and_a_figure_of_a_run_become_parts_of_the_page(section_page: Any) -> None:
+    claim = section_page.as_html(show(html='<div class="claim"><p>As $t_1$ grows.</p></div>'))
+    shown_claim = claim["data"]["text/html"]
+    assert "<msub>" in shown_claim and "<mi>t</mi>" in shown_claim and "$" not in shown_claim
+    drawn = show(svg=SVG)
+    drawn.data[section_page.ALT] = "Two axes."
+    assert 'aria-label="Two axes."' in section_page.as_html(drawn)["data"]["text/html"]
+
+
 def test_links_lead_to_pages_or_into_the_repository(book: Any) -> None:
     theme = {"repository_url": "https://host/jaxperf"}
     pages = {"watch", "trust", "experiments/multiple_gpus", "api/measure"}
@@ -240,7 +253,8 @@ def test_drawings_have_ids_of_their_own_and_the_ink_of_the_page(page_figures: An
     assert "currentColor" in drawn and "#1f2328" not in drawn
     assert "<style" not in drawn and "<metadata" not in drawn and "<?xml" not in drawn
     assert f'id="{page_figures.UNIQUE}a"' in drawn and f'href="#{page_figures.UNIQUE}a"' in drawn
-    assert "a &lt; b</figcaption>" in drawn
+    assert "a &lt; b</figcaption>" in drawn and 'role="img" aria-label="a &lt; b"' in drawn
+    assert 'aria-label="Two axes."' in page_figures.figure(SVG, "a < b", "plot", "Two axes.")
 
 
 def test_each_section_has_one_title(section_page: Any) -> None:
