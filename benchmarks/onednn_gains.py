@@ -1,259 +1,161 @@
-"""What `jaxperf.onednn.enable()` gains: training steps of three networks on this CPU, PyTorch's beside them.
+"""What XLA's flags for oneDNN gain: training steps of three networks on this CPU, with and without the flags.
 
     python benchmarks/onednn_gains.py
     python benchmarks/onednn_gains.py --smoke    # at toy size, to see that it works
 
-Each system trains in a process of its own: JAX as installed, JAX with `enable()`, and PyTorch, eager, if
-`jaxperf peers install torch` has installed it. In each round they take turns in another order. The rows fit
-the table of docs/onednn.md: ratios of the seconds of a step, median and range over the rounds. On two idle
-cores this takes about three minutes. Busy ones make fewer rounds, at least three, and slow PyTorch down: its
-threads spin while they wait for each other.
+JAX trains in two processes: as installed, and with the flags. They take turns in random order, and must
+agree on the first losses. The rows are those of docs/onednn.md: the seconds of a step as installed over those
+with the flags, as the median of the rounds' ratios with its 95% interval. On two idle cores this takes about
+three minutes.
 """
 
 from __future__ import annotations
 
-if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
-
-    end_at_once()  # while all else is imported, Ctrl-C is no traceback
-
-import contextlib
+import argparse
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from contextlib import ExitStack
+from importlib.metadata import version
 
-from jaxperf.cli import flags
-from jaxperf.cli.flags import at_least, more_than
-from jaxperf.errors import JaxperfError
-from jaxperf.frameworks import PEERS, look
-from jaxperf.models.lenet import PARAM_SHAPES
-from jaxperf.models.resnet import RESNET18_STAGES
-from jaxperf.onednn import trial
-from jaxperf.processes.exit_status import ended
-from jaxperf.result import machine
-from jaxperf.result.ratio import turns
+import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-BATCH = {"LeNet": 256, "ResNet-18": 32, "5 x 5 kernels": 64}
-SHAPES = {"LeNet": (28, 28, 1), "ResNet-18": (28, 28, 1), "5 x 5 kernels": (32, 32, 3)}
-# The third network's convolutions, 5 x 5: channels in and out, stride. A dense layer of means follows.
-LAYERS = ((3, 24, 1), (24, 48, 2), (48, 96, 2))
-LEAST_ROUNDS = 3
-INSTALLED, ENABLED, TORCH = "JAX as installed", "JAX with enable()", "PyTorch"
+from jaxperf.result import ratio_of, turns
+from jaxperf.result.machine import cores, cpu_model
 
-# A worker says "ready" once it has taken two steps. Each line that it reads is a turn, of at least so many
-# seconds; it answers with the seconds of a step.
-SERVE = """
-def serve(step):
-    step(), step()
-    print("ready", flush=True)
-    for line in sys.stdin:
-        began, steps = time.perf_counter(), 0
-        while not steps or time.perf_counter() - began < float(line):
-            step()
-            steps += 1
-        print((time.perf_counter() - began) / steps, flush=True)
-"""
-JAX_WORKER = """
+# The last keeps XLA's default library from taking single convolutions before oneDNN can.
+FLAGS = (
+    "--xla_cpu_use_onednn=true",
+    "--xla_cpu_experimental_onednn_custom_call=true",
+    "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution",
+)
+NETWORKS = {"LeNet": (256, (28, 28, 1)), "ResNet-18": (32, (28, 28, 1)), "5 x 5 kernels": (64, (32, 32, 3))}
+STEPS = 3  # whose losses must agree
+RTOL = 1e-3
+
+# Prints the first losses and the number of convolutions that oneDNN computes. Then each line that it reads is
+# a turn of so many seconds at least; it answers with the seconds of a step.
+WORKER = """
 import sys, time
-name, batch, enable = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
-if enable:
-    import jaxperf
-    if not jaxperf.onednn.enable():
-        sys.exit()
-import jax, numpy as np, optax
+import jax, jax.numpy as jnp, numpy as np, optax
 from flax import nnx
 from jaxperf.models import LeNet, resnet18
-from jaxperf.parallel import first_devices, make_step, model_of
 
 class Kernels5x5(nnx.Module):
     def __init__(self, rngs):
-        self.convolutions = nnx.List(
-            [nnx.Conv(i, o, (5, 5), s, padding=((2, 2), (2, 2)), rngs=rngs) for i, o, s in LAYERS]
-        )
-        self.dense = nnx.Linear(LAYERS[-1][1], 10, rngs=rngs)
+        layers = ((3, 24, 1), (24, 48, 2), (48, 96, 2))  # channels in and out, stride
+        pad = ((2, 2), (2, 2))
+        self.layers = nnx.List([nnx.Conv(i, o, (5, 5), s, padding=pad, rngs=rngs) for i, o, s in layers])
+        self.dense = nnx.Linear(96, 10, rngs=rngs)
 
     def __call__(self, x):
-        for convolution in self.convolutions:
-            x = nnx.relu(convolution(x))
+        for layer in self.layers:
+            x = nnx.relu(layer(x))
         return self.dense(x.mean((1, 2)))
 
-rngs = nnx.Rngs(0)
-net = {"LeNet": LeNet, "ResNet-18": resnet18, "5 x 5 kernels": Kernels5x5}[name](rngs=rngs)
-train = make_step("jit", model_of(net), optax.sgd(0.01), first_devices(1))
-random = np.random.default_rng(0)
-images = random.random((batch, *SHAPE), np.float32)
-shares = train.load(images, random.integers(0, 10, batch).astype(np.int32))
-state = train.init()
+name, batch, steps, *shape = sys.argv[1], *map(int, sys.argv[2:])
+networks = {"LeNet": LeNet, "ResNet-18": resnet18, "5 x 5 kernels": Kernels5x5}
+graph, params, rest = nnx.split(networks[name](rngs=nnx.Rngs(0)), nnx.Param, ...)
+rng = np.random.default_rng(0)
+X = jnp.asarray(rng.random((batch, *shape), np.float32))
+y = jnp.asarray(rng.integers(0, 10, batch))
 
-def step():
-    global state
-    state, metrics = train.run(state, shares)
-    jax.block_until_ready((state, metrics))
+@jax.jit
+def step(params, rest):
+    def loss(params):
+        net = nnx.merge(graph, params, rest, copy=True)
+        value = optax.softmax_cross_entropy_with_integer_labels(net(X), y).mean()
+        return value, nnx.split(net, nnx.Param, ...)[2]
 
-serve(step)
-"""
-TORCH_WORKER = """
-import sys, time
-name, batch = sys.argv[1], int(sys.argv[2])
-sys.path.insert(0, WORKERS)
-import numpy as np, torch, torch_nets
-from torch import nn
+    (value, new_rest), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), new_rest, value
 
-def kernels_5x5():
-    layers = [layer for i, o, s in LAYERS for layer in (nn.Conv2d(i, o, 5, s, 2), nn.ReLU())]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(LAYERS[-1][1], 10))
+def take_step():
+    global params, rest
+    params, rest, value = jax.block_until_ready(step(params, rest))
+    return float(value)
 
-random = np.random.default_rng(0)
-if name == "LeNet":
-    weights = {k: random.normal(0, 0.05, shape).astype("float32") for k, shape in PARAM_SHAPES.items()}
-    net = torch_nets.lenet(weights)
-else:
-    net = torch_nets.resnet(STAGES) if name == "ResNet-18" else kernels_5x5()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-height, width, channels = SHAPE
-images = torch.from_numpy(random.random((batch, channels, height, width), np.float32))
-labels = torch.from_numpy(random.integers(0, 10, batch))
-
-def step():
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(net(images), labels).backward()
-    optimizer.step()
-
-serve(step)
+convolutions = step.lower(params, rest).compile().as_text().count('"__onednn$convolution"')
+print(*[take_step() for _ in range(steps)], convolutions, flush=True)
+for line in sys.stdin:
+    began, count = time.perf_counter(), 0
+    while not count or time.perf_counter() - began < float(line):
+        take_step()
+        count += 1
+    print((time.perf_counter() - began) / count, flush=True)
 """
 
 
-@dataclass(frozen=True)
-class Config:
-    """How long to measure."""
+class Worker:
+    """A process that trains one network; `losses` are those of its first steps."""
 
-    rounds: Annotated[int, at_least(1)] = 7  # turns of each system
-    turn_s: Annotated[float, more_than(0)] = 1.0  # at least one step, and steps for so many seconds
-    network_s: Annotated[float, more_than(0)] = 60.0  # after so many seconds of a network, no further round
-    smoke: bool = False  # two images, turns of one step
-
-
-def commands(name: str, batch: int, torch: Path | None) -> dict[str, list[str]]:
-    """Return the command of each system's worker for a network and its batch size."""
-    constants = {
-        "LAYERS": LAYERS,
-        "SHAPE": SHAPES[name],
-        "PARAM_SHAPES": PARAM_SHAPES,
-        "STAGES": RESNET18_STAGES,
-        "WORKERS": str(ROOT / "jaxperf" / "frameworks" / "workers"),
-    }
-    head = SERVE + "".join(f"{key} = {value!r}\n" for key, value in constants.items())
-    systems = {
-        system: [sys.executable, "-P", "-c", head + JAX_WORKER, name, str(batch), str(system == ENABLED)]
-        for system in (INSTALLED, ENABLED)
-    }
-    if torch:
-        systems[TORCH] = [str(torch), "-I", "-c", head + TORCH_WORKER, name, str(batch)]
-    return systems
-
-
-@contextlib.contextmanager
-def workers(systems: dict[str, list[str]]) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """Start a process per system and yield those that are ready; their errors go to the terminal.
-
-    A process that ends by itself without an error, as where `enable()` returns False, is left out.
-    """
-    environment = {k: v for k, v in os.environ.items() if k not in (trial.BY_NAME, trial.CACHE)}
-    environment |= {"XLA_FLAGS": trial.without_onednn(environment.get("XLA_FLAGS", ""))}
-    environment |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
-    pipe = subprocess.PIPE
-    with contextlib.ExitStack() as stack:
-        started = {
-            system: stack.enter_context(
-                subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+    def __init__(self, name: str, batch: int, *, flags: bool, stack: ExitStack) -> None:
+        words = [word for word in os.environ.get("XLA_FLAGS", "").split() if word not in FLAGS]
+        variables = {"XLA_FLAGS": " ".join((*words, *(FLAGS if flags else ()))), "JAX_PLATFORMS": "cpu"}
+        arguments = [name, batch, STEPS, *NETWORKS[name][1]]
+        self._process = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", WORKER, *map(str, arguments)],
+                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", **variables},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
-            for system, command in systems.items()
-        }
-        for process in started.values():
-            stack.callback(process.kill)
-        ready = {}
-        for system, process in started.items():
-            if answer(process) == "ready":
-                ready[system] = process
-            elif process.wait():
-                raise JaxperfError(f"the worker of {system} failed, see above; status {process.returncode}")
-        yield ready
+        )
+        stack.callback(self._process.kill)
+        *self.losses, convolutions = map(float, self._line().split())
+        self.convolutions = int(convolutions)
+
+    def turn(self, seconds: float) -> float:
+        """Take steps for so many seconds, at least one, and return the seconds of a step."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        return float(self._line())
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"error: a worker ended with status {self._process.wait()}, see above")
+        return line
 
 
-def answer(process: subprocess.Popen[str]) -> str:
-    """Return the next line of a worker, "" if it has ended."""
-    assert process.stdout
-    return process.stdout.readline().strip()
+def row(name: str, *, rounds: int, turn_s: float, smoke: bool) -> str:
+    """Return the row of a network, measured in rounds."""
+    batch, draw = 2 if smoke else NETWORKS[name][0], random.Random()
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    with ExitStack() as stack:
+        workers = {flags: Worker(name, batch, flags=flags, stack=stack) for flags in seconds}
+        if not np.allclose(workers[True].losses, workers[False].losses, rtol=RTOL):
+            raise SystemExit(f"error: {name}: losses {workers[True].losses}, not {workers[False].losses}")
+        for _ in range(rounds):
+            for flags in turns(tuple(workers), draw):
+                seconds[flags].append(workers[flags].turn(turn_s))
+        convolutions = workers[True].convolutions
+    gain = ratio_of([a / b for a, b in zip(seconds[False], seconds[True])])
+    installed, with_flags = (f"{1e3 * np.median(values):.1f} ms" for values in seconds.values())
+    return f"| {name}, batch {batch} | {installed} | {with_flags} | {gain} | {convolutions} |"
 
 
-def step_s(system: str, process: subprocess.Popen[str], turn_s: float) -> float:
-    """Return the seconds of a step in a system's next turn."""
-    assert process.stdin
-    process.stdin.write(f"{turn_s}\n")
-    process.stdin.flush()
-    if not (seconds := answer(process)):
-        raise JaxperfError(f"the worker of {system} ended, see above; status {process.wait()}")
-    return float(seconds)
-
-
-def measured(config: Config, name: str, torch: Path | None) -> dict[str, list[float]]:
-    """Return the seconds of a step of a network, per system and round."""
-    turn_s, limit_s = (1e-9, 0.0) if config.smoke else (config.turn_s, config.network_s)
-    draw = random.Random()
-    with workers(commands(name, batch_size(config, name), torch)) as ready:
-        seconds: dict[str, list[float]] = {system: [] for system in ready}
-        began = time.perf_counter()
-        for number in range(config.rounds):
-            if number >= LEAST_ROUNDS and time.perf_counter() - began > limit_s:
-                break
-            for system in turns(tuple(ready), draw):
-                seconds[system].append(step_s(system, ready[system], turn_s))
-    return seconds
-
-
-def batch_size(config: Config, name: str) -> int:
-    """Return the number of images of a step."""
-    return 2 if config.smoke else BATCH[name]
-
-
-def ratio(seconds: dict[str, list[float]], over: str, under: str) -> str:
-    """Return the median of the rounds' ratios, with their range, or "-" where a system is missing."""
-    if not {over, under} <= seconds.keys():
-        return "-"
-    ratios = [a / b for a, b in zip(seconds[over], seconds[under])]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-
-
-def main(config: Config) -> int:
-    """Print a row for each network, then the seconds behind it."""
-    torch = look(PEERS["torch"])
-    ready = torch.state == "ready"
-    versions = ", ".join(f"{k} {v}" for k, v in machine.versions(("jax", "jaxlib", "flax")).items())
-    print(f"{machine.cpu_model()}, {machine.cores()} cores; {versions}")
-    print(
-        f"PyTorch: {torch.detail if ready else f'{torch.state}; `jaxperf peers install torch` installs it'}"
-    )
-    columns = (INSTALLED, ENABLED), (TORCH, INSTALLED), (TORCH, ENABLED)
-    print("| a training step | " + " | ".join(f"{a} over {b}" for a, b in columns) + " |")
-    print("| --- |" + " ---: |" * len(columns), flush=True)
-    details = []
-    for name in BATCH:
-        seconds = measured(config, name, torch.python if ready else None)
-        title = f"{name}, batch {batch_size(config, name)}"
-        print(f"| {title} | " + " | ".join(ratio(seconds, *pair) for pair in columns) + " |", flush=True)
-        medians = "; ".join(f"{k} {1e3 * statistics.median(v):.1f} ms" for k, v in seconds.items())
-        details.append(f"{title}, {len(seconds[INSTALLED])} rounds: {medians}")
-    print("\n".join(details))
-    return 0
+def main() -> None:
+    """Print a row for each network."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=12, help="turns of each process")
+    parser.add_argument("--turn-s", type=float, default=2.0, help="seconds of a turn at least")
+    parser.add_argument("--smoke", action="store_true", help="two images, turns of one step")
+    options = parser.parse_args()
+    if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 12):
+        parser.error(f"XLA has these flags from jaxlib 0.12 on, this is {version('jaxlib')}")
+    print(f"{cpu_model()}, {cores()} cores; JAX {version('jax')}, {time.strftime('%Y-%m-%d')}")
+    print("| a training step | as installed | with the flags | gain | oneDNN's convolutions |")
+    print("| --- | ---: | ---: | ---: | ---: |", flush=True)
+    for name in NETWORKS:
+        turn_s = 0.0 if options.smoke else options.turn_s
+        print(row(name, rounds=options.rounds, turn_s=turn_s, smoke=options.smoke), flush=True)
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+    main()

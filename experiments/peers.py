@@ -50,9 +50,9 @@ on_device = s.on_device or platform == "gpu"
 # - **The cores.** Every system runs in its own process with the same cores and the same
 #   number of threads. Workers report their CPU time. A configuration that used more cores
 #   than it was given is shown, but not judged.
-# - **JAX as installed.** No row that is judged uses jaxperf's convolutions, and no system
-#   gets allocator settings, except that on a GPU JAX does not reserve memory at its
-#   start, because several processes share the card. `--onednn` adds JAX with jaxperf's
+# - **JAX as installed.** No row that is judged uses flags of XLA, and no system gets
+#   allocator settings, except that on a GPU JAX does not reserve memory at its start,
+#   because several processes share the card. `--onednn` adds JAX with XLA's flags for
 #   oneDNN as a separate row.
 # - **The moment.** The systems take turns, round by round, in random order, so a busy
 #   moment slows all equally.
@@ -245,8 +245,8 @@ if "8.1 MLP" in studies:
 # - **Large products measure a library.** Each framework calls a different library for
 #   matrix products. A ratio far from 1 says that one library uses this processor worse.
 # - **Convolutions on a CPU measure the kernels.** JAX as installed gives them to XLA,
-#   MXNet and PyTorch to oneDNN. JAX can call oneDNN, too: see [jaxperf's
-#   oneDNN](../docs/onednn.md), and try `--onednn`.
+#   MXNet and PyTorch to oneDNN. XLA can call oneDNN, too: see [XLA's
+#   flags](../docs/onednn.md), and try `--onednn`.
 # - **A CPU says nothing about a GPU.** On one H200 (JAX 0.11.2, PyTorch 2.11,
 #   2026-11-27), with images on the card, a ResNet-18 step took 6.02 ms in JAX and 7.14 ms
 #   in PyTorch with CUDA graphs (TF32, batch 256). In bfloat16 with batch 1024, it took

@@ -1,8 +1,7 @@
 """jaxperf: the chapter "Computational Performance" of Dive into Deep Learning, measured on JAX and Flax.
 
-`with jaxperf.watch():` watches a part of a program, `jaxperf.onednn.enable()` speeds up convolutions on x86
-CPUs, and `%load_ext jaxperf` defines the cell magic `%%jaxperf`. All is imported on first use, so that
-importing jaxperf imports nothing else.
+`with jaxperf.watch():` watches a part of a program, and `%load_ext jaxperf` defines the cell magic
+`%%jaxperf`. All is imported on first use, so that importing jaxperf imports nothing else.
 """
 
 from typing import Any
@@ -13,7 +12,6 @@ __all__ = [
     "measure",
     "models",
     "notebook",
-    "onednn",
     "parallel",
     "plan",
     "result",

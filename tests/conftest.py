@@ -14,7 +14,6 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -105,21 +104,6 @@ def compiles_anew() -> Iterator[None]:
     yield
     jax.config.update("jax_compilation_cache_dir", folder)
     compilation_cache.reset_cache()
-
-
-@pytest.fixture
-def through_onednn(compiles_anew: None) -> Iterator[Any]:
-    """Lower convolutions through oneDNN in this test; the value is JAX's own rule, restored afterwards."""
-    from jax import lax
-    from jax.interpreters import mlir
-
-    from jaxperf.onednn.convolution import use_onednn
-
-    rules = mlir._platform_specific_lowerings["cpu"]
-    before = rules[lax.conv_general_dilated_p]
-    use_onednn()
-    yield before
-    rules[lax.conv_general_dilated_p] = before
 
 
 @pytest.fixture

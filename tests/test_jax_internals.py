@@ -9,14 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from jaxperf import jax_internals as internals
-from jaxperf import onednn
 from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
-from jaxperf.onednn import convolution
 from jaxperf.parallel import multihost
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import CARDS
@@ -29,8 +26,6 @@ CALLS: dict[internals.Internal, Callable[[], Any]] = {
     internals.SYNC_POINT: lambda: multihost.stop_after(0),
     internals.ALL_GATHER: lambda: multihost.gather_numbers([1]),
     internals.TOPOLOGY: lambda: deviceless.devices_of(CARDS["h100"], 8),
-    internals.LOWERINGS: convolution.use_onednn,
-    internals.REGISTER_LOWERING: convolution.use_onednn,
 }
 # These have a way out, so that nothing is refused.
 WAYS_OUT = {
@@ -38,7 +33,6 @@ WAYS_OUT = {
     internals.DEVICE_TOPOLOGY,  # the table of cards
     internals.BACKEND_STARTED,  # `otherwise`
     internals.PROFILER,  # a line in the report
-    internals.LOWER_FUNCTION,  # needed where REGISTER_LOWERING is
 }  # fmt: skip
 
 
@@ -99,7 +93,7 @@ from jaxperf import jax_internals
 def refuse(internal): raise AssertionError(internal)
 jax_internals.get = refuse
 import jaxperf, jaxperf.models, jaxperf.parallel, jaxperf.train, jaxperf.section, jaxperf.plan.planning
-import jaxperf.onednn.convolution, jaxperf.watch.session
+import jaxperf.watch.session
 from jaxperf.measure import measure
 import jax, jax.numpy as jnp
 print(measure(jax.jit(lambda x: x + 1), jnp.ones(3), budget_s=0.1).median > 0)
@@ -108,8 +102,3 @@ print(measure(jax.jit(lambda x: x + 1), jnp.ones(3), budget_s=0.1).median > 0)
         [sys.executable, "-c", program], env=child_environment(), capture_output=True, text=True, timeout=300
     )
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
-
-
-def test_onednn_stays_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    remove(internals.REGISTER_LOWERING, monkeypatch)
-    assert onednn.enable is not None and float(jax.jit(jnp.sum)(jnp.ones(3))) == 3

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,11 +25,16 @@ from jaxperf.frameworks.pool import GivenUpError, Pool
 from jaxperf.frameworks.sizes import SMOKE, Sizes
 from jaxperf.frameworks.worker import System
 from jaxperf.frameworks.workloads import ONEDNN, Workload, workloads
-from jaxperf.onednn import trial
 from jaxperf.processes.exit_status import mistakes_end
 from jaxperf.result.machine import available_cores
 
 BUSY_PERCENT = 10
+# From jaxlib 0.12 on. The last keeps XLA's default library from taking single convolutions first.
+ONEDNN_FLAGS = (
+    "--xla_cpu_use_onednn=true",
+    "--xla_cpu_experimental_onednn_custom_call=true",
+    "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution",
+)
 IMAGES = 2048
 Say = Callable[[str], None]
 
@@ -44,7 +51,7 @@ class Choice:
       devices: how many the parallel workloads use, on a CPU.
       platform: "cpu" or "gpu".
       on_device: whether the images are on the device, as they are on a GPU: other workloads, and no MXNet.
-      with_onednn: whether JAX also runs with jaxperf's convolutions.
+      with_onednn: whether JAX also runs with XLA's flags for oneDNN.
       omp_wait: how OpenMP's threads wait, in all systems: "default", "passive", or "auto", which sends them
         to sleep where other programs keep the machine busy.
       rounds: of every workload; 0 for the usual ones.
@@ -159,10 +166,12 @@ def systems(choice: Choice, shared: Mapping[str, str], say: Say) -> list[System]
     interpreter = Path(sys.executable)
     measured, pythons = [System("jax", interpreter)], named_interpreters(filter(None, choice.peer_python))
     if choice.with_onednn:
-        if asked := set(trial.with_onednn(shared).items()) - set(shared.items()):
-            measured.append(System(ONEDNN, interpreter, variables=dict(asked), runs="jax"))
+        x86 = platform.machine().lower() in ("x86_64", "amd64")
+        if x86 and tuple(map(int, metadata.version("jaxlib").split(".")[:2])) >= (0, 12):
+            flags = " ".join((shared["XLA_FLAGS"], *ONEDNN_FLAGS)).strip()
+            measured.append(System(ONEDNN, interpreter, variables={"XLA_FLAGS": flags}, runs="jax"))
         else:
-            say("jaxperf's oneDNN does not work here, or a variable rules it out: it has no rows")
+            say("XLA's flags for oneDNN need an x86 processor and jaxlib 0.12 or newer: they have no rows")
     for peer in dict.fromkeys((*named_peers(choice.peers), *named_peers(pythons))):
         if peer.name == "mxnet" and choice.on_device:
             say("MXNet is left out: the package of its last release computes on CPUs only")
@@ -183,15 +192,14 @@ def systems(choice: Choice, shared: Mapping[str, str], say: Say) -> list[System]
 
 
 def environment(omp_wait: str, say: Say) -> dict[str, str]:
-    """Return the environment variables of all workers: the user's own, without jaxperf's convolutions.
+    """Return the environment variables of all workers: the user's own, without XLA's flags for oneDNN.
 
     On 2 cores that other programs kept busy, a PyTorch sum of 40,000 numbers took 16 ms with spinning
     threads, which is one time slice of the scheduler, and 12 us with sleeping ones; on an idle machine
     spinning is faster.
     """
-    flags = trial.without_onednn(os.environ.get("XLA_FLAGS", ""))
-    shared = {**os.environ, "XLA_FLAGS": flags}
-    shared.pop(trial.BY_NAME, None)
+    words = os.environ.get("XLA_FLAGS", "").split(" ")
+    shared = {**os.environ, "XLA_FLAGS": " ".join(word for word in words if word not in ONEDNN_FLAGS)}
     root = str(Path(__file__).resolve().parents[2])  # JAX's worker imports this very package
     shared["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     busy = psutil.cpu_percent(interval=1) if omp_wait == "auto" else 0.0

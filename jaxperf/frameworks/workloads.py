@@ -18,7 +18,7 @@ from jaxperf.frameworks import inputs
 from jaxperf.frameworks.sizes import Sizes
 
 WAYS = ("jit", "pmap", "shard_map", "manual")
-ONEDNN = "jax+oneDNN"  # JAX with jaxperf's convolutions: a row of its own, never judged
+ONEDNN = "jax+oneDNN"  # JAX with XLA's flags for oneDNN: a row of its own, never judged
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def workloads(
       labels: (N,), their classes.
       lenet: shapes of LeNet's parameters in the book's layout, by name.
       devices: how many the parallel workloads use; 1 leaves those out.
-      onednn: whether networks with convolutions also run in JAX with jaxperf's convolutions.
+      onednn: whether networks with convolutions also run in JAX with XLA's flags for oneDNN.
       seed: of weights and inputs.
 
     Raises:

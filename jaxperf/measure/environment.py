@@ -21,8 +21,8 @@ FLAG_PREFIXES = (
     "CUDA_VISIBLE",
     "NVIDIA_TF32",
     "NCCL_",
-    "_JAXPERF_ONEDNN",
 )
+ONEDNN = "--xla_cpu_use_onednn=true"
 JAX_SETTINGS = (
     "jax_default_matmul_precision",
     "jax_enable_x64",
@@ -51,7 +51,7 @@ def current_environment(*, data_source: str = "") -> Environment:
         threads=threads(),
         memory_bytes=psutil.virtual_memory().total,
         flags={**_variables(), **_settings()},
-        accelerated=("oneDNN convolutions",) if os.environ.get("_JAXPERF_ONEDNN") == "1" else (),
+        accelerated=("oneDNN convolutions",) if ONEDNN in os.environ.get("XLA_FLAGS", "").split() else (),
         data_source=data_source,
         commit=commit(),
     )

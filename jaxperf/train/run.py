@@ -17,7 +17,6 @@ import numpy as np
 
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure.timing import block
-from jaxperf.onednn.trial import BY_NAME
 from jaxperf.parallel.data_parallel import State, Step
 from jaxperf.parallel.update import TrainState
 from jaxperf.result.machine import cores, cpu_model, versions
@@ -33,7 +32,7 @@ from jaxperf.train.progress import Epoch, Progress, progress_from
 # 0.10.2).
 AHEAD = 2
 # Settings outside a program that change its results: `_settings` names those that are set.
-VARIABLES = ("XLA_FLAGS", BY_NAME, "NVIDIA_TF32_OVERRIDE")
+VARIABLES = ("XLA_FLAGS", "NVIDIA_TF32_OVERRIDE")
 OPTIONS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_disable_most_optimizations")
 
 

@@ -27,7 +27,6 @@ from jaxperf.frameworks.workers import files, jax_device, jax_train
 from jaxperf.models import MLP, ResNet, from_gluon, to_gluon
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.models.resnet import RESNET18_STAGES
-from jaxperf.onednn import trial
 from jaxperf.parallel import make_step, model_of
 from jaxperf.processes.exit_status import USER_MISTAKE
 from jaxperf.result.store import load_result
@@ -103,12 +102,10 @@ def test_onednn_is_a_row_of_its_own_where_one_device_convolves_and_only_if_asked
 
 
 def test_all_systems_have_the_users_settings_and_jax_is_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(trial.BY_NAME, "1")
-    monkeypatch.setenv("XLA_FLAGS", " ".join(("--a=1", *trial.SWITCH)))
+    monkeypatch.setenv("XLA_FLAGS", " ".join(("--a=1", *comparison.ONEDNN_FLAGS)))
     monkeypatch.setattr(comparison.psutil, "cpu_percent", lambda interval: 50.0)
     messages: list[str] = []
     shared = comparison.environment("auto", messages.append)
-    assert trial.BY_NAME not in shared
     assert (shared["XLA_FLAGS"], shared["OMP_WAIT_POLICY"]) == ("--a=1", "passive")
     assert {k for k in shared if k.startswith("MALLOC_")} == {
         k for k in os.environ if k.startswith("MALLOC_")

@@ -1,5 +1,4 @@
 import functools
-import platform
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import pytest
 from cases import cases
 from flax import nnx
 from mxnet_fixtures import (
-    KINDS,
     RESNET18,
     RESNET18_STAGES,
     RESNET_SMALL,
@@ -105,25 +103,6 @@ def train(name, kind, dtype, steps=None):
         "stats_first": as_gluon(graph, params, first[2])[1],
         "stats": as_gluon(graph, params, stats)[1],
     }
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
-)
-@pytest.mark.usefixtures("optimized", "through_onednn")
-def test_through_onednn_too():
-    jax.clear_caches()  # of programs that other tests compiled with JAX's own convolutions
-    try:
-        for kind in KINDS:  # one after the other: both are the same programs
-            test_first_step_and_those_after_equal_mxnet("resnet18", kind, "float32")
-            test_evaluation_equals_mxnet_and_leaves_the_statistics_alone(kind)
-        _, (graph, params, stats) = prepared("resnet18", KINDS[0], "float32")
-        X, y = batch(0, 0, RESNET18.batch)
-        program = gradient.lower(graph, params, stats, nhwc(X), y).as_text()
-        assert program.count("__onednn$matmul") > 30 and "__onednn$convolution" in program
-    finally:
-        jax.clear_caches()
 
 
 @pytest.mark.usefixtures("optimized")

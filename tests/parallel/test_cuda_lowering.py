@@ -6,9 +6,8 @@ Lowering needs no GPU; what XLA makes of the program on one is not tested here.
 from __future__ import annotations
 
 import itertools
-import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,19 +17,15 @@ import optax
 import pytest
 from cases import cases
 from flax import nnx
-from jax import lax
-from jax.interpreters import mlir
 
 from jaxperf.chapter import catalogue, cells
 from jaxperf.data import FashionMNIST
 from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
-from jaxperf.onednn.convolution import use_onednn
 from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
 from jaxperf.parallel.update import gradient_of, update_of
 from jaxperf.train.on_devices import DeviceFeed
 
 PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
-ONEDNN = {"__onednn$convolution", "__onednn$matmul"}
 X, y = np.zeros((4, 28, 28, 1), np.uint8), np.zeros(4, np.int32)
 
 
@@ -147,27 +142,3 @@ def test_training_on_images_of_the_device_lowers_for_cuda(precision: str, scan: 
     assert set(re.findall(r"custom_call @([\w$.]+)", text)) <= PARTITIONER
     assert "infeed" not in text and "outfeed" not in text and "callback" not in text
     assert ("stablehlo.while" in text) == scan and text.count("func.func public") == 1
-
-
-@pytest.fixture
-def onednn() -> Iterator[None]:
-    rules = mlir._platform_specific_lowerings["cpu"]
-    before = rules[lax.conv_general_dilated_p]
-    use_onednn()
-    yield
-    rules[lax.conv_general_dilated_p] = before
-
-
-@pytest.mark.skipif(
-    platform.machine().lower() not in ("x86_64", "amd64"), reason="jaxlib carries oneDNN for x86 alone"
-)
-def test_onednn_stays_on_the_cpu(onednn: None) -> None:
-    def loss(state: Any, x: Any) -> jax.Array:
-        return (fn(state, x) ** 2).sum()
-
-    fn, state, x = forward(flax_lenet())
-    gradient = jax.grad(loss)
-    assert custom_calls(gradient, state, x, on="cpu") == ONEDNN
-    assert custom_calls(gradient, state, x) == set()
-    exported = jax.export.export(jax.jit(gradient), platforms=("cpu", "cuda"))(state, x)
-    assert not [name for name in ONEDNN if name in exported.mlir_module()]

@@ -22,7 +22,7 @@ ON_THE_GROUND = {"jaxperf.result.ratio": "scipy", "jaxperf.processes.parent": "p
 FLOORS = {
     "ground": 0,
     **dict.fromkeys(("jaxperf.measure", "jaxperf.data", "jaxperf.models"), 1),
-    **dict.fromkeys(("jaxperf.parallel", "jaxperf.onednn"), 2),
+    **dict.fromkeys(("jaxperf.parallel",), 2),
     **dict.fromkeys(("jaxperf.train", "jaxperf.report", "jaxperf.frameworks"), 3),
 }
 TOP = 4  # the command line and what scripts share: whatever else lies in jaxperf

@@ -13,7 +13,6 @@ PUBLIC = {
     "jaxperf.result": "ratio",
     "jaxperf.data": "fashion_mnist epoch_batches",
     "jaxperf.section": "section",
-    "jaxperf.onednn": "enable",
     "jaxperf.plan": "plan",
 }
 

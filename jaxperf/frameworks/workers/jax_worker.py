@@ -20,9 +20,6 @@ def greet(start: dict[str, Any]) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from jaxperf.onednn import trial
-
-    trial.begin()  # does nothing unless the host asked for it
     versions = {"jax": jax.__version__, "flax": flax.__version__, "numpy": np.__version__}
     if len(jax.devices()) < start["devices"]:
         raise RuntimeError(f"{len(jax.devices())} devices, {start['devices']} wanted")
