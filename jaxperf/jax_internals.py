@@ -42,6 +42,15 @@ TOPOLOGY = Internal("jax.experimental.topologies", "get_topology_desc", "jaxperf
 DEVICE_TOPOLOGY = Internal("jax._src.lib", "xla_client.get_topology_for_devices", "--for this")
 BACKEND_STARTED = Internal("jax._src.xla_bridge", "backends_are_initialized", "the state of JAX's backend")
 PROFILER = Internal("jax._src.lib", "_profiler.ProfilerSession", "what `jaxperf watch` says about devices")
+ARRAY = Internal("jax._src.array", "ArrayImpl", "what `jaxperf watch` says about waits, before JAX 0.6")
+STOP_LISTENING = {  # public from JAX 0.8.2 on
+    "event_duration": Internal(
+        "jax._src.monitoring", "_unregister_event_duration_listener_by_callback", "the end of `jaxperf watch`"
+    ),
+    "scalar": Internal(
+        "jax._src.monitoring", "_unregister_scalar_listener_by_callback", "the end of `jaxperf watch`"
+    ),
+}
 ALL = tuple(value for value in list(vars().values()) if isinstance(value, Internal))
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from jaxperf.processes.exit_status import Stopped
+from jaxperf.errors import JaxperfError
+from jaxperf.processes.exit_status import Stopped, say
 from jaxperf.result import Result, save_result
 from jaxperf.watch.observe import backend
 from jaxperf.watch.report import text
@@ -55,8 +56,13 @@ def watch(
         raise
     finally:
         watched.record = watcher.close()
-        watched.result = text.make_result(Analysis(watched.record), ended=ended)
-        deliver_report(watched.result, show=show, json=json)
+        try:
+            watched.result = text.make_result(Analysis(watched.record), ended=ended)
+            deliver_report(watched.result, show=show, json=json)
+        except JaxperfError:  # the file of the report cannot be written
+            raise
+        except Exception as e:  # the block has ended as it should
+            say(f"error: the report of jaxperf watch is lost ({type(e).__name__}: {e}); please report it")
 
 
 def how_it_ended(error: BaseException) -> str:

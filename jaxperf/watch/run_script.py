@@ -142,6 +142,14 @@ def _watched(
     refused: list[str] = []
 
     def finish(ended: str) -> None:
+        try:
+            report(ended)
+        except JaxperfError:  # the file of the report cannot be written
+            raise
+        except Exception as e:  # the program has ended as it should
+            say(f"error: the report of jaxperf watch is lost ({type(e).__name__}: {e}); please report it")
+
+    def report(ended: str) -> None:
         analysis = Analysis(watcher.close())
         if fail_on:
             refused.extend(failures(find_causes(analysis), fail_on))

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
+from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.watch.observe import backend, hooks, source_location
 from jaxperf.watch.observe.compiles import Compiled, Listener
 from jaxperf.watch.observe.copied_arguments import note_copied_arguments
 from jaxperf.watch.observe.executables import Facts, Programs
-from jaxperf.watch.observe.hooks import Trouble, named_as
+from jaxperf.watch.observe.hooks import Losses, named_as
 from jaxperf.watch.observe.live_arrays import LiveArrays
 from jaxperf.watch.observe.pauses import Pause, Pauses
 from jaxperf.watch.observe.profiler import Profiler
@@ -32,6 +33,7 @@ from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.source.call_sites import CallSite
 
 LOOKS = 10  # after so many samples at calls in its windows, the profiler must have seen a call
+NAMES_CAUSES = (0, 8, 2)  # the first JAX version that says enough for findings
 FLAG = "jax_explain_cache_misses"
 _open_watch: Watcher | None = None
 
@@ -60,6 +62,13 @@ class Record:
     modules: list[str] = field(default_factory=list)  # the program's own files
     compile_cache: str = ""  # the folder of JAX's compile cache
     small_puts: dict[Place, list[float]] = field(default_factory=dict)  # times, by line
+    jax_version: tuple[int, ...] = ()
+    losses: Losses = field(default_factory=Losses)  # what errors inside the watch cost
+
+    @property
+    def names_causes(self) -> bool:
+        """Return whether this JAX says enough for findings; an unknown version counts as new."""
+        return not self.jax_version or self.jax_version >= NAMES_CAUSES
 
     @property
     def wall_s(self) -> float:
@@ -83,13 +92,13 @@ class Watcher:
 
     def __init__(self, name: str, *, profile: bool = True) -> None:
         self.name = name
-        self.trouble = Trouble()
-        self.listener, self.waits = Listener(self.trouble), Waits(self.trouble)
-        self.puts, self.replacements = Puts(self.trouble), hooks.Replacements()
+        self.losses = Losses()
+        self.listener, self.waits = Listener(self.losses), Waits(self.losses)
+        self.puts, self.replacements = Puts(self.losses), hooks.Replacements()
         self.pauses = Pauses(self.replacements)
         self.programs = Programs()
         self.profiler = Profiler(lambda: self.listener.open > 0) if profile else None
-        self.sampler = Sampler(self.trouble, on_look=self._look, started=self._started, sparse=not profile)
+        self.sampler = Sampler(self.losses, on_look=self._look, started=self._started, sparse=not profile)
         self._undo = contextlib.ExitStack()
         self._compiled = 0
 
@@ -104,14 +113,16 @@ class Watcher:
             raise JaxperfError(f"{_open_watch.name} is being watched already; close that watch first")
         _open_watch = self
         self.start = time.perf_counter()
-        if "jax" in sys.modules:
-            self._attach(sys.modules["jax"])
-            if backend.is_running():  # there may be older programs
-                self.programs.look()
-        else:
-            self._undo.enter_context(hooks.when_imported("jax", self._attach))
+        with self.losses.guard("what JAX does"):
+            if "jax" in sys.modules:
+                self._attach(sys.modules["jax"])
+                if backend.is_running():  # there may be older programs
+                    self.programs.look()
+            else:
+                self._undo.enter_context(hooks.when_imported("jax", self._attach))
         self.programs.watching = True
-        self.sampler.open()
+        with self.losses.guard("samples of the program's lines"):
+            self.sampler.open()
 
     def follow(self, thread: threading.Thread) -> None:
         """Watch another thread from now on, after the watched one has ended."""
@@ -122,23 +133,35 @@ class Watcher:
     def close(self) -> Record:
         """End the watch, remove all hooks, and return what was recorded."""
         global _open_watch
-        end = time.perf_counter()
-        self.sampler.close()
-        self.pauses.end(end)
-        overhead_s = self._overhead_s()
+        end, ask = time.perf_counter(), self.losses.ask
+        with self.losses.guard("the end of sampling"):
+            self.sampler.close()
+        with self.losses.guard("a pause of the hooks"):
+            self.pauses.end(end)
+        overhead_s = ask("what watching cost", self._overhead_s, {})
         if self.profiler:
-            self.profiler.end()
-        self._undo.close()
+            with self.losses.guard("a window of the profiler"):
+                self.profiler.end()
+        with self.losses.guard("the removal of a hook"):
+            self._undo.close()
         _open_watch = None
-        if self._started() and (self._compiled != self.listener.count or not self.listener.count):
-            self.programs.look()
-        activity = self.profiler.read() if self.profiler else DeviceActivity()
-        waits = self.waits.waits
-        activity.drop_unseen((w.start, w.end) for w in waits)
-        jax, started = sys.modules.get("jax"), self._started()
-        if started:
-            self.listener.look_at_settings()
-        note_copied_arguments(self.listener.compiled, activity.programs, self.programs.facts)
+        started = ask("whether JAX has started", self._started, False)
+        with self.losses.guard("compiled programs"):
+            if started and (self._compiled != self.listener.count or not self.listener.count):
+                self.programs.look()
+        activity = DeviceActivity()
+        if self.profiler:
+            with self.losses.guard("windows of the profiler"):
+                self.profiler.read(activity)
+        waits = ask("waits", lambda: self.waits.waits, [])
+        with self.losses.guard("windows of the profiler"):
+            activity.drop_unseen((w.start, w.end) for w in waits)
+        jax = sys.modules.get("jax")
+        with self.losses.guard("settings of JAX"):
+            if started:
+                self.listener.look_at_settings()
+        with self.losses.guard("copied arguments"):
+            note_copied_arguments(self.listener.compiled, activity.programs, self.programs.facts)
         return Record(
             self.name,
             self.start,
@@ -152,63 +175,86 @@ class Watcher:
             programs=self.programs.facts,
             activity=activity,
             overhead_s=overhead_s,
-            remarks=[*self._remarks(), *self._unreported(activity)],
+            remarks=ask("remarks", lambda: [*self._remarks(), *self._unreported(activity)], []),
             puts=self.puts.puts,
             settings=self.listener.settings,
-            backend=str(jax.default_backend()) if jax and started else "",
-            call_sites=sorted(self.sampler.call_sites.sites),
-            modules=_program_files(),
-            compile_cache=str(getattr(jax.config, "jax_compilation_cache_dir", None) or "") if jax else "",
-            small_puts=self.puts.small,
+            backend=ask("the platform", lambda: str(jax.default_backend()), "") if jax and started else "",
+            call_sites=ask("lines of calls", lambda: sorted(self.sampler.call_sites.sites), []),
+            modules=ask("the program's files", _program_files, []),
+            compile_cache=str(getattr(getattr(jax, "config", None), "jax_compilation_cache_dir", None) or ""),
+            small_puts=ask("small arrays put on a device", lambda: self.puts.small, {}),
+            jax_version=self._version(jax),
+            losses=self.losses,
         )
 
     def _attach(self, jax: ModuleType) -> None:
-        """Install the hooks into JAX, once the program has imported it; an error goes to the report only."""
-        with self.trouble.catch_errors("what JAX does"):
-            self._install(jax)
+        """Install the hooks into JAX, once the program has imported it; each opens in a guard of its own."""
+        self._undo.callback(self.replacements.close)
+        if len(self._version(jax)) > 0 and self._version(jax) < NAMES_CAUSES:
+            self.profiler = None  # its windows say nothing, and print lines of their own
+        for what, install in (
+            ("what JAX compiles", self._listen_to_compiling),
+            ("why JAX traces again", self._explain_traces),
+            ("waits for devices", lambda jax: self.waits.open(jax, self.replacements, self.pauses)),
+            ("arrays put on a device", lambda jax: self.puts.open(jax, self.replacements)),
+            ("calls that change JAX's caches and settings", self._note_calls),
+        ):
+            with self.losses.guard(what):
+                install(jax)
 
-    def _install(self, jax: ModuleType) -> None:
+    @staticmethod
+    def _version(jax: ModuleType | None) -> tuple[int, ...]:
+        return tuple(getattr(jax, "__version_info__", ()))
+
+    def _listen_to_compiling(self, jax: ModuleType) -> None:
         if not hasattr(jax, "monitoring"):
             importlib.import_module("jax.monitoring")
-        self._listen(jax.monitoring)
+        self.listener.ended = self.losses.guarded("a compiled function", self.listener.on_duration)
+        self.listener.started = self.losses.guarded("a compiled function", self.listener.on_start)
         self._undo.callback(self._stop_listening, jax.monitoring)
+        self._listen(jax.monitoring)
+        self.replacements.replace(jax.monitoring, "clear_event_listeners", self._clearing_listeners)
+
+    def _explain_traces(self, jax: ModuleType) -> None:
         self.listener.pass_on = bool(getattr(jax.config, FLAG))
         self._undo.callback(jax.config.update, FLAG, self.listener.pass_on)
         jax.config.update(FLAG, True)
         self._undo.enter_context(hooks.filtered_logs(self.listener.on_log))
-        self._undo.callback(self.replacements.close)
-        self.waits.open(jax, self.replacements, self.pauses)
-        self.puts.open(jax, self.replacements)
-        clear = self._clearing_listeners(jax.monitoring.clear_event_listeners)
-        self.replacements.replace(jax.monitoring, "clear_event_listeners", clear)
-        self.replacements.call_before(jax, "clear_caches", self.listener.note_cleared_caches)
-        self.replacements.call_before(jax, "disable_jit", self.listener.note_disabled_jit)
+
+    def _note_calls(self, jax: ModuleType) -> None:
+        guarded, before = self.losses.guarded, self.replacements.call_before
+        before(jax, "clear_caches", guarded("a call of clear_caches", self.listener.note_cleared_caches))
+        before(jax, "disable_jit", guarded("a call of disable_jit", self.listener.note_disabled_jit))
         if self.profiler:
             for name in ("start_trace", "trace"):
-                self.replacements.call_before(jax.profiler, name, self.profiler.end)
+                before(jax.profiler, name, guarded("a window of the profiler", self.profiler.end))
 
     def _listen(self, monitoring: ModuleType) -> None:
-        monitoring.register_event_duration_secs_listener(self.listener.on_duration)
-        monitoring.register_scalar_listener(self.listener.on_start)
+        monitoring.register_event_duration_secs_listener(self.listener.ended)
+        if hasattr(monitoring, "register_scalar_listener"):  # from JAX 0.6 on
+            monitoring.register_scalar_listener(self.listener.started)
 
     def _stop_listening(self, monitoring: ModuleType) -> None:
-        for stop, listener in (
-            (monitoring.unregister_event_duration_listener, self.listener.on_duration),
-            (monitoring.unregister_scalar_listener, self.listener.on_start),
+        for kind, listener in (
+            ("event_duration", self.listener.ended),
+            ("scalar", self.listener.started),
         ):
-            try:
+            if kind == "scalar" and not hasattr(monitoring, "register_scalar_listener"):
+                continue
+            public = getattr(monitoring, f"unregister_{kind}_listener", None)
+            stop = public or jax_internals.get(jax_internals.STOP_LISTENING[kind])  # before JAX 0.8.2
+            with self.losses.guard("what was compiled after the program removed JAX's listeners"):
                 stop(listener)
-            except (AssertionError, ValueError) as e:  # the listener is gone
-                self.trouble.lost("what was compiled after the program removed JAX's listeners", e)
 
     def _clearing_listeners(self, clear: Callable[[], None]) -> Callable[[], None]:
         """Wrap `jax.monitoring.clear_event_listeners` to remove the program's own listeners only."""
 
         def cleared() -> None:
             clear()
-            self._listen(sys.modules["jax"].monitoring)
+            with self.losses.guard("what was compiled after the program removed JAX's listeners"):
+                self._listen(sys.modules["jax"].monitoring)
 
-        return named_as(clear, cleared)
+        return named_as(clear, cleared)  # type: ignore[no-any-return]
 
     def _look(self) -> bool:
         """Note programs, open and close windows, and pause hooks; return whether a window is open.
@@ -239,7 +285,6 @@ class Watcher:
 
     def _remarks(self) -> list[str]:
         remarks = [f"cannot observe {name} in this version of JAX" for name in self.replacements.missing]
-        remarks += self.trouble.remarks
         if self.waits.elsewhere or self.listener.elsewhere:
             remarks.append(
                 f"other threads waited {self.waits.elsewhere} times and compiled {self.listener.elsewhere} "
@@ -295,7 +340,7 @@ def _program_files() -> list[str]:
 
 def _wrapper_costs_s() -> float:
     """Return the seconds that a wrapper adds to a waiting call, measured now on a trivial call."""
-    wrapped, count = Waits(Trouble())._method(abs, "block_until_ready"), 100
+    wrapped, count = Waits(Losses())._method(abs, "block_until_ready"), 100
     # the minimum of five, since other programs may use the core
     wrapped_s = min(timeit.repeat(lambda: wrapped(0), number=count, repeat=5))
     alone_s = min(timeit.repeat(lambda: abs(0), number=count, repeat=5))

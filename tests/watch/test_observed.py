@@ -41,7 +41,7 @@ def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("jaxperf.watch.observe.source_location.reader_and_library_frames", broken)
     values = []
     record = watched(lambda: values.append(float(jax.jit(lambda x: x + 23)(1.0)))).record
-    assert values == [24.0] and any("no such frame" in remark for remark in record.remarks)
+    assert values == [24.0] and any("no such frame" in remark for remark in record.losses.remarks)
 
 
 def test_a_program_goes_on_if_jax_cannot_be_watched(monkeypatch: pytest.MonkeyPatch, watched: Any) -> None:
@@ -51,7 +51,7 @@ def test_a_program_goes_on_if_jax_cannot_be_watched(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(jax.monitoring, "register_scalar_listener", broken)
     values = []
     record = watched(lambda: values.append(float(jax.jit(lambda x: x + 29)(1.0)))).record
-    assert values == [30.0] and any("no such listener" in remark for remark in record.remarks)
+    assert values == [30.0] and any("no such listener" in remark for remark in record.losses.remarks)
 
 
 def test_everything_is_as_before_once_a_watch_is_over() -> None:

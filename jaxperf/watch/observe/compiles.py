@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from jaxperf.result.intervals import Interval, total_length
 from jaxperf.watch.advice.explanations import MISS, Change, Explanation, argument_changes, parse_explanation
 from jaxperf.watch.observe import frame_arguments, source_location
-from jaxperf.watch.observe.hooks import Trouble
+from jaxperf.watch.observe.hooks import Losses
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import canonical_name
 
@@ -116,8 +117,10 @@ class Listener:
     `compiled` holds functions ordered by their end. A function traced inside another one is part of that one.
     """
 
-    def __init__(self, trouble: Trouble) -> None:
-        self.trouble = trouble
+    def __init__(self, losses: Losses) -> None:
+        self.losses = losses
+        self.started: Callable[..., None] = self.on_start  # what JAX calls
+        self.ended: Callable[..., None] = self.on_duration
         self.pass_on = False  # whether the program itself asked for explanations
         self.compiled: list[Compiled] = []
         self.open = 0
@@ -146,7 +149,7 @@ class Listener:
         end = time.perf_counter()
         name = str(kwargs.get("fun_name", "a program"))
         name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
-        with self._lock, self.trouble.catch_errors("a compiled function"):
+        with self._lock, self.losses.guard("a compiled function"):
             self._take(stage, name, (end - duration_secs, end))
         self.open = max(0, self.open - 1)
         self.count += 1
@@ -234,13 +237,13 @@ class Listener:
 
     def note_cleared_caches(self) -> None:
         """Note that the program calls `jax.clear_caches`, so that JAX forgets all earlier traces."""
-        with self._lock, self.trouble.catch_errors("a call of clear_caches"):
+        with self._lock, self.losses.guard("a call of clear_caches"):
             self._cleared_at = source_location.reader_place(sys._getframe())
             self._forgotten |= self._known
 
     def note_disabled_jit(self) -> None:
         """Note the line that calls `jax.disable_jit`, which JAX turns off while it traces an operation."""
-        with self.trouble.catch_errors("a call of disable_jit"):
+        with self.losses.guard("a call of disable_jit"):
             self.settings.setdefault("jax_disable_jit", source_location.reader_place(sys._getframe()))
 
     def _explain(self, compiled: Compiled) -> None:
@@ -281,7 +284,7 @@ class Listener:
         """Keep explanations of cache misses and pass on other records, as a filter for JAX's loggers."""
         message = str(record.msg)  # without arguments: JAX has formatted explanations already
         if message.startswith(MISS):
-            with self.trouble.catch_errors("an explanation of a cache miss"):
+            with self.losses.guard("an explanation of a cache miss"):
                 if not hasattr(self._local, "explanations"):
                     self._local.explanations = []
                 self._local.explanations.append(parse_explanation(message))

@@ -13,24 +13,41 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
-class Trouble:
-    """Counts errors in hooks by what was lost."""
+class Losses:
+    """Counts errors inside the watch by what they cost: rows of the report, never the program."""
 
     def __init__(self) -> None:
         self._lost: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def catch_errors(self, what: str) -> Iterator[None]:
+    def guard(self, what: str) -> Iterator[None]:
         """Catch any error inside and record it as the loss of `what`."""
         try:
             yield
         except Exception as e:
-            self.lost(what, e)
+            self.note(what, e)
 
-    def lost(self, what: str, error: Exception) -> None:
+    def ask(self, what: str, read: Callable[[], _T], otherwise: _T) -> _T:
+        """Return what `read` returns; after an error, `otherwise`, and record the loss of `what`."""
+        with self.guard(what):
+            return read()
+        return otherwise
+
+    def guarded(self, what: str, function: Callable[..., object]) -> Callable[..., None]:
+        """Return a function that calls another one, and records its errors as the loss of `what`."""
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            with self.guard(what):
+                function(*args, **kwargs)
+
+        return call
+
+    def note(self, what: str, error: Exception) -> None:
         """Record the loss of `what`."""
         self._lost[f"{what} ({type(error).__name__}: {error})".splitlines()[0]] += 1
 
@@ -62,27 +79,33 @@ class Replacements:
         self.missing: list[str] = []
         self._undo = contextlib.ExitStack()
 
-    def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Replace a function of a module or a class by another."""
-        old = vars(owner)[name]
+    def replace(self, owner: Any, name: str, new: Callable[[Any], Any]) -> None:
+        """Replace a function of a module or a class by `new(function)`, unless it is no function there."""
+        old = vars(owner).get(name)
+        if not callable(old):
+            self.missing.append(f"{owner.__name__}.{name}")
+            return
+        hook = new(old)
         if isinstance(owner, ModuleType):
-            new.__module__ = owner.__name__  # where pickle looks for it
+            hook.__module__ = owner.__name__  # where pickle looks for it
         try:
-            setattr(owner, name, new)
+            setattr(owner, name, hook)
         except (AttributeError, TypeError):
             self.missing.append(f"{owner.__name__}.{name}")
         else:
             self._undo.callback(setattr, owner, name, old)
 
     def call_before(self, owner: Any, name: str, act: Callable[[], None]) -> None:
-        """Call `act` before each call of a function."""
-        function = getattr(owner, name)
+        """Call `act`, which raises nothing, before each call of a function."""
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            act()
-            return function(*args, **kwargs)
+        def calling(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                act()
+                return function(*args, **kwargs)
 
-        self.replace(owner, name, named_as(function, call))
+            return named_as(function, call)  # type: ignore[no-any-return]
+
+        self.replace(owner, name, calling)
 
     def close(self) -> None:
         """Restore the original functions."""

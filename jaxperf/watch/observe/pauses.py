@@ -9,6 +9,7 @@ Hooks of other calls, such as `block_until_ready`, stay: these calls are few, an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxperf.result.intervals import Interval
@@ -41,11 +42,11 @@ class Pauses:
         self._paused: Pause | None = None
         self._count, self._moment, self._first = 0, 0.0, 0.0
 
-    def replace(self, owner: Any, name: str, hook: Any) -> None:
+    def replace(self, owner: Any, name: str, new: Callable[[Any], Any]) -> None:
         """Replace a function by a hook, as `Replacements` does, but not in pauses."""
-        function = vars(owner)[name]
-        self._replacements.replace(owner, name, hook)
-        if vars(owner)[name] is hook:
+        function = vars(owner).get(name)
+        self._replacements.replace(owner, name, new)
+        if (hook := vars(owner).get(name)) is not function:
             self._hooks.append((owner, name, hook, function))
 
     def look(self, now: float, count: int, needed: bool) -> None:

@@ -138,15 +138,18 @@ class Profiler:
         pause_s = (cost_s + SLOWDOWN * (ended - self._opened)) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))
 
-    def read(self) -> DeviceActivity:
-        """Return what the windows saw, and delete their files; of too many bytes, some are left unread."""
-        activity = DeviceActivity()
+    def read(self, activity: DeviceActivity) -> None:
+        """Add to `activity` what the windows saw, and delete their files.
+
+        Of too many bytes, some are left unread.
+        """
         every = -(-sum(file.stat().st_size for file, _, _ in self.files) // READ_BYTES)
-        for file, tied, ended in self.files[:: every or 1]:
-            read_window(file, tied, ended, activity)
-        if self.files:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        return activity
+        try:
+            for file, tied, ended in self.files[:: every or 1]:
+                read_window(file, tied, ended, activity)
+        finally:
+            if self.files:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _cuda_devices() -> list[int]:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import psutil
 
 from jaxperf.watch.observe import backend, live_arrays, source_location
-from jaxperf.watch.observe.hooks import Trouble
+from jaxperf.watch.observe.hooks import Losses
 from jaxperf.watch.observe.sleeping import Sleep
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source.call_sites import CallSites, jitted_program, module_of
@@ -86,13 +86,13 @@ class Sampler:
 
     def __init__(
         self,
-        trouble: Trouble,
+        losses: Losses,
         *,
         on_look: Callable[[], bool] = lambda: True,
         started: Callable[[], bool] = backend.is_running,
         sparse: bool = False,
     ) -> None:
-        self.trouble, self.started, self._slower = trouble, started, SPARSE if sparse else 1
+        self.losses, self.started, self._slower = losses, started, SPARSE if sparse else 1
         self.samples: list[StackSample] = []
         self.call_sites = CallSites()
         self.peaks: Counter[str] = Counter()
@@ -136,7 +136,7 @@ class Sampler:
         interval_s, weighed = self._slower * CLOSE_S, 0.0
         while not self._stop.wait(interval_s):
             began = time.thread_time()
-            with self.trouble.catch_errors("a sample"):
+            with self.losses.guard("a sample"):
                 self._look()
                 wider_s = _MEMORY_WIDER * (self._last - self._first)
                 if self._last - weighed >= min(_MEMORY_WIDE_S, max(_MEMORY_CLOSE_S, wider_s)):
@@ -144,7 +144,7 @@ class Sampler:
                     self._weigh()
             self.spent_s += time.thread_time() - began
             interval_s = min(WIDE_S, self._slower * max(CLOSE_S, WIDER * (self._last - self._first)))
-            with self.trouble.catch_errors("a window of the profiler"):
+            with self.losses.guard("a window of the profiler"):
                 if self.on_look():
                     interval_s = CLOSE_S
 
@@ -169,7 +169,7 @@ class Sampler:
         where = sample.at, sample.inside, sample.callers
         if where not in self._known and "jax" in sys.modules:
             self._known.add(where)
-            with self.trouble.catch_errors("lines that call jitted functions"):
+            with self.losses.guard("lines that call jitted functions"):
                 self.call_sites.look(frame)
 
     def _unread(self, frame: FrameType | None) -> list[CodeType]:

@@ -8,6 +8,7 @@ serve data, labels and weights in turn.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -18,8 +19,9 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.hooks import Replacements, Trouble, named_as
+from jaxperf.watch.observe.hooks import Losses, Replacements, named_as
 from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.waits import array_classes
 
 LARGE = 1 << 20  # bytes
 LONG_LIST = 100  # numbers in a list
@@ -46,8 +48,8 @@ class Put(NamedTuple):
 class Puts:
     """Records the large arrays that one thread puts on a device, in `puts`."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        self.trouble = trouble
+    def __init__(self, losses: Losses) -> None:
+        self.losses = losses
         self.puts: list[Put] = []
         self._small: dict[tuple[int, int], tuple[CodeType, list[float]]] = {}
         self._last: dict[Place, deque[list[Mark]]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
@@ -58,9 +60,10 @@ class Puts:
         self.thread_id = threading.get_ident()
         numpy = sys.modules["numpy"].ndarray
         for owner, name in ((jax.numpy, "array"), (jax.numpy, "asarray")):
-            replacements.replace(owner, name, self._noted(getattr(owner, name), (numpy,)))
-        arrays = (numpy, *(c for c in jax.Array.__subclasses__() if "__array__" in vars(c)))
-        replacements.replace(jax, "device_put", self._noted(jax.device_put, arrays, jax.tree.leaves))
+            replacements.replace(owner, name, functools.partial(self._noted, kinds=(numpy,)))
+        arrays = (numpy, *(c for c in array_classes(jax) if "__array__" in vars(c)))
+        leaves = jax.tree_util.tree_leaves
+        replacements.replace(jax, "device_put", functools.partial(self._noted, kinds=arrays, leaves=leaves))
 
     @property
     def small(self) -> dict[Place, list[float]]:
@@ -79,18 +82,20 @@ class Puts:
         leaves: Callable[[Any], list[Any]] | None = None,
     ) -> Callable[..., Any]:
         def putting(*args: Any, **kwargs: Any) -> Any:
-            value = args[0] if args else None
             if threading.get_ident() != self.thread_id:
                 return function(*args, **kwargs)
-            several = leaves(value) if leaves and not isinstance(value, kinds) else [value]
-            arrays: list[Any] = [a for a in several if isinstance(a, kinds)]
-            nbytes, numbers = sum(a.nbytes for a in arrays), _numbers(value)
+            value, arrays, large, numbers = args[0] if args else None, [], False, 0
             start = time.perf_counter()
-            if leaves and nbytes < LARGE and numbers < LONG_LIST:
-                self._note_small(sys._getframe(1), start)
+            with self.losses.guard("an array put on a device"):
+                several = leaves(value) if leaves and not isinstance(value, kinds) else [value]
+                arrays = [a for a in several if isinstance(a, kinds)]
+                numbers = _numbers(value)
+                large = numbers >= LONG_LIST or sum(a.nbytes for a in arrays) >= LARGE
+                if leaves and not large:
+                    self._note_small(sys._getframe(1), start)
             result = function(*args, **kwargs)
-            if nbytes >= LARGE or numbers >= LONG_LIST:
-                with self.trouble.catch_errors("an array put on a device"):
+            if large:
+                with self.losses.guard("an array put on a device"):
                     put = leaves(result) if leaves else []
                     self._note(arrays, put if len(put) == len(arrays) else [], numbers, start)
             return result

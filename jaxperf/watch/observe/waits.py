@@ -11,6 +11,7 @@ The profiler's Python tracer and `sys.setprofile` would slow down every Python c
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import threading
@@ -20,8 +21,9 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from jaxperf import jax_internals
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.hooks import Replacements, Trouble, named_as
+from jaxperf.watch.observe.hooks import Losses, Replacements, named_as
 from jaxperf.watch.observe.pauses import KINDS, Pauses
 from jaxperf.watch.observe.source_location import Place
 
@@ -52,8 +54,8 @@ class Wait(NamedTuple):
 class Waits:
     """Records the outermost waiting calls of one thread; `elsewhere` counts calls in other threads."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        self.trouble = trouble
+    def __init__(self, losses: Losses) -> None:
+        self.losses = losses
         self.elsewhere = 0
         self.thread_id, self._inside = threading.get_ident(), False
         # start, end, bytes and index in `_sites` of each call: numbers that the garbage collector skips
@@ -78,19 +80,19 @@ class Waits:
     def open(self, jax: Any, replacements: Replacements, pauses: Pauses) -> None:
         """Wrap the methods and functions until the replacements are closed; record calls of this thread."""
         self.thread_id = threading.get_ident()
-        for kind in jax.Array.__subclasses__():
+        for kind in array_classes(jax):
             for method, name in METHODS.items():
-                if method in vars(kind):
+                if callable(vars(kind).get(method)):
                     replace = (pauses if name in KINDS else replacements).replace
-                    replace(kind, method, self._method(getattr(kind, method), name))
-        if "__float__" not in {m for c in jax.Array.__subclasses__() for m in vars(c)}:
+                    replace(kind, method, functools.partial(self._method, kind=name))
+        if "__float__" not in {m for c in array_classes(jax) for m in vars(c)}:
             replacements.missing.append("float, item and the like")
         numpy = sys.modules["numpy"]
-        arrays = frozenset(c for c in jax.Array.__subclasses__() if "__array__" in vars(c))
+        arrays = frozenset(c for c in array_classes(jax) if "__array__" in vars(c))
         for function in ("asarray", "array"):
-            pauses.replace(numpy, function, self._conversion(getattr(numpy, function), arrays))
+            pauses.replace(numpy, function, functools.partial(self._conversion, arrays=arrays))
         for function in _FUNCTIONS:
-            replacements.replace(jax, function, self._method(getattr(jax, function), function))
+            replacements.replace(jax, function, functools.partial(self._method, kind=function))
 
     def _conversion(self, function: Callable[..., Any], arrays: frozenset[type]) -> Callable[..., Any]:
         """Wrap a NumPy function, which waits only if its argument's type is one of `arrays`."""
@@ -136,7 +138,7 @@ class Waits:
                         nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
                         calls.extend((start, end, nbytes, at))
                 except Exception as e:
-                    self.trouble.lost("a wait", e)
+                    self.losses.note("a wait", e)
 
         return named_as(method, waiting)
 
@@ -166,6 +168,13 @@ class Waits:
             self._indices[kind, at] = float(len(self._sites))
             self._sites.append((kind, at))
         return self._indices[kind, at]
+
+
+def array_classes(jax: Any) -> list[type]:
+    """Return the classes of arrays and tracers."""
+    classes = jax.Array.__subclasses__()
+    array = jax_internals.loaded(jax_internals.ARRAY)  # before JAX 0.6, not a subclass
+    return classes if array is None or array in classes else [array, *classes]
 
 
 def _nbytes(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

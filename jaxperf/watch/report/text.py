@@ -34,12 +34,14 @@ from jaxperf.watch.session import Record
 from jaxperf.watch.source import statements
 
 FINDINGS = 5  # findings that are shown with their statements and advice
+OLD_JAX = "causes are not named with this version of JAX: they need 0.8.2 or newer; what is above is certain"
 WIDEST, NAME = 44, 14  # characters of a reason and of a program's name in a table
 
 
 def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Result:
     """Return the report as a result; `ended` says how the program ended if not normally."""
-    record, environment = analysis.record, _environment()
+    record = analysis.record
+    environment = record.losses.ask("rows of the report: the environment", _environment, Environment())
     return Result(
         experiment="watch",
         section="",
@@ -68,16 +70,19 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
     if not record.used_jax:
         yield Note(summary + "Nothing in it used JAX.")
         return
-    yield Text(summary + _overhead(record))
-    yield _shares(analysis)
-    yield from _compiled(record)
-    yield from _waits(analysis)
-    yield from top_programs.program_blocks(analysis, environment)
-    yield from hot_lines.line_blocks(analysis)
-    yield from _memory(analysis)
-    yield from _findings(analysis)
-    yield from program_notes.note_blocks(analysis)
-    for remark in record.remarks:
+    for what, part in (
+        ("the cost of watching", lambda: [Text(summary + _overhead(record))]),
+        ("shares of the time", lambda: [_shares(analysis)]),
+        ("what was compiled", lambda: _compiled(record)),
+        ("waits for devices", lambda: _waits(analysis)),
+        ("programs", lambda: top_programs.program_blocks(analysis, environment)),
+        ("lines on which devices work", lambda: hot_lines.line_blocks(analysis)),
+        ("memory", lambda: _memory(analysis)),
+        ("findings", lambda: _findings(analysis)),
+        ("notes", lambda: program_notes.note_blocks(analysis)),
+    ):
+        yield from record.losses.ask(f"rows of the report: {what}", lambda part=part: list(part()), [])
+    for remark in (*record.remarks, *record.losses.remarks):
         yield Note(remark)
 
 
@@ -112,7 +117,7 @@ def _compiled(record: Record) -> Iterator[Block]:
                 str(len(group)),
                 *(format_quantity(s, "s") for s in seconds),
                 str(group[-1].at or "-"),
-                _why(group),
+                _why(group) if record.names_causes else "",
             )
         )
     if rows:
@@ -170,6 +175,9 @@ def _memory(analysis: Analysis) -> Iterator[Block]:
 
 
 def _findings(analysis: Analysis) -> Iterator[Block]:
+    if not analysis.record.names_causes:
+        yield Note(OLD_JAX)
+        return
     findings = find_causes(analysis)
     most_first = f"Findings: {len(findings)}, by the seconds that they could save"
     yield Heading(most_first if findings else "Findings: none")

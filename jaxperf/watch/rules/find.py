@@ -6,6 +6,7 @@ devices were idle for that reason.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -61,12 +62,22 @@ RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
 def find_causes(analysis: Analysis) -> list[Finding]:
     """Return the findings that could save enough time or memory, the most seconds first."""
     r = analysis.record
+    if not analysis.record.names_causes:
+        return []
     least_s = max(LEAST_S, LEAST_SHARE * (r.wall_s - analysis.front_s[IMPORT]))
     settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
-    candidates = _worst(f for rule in RULES for f in rule(analysis) if f.cause not in settled)
+    found: list[Finding] = []
+    for rule in RULES:
+        what = f"findings ({rule.__name__})"
+        found += r.losses.ask(what, functools.partial(_found, rule, analysis), [])
+    candidates = _worst(f for f in found if f.cause not in settled)
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
     findings = [replace(f, seconds=min(f.seconds, r.wall_s)) for f in findings]
     return sorted(findings, key=lambda f: (-f.seconds, f.at))
+
+
+def _found(rule: Callable[[Analysis], Iterator[Finding]], analysis: Analysis) -> list[Finding]:
+    return list(rule(analysis))
 
 
 def _worst(findings: Iterable[Finding]) -> list[Finding]:

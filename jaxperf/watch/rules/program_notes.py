@@ -32,7 +32,9 @@ _GROUPS = re.compile(r"feature_group_count=(\d+)")
 
 
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
-    """Yield all notes."""
+    """Yield all notes; none if this JAX says too little."""
+    if not analysis.record.names_causes:
+        return
     for facts, c, program, program_s in called_programs(analysis):
         if program_s >= BUSY_SHARE * analysis.computing_s:
             for rule in (_collectives, _branches, _grouped, device_notes, precision_notes):

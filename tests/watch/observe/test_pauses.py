@@ -34,7 +34,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     """Return pauses with one hook, one wait before it may rest."""
     monkeypatch.setattr(Array, "item", Array.item)  # restores it
     hooks = Pauses(Replacements())
-    hooks.replace(Array, "item", hook)
+    hooks.replace(Array, "item", lambda _: hook)
     hooks.look(1.0, FIRST_WAITS - 1, False)
     return hooks
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxperf.watch.observe import sampler, source_location
-from jaxperf.watch.observe.hooks import Trouble
+from jaxperf.watch.observe.hooks import Losses
 
 LIBRARY = """\
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_los
         return sample_of(*args)
 
     monkeypatch.setattr(sampler, "_sample_of", slow)
-    looking = sampler.Sampler(Trouble())
+    looking = sampler.Sampler(Losses())
     looking.open()
     end = time.perf_counter() + 9  # it asked for the lock after 10 s: then a single sample comes
     while len(looking.samples) < 5 and time.perf_counter() < end:
@@ -105,7 +105,7 @@ def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of
         now, listed = now + 0.04, listed + 1
         return []
 
-    weighing = sampler.Sampler(Trouble(), started=lambda: True)
+    weighing = sampler.Sampler(Losses(), started=lambda: True)
     monkeypatch.setattr(sampler.time, "perf_counter", lambda: now)
     monkeypatch.setattr(sampler.live_arrays, "bytes_in_use", lambda jax: round(1e6 * 2**now))
     monkeypatch.setattr(sampler.live_arrays, "live_arrays", list_them)

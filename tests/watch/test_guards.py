@@ -1,0 +1,123 @@
+"""An error inside an instrument of a watch costs its rows and a line of the report, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import jaxperf
+from jaxperf.cli import command_line
+from jaxperf.result import Heading, Note
+from jaxperf.watch.observe import executables, hooks, pauses, profiler, sampler, transfers, waits
+from jaxperf.watch.observe.compiles import Listener
+from jaxperf.watch.report import analysis, hot_lines, text, top_programs
+from jaxperf.watch.rules import find
+from jaxperf.watch.session import Watcher
+
+PROGRAM = """
+import jax, jax.numpy as jnp, numpy as np
+step = jax.jit(lambda x, n: jnp.tanh(x) * n, static_argnums=1)
+x = jax.device_put(np.ones((600, 600), np.float32))
+for n in range(4):
+    x = step(jnp.asarray([1.0] * 200).sum() * x, n)
+    print("turn", n, float(x[0, 0]) * 0)
+jax.device_put(np.ones(3))
+jax.clear_caches()
+"""
+# each instrument: where it opens, while it runs, where it closes
+POINTS: list[tuple[object, str]] = [
+    (Watcher, "_listen_to_compiling"), (Watcher, "_explain_traces"), (Watcher, "_note_calls"),
+    (Watcher, "_listen"), (Watcher, "_stop_listening"), (Watcher, "_look"), (Watcher, "_started"),
+    (Watcher, "_overhead_s"), (Watcher, "_remarks"), (Watcher, "_unreported"),
+    (Listener, "_take"), (Listener, "on_start"), (Listener, "on_duration"), (Listener, "_describe"),
+    (Listener, "look_at_settings"), (Listener, "note_cleared_caches"),
+    (waits.Waits, "open"), (waits.Waits, "_fixed_site"), (waits.Waits, "waits"),
+    (transfers.Puts, "open"), (transfers.Puts, "_note"), (transfers.Puts, "_note_small"),
+    (transfers.Puts, "small"),
+    (pauses.Pauses, "look"), (pauses.Pauses, "end"),
+    (hooks.Replacements, "replace"), (hooks.Replacements, "close"),
+    (sampler.Sampler, "open"), (sampler.Sampler, "_look"), (sampler.Sampler, "_weigh"),
+    (sampler.Sampler, "close"),
+    (profiler.Profiler, "look"), (profiler.Profiler, "_open"), (profiler.Profiler, "_close"),
+    (profiler.Profiler, "end"), (profiler.Profiler, "read"),
+    (executables.Programs, "look"), (executables.Programs, "_note"),
+    (analysis.Analysis, "shares"), (analysis.Analysis, "lines"), (analysis.Analysis, "samples"),
+    (hot_lines, "device_lines"), (top_programs, "hottest_programs"), (text, "_environment"),
+    (text, "_compiled"),
+]  # fmt: skip
+
+
+def _name(point: tuple[object, str]) -> str:
+    return f"{getattr(point[0], '__name__', '')}.{point[1]}"
+
+
+@pytest.mark.parametrize("point", POINTS, ids=_name)
+def test_the_program_and_the_report_outlive_an_error(
+    point: tuple[object, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    owner, name = point
+
+    def broken(*args: object, **kwargs: object) -> None:
+        if name == "close":  # a thread that samples must end
+            close(*args, **kwargs)
+        raise RuntimeError("a new JAX")
+
+    close = getattr(owner, name)
+    is_property = isinstance(vars(owner)[name], property | functools.cached_property)
+    monkeypatch.setattr(owner, name, property(broken) if is_property else broken)
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    with jaxperf.watch("train.py", show=False) as outcome:
+        runpy.run_path(str(path), run_name="__main__")
+    out, err = capfd.readouterr()
+    assert out == "".join(f"turn {n} 0.0\n" for n in range(4)) and err == ""
+    assert outcome.record is not None and outcome.result is not None
+    assert outcome.result.of(Note) or outcome.result.of(Heading)
+    said = " ".join([*outcome.record.losses.remarks, *outcome.record.remarks])
+    assert "a new JAX" in said or _never_called(point)
+
+
+def _never_called(point: tuple[object, str]) -> bool:
+    """Return whether such a short program may end before a thread of the watch calls this."""
+    return point[1] in ("device_lines", "_look", "look", "_note", "_open", "_close", "_weigh", "_fixed_site")
+
+
+@pytest.mark.parametrize("rule", find.RULES, ids=lambda rule: rule.__name__)
+def test_an_error_in_a_rule_costs_its_findings_only(
+    rule: Callable[..., Any], watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> Any:
+        raise KeyError("no such program")
+
+    broken.__name__ = rule.__name__
+    monkeypatch.setattr(find, "RULES", [broken if r is rule else r for r in find.RULES])
+    seen = watched(lambda: [float(jax.jit(lambda x: x + 1)(1.0)) for _ in range(9)])
+    find.find_causes(seen)
+    (line,) = seen.record.losses.remarks
+    assert f"findings ({rule.__name__})" in line and "no such program" in line
+
+
+@pytest.mark.parametrize("what", ["make_result", "deliver_report"])
+def test_the_status_is_the_programs_though_the_report_fails(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a new JAX")
+
+    (tmp_path / "train.py").write_text("import sys\nprint('done')\nsys.exit(7)\n")
+    for attribute in ("argv", "path"):
+        monkeypatch.setattr(sys, attribute, list(getattr(sys, attribute)))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    script = sys.modules["jaxperf.watch.run_script"]
+    monkeypatch.setattr(script.text if what == "make_result" else script, what, broken)
+    assert command_line.main(["watch", "--no-profile", str(tmp_path / "train.py")]) == 7
+    out, err = capfd.readouterr()
+    assert out == "done\n" and err.count("\n") == 1
+    assert "the report of jaxperf watch is lost (RuntimeError: a new JAX)" in err
