@@ -1,0 +1,100 @@
+"""What the sections measured on one GPU: figures of a kept run, for readers who have none.
+
+`one_gpu.json` names card, version and date of each run once. `tools/keep_gpu_run.py` writes it from the
+results of `jaxperf run all --platform gpu`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxperf.report.formatting import format_on_page
+from jaxperf.result import Block, Fact, Table
+
+FILE = Path(__file__).with_name("one_gpu.json")
+Key = str | tuple[str, str]  # a row's or fact's name; or a part of the table's title, and the row's name
+
+
+@dataclass(frozen=True)
+class GpuRun:
+    """A kept run: the card, the version of JAX, the date, and where its results are."""
+
+    card: str
+    jax: str
+    date: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: a row of a table, or a fact, whose `title` is ""."""
+
+    title: str
+    name: str
+    value: float | int | str
+    unit: str = ""
+    run: str = ""
+
+
+@functools.cache
+def kept() -> tuple[dict[str, GpuRun], dict[str, tuple[Figure, ...]]]:
+    """Return the runs by name, and the figures by section."""
+    body = json.loads(FILE.read_text(encoding="utf-8"))
+    runs = {name: GpuRun(**run) for name, run in body["runs"].items()}
+    return runs, {name: tuple(Figure(*row) for row in rows) for name, rows in body["figures"].items()}
+
+
+def figures_of(blocks: Iterable[Block], run: str = "") -> list[Figure]:
+    """Return the medians of all tables, and the facts, in order."""
+    figures: list[Figure] = []
+    for block in blocks:
+        if isinstance(block, Table):
+            figures += [Figure(block.title, m.name, m.median, m.unit, run) for m in block.rows]
+        elif (
+            isinstance(block, Fact)
+            and isinstance(block.value, int | float)
+            and not isinstance(block.value, bool)
+        ):
+            figures.append(Figure("", block.name, block.value, block.unit, run))
+    return figures
+
+
+def find(figures: Sequence[Figure], key: Key) -> Figure | None:
+    """Return the figure that a key names; the first, if several have its name."""
+    title, name = ("", key) if isinstance(key, str) else key
+    return next((f for f in figures if f.name == name and title in f.title), None)
+
+
+def rows(
+    section: str, wanted: Mapping[str, Key], here: Iterable[Block]
+) -> tuple[str, list[str], list[list[str]]]:
+    """Return title, heads and rows of a section's small table: the kept figures, and those of this run.
+
+    Args:
+      section: the script's name.
+      wanted: the rows' labels, and the figure that each shows. One that no run has is left out.
+      here: the blocks of the run that shows the table, from which the last column comes.
+    """
+    runs, figures = kept()
+    own, shown, used = figures_of(here), [], set()
+    for label, key in wanted.items():
+        if not (figure := find(figures.get(section, ()), key)):
+            continue
+        used.add(figure.run)
+        mine = find(own, key)
+        shown.append([label, words(figure), words(mine) if mine else "", figure.run])
+    dated = {name: f"JAX {runs[name].jax}, {runs[name].date}" for name in used}
+    cards = ", ".join(sorted({runs[name].card for name in used}))
+    if len(used) < 2:
+        title = f"On one {cards} ({', '.join(dated.values())})"
+        return title, ["", "GPU", "here"], [row[:3] for row in shown]
+    return f"On one {cards}", ["", "GPU", "here", "run"], [[*row[:3], dated[row[3]]] for row in shown]
+
+
+def words(figure: Figure) -> str:
+    """Return a figure with its unit."""
+    return figure.value if isinstance(figure.value, str) else format_on_page(figure.value, figure.unit)
